@@ -1,0 +1,49 @@
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-all lint format clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+BENCHMARKS := $(wildcard benchmarks/__main__.py)
+ARGS ?=
+
+# Two processes of one thread each: many small tensors gain nothing from more threads.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+$(STAMP): pyproject.toml constraints.txt
+	@echo "installing into $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0 -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP) ## write out/report.html
+	$(BIN)/python -m iceform demo
+
+test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
+	$(PYTEST) $(ARGS)
+
+test-all: $(STAMP) ## run every test, the slow ones too
+	$(PYTEST) -m "" $(ARGS)
+
+lint: $(STAMP) ## check style, formatting and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP) ## mend style and formatting in place
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+ifdef BENCHMARKS
+.PHONY: bench
+bench: $(STAMP) ## print the benchmark tables
+	$(BIN)/python -m benchmarks $(ARGS)
+endif
+
+clean: ## remove outputs and caches, keep the environment
+	rm -rf out build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./$(VENV) -prune -o -type d -name __pycache__ -exec rm -rf {} +

@@ -1,0 +1,72 @@
+"""iceform: in-context emulation with frozen transformers."""
+
+from iceform import interpolation
+from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
+from iceform.certificates import Certificate, Verification
+from iceform.constructions import (
+    LOSSES,
+    Emulator,
+    GradientDescent,
+    GradientStep,
+    LeastSquares,
+    Loss,
+    Plan,
+    Prompt,
+    ResidualMap,
+    RidgeRegression,
+    SampleGradients,
+    loss_named,
+)
+from iceform.errors import (
+    BoundError,
+    CapacityError,
+    DeviceError,
+    DtypeError,
+    IceformError,
+    IntegrityError,
+    PrecisionError,
+    ProgramError,
+    ShapeError,
+)
+from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
+
+__version__ = "0.1.0"
+
+load = Emulator.load
+
+__all__ = [
+    "LOSSES",
+    "BoundError",
+    "CapacityError",
+    "Certificate",
+    "DeviceError",
+    "DtypeError",
+    "Emulator",
+    "Features",
+    "FrozenNetwork",
+    "GradedGrid",
+    "GradientDescent",
+    "GradientStep",
+    "Grid",
+    "IceformError",
+    "IntegrityError",
+    "Interpolant",
+    "LeastSquares",
+    "Lift",
+    "Loss",
+    "Plan",
+    "PrecisionError",
+    "ProgramError",
+    "Prompt",
+    "ResidualMap",
+    "RidgeRegression",
+    "SampleGradients",
+    "ScalarFunction",
+    "ShapeError",
+    "SoftmaxAttention",
+    "Verification",
+    "__version__",
+    "interpolation",
+    "load",
+    "loss_named",
+]

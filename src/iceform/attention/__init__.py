@@ -1,0 +1,14 @@
+"""Level 1: the literal layers, as the paper defines them."""
+
+from iceform.attention.layers import AttentionTrace, Head, Lift, SoftmaxAttention
+from iceform.attention.network import Features, FrozenNetwork, weights_digest
+
+__all__ = [
+    "AttentionTrace",
+    "Features",
+    "FrozenNetwork",
+    "Head",
+    "Lift",
+    "SoftmaxAttention",
+    "weights_digest",
+]

@@ -1,0 +1,100 @@
+"""FrozenNetwork: layers in order, a digest of their weights, and names for their features."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iceform.attention.layers import SoftmaxAttention
+
+__all__ = ["Features", "FrozenNetwork", "weights_digest"]
+
+
+@dataclass(frozen=True)
+class Features(Mapping[str, slice]):
+    """Named, contiguous blocks of the feature axis, in order."""
+
+    sizes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, **sizes: int) -> Features:
+        """Blocks of the given sizes, in the order given."""
+        return cls(tuple(sizes.items()))
+
+    @property
+    def total(self) -> int:
+        """The number of features."""
+        return sum(size for _, size in self.sizes)
+
+    def __getitem__(self, name: str) -> slice:
+        start = 0
+        for other, size in self.sizes:
+            if other == name:
+                return slice(start, start + size)
+            start += size
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def names(self) -> list[str]:
+        """One name per feature: ``x[0]``, ``x[1]``, ..."""
+        return [
+            name if size == 1 else f"{name}[{j}]" for name, size in self.sizes for j in range(size)
+        ]
+
+
+class FrozenNetwork(nn.Module):
+    """Layers applied in order. It has buffers and no parameters.
+
+    Parameters
+    ----------
+    layers
+        Attention layers (and, for a readout, affine maps).
+    features
+        Names of the input's features.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], features: Features) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.features = features
+
+    def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
+        """Run every layer."""
+        for layer in self.layers:
+            tokens = layer(tokens)
+        return tokens
+
+    def stream(self, tokens: Float[Tensor, "*b n d"]) -> Iterator[Tensor]:
+        """The tokens after each layer in turn."""
+        for layer in self.layers:
+            tokens = layer(tokens)
+            yield tokens
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of every weight, with its name, dtype and shape."""
+        return weights_digest(self)
+
+    @property
+    def heads(self) -> int:
+        """Attention heads in all layers together."""
+        return sum(len(x.labels) for x in self.layers if isinstance(x, SoftmaxAttention))
+
+
+def weights_digest(module: nn.Module) -> str:
+    """SHA-256 of a module's buffers in the order of their names."""
+    sha = hashlib.sha256()
+    for name, buffer in sorted(module.named_buffers()):
+        data = buffer.detach().cpu().contiguous()
+        sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
+        sha.update(data.numpy().tobytes())
+    return sha.hexdigest()

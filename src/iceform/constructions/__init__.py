@@ -1,0 +1,29 @@
+"""Level 2: one theorem per file, all subclasses of Emulator."""
+
+from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.descent import GradientDescent, GradientStep
+from iceform.constructions.domain import Domain
+from iceform.constructions.least_squares import LeastSquares, RidgeRegression
+from iceform.constructions.losses import LOSSES, Loss, loss_named
+from iceform.constructions.residual import ResidualMap, SampleGradients
+from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
+
+__all__ = [
+    "LOSSES",
+    "SCHEDULES",
+    "Domain",
+    "Emulator",
+    "GradientDescent",
+    "GradientStep",
+    "LeastSquares",
+    "Loss",
+    "Plan",
+    "Prompt",
+    "ResidualMap",
+    "RidgeRegression",
+    "SampleGradients",
+    "Schedule",
+    "chebyshev_steps",
+    "loss_named",
+    "steps_needed",
+]

@@ -1,0 +1,311 @@
+"""Emulator: an exact algorithm, the frozen network that runs it, and the proof that it does."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from iceform.attention import Features, FrozenNetwork
+from iceform.backends import resolve
+from iceform.certificates import Certificate
+from iceform.errors import DtypeError, IntegrityError
+from iceform.interpolation import Interpolant
+from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
+
+__all__ = ["Emulator", "Plan", "Prompt"]
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What the frozen network reads.
+
+    Attributes
+    ----------
+    tokens
+        Shape (*batch, tokens, features).
+    features
+        Names of the feature axis.
+    roles
+        What each token is, in words.
+    """
+
+    tokens: Tensor
+    features: Features
+    roles: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The named features of every token."""
+        return self.tokens[..., self.features[name]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the literal network, known before anything is built.
+
+    Attributes
+    ----------
+    grid_tokens
+        Look-up tokens per sample.
+    tokens, features, head_dim, heads, layers
+        Sizes of the prompt and the network.
+    parameters
+        Frozen numbers in the network.
+    weight_bytes
+        What they take.
+    dense_bytes
+        What a dense forward pass takes for one prompt: weights, prompt, keys, queries, values
+        and the (tokens x tokens) scores with their softmax.
+    fused_bytes
+        What a fused pass takes beside its inputs and outputs.
+    dense_flops, fused_flops
+        Multiplications and additions of one pass.
+    """
+
+    grid_tokens: int
+    tokens: int
+    features: int
+    head_dim: int
+    heads: int
+    layers: int
+    parameters: int
+    weight_bytes: int
+    dense_bytes: int
+    fused_bytes: int
+    dense_flops: int
+    fused_flops: int
+
+    def to_dict(self) -> dict[str, int]:
+        """For tables and JSON."""
+        return asdict(self)
+
+
+class Emulator(nn.Module, ABC):
+    """A construction: calling it runs the algorithm by attention.
+
+    A subclass supplies the exact algorithm (:meth:`reference`), the prompt, the network, a fused
+    evaluation and a certificate; it inherits validation order, backends, saving and loading, and
+    the conformance tests.
+
+    Attributes
+    ----------
+    interpolant
+        The look-up table that the prompt carries.
+    dtype, backend, regime, eps
+        As asked for.
+    """
+
+    kinds: ClassVar[dict[str, type[Emulator]]] = {}
+
+    interpolant: Interpolant
+    dtype: torch.dtype
+    backend: str
+    eps: float | None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Emulator.kinds[cls.__name__] = cls
+
+    def __init__(self, *, eps: float | None, dtype: torch.dtype, backend: str) -> None:
+        super().__init__()
+        self.eps = check_eps(eps)
+        self.dtype = check_dtype(dtype)
+        self.backend = resolve(backend)
+
+    # ------------------------------------------------------------- what a construction supplies
+
+    @abstractmethod
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """Run the exact algorithm, in float64."""
+
+    @abstractmethod
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """Encode data and program as tokens."""
+
+    @abstractmethod
+    def check(self, *inputs: Tensor) -> None:
+        """Refuse inputs that the certificate does not cover."""
+
+    @property
+    @abstractmethod
+    def plan(self) -> Plan:
+        """Sizes, before anything is built."""
+
+    @property
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """The proven error."""
+
+    @abstractmethod
+    def _build_network(self) -> FrozenNetwork: ...
+
+    @abstractmethod
+    def _dense(self, *inputs: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _fused(self, *inputs: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _config(self) -> dict[str, Any]:
+        """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
+
+    # ------------------------------------------------------------------------ what it inherits
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Check the inputs, then run the frozen network on their prompt."""
+        self._check_once(*inputs)
+        return self._dense(*inputs) if self.backend == "dense" else self._fused(*inputs)
+
+    @torch.compiler.disable
+    def _check_once(self, *inputs: Tensor) -> None:
+        check_matmul_precision(self.dtype)
+        self.check(*inputs)
+        if self.backend == "dense":
+            self.check_dense(inputs[0].device)
+
+    def check_dense(self, device: torch.device) -> None:
+        """Refuse a literal network that would not fit in memory."""
+        check_capacity(
+            f"the literal network ({self.plan.tokens} tokens of {self.plan.features} features)",
+            self.plan.dense_bytes,
+            device,
+            "use backend='fused', which never holds all tokens, or fewer samples",
+        )
+
+    @property
+    def network(self) -> FrozenNetwork:
+        """The literal frozen weights; built on first use, and refused if they would not fit."""
+        built = self._modules.get("_network")
+        if built is None:
+            check_capacity(
+                "the literal weights",
+                self.plan.weight_bytes,
+                torch.device("cpu"),
+                "use backend='fused', which needs none, or fewer samples",
+            )
+            built = self._build_network().to(self.dtype)
+            self.add_module("_network", built)
+        assert isinstance(built, FrozenNetwork)
+        return built
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights."""
+        return self.network.digest
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        moved = fn(torch.zeros((), dtype=self.dtype))
+        if moved.dtype != self.dtype:
+            raise DtypeError(
+                f"the certificate holds for {self.dtype}, so an emulator cannot be cast to "
+                f"{moved.dtype}; build one with dtype={moved.dtype}"
+            )
+        return super()._apply(fn, recurse)
+
+    # ---------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``config.json`` and ``model.safetensors`` into the folder ``path``."""
+        folder = Path(path)
+        tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
+        tensors["interpolant.values"] = self.interpolant.values
+        it = self.interpolant
+        config = {
+            "format": _FORMAT,
+            "kind": type(self).__name__,
+            "arguments": self._config(),
+            "interpolant": {
+                "grid": describe_grid(it.grid),
+                "sharpness": it.sharpness,
+                "regime": it.regime,
+                "error": it.error,
+                "assumptions": list(it.assumptions),
+            },
+            "certificate": json.loads(self.certificate.to_json()),
+            "digest": self.digest,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "model.safetensors", lambda p: save_file(_plain(tensors), p))
+        text = json.dumps(config, indent=2)
+        _replace(folder / "config.json", lambda p: p.write_text(text, encoding="utf-8"))
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path, *, f: Any = None) -> Emulator:
+        """Read an emulator back; ``f`` is needed only where it was the user's own function.
+
+        Raises
+        ------
+        IntegrityError
+            If a file is missing, truncated or altered.
+        """
+        folder = Path(path)
+        config, tensors = _read(folder)
+        try:
+            kind = Emulator.kinds[config["kind"]]
+            saved = config["interpolant"]
+            it = Interpolant(
+                grid_from(saved["grid"]),
+                saved["sharpness"],
+                tensors["interpolant.values"],
+                saved["regime"],
+                saved["error"],
+                assumptions=tuple(saved["assumptions"]),
+            )
+            emulator = kind._rebuild(config["arguments"], it, f)
+        except (KeyError, TypeError) as broken:
+            raise IntegrityError(
+                f"{folder} holds no emulator of this version: {broken!r}"
+            ) from None
+        weights = {k: v for k, v in tensors.items() if k.startswith("network.")}
+        built = {f"network.{k}": v for k, v in emulator.network.state_dict().items()}
+        same = weights.keys() == built.keys() and all(
+            torch.equal(weights[k], built[k]) for k in built
+        )
+        if not same or emulator.digest != config["digest"]:
+            raise IntegrityError(
+                f"the weights in {folder} are not the ones its config describes "
+                f"(digest {config['digest'][:12]}...); the file was altered"
+            )
+        return emulator
+
+    @classmethod
+    @abstractmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        """The inverse of :meth:`_config`, around a ready look-up table."""
+
+
+def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+
+
+def _replace(path: Path, write: Any) -> None:
+    """Write beside the target, then rename: a reader never sees half a file."""
+    draft = path.with_name(path.name + ".draft")
+    try:
+        write(draft)
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tensors = load_file(folder / "model.safetensors")
+    except (OSError, ValueError, SafetensorError) as broken:
+        raise IntegrityError(f"{folder} cannot be read as an emulator: {broken}") from None
+    if not isinstance(config, dict) or config.get("format") != _FORMAT:
+        raise IntegrityError(f"{folder}/config.json is not of format {_FORMAT}")
+    return config, tensors

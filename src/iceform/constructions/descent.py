@@ -1,0 +1,498 @@
+r"""Gradient descent by attention: one step, and many.
+
+cor:in-context-sim-gd prints a readout that gives the mean gradient; the step needs w as well.
+Every token carries w and attention weights sum to one, so the value row
+
+.. math:: w - \eta\,(v_k x_i - o_i + \lambda w)
+
+brings w along exactly, and the mean over the queries is the ridge-shrunk step. Step size and
+shrinkage sit in the prompt, not in the weights: one frozen layer runs every schedule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
+from iceform.backends import BACKENDS, fused
+from iceform.certificates import Certificate, Step, Verification
+from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.domain import Domain
+from iceform.constructions.losses import Loss
+from iceform.constructions.residual import Rates, ResidualEmulator, rebuild_with_loss
+from iceform.constructions.schedules import Schedule
+from iceform.errors import BoundError, PrecisionError
+from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.validation import check_positive, unit_roundoff
+
+__all__ = ["GradientDescent", "GradientStep"]
+
+LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
+
+
+class GradientStep(ResidualEmulator):
+    r"""One step of gradient descent with ridge shrinkage (cor:in-context-sim-gd, corrected).
+
+    ``em(X, y, w)`` is :math:`w - \eta (\frac1n \sum_i \nabla \ell_i(w) + \lambda w)`, shape
+    (*batch, d).
+
+    Parameters
+    ----------
+    loss
+        A name, a :class:`Loss`, or the derivative l'(t) as a function.
+    lr
+        The step size eta.
+    l2
+        lambda of the penalty (lambda/2) ||w||^2.
+    dim, samples, bound, eps, regime, dtype, backend
+        As for :class:`SampleGradients`.
+    """
+
+    def __init__(
+        self,
+        loss: LossLike,
+        lr: float = 1.0,
+        l2: float = 0.0,
+        *,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        **options: Any,
+    ) -> None:
+        rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
+        super().__init__(
+            Loss.of(loss),
+            dim=dim,
+            samples=samples,
+            bound=bound,
+            eps=eps,
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+            rates=rates,
+            **options,
+        )
+        self._program = {"lr": float(lr), "l2": float(l2)}
+
+    _label = "step w - lr (gradient + l2 w)"
+
+    def _kept(self, rates: Rates) -> float:
+        return (1 + rates.shrink) * self.domain.w
+
+    def _sum_error(self) -> float:
+        return BACKENDS[self.backend].sum_error(self.dtype, self.domain.samples)
+
+    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
+        """W_V H = w - value; W_O averages the query tokens."""
+        d = self.domain.dim
+        w_v = torch.zeros(d, self.features.total, dtype=torch.float64)
+        w_v[:, self.features["w"]] = torch.eye(d, dtype=torch.float64)
+        w_v[:, self.features["value"]] = -torch.eye(d, dtype=torch.float64)
+        readout = self._queries_of(self.plan.tokens).sum(1, keepdim=True) / self.domain.samples
+        return w_v, readout
+
+    def _read(self, output: Tensor) -> Tensor:
+        return output[..., 0, :]
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The exact step (float64)."""
+        x, y, w = inputs
+        return self._exact_step(x, y, w, self.rates)
+
+    def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        gradient = self._exact(x, y, w).mean(-2)
+        return (1 - rates.shrink) * w.double() - rates.gain * gradient
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        x, y, w = inputs
+        return self._fused_step(x, y, w, self.rates)
+
+    def _fused_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        if self.loss.kind == "glm":
+            total = fused.residual_sum(x, torch.zeros_like(y), w, self.interpolant, labels=y)
+        else:
+            samples, labels, _ = self.loss.encode(x, y)
+            total = fused.residual_sum(samples, labels, w, self.interpolant)
+        step = (1 - rates.shrink) * w.double() - rates.gain / self.domain.samples * total
+        return step.to(self.dtype)
+
+    def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        prompt = self._prompt(x, y, w, rates)
+        return self._read(self.network.to(x.device)(prompt.tokens))
+
+    def run(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        """One pass of the same frozen layer at other rates."""
+        one = self._dense_step if self.backend == "dense" else self._fused_step
+        return one(x, y, w, rates)
+
+    def reprogram(
+        self, loss: LossLike, lr: float | None = None, l2: float | None = None,
+        eps: float | None = None,
+    ) -> GradientStep:  # fmt: skip
+        """Another loss, step or shrinkage on the same frozen weights."""
+        changed = Loss.of(loss)
+        program = {
+            "lr": self._program["lr"] if lr is None else lr,
+            "l2": self._program["l2"] if l2 is None else l2,
+        }
+        it = self.interpolant.refit(changed.derivative)
+        asked = {**self._asked, "eps": eps}
+        other = GradientStep(changed, **program, dtype=self.dtype, interpolant=it, **asked)
+        other.add_module("_network", self.network)
+        return other
+
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), **self._program}
+
+
+class GradientDescent(Emulator):
+    r"""Several steps of gradient descent.
+
+    ``em(X, y, w0)`` is the last iterate, shape (*batch, d).
+
+    The error is propagated in the 2-norm: a step is off by at most
+    :math:`\eta_t (\max\|x\|_2 \sup|A - f| + \sqrt d\,(\text{leak} + \text{rounding}))` and that
+    arrives at the end multiplied as :mod:`iceform.constructions.schedules` says. An iterate that
+    leaves the domain is refused.
+
+    Parameters
+    ----------
+    loss, l2, dim, samples, bound, regime, dtype, backend
+        As for :class:`GradientStep`.
+    steps
+        How many.
+    lr
+        Step size; None for 1/L. The chebyshev schedule sets its own.
+    schedule
+        "constant", "chebyshev" (Leja order) or "nesterov".
+    hessian
+        (alpha, L), bounds of the eigenvalues of the objective's Hessian, l2 included. None takes
+        the worst case over the domain.
+    unrolled
+        False: one frozen layer in a loop. True: a network of as many layers with a residual
+        stream, evaluated in one pass.
+    eps
+        The error to certify for the last iterate; None accepts what comes out.
+    """
+
+    def __init__(
+        self,
+        loss: LossLike,
+        steps: int,
+        lr: float | None = None,
+        l2: float = 0.0,
+        *,
+        schedule: str = "constant",
+        hessian: tuple[float, float] | None = None,
+        unrolled: bool = False,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        interpolant: Interpolant | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        self.loss = Loss.of(loss)
+        self.l2 = check_positive("l2", l2, zero=True)
+        self.unrolled = unrolled
+        self._asked: dict[str, Any] = {
+            "steps": steps, "lr": lr, "l2": l2, "schedule": schedule, "hessian": hessian,
+            "unrolled": unrolled, "dim": dim, "samples": samples, "bound": bound, "eps": eps,
+            "regime": regime, "backend": backend, **options,
+        }  # fmt: skip
+        domain = Domain.of(
+            dim,
+            samples,
+            bound,
+            labelled=self.loss.kind == "residual",
+            **{k: v for k, v in options.items() if k not in ("kinks", "tokens")},
+        )
+        self.hessian, self._assumptions = self._hessian(domain, hessian)
+        self.schedule = Schedule.of(schedule, steps, lr, self.hessian)
+        self.step = GradientStep(
+            self.loss,
+            max(self.schedule.steps),
+            self.l2,
+            dim=dim,
+            samples=samples,
+            bound=bound,
+            eps=self._step_eps(dim),
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+            interpolant=interpolant,
+            **options,
+        )
+        self.interpolant = self.step.interpolant
+        self.domain = self.step.domain
+        self.regime = self.step.regime
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{steps} steps are certified to {error:.3g}, not to eps = {self.eps:.3g}; use "
+                "eps=None to accept that, fewer steps, or hessian=(alpha, L) of your data",
+                best=error,
+            )
+
+    # ----------------------------------------------------------------------------- certificate
+
+    def _hessian(
+        self, domain: Domain, given: tuple[float, float] | None
+    ) -> tuple[tuple[float, float], tuple[str, ...]]:
+        """(alpha, L): the loss's curvature times the Gram matrix's eigenvalues, plus l2."""
+        if given is not None:
+            alpha, top = map(float, given)
+            if not (math.isfinite(top) and alpha <= top and top > 0):
+                raise BoundError(f"hessian must be (alpha, L) with alpha <= L, L > 0: {given!r}")
+            return (alpha, top), ()
+        low, high, assumed = self.loss.curvature_on(*domain.residuals)
+        most = domain.x_norm**2  # of X'X/n: a mean of x x' with ||x|| at most that
+        return (min(0.0, low) * most + self.l2, max(high, 0.0) * most + self.l2), assumed
+
+    @property
+    def _quadratic(self) -> bool:
+        return self.loss.curvature is not None and self.loss.curvature[0] == self.loss.curvature[1]
+
+    @cached_property
+    def _reach(self) -> list[float]:
+        return self.schedule.amplification(self.hessian, quadratic=self._quadratic)
+
+    def _step_eps(self, dim: int) -> float | None:
+        """What one step may be off by, in the sup norm, for the last iterate to hold eps."""
+        if self.eps is None:
+            return None
+        return 0.9 * self.eps / (math.sqrt(dim) * math.fsum(self._reach))
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error of the last iterate, for every data set in the domain."""
+        return self._certify(self._reach, self.domain.x_norm, self.domain.describe())
+
+    def certify(self, x: Tensor, y: Tensor) -> Certificate:
+        """A sharper certificate for given data: its own eigenvalues instead of the worst case.
+
+        Only losses with constant curvature gain more than the norm of the samples.
+        """
+        gram = x.double().mT @ x.double() / self.domain.samples
+        eigenvalues = torch.linalg.eigvalsh(gram)
+        spectral = float(eigenvalues.max().clamp(min=0).sqrt()) * (1 + 1e-12)
+        reach = (
+            self.schedule.amplification_at(eigenvalues.flatten() + self.l2)
+            if self._quadratic
+            else self._reach
+        )
+        return self._certify(reach, spectral, {**self.domain.describe(), "data": "as given"})
+
+    def _certify(
+        self, reach: list[float], spectral: float, domain: dict[str, float | str]
+    ) -> Certificate:
+        """``spectral`` bounds sigma_max(X)/sqrt(n)."""
+        root = math.sqrt(self.domain.dim)
+        parts = {"interpolation": 0.0, "leak": 0.0, "rounding": 0.0}
+        extra = 8 * unit_roundoff(self.dtype) * self.domain.w  # momentum and the residual stream
+        for eta, factor in zip(self.schedule.steps, reach, strict=True):
+            one = self.step._certify(self.interpolant, Rates(eta, eta * self.l2)).terms
+            parts["interpolation"] += factor * eta * spectral * self.interpolant.error
+            parts["leak"] += factor * root * one["leak"]
+            parts["rounding"] += factor * root * (one["rounding"] + extra)
+        derivation = (
+            *self.step.certificate.derivation,
+            Step("steps", f"{self.schedule.name} schedule", len(self.schedule), "passes"),
+            Step("alpha", "least eigenvalue of the Hessian", self.hessian[0], "l2 included"),
+            Step("L", "largest eigenvalue of the Hessian", self.hessian[1], "l2 included"),
+            Step(
+                "reach",
+                "sum over steps of what an error is multiplied by",
+                math.fsum(reach),
+                "2-norm; polynomials in the eigenvalues" if self._quadratic else "2-norm; norms",
+            ),
+        )
+        return Certificate.total(
+            parts,
+            domain=domain,
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=derivation,
+            assumptions=(*self.interpolant.assumptions, *self._assumptions),
+            _verifier=self._verify,
+        )
+
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        from iceform.verification import verify
+
+        return verify(self, inputs, certified, bits)
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def check(self, *inputs: Tensor) -> None:
+        """As for one step; later iterates are checked as they come."""
+        self.step.check(*inputs)
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The exact last iterate (float64)."""
+        x, y, w = inputs
+        return self._iterate(x.double(), y.double(), w.double(), self.step._exact_step)
+
+    def trajectory(self, x: Tensor, y: Tensor, w: Tensor, *, exact: bool = False) -> Tensor:
+        """Every iterate, shape (steps + 1, *batch, d)."""
+        self.check(x, y, w)
+        kept = [w.double() if exact else w]
+        run = self.step._exact_step if exact else self._checked_pass
+        kept_run = lambda *a: kept.append(run(*a)) or kept[-1]  # type: ignore[func-returns-value] # noqa: E731
+        self._iterate(x, y, kept[0], kept_run)
+        return torch.stack(kept)
+
+    def _iterate(
+        self,
+        x: Tensor,
+        y: Tensor,
+        w: Tensor,
+        run: Callable[[Tensor, Tensor, Tensor, Rates], Tensor],
+    ) -> Tensor:
+        ahead = w
+        for eta, mu in zip(self.schedule.steps, self.schedule.momenta, strict=True):
+            last, w = w, run(x, y, ahead, Rates(eta, eta * self.l2))
+            ahead = w + mu * (w - last) if mu else w
+        return w
+
+    def _checked_pass(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        self._check_iterate(x, y, w)
+        return self.step.run(x, y, w, rates)
+
+    @torch.compiler.disable
+    def _check_iterate(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        self.domain.check_coefficients(w)
+        self.step.check_range(x, y, w)
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        x, y, w = inputs
+        return self._iterate(x, y, w, self._checked_pass)
+
+    def _dense(self, *inputs: Tensor) -> Tensor:
+        x, y, w = inputs
+        if not self.unrolled:
+            return self._iterate(x, y, w, self._checked_pass)
+        *states, output = self.network.to(x.device).stream(self.prompt(x, y, w).tokens)
+        for state in states[:-1]:
+            self._check_iterate(x, y, state[..., 0, self.features["w"]])
+        return output[..., 0, :]
+
+    # -------------------------------------------------------------------------- prompt, weights
+
+    @property
+    def features(self) -> Features:
+        """A step's features; the unrolled network keeps the previous iterate beside them."""
+        sizes = dict(self.step.features.sizes)
+        if self.unrolled and self.schedule.accelerated:
+            sizes["previous"] = self.domain.dim
+        return Features.of(**sizes)
+
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """The first pass's prompt; the unrolled network needs no other."""
+        x, y, w = inputs
+        if not self.unrolled:
+            eta = self.schedule.steps[0]
+            return self.step._prompt(x, y, w, Rates(eta, eta * self.l2))
+        prompt = self.step._prompt(x, y, w, Rates())
+        if not self.schedule.accelerated:
+            return prompt
+        shape = (*prompt.tokens.shape[:-1], self.domain.dim)
+        tokens = torch.cat([prompt.tokens, w[..., None, :].expand(shape)], -1)
+        return Prompt(tokens, self.features, prompt.roles)
+
+    def _build_network(self) -> FrozenNetwork:
+        if not self.unrolled:
+            return self.step._build_network()
+        known: dict[tuple[float, float], SoftmaxAttention] = {}
+        layers: list[torch.nn.Module] = []
+        for rates in zip(self.schedule.steps, self.schedule.momenta, strict=True):
+            if rates not in known:
+                known[rates] = self._residual_layer(*rates)
+            layers.append(known[rates])
+        return FrozenNetwork([*layers, self._readout()], self.features)
+
+    def _residual_layer(self, eta: float, mu: float) -> SoftmaxAttention:
+        """Tokens += update, broadcast to every token by W_O = u 1'.
+
+        With g the mean value row: previous becomes u - eta (g + l2 u), and w (the look-ahead u)
+        becomes that plus mu times its change.
+        """
+        at, d, n = self.features, self.domain.dim, self.domain.samples
+        total = at.total
+        pad = (0, total - self.step.features.total)
+        w_k, w_q = (torch.nn.functional.pad(m, pad) for m in self.step._keys_and_queries())
+        eye = torch.eye(d, dtype=torch.float64)
+        w_v = torch.zeros(total, total, dtype=torch.float64)
+        w_v[at["w"], at["value"]] = -(1 + mu) * eta * eye
+        w_v[at["w"], at["w"]] = (mu - (1 + mu) * eta * self.l2) * eye
+        if "previous" in at:
+            w_v[at["w"], at["previous"]] = -mu * eye
+            w_v[at["previous"], at["value"]] = -eta * eye
+            w_v[at["previous"], at["w"]] = (1 - eta * self.l2) * eye
+            w_v[at["previous"], at["previous"]] = -eye
+        tokens = self.step.plan.tokens
+        w_o = torch.zeros(tokens, tokens, dtype=torch.float64)
+        w_o[tokens - n :] = 1 / n
+        label = f"step of size {eta:.4g}"
+        return SoftmaxAttention(
+            w_k[None], w_q[None], w_v[None], w_o[None], labels=[label], residual=True
+        )
+
+    def _readout(self) -> Lift:
+        """The last iterate, read off the last token."""
+        name = "previous" if "previous" in self.features else "w"
+        d, tokens = self.domain.dim, self.step.plan.tokens
+        maps = torch.zeros(1, d, self.features.total, dtype=torch.float64)
+        maps[0, :, self.features[name]] = torch.eye(d, dtype=torch.float64)
+        picks = torch.zeros(1, tokens, 1, dtype=torch.float64)
+        picks[0, -1] = 1.0
+        return Lift(maps, picks, torch.zeros(1, d, dtype=torch.float64))
+
+    @property
+    def plan(self) -> Plan:
+        """A step's sizes; an unrolled network holds a layer for every different step."""
+        one = self.step.plan
+        if not self.unrolled:
+            return one
+        layers = len(self.schedule)
+        different = len(set(zip(self.schedule.steps, self.schedule.momenta, strict=True)))
+        wider = self.features.total**2 + one.tokens**2
+        weights = different * (one.parameters + wider)
+        size = torch.finfo(self.dtype).bits // 8
+        return replace(
+            one,
+            features=self.features.total,
+            heads=layers,
+            layers=layers,
+            parameters=weights,
+            weight_bytes=weights * 8,
+            dense_bytes=one.dense_bytes + weights * size + 2 * one.tokens**2 * size,
+            dense_flops=layers * (one.dense_flops + 2 * one.tokens**2 * self.features.total),
+            fused_flops=layers * one.fused_flops,
+        )
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            **self._asked,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "loss": self.loss.to_config(),
+        }
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        return rebuild_with_loss(cls, arguments, it, f)

@@ -1,0 +1,125 @@
+"""The domain of a certificate: which inputs it speaks of."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from iceform.errors import BoundError
+from iceform.validation import check_bound, check_positive, check_size
+
+__all__ = ["Domain"]
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Bounds on samples x_i, labels y_i and coefficients w.
+
+    Parameters
+    ----------
+    dim, samples
+        d and n.
+    x, y, w
+        Entrywise bounds.
+    x_norm, w_norm
+        2-norm bounds of each sample and of w; they can only narrow the domain.
+    labelled
+        Whether y enters the residual (it does not for margins and generalised linear models).
+    z_range
+        A narrower range of z = w.x - y, checked on every input.
+    """
+
+    dim: int
+    samples: int
+    x: float
+    y: float
+    w: float
+    x_norm: float
+    w_norm: float
+    labelled: bool = True
+    z_range: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        dim: int,
+        samples: int,
+        bound: float,
+        *,
+        x_norm: float | None = None,
+        w_norm: float | None = None,
+        y_bound: float | None = None,
+        w_bound: float | None = None,
+        z_range: tuple[float, float] | None = None,
+        labelled: bool = True,
+    ) -> Domain:
+        """Fill in what is not given: ``bound`` for entries, sqrt(d) times it for norms."""
+        check_size("dim", dim)
+        check_size("samples", samples)
+        x = check_positive("bound", bound)
+        y = x if y_bound is None else check_positive("y_bound", y_bound, zero=True)
+        w = x if w_bound is None else check_positive("w_bound", w_bound)
+        root = math.sqrt(dim)
+        xn = root * x if x_norm is None else min(root * x, check_positive("x_norm", x_norm))
+        wn = root * w if w_norm is None else min(root * w, check_positive("w_norm", w_norm))
+        if z_range is not None:
+            low, high = map(float, z_range)
+            if not (math.isfinite(low) and math.isfinite(high) and low < high):
+                raise BoundError(f"z_range must be finite (low, high) with low < high: {z_range!r}")
+            z_range = (low, high)
+        return cls(dim, samples, x, y, w, xn, wn, labelled, z_range)
+
+    @property
+    def terms(self) -> float:
+        """Bound of sum_j |x_j w_j| + |y|, the terms of a residual (Cauchy-Schwarz or entrywise)."""
+        products = min(self.dim * self.x * self.w, self.x_norm * self.w_norm)
+        return products + (self.y if self.labelled else 0.0)
+
+    @property
+    def residuals(self) -> tuple[float, float]:
+        """The range of z."""
+        return self.z_range or (-self.terms, self.terms)
+
+    def describe(self) -> dict[str, float | str]:
+        """For certificates."""
+        low, high = self.residuals
+        out: dict[str, float | str] = {
+            "samples x dim": f"{self.samples} x {self.dim}",
+            "max |x|": self.x,
+            "max |y|": self.y,
+            "max |w|": self.w,
+            "z = w.x - y": f"in [{low:.6g}, {high:.6g}]",
+        }
+        root = math.sqrt(self.dim)
+        if self.x_norm < root * self.x:
+            out["max ||x||_2"] = self.x_norm
+        if self.w_norm < root * self.w:
+            out["||w||_2"] = self.w_norm
+        return out
+
+    def check_data(self, x: Tensor, y: Tensor) -> None:
+        """Refuse samples or labels outside the domain."""
+        check_bound("x", x, self.x, "scale the samples or raise bound=")
+        check_bound("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
+        if self.x_norm < math.sqrt(self.dim) * self.x:
+            check_bound("||x||_2", x.detach().norm(dim=-1), self.x_norm, "raise x_norm=")
+
+    def check_coefficients(self, w: Tensor) -> None:
+        """Refuse coefficients outside the domain."""
+        check_bound("w", w, self.w, "raise bound= (or w_bound=), or take smaller steps")
+        if self.w_norm < math.sqrt(self.dim) * self.w:
+            check_bound("||w||_2", w.detach().norm(dim=-1), self.w_norm, "raise w_norm=")
+
+    def check_residuals(self, z: Tensor) -> None:
+        """Refuse residuals outside an explicit z_range."""
+        if self.z_range is None:
+            return
+        low, high = self.z_range
+        least, most = float(z.min()), float(z.max())
+        if not (least >= low and most <= high):
+            raise BoundError(
+                f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
+                f"[{low:.6g}, {high:.6g}]; widen z_range="
+            )

@@ -1,0 +1,115 @@
+"""Choosing the look-up table of a construction: the smallest that its whole certificate accepts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+
+import torch
+
+from iceform.errors import PrecisionError
+from iceform.interpolation import Grid, Interpolant, ScalarFunction, regimes
+from iceform.validation import unit_roundoff
+
+__all__ = ["choose"]
+
+_SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
+_LINE_CELLS = (1, 4, 8, 16, 24)  # in float32 rounding is least where cells/2 is near guards
+_EXTRA = (4.0, 64.0, 1024.0, 16384.0)  # times u: targets tried when the best is asked for
+
+
+def choose(
+    f: ScalarFunction,
+    span: tuple[float, float],
+    *,
+    eps: float | None,
+    regime: str,
+    tokens: int | None,
+    dtype: torch.dtype,
+    gain: float,
+    total: Callable[[Interpolant], float],
+) -> Interpolant:
+    """The first look-up table whose whole error ``total`` is within eps.
+
+    ``gain`` is what the interpolation error is multiplied by in the output. With eps None, the
+    table with the least whole error.
+    """
+    low, high = span
+    if tokens is not None:
+        return _of_size(f, low, high, regime, tokens)
+    if eps is None:
+        return _most_accurate(f, low, high, regime, dtype, total)
+    best: Interpolant | None = None
+    target = _SHARE * eps / gain
+    for _ in range(2):
+        for it in _candidates(f, low, high, target, regime, dtype):
+            if total(it) <= eps:
+                return it
+            best = it if best is None or total(it) < total(best) else best
+        if best is None:
+            break
+        # Everything but interpolation is known now: give interpolation what is left.
+        target = 0.9 * (eps - (total(best) - gain * best.error)) / gain
+        if target <= 0:
+            break
+    reached = math.inf if best is None else total(best)
+    name = str(dtype).removeprefix("torch.")
+    raise PrecisionError(
+        f"eps = {eps:.3g} cannot be certified for f ({f.name}) on [{low:.6g}, {high:.6g}] in "
+        f"{name}: {reached:.3g} can; ask for a larger eps, a smaller bound or a narrower z_range"
+        + (", or dtype=torch.float64" if dtype == torch.float32 else ""),
+        best=reached,
+    )
+
+
+def _of_size(f: ScalarFunction, low: float, high: float, regime: str, tokens: int) -> Interpolant:
+    if regime == "hard":
+        return regimes.hard(f, Grid(low, high, tokens - 1))
+    return _cached(f, low, high, None, tokens)
+
+
+def _most_accurate(
+    f: ScalarFunction,
+    low: float,
+    high: float,
+    regime: str,
+    dtype: torch.dtype,
+    total: Callable[[Interpolant], float],
+) -> Interpolant:
+    if regime == "hard":
+        return regimes.hard_for(f, low, high, None)
+    size = float(f(torch.linspace(low, high, 257, dtype=torch.float64)).abs().max())
+    tables: list[Interpolant] = []
+    for factor in _EXTRA:
+        target = factor * unit_roundoff(dtype) * max(size, math.ulp(1.0))
+        try:
+            tables += _candidates(f, low, high, target, regime, dtype)
+        except PrecisionError:
+            continue
+    if not tables:
+        tables = [_cached(f, low, high, None, None)]
+    return min(tables, key=total)
+
+
+def _candidates(
+    f: ScalarFunction, low: float, high: float, eps: float, regime: str, dtype: torch.dtype
+) -> Iterator[Interpolant]:
+    if regime == "hard":
+        yield regimes.hard_for(f, low, high, eps)
+    elif f.affine is not None:
+        for cells in _LINE_CELLS if dtype == torch.float32 else _LINE_CELLS[:1]:
+            yield regimes.spectral(low, high, eps, f, cells)
+    else:
+        yield _cached(f, low, high, eps, None)
+        if f.kinks_in(low, high) and dtype == torch.float32:
+            # Graded keys reach logits that float32 may not hold; equal spacing is the way out.
+            yield regimes.fitted(f, low, high, eps)
+
+
+@lru_cache(maxsize=128)
+def _cached(
+    f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None
+) -> Interpolant:
+    """Fits cost up to seconds; the losses of the library are asked for again and again."""
+    return regimes.best(f, low, high, eps, tokens)

@@ -1,0 +1,55 @@
+"""The exceptions iceform raises. Each message names the value, the limit and the fix."""
+
+from __future__ import annotations
+
+__all__ = [
+    "BoundError",
+    "CapacityError",
+    "DeviceError",
+    "DtypeError",
+    "IceformError",
+    "IntegrityError",
+    "PrecisionError",
+    "ProgramError",
+    "ShapeError",
+]
+
+
+class IceformError(Exception):
+    """Base class of everything iceform raises on purpose."""
+
+
+class BoundError(IceformError, ValueError):
+    """Data outside the certified domain (NaN and infinity included)."""
+
+
+class PrecisionError(IceformError, ValueError):
+    """An eps that cannot be certified; ``best`` is the smallest error that can."""
+
+    def __init__(self, message: str, best: float | None = None) -> None:
+        super().__init__(message)
+        self.best = best
+
+
+class ShapeError(IceformError, ValueError):
+    """A tensor of the wrong shape."""
+
+
+class DtypeError(IceformError, ValueError, TypeError):
+    """A tensor of the wrong dtype, or tensors of different dtypes."""
+
+
+class DeviceError(IceformError, ValueError):
+    """Tensors on different devices."""
+
+
+class CapacityError(IceformError, MemoryError):
+    """Something that would not fit: what it needs, what there is, what to change."""
+
+
+class ProgramError(IceformError, ValueError):
+    """A function, loss or option that cannot be turned into a prompt."""
+
+
+class IntegrityError(IceformError, ValueError):
+    """A saved file that is truncated, altered or not one of ours."""

@@ -1,0 +1,203 @@
+"""Scalar functions and what is known about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from iceform.errors import ProgramError, ShapeError
+
+__all__ = ["ScalarFunction", "find_kinks"]
+
+Scalar = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarFunction:
+    """A continuous function of one real variable, applied elementwise.
+
+    Parameters
+    ----------
+    call
+        Maps a tensor to a tensor of the same shape.
+    name
+        What messages and reports call it.
+    kinks
+        Where the derivative jumps; the function must be smooth between them. None if not known.
+    affine
+        ``(slope, intercept)`` if the function is exactly ``slope * z + intercept``.
+    fourth
+        A proven bound on its fourth derivative away from the kinks. Without one the bound is
+        read off a mesh by automatic differentiation, and the certificate lists that as an
+        assumption.
+    """
+
+    call: Scalar
+    name: str
+    kinks: tuple[float, ...] | None = ()
+    affine: tuple[float, float] | None = None
+    fourth: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        f: Scalar | ScalarFunction,
+        low: float,
+        high: float,
+        kinks: Sequence[float] | None = None,
+    ) -> ScalarFunction:
+        """Wrap ``f``; kinks that are not known are looked for on ``[low, high]``."""
+        if not isinstance(f, ScalarFunction):
+            if not callable(f):
+                raise ProgramError(
+                    f"f must be a function of a tensor, got {f!r} of type {type(f).__name__}; "
+                    "pass for example torch.tanh or lambda z: z.clamp(-1, 1)"
+                )
+            f = cls(f, getattr(f, "__name__", type(f).__name__), kinks=None)
+        if kinks is not None:
+            return replace(f, kinks=tuple(sorted(map(float, kinks))))
+        return f if f.kinks is not None else replace(f, kinks=find_kinks(f, low, high))
+
+    def kinks_in(self, low: float, high: float) -> tuple[float, ...]:
+        """The kinks strictly between low and high."""
+        return tuple(k for k in self.kinks or () if low < k < high)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """Evaluate, checking that the result is a finite tensor of the same shape."""
+        out = self.call(z)
+        if not isinstance(out, Tensor) or out.shape != z.shape:
+            got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+            raise ShapeError(
+                f"f ({self.name}) must return a tensor of the shape it is given, {tuple(z.shape)}, "
+                f"got {got}; make it elementwise"
+            )
+        if not bool(torch.isfinite(out.detach()).all()):
+            where = z.detach()[~torch.isfinite(out.detach())].flatten()[0].item()
+            raise ProgramError(
+                f"f ({self.name}) is not finite at z = {where:.6g}; it must be continuous on the "
+                "range of the residual, so narrow z_range or change f"
+            )
+        return out
+
+    def extended(self, nodes: Tensor, low: float, high: float) -> Tensor:
+        """Values at ``nodes``; beyond ``[low, high]`` a line where f itself is not finite there."""
+        inside = (nodes >= low) & (nodes <= high)
+        values = torch.zeros_like(nodes)
+        values[inside] = self(nodes[inside])
+        outside = nodes[~inside]
+        raw = self.call(outside)
+        line = torch.where(outside < low, self._tangent(outside, low), self._tangent(outside, high))
+        values[~inside] = torch.where(torch.isfinite(raw), raw, line)
+        return values
+
+    def derivatives(self, z: Tensor, order: int) -> list[Tensor] | None:
+        """``[f(z), f'(z), ..., f^(order)(z)]``, or None where autograd cannot give them."""
+        point = z.detach().clone().requires_grad_(True)
+        with torch.enable_grad():
+            values = [self(point)]
+            for _ in range(order):
+                last = values[-1]
+                if not last.requires_grad:
+                    if len(values) == 1 and not self._constant(z):
+                        return None
+                    values.append(torch.zeros_like(z))
+                    continue
+                (grad,) = torch.autograd.grad(
+                    last.sum(), point, create_graph=True, materialize_grads=True
+                )
+                values.append(grad)
+        out = [v.detach() for v in values]
+        return out if all(bool(torch.isfinite(v).all()) for v in out) else None
+
+    def _constant(self, z: Tensor) -> bool:
+        values = self(z)
+        return bool((values == values.flatten()[0]).all())
+
+    def _tangent(self, z: Tensor, at: float) -> Tensor:
+        point = torch.tensor([at], dtype=z.dtype)
+        derivatives = self.derivatives(point, 1)
+        slope = 0.0 if derivatives is None else derivatives[1].item()
+        return self(point) + slope * (z - at)
+
+
+# A kink is a place where f(z+s) - 2 f(z) + f(z-s) shrinks like s, not like s^2, as s falls.
+_MESH = 4096  # coarse mesh cells in which to look for kinks
+_ZOOM = 8  # each look is this much closer
+_KEEP = 0.4  # share of the slope's jump that must survive a closer look (a smooth f keeps 1/8)
+_LOOKS = 9  # 8^-9 of a coarse cell
+_MOST = 16  # more kinks than this is not a piecewise smooth function
+
+
+def find_kinks(f: ScalarFunction, low: float, high: float) -> tuple[float, ...]:
+    """Places in ``(low, high)`` where the derivative of ``f`` jumps.
+
+    Raises ``ProgramError`` at a jump of f itself: attention weights are continuous in z, so no
+    prompt emulates a discontinuous function in the sup norm.
+    """
+    step = (high - low) / _MESH
+    z = low + step * (torch.arange(1, _MESH, dtype=torch.float64) + 0.5)
+    jump = _slope_jump(f, z, step)
+    scale = max(float(f(torch.linspace(low, high, 257, dtype=torch.float64)).abs().max()), 1e-300)
+    floor = 1e-7 * scale / (high - low)
+    peaks = _peaks(jump, floor)
+    located = [_zoom(f, float(z[i]), step, float(jump[i]), scale) for i in peaks]
+    merged = _merge(sorted(k for k in located if k is not None and low < k < high), step)
+    if len(merged) > _MOST:
+        raise ProgramError(
+            f"f ({f.name}) has more than {_MOST} kinks on [{low:.6g}, {high:.6g}]; "
+            "use regime='hard', or give the kinks that matter as kinks=(...)"
+        )
+    return tuple(merged)
+
+
+def _slope_jump(f: ScalarFunction, z: Tensor, step: float) -> Tensor:
+    return (f(z + step) - 2 * f(z) + f(z - step)).abs() / step
+
+
+def _peaks(jump: Tensor, floor: float) -> list[int]:
+    """Local maxima that stand out from their surroundings by a factor of two."""
+    padded = torch.nn.functional.pad(jump[None], (8, 8), mode="replicate")[0]
+    around = torch.minimum(padded[: jump.numel()], padded[16:])
+    local = torch.nn.functional.max_pool1d(jump[None], 5, 1, 2)[0] == jump
+    return torch.nonzero(local & (jump > floor) & (jump > 2 * around))[:, 0].tolist()
+
+
+def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -> float | None:
+    for _ in range(_LOOKS):
+        fine = step / _ZOOM
+        points = z + fine * torch.arange(-2 * _ZOOM, 2 * _ZOOM + 1, dtype=torch.float64)
+        jumps = _slope_jump(f, points, fine)
+        best = int(jumps.argmax())
+        found = float(jumps[best])
+        if found < _KEEP * jump:
+            return None
+        if found > _ZOOM / 2 * jump:
+            raise ProgramError(
+                f"f ({f.name}) jumps near z = {z:.6g}; attention computes continuous functions "
+                "only, so smooth the jump or narrow z_range to one side of it"
+            )
+        z, step = float(points[best]), fine
+        # Past this the second difference is rounding: u |f| / step against the jump itself.
+        if torch.finfo(torch.float64).eps * scale / step > 1e-3 * found:
+            break
+    return _snap(z, step)
+
+
+def _snap(z: float, step: float) -> float:
+    """The shortest decimal within reach of a located kink (kinks are typed by people)."""
+    for digits in range(12):
+        nearest = round(z, digits)
+        if abs(nearest - z) <= 2 * step:
+            return nearest
+    return z
+
+
+def _merge(kinks: list[float], step: float) -> list[float]:
+    merged: list[float] = []
+    for kink in kinks:
+        if not merged or kink - merged[-1] > 4 * step:
+            merged.append(kink)
+    return merged

@@ -1,0 +1,329 @@
+"""The four ways to choose tokens, sharpness and values, and the certificate of each.
+
+hard
+    The paper's: v_k = f(L_k), low temperature, error ~ omega_f(h)/2, so 1/P.
+spectral
+    Moderate temperature, v_k = slope L_k + intercept: exponentially exact for lines.
+fitted
+    Moderate temperature, fitted v_k: exponentially exact for smooth f.
+graded
+    Fitted, on tokens that crowd geometrically at the kinks of f.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from iceform.errors import PrecisionError, ProgramError
+from iceform.interpolation import bounds
+from iceform.interpolation.fitting import Fit, fit_values
+from iceform.interpolation.functions import ScalarFunction
+from iceform.interpolation.grid import GradedGrid, Grid
+from iceform.interpolation.interpolant import Interpolant
+from iceform.interpolation.posterior import posterior_error
+
+__all__ = ["best", "fitted", "graded", "hard", "hard_for", "on_grid", "spectral"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+
+
+# ---------------------------------------------------------------------------------------------
+# hard: the paper's regime
+# ---------------------------------------------------------------------------------------------
+
+_REACHES = 3  # omega_f(m h) is tried for m = 1 .. 3
+_PARTS = 16  # parts of a cell at whose multiples omega_f is known
+_POINTS = 4  # mesh points in a part
+_HARD_SHARPNESS = 12.0  # T_1 ~ 6e-6: the temperature adds nothing to omega_f(h) worth naming
+_MOST_HARD_CELLS = 1 << 20  # a million tokens per sample is no longer a look-up table
+
+
+def hard(f: ScalarFunction, grid: Grid, sharpness: float | None = None) -> Interpolant:
+    """v_k = f(L_k), with the bound min_m omega_f(m h) + 2 B_f T_m."""
+    c = _HARD_SHARPNESS if sharpness is None else sharpness
+    values = f.extended(grid.nodes, grid.low, grid.high)
+    if f.affine is not None and c >= 1:
+        error = abs(f.affine[0]) * bounds.hard_identity_error(c, grid.spacing)
+        return Interpolant(grid, c, values, "hard", error, f)
+    modulus, assumed = _modulus(f, grid)
+    size = float(values.abs().max())
+    whole_cells = modulus[_PARTS - 1 :: _PARTS]
+    error = min(
+        bounds.hard_error(whole_cells, size, c), bounds.hard_pair_error(modulus[:_PARTS], size, c)
+    )
+    return Interpolant(grid, c, values, "hard", error, f, assumed)
+
+
+def hard_for(f: ScalarFunction, low: float, high: float, eps: float | None) -> Interpolant:
+    """The hard regime with as many cells as ``eps`` takes (None: a hundred)."""
+    cells = 100 if eps is None else 8
+    while cells <= _MOST_HARD_CELLS:
+        it = hard(f, Grid(low, high, cells))
+        if eps is None or it.error <= eps:
+            return it
+        # The error falls as 1/cells; one per cent more covers the integer steps.
+        cells = max(cells + 1, math.ceil(cells * min(it.error / eps, 64.0) * 1.01))
+    raise PrecisionError(
+        f"the hard regime needs about {cells:.2g} grid tokens for f ({f.name}) at eps = {eps:.3g}, "
+        f"more than {_MOST_HARD_CELLS}; use regime='spectral', whose error falls exponentially",
+        best=it.error,
+    )
+
+
+def _modulus(f: ScalarFunction, grid: Grid) -> tuple[list[float], tuple[str, ...]]:
+    """omega_f(j h / _PARTS) for j = 1 .. _REACHES * _PARTS, from extremes over the parts of cells.
+
+    A window of j parts touches at most j + 1 of them.
+    """
+    parts = grid.cells * _PARTS
+    points = torch.linspace(grid.low, grid.high, parts * _POINTS + 1, dtype=torch.float64)
+    values = f(points)
+    between = 2 * float(values.diff().abs().max())
+    blocks = values.unfold(0, _POINTS + 1, _POINTS)
+    highest, lowest = blocks.amax(-1), blocks.amin(-1)
+    out = []
+    for j in range(1, _REACHES * _PARTS + 1):
+        width = min(j + 1, parts)
+        top = torch.nn.functional.max_pool1d(highest[None], width, 1)
+        bottom = -torch.nn.functional.max_pool1d(-lowest[None], width, 1)
+        out.append(float((top - bottom).max()) + between)
+    return out, (
+        f"the modulus of continuity of {f.name} is read off a mesh of {len(points)} points",
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# spectral: straight lines
+# ---------------------------------------------------------------------------------------------
+
+_FINEST_DELTA = 1e-16  # cells; below this the bound is under float64's rounding of any range
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+
+
+def spectral(
+    low: float, high: float, eps: float | None, f: ScalarFunction = _LINE, cells: int = 1
+) -> Interpolant:
+    """Slope z + intercept with a proven error; the identity unless ``f`` is another line."""
+    slope, intercept = f.affine or (1.0, 0.0)
+    scale = max(abs(slope), math.ulp(0.0)) * Grid(low, high, cells).spacing
+    delta = _FINEST_DELTA if eps is None else max(min(0.5, 0.99 * eps / scale), _FINEST_DELTA)
+    rule = bounds.spectral_rule(delta, cells)
+    it = _line_on(f, Grid(low, high, cells, rule.guards), rule.sharpness)
+    if eps is not None and it.error > eps:
+        raise PrecisionError(
+            f"float64 holds the line on [{low:.6g}, {high:.6g}] to {it.error:.3g}, not {eps:.3g}; "
+            "ask for a larger eps or a narrower range",
+            best=it.error,
+        )
+    return it
+
+
+def _line_on(f: ScalarFunction, grid: Grid, sharpness: float) -> Interpolant:
+    slope, intercept = f.affine or (1.0, 0.0)
+    values = slope * grid.nodes + intercept
+    # Nodes and values are stored in float64: three roundings each.
+    stored = 3 * _UNIT * (float(values.abs().max()) + abs(intercept))
+    proven = bounds.linear_reproduction(sharpness, grid.guards, grid.cells)
+    error = abs(slope) * grid.spacing * proven + stored
+    return Interpolant(grid, sharpness, values, "spectral", error, f)
+
+
+# ---------------------------------------------------------------------------------------------
+# fitted and graded: values by least squares, certified afterwards
+# ---------------------------------------------------------------------------------------------
+
+_SIZES = (9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513)  # tokens tried, then bisected
+_SLACK = 0.9  # share of eps the fit may use up; the certificate's remainder gets the rest
+_GROWTH = 1.06  # more tokens when a certificate misses eps by a little
+_PLATEAU = 32 * _UNIT  # relative to f: more tokens than reach this do not help in float64
+
+_ROUNDS = 2  # passes over the knobs
+# Coordinate searches start at the first option of each and try the others in turn.
+_FITTED = {"sharpness": (0.3, 0.15, 0.2, 0.25, 0.4, 0.55, 0.8), "guards": (4, 1, 2, 6, 8, 11)}
+_GRADED = {
+    "growth": (0.4, 0.3, 0.22, 0.5),
+    "share": (0.1, 0.0, 0.3, 0.6),
+    "sharpness": (0.6, 0.4, 0.9, 1.4, 2.2),
+    "guards": (2, 1, 4, 6),
+}
+
+Options = Mapping[str, Sequence[float]]
+Build = Callable[[int, dict[str, float]], "Grid | GradedGrid | None"]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    grid: Grid | GradedGrid
+    sharpness: float
+    fit: Fit
+
+
+@dataclass(frozen=True)
+class _Family:
+    """A regime's name, the knobs its search turns, and the grid they give."""
+
+    regime: str
+    options: Options
+    build: Build
+
+
+def best(
+    f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None = None
+) -> Interpolant:
+    """Pick the regime: a line, a smooth function, or one with kinks."""
+    if f.affine is not None and tokens is None:
+        return spectral(low, high, eps, f)
+    pick = graded if f.kinks_in(low, high) else fitted
+    return pick(f, low, high, eps, tokens)
+
+
+def fitted(
+    f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None = None
+) -> Interpolant:
+    """Fitted values on a uniform grid."""
+
+    def build(tokens: int, knobs: dict[str, float]) -> Grid | None:
+        guards = int(knobs["guards"])
+        cells = tokens - 1 - 2 * guards
+        return Grid(low, high, cells, guards) if cells >= 2 else None
+
+    return _smallest(f, _Family("fitted", _FITTED, build), eps, tokens)
+
+
+def graded(
+    f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None = None
+) -> Interpolant:
+    """Fitted values on tokens that crowd at the kinks of ``f``."""
+    kinks = f.kinks_in(low, high)
+    if not kinks:
+        raise ProgramError(f"f ({f.name}) has no kink in ({low:.6g}, {high:.6g}) to crowd at")
+
+    def build(tokens: int, knobs: dict[str, float]) -> GradedGrid | None:
+        guards, share = int(knobs["guards"]), knobs["share"]
+        cells = tokens - 1 - 2 * guards
+        if cells < 2:
+            return None
+        coarsest = (high - low) / (share * cells) if share else math.inf
+        grid = GradedGrid(low, high, cells, guards, kinks, knobs["growth"], coarsest)
+        # float64 must tell neighbouring tokens apart, with six digits to spare.
+        return grid if grid.spacing > 1e6 * _UNIT * max(abs(low), abs(high)) else None
+
+    return _smallest(f, _Family("graded", _GRADED, build), eps, tokens)
+
+
+def on_grid(
+    f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, regime: str
+) -> Interpolant:
+    """The values of another function on given tokens, with the error they give."""
+    if regime == "hard" and isinstance(grid, Grid):
+        return hard(f, grid, sharpness)
+    if f.affine is not None and isinstance(grid, Grid):
+        return _line_on(f, grid, sharpness)
+    return _certified(f, _Candidate(grid, sharpness, fit_values(f, grid, sharpness)), regime, None)
+
+
+def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | None:
+    """Turn one knob at a time, from the first option of each."""
+    known: dict[tuple[float, ...], _Candidate | None] = {}
+
+    def candidate(knobs: dict[str, float]) -> _Candidate | None:
+        key = tuple(knobs.values())
+        if key not in known:
+            grid = family.build(tokens, knobs)
+            c = knobs["sharpness"]
+            known[key] = None if grid is None else _Candidate(grid, c, fit_values(f, grid, c))
+        return known[key]
+
+    def seen(knobs: dict[str, float]) -> float:
+        found = candidate(knobs)
+        return math.inf if found is None else found.fit.seen
+
+    knobs = {name: options[0] for name, options in family.options.items()}
+    for _ in range(_ROUNDS):
+        for name, options in family.options.items():
+            knobs = min(({**knobs, name: option} for option in options), key=seen)
+    return candidate(knobs)
+
+
+def _smallest(
+    f: ScalarFunction, family: _Family, eps: float | None, tokens: int | None
+) -> Interpolant:
+    if tokens is not None:
+        found = _search(f, family, tokens)
+        if found is None:
+            raise PrecisionError(f"{tokens} grid tokens are too few for f ({f.name}); use more")
+        return _held(_certified(f, found, family.regime, eps), f, eps)
+    if eps is None:
+        return _most_accurate(f, family)
+    enough, found = _enough_tokens(f, family, _SLACK * eps)
+    closest = _certified(f, found, family.regime, eps)
+    while closest.error > eps and enough < _SIZES[-1] and found.fit.seen <= _SLACK * eps:
+        enough = min(_SIZES[-1], max(enough + 2, int(_GROWTH * enough)))
+        again = _search(f, family, enough)
+        if again is not None:
+            found, closest = again, _certified(f, again, family.regime, eps)
+    return _held(closest, f, eps)
+
+
+def _enough_tokens(f: ScalarFunction, family: _Family, target: float) -> tuple[int, _Candidate]:
+    """The least number of tokens whose fit is seen to reach ``target``; the best if none does."""
+    too_few, closest = 0, None
+    for size in _SIZES:
+        found = _search(f, family, size)
+        if found is None:
+            too_few = size
+            continue
+        if closest is None or found.fit.seen < closest[1].fit.seen:
+            closest = (size, found)
+        if found.fit.seen <= target:
+            break
+        too_few = size
+    if closest is None:
+        raise PrecisionError(f"f ({f.name}) has too many kinks for {_SIZES[-1]} grid tokens")
+    enough, found = closest
+    while found.fit.seen <= target and enough - too_few > 2:
+        middle = (enough + too_few) // 2
+        trial = _search(f, family, middle)
+        if trial is not None and trial.fit.seen <= target:
+            enough, found = middle, trial
+        else:
+            too_few = middle
+    return enough, found
+
+
+def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
+    size = 0.0
+    closest: _Candidate | None = None
+    for tokens in _SIZES:
+        found = _search(f, family, tokens)
+        if found is None:
+            continue
+        size = max(size, float(found.fit.values.abs().max()))
+        if closest is None or found.fit.seen < closest.fit.seen:
+            closest = found
+        if closest.fit.seen <= _PLATEAU * size:
+            break
+    if closest is None:
+        raise PrecisionError(f"f ({f.name}) has too many kinks for {_SIZES[-1]} grid tokens")
+    return _certified(f, closest, family.regime, None)
+
+
+def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
+    draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
+    proven = posterior_error(draft, f, eps)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+
+
+def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:
+    if eps is not None and not it.error <= eps:
+        raise PrecisionError(
+            f"f ({f.name}) on [{it.low:.6g}, {it.high:.6g}] is certified to {it.error:.3g} with "
+            f"{it.tokens} grid tokens, not to eps = {eps:.3g}; ask for a larger eps, narrow the "
+            "range, or name the kinks of f as kinks=(...)",
+            best=it.error,
+        )
+    return it

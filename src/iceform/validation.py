@@ -1,0 +1,168 @@
+"""Checks at the border: once, before anything is allocated."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from iceform.errors import (
+    BoundError,
+    CapacityError,
+    DeviceError,
+    DtypeError,
+    PrecisionError,
+    ProgramError,
+    ShapeError,
+)
+
+__all__ = [
+    "available_bytes",
+    "check_bound",
+    "check_capacity",
+    "check_choice",
+    "check_dtype",
+    "check_eps",
+    "check_matmul_precision",
+    "check_positive",
+    "check_size",
+    "check_tensors",
+    "human_bytes",
+    "unit_roundoff",
+]
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+def check_size(name: str, value: object) -> int:
+    """A whole number of at least one."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ShapeError(f"{name} must be a whole number of at least 1, got {value!r}")
+    return value
+
+
+def check_positive(name: str, value: object, *, zero: bool = False) -> float:
+    """A positive (with ``zero``: non-negative) finite number."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise BoundError(f"{name} must be a number, got {value!r}")
+    if not (math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        kind = "non-negative" if zero else "positive"
+        raise BoundError(f"{name} must be {kind} and finite, got {value!r}")
+    return float(value)
+
+
+def check_eps(eps: float | None) -> float | None:
+    """A positive error to certify, or None for the best there is."""
+    if eps is None:
+        return None
+    if isinstance(eps, bool) or not isinstance(eps, int | float) or not eps > 0:
+        raise PrecisionError(
+            f"eps must be positive, got {eps!r}; use eps=None for the best the dtype can do"
+        )
+    return float(eps)
+
+
+def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
+    """One of a few names."""
+    if value not in choices:
+        raise ProgramError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+    return str(value)
+
+
+def check_dtype(dtype: object) -> torch.dtype:
+    """A dtype that certificates cover."""
+    if dtype not in _DTYPES:
+        raise DtypeError(f"dtype must be torch.float32 or torch.float64, got {dtype!r}")
+    assert isinstance(dtype, torch.dtype)
+    return dtype
+
+
+def unit_roundoff(dtype: torch.dtype) -> float:
+    """u: half the distance from 1 to the next number."""
+    return torch.finfo(dtype).eps / 2
+
+
+def check_tensors(
+    tensors: dict[str, tuple[Tensor, tuple[int, ...]]], dtype: torch.dtype, device: torch.device
+) -> None:
+    """Trailing shapes, dtype and device of named tensors; batch shapes must broadcast."""
+    for name, (value, shape) in tensors.items():
+        if not isinstance(value, Tensor):
+            raise DtypeError(
+                f"{name} must be a torch tensor, got {type(value).__name__}; "
+                f"use torch.as_tensor({name}, dtype={dtype})"
+            )
+        if value.dtype != dtype:
+            raise DtypeError(
+                f"{name} has dtype {value.dtype}, the certificate holds for {dtype}; "
+                f"convert with {name}.to({dtype}) or build the emulator with that dtype"
+            )
+        if value.device != device:
+            raise DeviceError(
+                f"{name} is on {value.device}, the emulator on {device}; move one of them with .to()"
+            )
+        if value.ndim < len(shape) or tuple(value.shape[value.ndim - len(shape) :]) != shape:
+            wanted = ", ".join(["*batch", *map(str, shape)])
+            raise ShapeError(f"{name} must have shape ({wanted}), got {tuple(value.shape)}")
+    batches = [v.shape[: v.ndim - len(shape)] for v, shape in tensors.values()]
+    try:
+        torch.broadcast_shapes(*batches)
+    except RuntimeError:
+        listed = ", ".join(f"{n}: {tuple(b)}" for n, b in zip(tensors, batches, strict=True))
+        raise ShapeError(f"batch shapes must broadcast, got {listed}") from None
+
+
+def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
+    """|value| <= bound everywhere; NaN and infinity are named as such."""
+    if value.numel() == 0:
+        raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
+    largest = value.detach().abs().max()
+    # Written so that NaN fails: every comparison with NaN is false.
+    if not bool(largest <= bound):
+        seen = float(largest)
+        what = "NaN" if math.isnan(seen) else f"{seen:.9g}"
+        raise BoundError(f"max |{name}| is {what}, the certificate holds up to {bound:.9g}; {fix}")
+
+
+def check_matmul_precision(dtype: torch.dtype) -> None:
+    """float32 products must be float32 products: TF32 and bf16 ruin the logits."""
+    precision = torch.get_float32_matmul_precision()
+    if dtype == torch.float32 and precision != "highest":
+        raise PrecisionError(
+            f"float32 matrix products are set to {precision!r}, which rounds logits to 10 bits or "
+            "fewer; call torch.set_float32_matmul_precision('highest')"
+        )
+
+
+def available_bytes(device: torch.device) -> int:
+    """Memory that could be allocated now."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            fields = dict(line.split(":", 1) for line in lines)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def check_capacity(what: str, needed: int, device: torch.device, fix: str) -> None:
+    """Refuse what would not fit, before it is allocated."""
+    there = available_bytes(device)
+    if needed > there:
+        raise CapacityError(
+            f"{what} needs {human_bytes(needed)} ({needed} bytes), {human_bytes(there)} are "
+            f"available on {device}; {fix}"
+        )
+
+
+def human_bytes(count: float) -> str:
+    """12.3 MiB and the like."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} EiB"
