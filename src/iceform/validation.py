@@ -102,7 +102,7 @@ def check_tensors(
             )
         if value.device != device:
             raise DeviceError(
-                f"{name} is on {value.device}, the emulator on {device}; move one of them with .to()"
+                f"{name} is on {value.device}, other inputs are on {device}; move one with .to()"
             )
         if value.ndim < len(shape) or tuple(value.shape[value.ndim - len(shape) :]) != shape:
             wanted = ", ".join(["*batch", *map(str, shape)])

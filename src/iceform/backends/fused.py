@@ -1,4 +1,4 @@
-"""Plain torch, in chunks: the grid tokens of a chunk of samples exist only while it is looked up."""
+"""Plain torch, in chunks: a chunk's grid tokens exist only while it is looked up."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
         return it.weights(part) @ values
 
     if torch.is_grad_enabled() and z.requires_grad:
-        parts = [checkpoint(look_up, part, use_reentrant=False) for part in flat.split(rows)]
+        parts = [checkpoint(look_up, part, use_reentrant=False) for part in torch.split(flat, rows)]
     else:
-        parts = [look_up(part) for part in flat.split(rows)]
+        parts = [look_up(part) for part in torch.split(flat, rows)]
     return torch.cat(parts).reshape(z.shape)
 
 
 def residual_map(
-    x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"], w: Float[Tensor, "*b d"], it: Interpolant
-) -> Float[Tensor, "*b n d"]:
+    x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"], it: Interpolant
+) -> Float[Tensor, "... n d"]:
     """A(w.x_i - y_i) x_i for every sample."""
     return interpolate(_residual(x, y, w), it)[..., None] * x
 
 
 def residual_sum(
-    x: Float[Tensor, "*b n d"],
-    y: Float[Tensor, "*b n"],
-    w: Float[Tensor, "*b d"],
+    x: Float[Tensor, "... n d"],
+    y: Float[Tensor, "... n"],
+    w: Float[Tensor, "... d"],
     it: Interpolant,
-    labels: Float[Tensor, "*b n"] | None = None,
-) -> Float[Tensor, "*b d"]:
+    labels: Float[Tensor, "... n"] | None = None,
+) -> Float[Tensor, "... d"]:
     """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, a chunk of samples at a time."""
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     total = torch.zeros(*batch, x.shape[-1], dtype=torch.float64, device=x.device)

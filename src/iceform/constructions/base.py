@@ -167,7 +167,7 @@ class Emulator(nn.Module, ABC):
         self._check_once(*inputs)
         return self._dense(*inputs) if self.backend == "dense" else self._fused(*inputs)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_once(self, *inputs: Tensor) -> None:
         check_matmul_precision(self.dtype)
         self.check(*inputs)
@@ -211,7 +211,8 @@ class Emulator(nn.Module, ABC):
                 f"the certificate holds for {self.dtype}, so an emulator cannot be cast to "
                 f"{moved.dtype}; build one with dtype={moved.dtype}"
             )
-        return super()._apply(fn, recurse)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     # ---------------------------------------------------------------------------------- files
 
@@ -303,7 +304,8 @@ def _replace(path: Path, write: Any) -> None:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors = load_file(folder / "model.safetensors")
+        # Cloned: the file's memory map is not aligned as torch's own memory, which changes sums.
+        tensors = {k: v.clone() for k, v in load_file(folder / "model.safetensors").items()}
     except (OSError, ValueError, SafetensorError) as broken:
         raise IntegrityError(f"{folder} cannot be read as an emulator: {broken}") from None
     if not isinstance(config, dict) or config.get("format") != _FORMAT:

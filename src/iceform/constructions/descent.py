@@ -34,6 +34,7 @@ from iceform.validation import check_positive, unit_roundoff
 
 __all__ = ["GradientDescent", "GradientStep"]
 
+Pass = Callable[[Tensor, Tensor, Tensor, Rates], Tensor]
 LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
 
@@ -142,13 +143,11 @@ class GradientStep(ResidualEmulator):
     ) -> GradientStep:  # fmt: skip
         """Another loss, step or shrinkage on the same frozen weights."""
         changed = Loss.of(loss)
-        program = {
-            "lr": self._program["lr"] if lr is None else lr,
-            "l2": self._program["l2"] if l2 is None else l2,
-        }
+        lr = self._program["lr"] if lr is None else lr
+        l2 = self._program["l2"] if l2 is None else l2
         it = self.interpolant.refit(changed.derivative)
         asked = {**self._asked, "eps": eps}
-        other = GradientStep(changed, **program, dtype=self.dtype, interpolant=it, **asked)
+        other = GradientStep(changed, lr, l2, dtype=self.dtype, interpolant=it, **asked)
         other.add_module("_network", self.network)
         return other
 
@@ -351,19 +350,18 @@ class GradientDescent(Emulator):
     def trajectory(self, x: Tensor, y: Tensor, w: Tensor, *, exact: bool = False) -> Tensor:
         """Every iterate, shape (steps + 1, *batch, d)."""
         self.check(x, y, w)
-        kept = [w.double() if exact else w]
+        start = w.double() if exact else w
         run = self.step._exact_step if exact else self._checked_pass
-        kept_run = lambda *a: kept.append(run(*a)) or kept[-1]  # type: ignore[func-returns-value] # noqa: E731
-        self._iterate(x, y, kept[0], kept_run)
-        return torch.stack(kept)
+        iterates = [start]
 
-    def _iterate(
-        self,
-        x: Tensor,
-        y: Tensor,
-        w: Tensor,
-        run: Callable[[Tensor, Tensor, Tensor, Rates], Tensor],
-    ) -> Tensor:
+        def recorded(x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+            iterates.append(run(x, y, w, rates))
+            return iterates[-1]
+
+        self._iterate(x, y, start, recorded)
+        return torch.stack(iterates)
+
+    def _iterate(self, x: Tensor, y: Tensor, w: Tensor, run: Pass) -> Tensor:
         ahead = w
         for eta, mu in zip(self.schedule.steps, self.schedule.momenta, strict=True):
             last, w = w, run(x, y, ahead, Rates(eta, eta * self.l2))
@@ -374,7 +372,7 @@ class GradientDescent(Emulator):
         self._check_iterate(x, y, w)
         return self.step.run(x, y, w, rates)
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_iterate(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         self.domain.check_coefficients(w)
         self.step.check_range(x, y, w)
@@ -471,8 +469,9 @@ class GradientDescent(Emulator):
             return one
         layers = len(self.schedule)
         different = len(set(zip(self.schedule.steps, self.schedule.momenta, strict=True)))
-        wider = self.features.total**2 + one.tokens**2
-        weights = different * (one.parameters + wider)
+        total, tokens, d = self.features.total, one.tokens, self.domain.dim
+        per_layer = 2 * one.head_dim * total + total**2 + tokens**2
+        weights = different * per_layer + d * total + tokens + d
         size = torch.finfo(self.dtype).bits // 8
         return replace(
             one,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -54,9 +54,9 @@ class RidgeRegression(Emulator):
         "chebyshev" (default), "constant" or "nesterov".
     eps
         The sup-norm error to certify: distance to the exact solution, convergence included.
+    tokens
+        A fixed number of grid tokens per sample instead of as many as eps needs.
     """
-
-    _names: ClassVar[dict[str, str]] = {}
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class RidgeRegression(Emulator):
         x_norm: float | None = None,
         y_bound: float | None = None,
         unrolled: bool = False,
+        tokens: int | None = None,
         interpolant: Interpolant | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
@@ -84,7 +85,7 @@ class RidgeRegression(Emulator):
             "alpha": alpha, "dim": dim, "samples": samples, "bound": bound, "largest": largest,
             "smallest": smallest, "radius": radius, "steps": steps, "schedule": schedule,
             "eps": eps, "regime": regime, "backend": backend, "x_norm": x_norm,
-            "y_bound": y_bound, "unrolled": unrolled,
+            "y_bound": y_bound, "unrolled": unrolled, "tokens": tokens,
         }  # fmt: skip
         check_size("dim", dim)
         check_size("samples", samples)
@@ -124,6 +125,7 @@ class RidgeRegression(Emulator):
             y_bound=y_bound,
             w_bound=w_norm,
             w_norm=w_norm,
+            tokens=tokens,
             interpolant=interpolant,
         )
         self.regime = regime
@@ -210,7 +212,7 @@ class RidgeRegression(Emulator):
                 f"holds in [{low:.6g}, {high:.6g}]; pass smallest= and largest= that cover them"
             )
 
-    @torch.compiler.disable
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_radius(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         """||w*|| <= ||w|| + ||gradient at w|| / alpha must be within the radius."""
         x, y, w = x.detach().double(), y.detach().double(), w.detach().double()
@@ -243,7 +245,8 @@ class RidgeRegression(Emulator):
         n, d = self.domain.samples, self.domain.dim
         eye = torch.eye(d, dtype=torch.float64, device=x.device)
         moment = (y[..., None, :] @ x)[..., 0, :] / n
-        return torch.linalg.solve(x.mT @ x / n + self.l2 * eye, moment)
+        solution: Tensor = torch.linalg.solve(x.mT @ x / n + self.l2 * eye, moment)
+        return solution
 
     def prompt(self, *inputs: Tensor) -> Prompt:
         """The first pass's prompt, at w = 0."""

@@ -110,7 +110,7 @@ class Loss:
         margin = _CURVATURE_MARGIN * max(abs(least), abs(most))
         # A derivative that is seen to be monotone is taken to be monotone: the loss is convex.
         low_end = least if least >= 0 else least - margin
-        assumed = f"the slope of {name} is read off a mesh of {_CURVATURE_MESH} points, 5% added"
+        assumed = f"the slope of {name} is read off {_CURVATURE_MESH} points, 5% added"
         return low_end, most + margin, (assumed,)
 
     def check_labels(self, y: Tensor) -> None:
@@ -123,8 +123,8 @@ class Loss:
         if self.name == "logistic" and not bool(((seen >= 0) & (seen <= 1)).all()):
             outside = (seen < 0) | (seen > 1)
             raise BoundError(
-                f"the logistic loss needs labels in [0, 1], got {_first(seen, outside)}; for labels "
-                "-1 and +1 use 'logistic_margin'"
+                f"the logistic loss needs labels in [0, 1], got {_first(seen, outside)}; for "
+                "labels -1 and +1 use 'logistic_margin'"
             )
         if self.name == "poisson" and not bool((seen >= 0).all()):
             raise BoundError(f"the poisson loss needs counts >= 0, got {_first(seen, seen < 0)}")
@@ -148,7 +148,8 @@ def _squared() -> Loss:
 
 def _absolute(width: float = 0.25) -> Loss:
     """l(z) = width ln cosh(z / width): |z| with its corner rounded."""
-    f = ScalarFunction(lambda z: torch.tanh(z / width), "absolute'", fourth=_TANH_FOURTH / width**4)
+    fourth = _TANH_FOURTH / width**4
+    f = ScalarFunction(lambda z: torch.tanh(z / width), "absolute'", fourth=fourth)
     return Loss("absolute", "residual", f, (0.0, 1 / width))
 
 

@@ -119,8 +119,8 @@ class Schedule:
 def chebyshev_steps(alpha: float, top: float, count: int) -> tuple[float, ...]:
     """Inverses of the Chebyshev points of [alpha, L], in Leja order.
 
-    In Leja order every partial product of |1 - eta_j lambda| stays small, so neither iterates nor
-    errors grow on the way.
+    In Leja order the partial products of |1 - eta_j lambda|, and with them iterates and errors on
+    the way, grow by about kappa/4 at most; in the points' own order they overflow.
     """
     if not 0 < alpha <= top:
         raise BoundError(f"eigenvalues must satisfy 0 < alpha <= L, got ({alpha}, {top})")

@@ -185,7 +185,8 @@ def hard_pair_error(modulus: list[float], bound: float, c: float) -> float:
     worst = 0.0
     for j in range(n // 2):
         nearest, farthest = modulus[j], modulus[n - 1 - j]  # r in [j/n, (j+1)/n]
-        share = 1 / (1 + math.exp(c * (1 - 2 * (j + 1) / n)))
+        odds = math.exp(-c * (1 - 2 * (j + 1) / n))
+        share = odds / (1 + odds)
         worst = max(worst, nearest + share * (farthest - nearest))
     return worst + 2 * bound * hard_tail(c, 1)
 
@@ -205,7 +206,7 @@ def third_derivative(
     second = second_moment(c, guards, cells)
     fourth = fourth_moment(c, guards, cells)
     bias = linear_reproduction(c, guards, cells)
-    spread = (fourth**0.25 + bias) ** 3 + 1.5 * second**1.5
+    spread = math.pow(math.pow(fourth, 0.25) + bias, 3) + 1.5 * math.pow(second, 1.5)
     return 8 * (c / spacing) ** 3 * oscillation * spread
 
 

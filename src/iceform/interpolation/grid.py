@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from iceform.errors import BoundError, ProgramError
 
-__all__ = ["GradedGrid", "Grid", "Keys", "Lattice"]
+__all__ = ["GradedGrid", "Grid", "Keys"]
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NEWTON = 6  # steps from a table cell, each squaring the error of a smooth function
@@ -29,47 +28,16 @@ class Keys:
     biases: Tensor  # (tokens,)
 
 
-class Lattice(Protocol):
-    """What an interpolant needs of a grid, uniform or graded."""
-
-    @property
-    def low(self) -> float: ...
-    @property
-    def high(self) -> float: ...
-    @property
-    def guards(self) -> int: ...
-    @property
-    def cells(self) -> int: ...
-    @property
-    def nodes(self) -> Tensor: ...
-    @property
-    def spacing(self) -> float: ...
-
-    @property
-    def center(self) -> float:
-        """Where the keys' coordinate t is zero."""
-        ...
-
-    @property
-    def tokens(self) -> int: ...
-
-    def keys(self, sharpness: float) -> Keys:
-        """The keys at dimensionless sharpness c (beta times the squared local spacing)."""
-        ...
-
-    def mesh(self, per_cell: int) -> Tensor:
-        """Increasing points from low to high, ``per_cell`` to a cell."""
-        ...
-
-
-def _check_range(low: float, high: float) -> None:
+def _settle(grid: Grid | GradedGrid) -> None:
+    """Check the range and the counts; make the ends floats."""
+    low, high = grid.low, grid.high
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise BoundError(f"a grid needs finite low < high, got [{low!r}, {high!r}]")
-
-
-def _check_count(name: str, value: int, least: int) -> None:
-    if value != int(value) or value < least:
-        raise BoundError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    for name, value, least in (("cells", grid.cells, 1), ("guards", grid.guards, 0)):
+        if value != int(value) or value < least:
+            raise BoundError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    object.__setattr__(grid, "low", float(low))
+    object.__setattr__(grid, "high", float(high))
 
 
 @dataclass(frozen=True)
@@ -92,9 +60,7 @@ class Grid:
     guards: int = 0
 
     def __post_init__(self) -> None:
-        _check_range(self.low, self.high)
-        _check_count("cells", self.cells, 1)
-        _check_count("guards", self.guards, 0)
+        _settle(self)
 
     @property
     def spacing(self) -> float:
@@ -169,9 +135,7 @@ class GradedGrid:
     _cache: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_range(self.low, self.high)
-        _check_count("cells", self.cells, 1)
-        _check_count("guards", self.guards, 0)
+        _settle(self)
         if not self.kinks or not all(self.low < k < self.high for k in self.kinks):
             raise ProgramError(
                 f"a graded grid needs kinks inside ({self.low:.6g}, {self.high:.6g}), "
@@ -179,8 +143,8 @@ class GradedGrid:
             )
         if (self.high - self.low) / self.coarsest >= self.cells:
             raise BoundError(
-                f"{self.cells} cells cannot cover [{self.low:.6g}, {self.high:.6g}] with spacing at "
-                f"most {self.coarsest:.6g}; use more cells"
+                f"{self.cells} cells cannot cover [{self.low:.6g}, {self.high:.6g}] with spacing "
+                f"at most {self.coarsest:.6g}; use more cells"
             )
 
     @property
@@ -218,7 +182,8 @@ class GradedGrid:
         """Points equally spaced in the token index, with the kinks among them."""
         index = torch.linspace(0, self.cells, self.cells * per_cell + 1, dtype=torch.float64)
         points = torch.cat([self._position(index), torch.tensor(self.kinks, dtype=torch.float64)])
-        return points.clamp(self.low, self.high).unique(sorted=True)
+        mesh: Tensor = torch.unique(points.clamp(self.low, self.high))
+        return mesh
 
     def _density(self, z: Tensor, finest: float) -> Tensor:
         kinks = torch.tensor(self.kinks, dtype=torch.float64)
@@ -270,7 +235,8 @@ class GradedGrid:
         far = math.asinh(self.growth * reach / finest)
         ramp = torch.linspace(0, far, _TABLE, dtype=torch.float64).sinh() * finest / self.growth
         both = torch.cat([-ramp, ramp])
-        return torch.cat([both + k for k in self.kinks]).unique(sorted=True)
+        table: Tensor = torch.unique(torch.cat([both + k for k in self.kinks]))
+        return table
 
     def _integrate(self) -> None:
         finest = self.spacing

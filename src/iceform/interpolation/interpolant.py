@@ -12,7 +12,7 @@ from torch import Tensor
 
 from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation.functions import ScalarFunction
-from iceform.interpolation.grid import Grid, Keys, Lattice
+from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.local import (
     RoundingModel,
     rounding,
@@ -51,7 +51,7 @@ class Interpolant:
         What the bound takes for granted, in words; empty where nothing.
     """
 
-    grid: Lattice
+    grid: Grid | GradedGrid
     sharpness: float
     values: Tensor
     regime: str

@@ -28,6 +28,7 @@ _UNIT = torch.finfo(torch.float64).eps / 2
 _FIRST = 16  # intervals per cell to start with
 _MOST = 4096  # intervals per cell at most
 _WORK = 1 << 25  # intervals times window that one certificate may cost
+_POLISH = 1 << 22  # the same once eps is held and only tightness is to be gained
 _ESTIMATE = 4.0  # factor on a fourth derivative that was seen, not proved
 _GOOD = 1.05  # stop refining when the remainder is this small a share of the whole
 
@@ -47,18 +48,19 @@ class _Sweep:
 
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
-    """Refine the mesh until the bound holds ``eps`` or refinement no longer pays."""
+    """Refine the mesh until refinement no longer pays; less far once ``eps`` is held."""
     per_cell = _FIRST
     own = rounding(it, RoundingModel(_UNIT, it.uniform, abs(it.high) + abs(it.low), 2))
     while True:
         sweep = _sweep(it, f, per_cell)
         error = sweep.total + own
-        small = sweep.total <= _GOOD * sweep.leading
-        if (eps is not None and error <= eps) or small or math.isinf(sweep.total):
+        if sweep.total <= _GOOD * sweep.leading + own or math.isinf(sweep.total):
             break
-        # The remainder falls at least as the square of the mesh; aim a little past it.
+        # The remainder falls at least as the mesh; aim a little past what is needed.
         factor = 4 if sweep.total > 10 * sweep.leading else 2
-        if per_cell * factor > _MOST or it.grid.cells * per_cell * factor * 33 > _WORK:
+        held = eps is not None and error <= eps
+        work = it.grid.cells * per_cell * factor * 33
+        if per_cell * factor > _MOST or work > (_POLISH if held else _WORK):
             break
         per_cell *= factor
     return Posterior(error, _assumptions(f))
@@ -78,7 +80,7 @@ def _assumptions(f: ScalarFunction) -> tuple[str, ...]:
 def _sweep(it: Interpolant, f: ScalarFunction, per_cell: int) -> _Sweep:
     edges = it.grid.mesh(per_cell)
     inner = torch.tensor(f.kinks_in(it.low, it.high), dtype=torch.float64)
-    edges = torch.cat([edges, inner]).unique(sorted=True)
+    edges = torch.unique(torch.cat([edges, inner]))
     total = leading = 0.0
     for w in local_weights(it, edges):
         lead, rest = _interval_error(w, f)
@@ -115,8 +117,11 @@ def _fourth_cumulant(w: LocalWeights) -> Tensor:
     """Bound of |A''''| on each interval: centred at the interval's own moving means."""
     s = w.slopes.abs() + w.slope_drift[:, None]
     v = w.values.abs() + w.value_drift[:, None]
-    mean = lambda x: (w.tilted * x).sum(-1)  # noqa: E731
     s2 = s.square()
+
+    def mean(x: Tensor) -> Tensor:
+        return (w.tilted * x).sum(-1)
+
     return mean(v * s2 * s2) + 6 * mean(s2) * mean(v * s2) + 4 * mean(s2 * s) * mean(v * s)
 
 
@@ -128,10 +133,10 @@ def _fourth_of_f(f: ScalarFunction, seen: Tensor) -> Tensor:
 
 
 def _rough_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]:
-    """Where f has no derivatives to offer: its slope between neighbouring midpoints."""
+    """Where f has no derivatives to offer: its rise from the midpoint to either end."""
     values = f(w.middle)
-    slopes = values.diff().abs() / w.middle.diff()
-    slopes = torch.cat([slopes[:1], slopes, slopes[-1:]])
-    steepest = _ESTIMATE * torch.maximum(slopes[1:], slopes[:-1])
+    rise = torch.maximum(
+        (f(w.middle + w.radius) - values).abs(), (f(w.middle - w.radius) - values).abs()
+    )
     lead = (w.mean - values).abs() + 8 * _UNIT * values.abs() + w.missing
-    return lead, (w.steepest + steepest) * w.radius
+    return lead, w.steepest * w.radius + _ESTIMATE * rise

@@ -108,7 +108,7 @@ def spectral(
     low: float, high: float, eps: float | None, f: ScalarFunction = _LINE, cells: int = 1
 ) -> Interpolant:
     """Slope z + intercept with a proven error; the identity unless ``f`` is another line."""
-    slope, intercept = f.affine or (1.0, 0.0)
+    slope, _ = f.affine or (1.0, 0.0)
     scale = max(abs(slope), math.ulp(0.0)) * Grid(low, high, cells).spacing
     delta = _FINEST_DELTA if eps is None else max(min(0.5, 0.99 * eps / scale), _FINEST_DELTA)
     rule = bounds.spectral_rule(delta, cells)
@@ -143,7 +143,7 @@ _PLATEAU = 32 * _UNIT  # relative to f: more tokens than reach this do not help 
 
 _ROUNDS = 2  # passes over the knobs
 # Coordinate searches start at the first option of each and try the others in turn.
-_FITTED = {"sharpness": (0.3, 0.15, 0.2, 0.25, 0.4, 0.55, 0.8), "guards": (4, 1, 2, 6, 8, 11)}
+_FITTED = {"sharpness": (0.3, 0.15, 0.2, 0.25, 0.4, 0.6, 0.8), "guards": (4, 0, 1, 2, 6, 8, 12)}
 _GRADED = {
     "growth": (0.4, 0.3, 0.22, 0.5),
     "share": (0.1, 0.0, 0.3, 0.6),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from iceform.interpolation.grid import GradedGrid, Grid, Lattice
+from iceform.interpolation.grid import GradedGrid, Grid
 
 __all__ = ["describe_grid", "grid_from"]
 
 
-def describe_grid(grid: Lattice) -> dict[str, Any]:
+def describe_grid(grid: Grid | GradedGrid) -> dict[str, Any]:
     """JSON-ready."""
     base = {"low": grid.low, "high": grid.high, "cells": grid.cells, "guards": grid.guards}
     if isinstance(grid, GradedGrid):

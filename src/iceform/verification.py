@@ -1,0 +1,270 @@
+"""Ball arithmetic: the exact algorithm on one instance, enclosed, against what was computed.
+
+Inputs and outputs of an emulator are floating-point numbers, so they are known exactly; only the
+algorithm itself needs enclosing. A function written with torch operations is traced symbolically
+and replayed on balls, so a user's own f needs no second version.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, fx
+
+from iceform.certificates import Verification
+from iceform.constructions.base import Emulator
+from iceform.constructions.descent import GradientDescent, GradientStep
+from iceform.constructions.least_squares import RidgeRegression
+from iceform.constructions.residual import ResidualEmulator, SampleGradients
+from iceform.errors import ProgramError
+
+if TYPE_CHECKING:
+    from iceform.constructions.residual import Rates
+
+__all__ = ["ball_function", "verify"]
+
+Ball = Any  # flint.arb, which ships no types
+
+
+def _flint() -> Any:
+    try:
+        import flint
+    except ImportError:
+        raise ProgramError(
+            "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
+        ) from None
+    return flint
+
+
+def verify(
+    emulator: Emulator, inputs: Sequence[Tensor], certified: float, bits: int
+) -> Verification:
+    """Enclose the exact result, take its distance from the emulator's, compare."""
+    flint = _flint()
+    before = flint.ctx.prec
+    flint.ctx.prec = bits
+    try:
+        computed = emulator(*inputs).detach().double().flatten().tolist()
+        exact = _exact(emulator, [t.detach().double() for t in inputs])
+        gaps = [abs(flint.arb(c) - e) for c, e in zip(computed, exact, strict=True)]
+        measured = max(_upper(g) for g in gaps)
+    finally:
+        flint.ctx.prec = before
+    # Written so that NaN fails.
+    return Verification(measured <= certified, measured, certified, bits)
+
+
+def _upper(ball: Ball) -> float:
+    """A double that is at least every point of the ball."""
+    return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
+
+
+def _exact(emulator: Emulator, inputs: list[Tensor]) -> list[Ball]:
+    if any(t.ndim > shape for t, shape in zip(inputs, (2, 1, 1), strict=False)):
+        raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
+    if isinstance(emulator, RidgeRegression):
+        return _solve(emulator, *inputs)
+    x, y, w = inputs
+    if isinstance(emulator, GradientDescent):
+        f = ball_function(emulator.loss.derivative.call)
+        return _descend(emulator, f, x, y, w)
+    assert isinstance(emulator, ResidualEmulator)
+    f = ball_function(emulator.loss.derivative.call)
+    if isinstance(emulator, SampleGradients):
+        return [entry for row in _gradients(emulator, f, x, y, _balls(w)) for entry in row]
+    assert isinstance(emulator, GradientStep)
+    return _step(emulator, f, x, y, _balls(w), emulator.rates)
+
+
+def _balls(values: Tensor) -> list[Ball]:
+    return [_flint().arb(v) for v in values.tolist()]
+
+
+def _gradients(
+    emulator: ResidualEmulator, f: Callable[[Ball], Ball], x: Tensor, y: Tensor, w: list[Ball]
+) -> list[list[Ball]]:
+    kind = emulator.loss.kind
+    rows = []
+    for sample, label in zip((_balls(row) for row in x), _balls(y), strict=True):
+        features = [label * s for s in sample] if kind == "margin" else sample
+        z = sum((s * c for s, c in zip(features, w, strict=True)), _flint().arb(0))
+        value = f(z - label) if kind == "residual" else f(z)
+        value = value - label if kind == "glm" else value
+        rows.append([value * s for s in features])
+    return rows
+
+
+def _step(
+    emulator: ResidualEmulator,
+    f: Callable[[Ball], Ball],
+    x: Tensor,
+    y: Tensor,
+    w: list[Ball],
+    rates: Rates,
+) -> list[Ball]:
+    rows = _gradients(emulator, f, x, y, w)
+    arb = _flint().arb
+    gain, shrink = arb(rates.gain), arb(rates.shrink)
+    means = [sum(column, arb(0)) / len(rows) for column in zip(*rows, strict=True)]
+    return [(1 - shrink) * c - gain * m for c, m in zip(w, means, strict=True)]
+
+
+def _descend(
+    emulator: GradientDescent, f: Callable[[Ball], Ball], x: Tensor, y: Tensor, w0: Tensor
+) -> list[Ball]:
+    from iceform.constructions.residual import Rates
+
+    w = ahead = _balls(w0)
+    schedule = emulator.schedule
+    for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
+        rates = Rates(eta, eta * emulator.l2)
+        last, w = w, _step(emulator.step, f, x, y, ahead, rates)
+        ahead = [a + mu * (a - b) for a, b in zip(w, last, strict=True)]
+    return w
+
+
+def _solve(emulator: RidgeRegression, x: Tensor, y: Tensor) -> list[Ball]:
+    flint = _flint()
+    n, d = x.shape
+    data = flint.arb_mat([_balls(row) for row in x])
+    labels = flint.arb_mat([[b] for b in _balls(y)])
+    gram = data.transpose() * data
+    penalty = n * flint.arb(emulator.l2)
+    shifted = flint.arb_mat(
+        [[gram[i, j] + (penalty if i == j else 0) for j in range(d)] for i in range(d)]
+    )
+    solution = shifted.solve(data.transpose() * labels)
+    return [solution[i, 0] for i in range(d)]
+
+
+# ---------------------------------------------------------------------------------------------
+# torch functions on balls
+# ---------------------------------------------------------------------------------------------
+
+
+def ball_function(f: Callable[[Tensor], Tensor]) -> Callable[[Ball], Ball]:
+    """Replay a torch function on balls."""
+    try:
+        graph = fx.symbolic_trace(_python_function(f))
+    except Exception as broken:
+        raise ProgramError(
+            f"f cannot be traced for ball arithmetic ({broken}); write it with torch operations "
+            "and without Python branches"
+        ) from None
+    return _Replay(graph).run
+
+
+def _python_function(f: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """The tracer needs a Python function; torch's own are builtins."""
+
+    def call(z: Tensor) -> Tensor:
+        return f(z)
+
+    return call
+
+
+class _Replay(fx.Interpreter):
+    """An interpreter whose values are balls."""
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return _operation(getattr(target, "__name__", str(target)))(*args, **kwargs)
+
+    def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return _operation(str(target))(*args, **kwargs)
+
+
+def _operation(name: str) -> Callable[..., Any]:
+    known = _OPERATIONS.get(name.rstrip("_") if name not in _OPERATIONS else name)
+    if known is None:
+        raise ProgramError(
+            f"ball arithmetic does not know torch's {name!r}; it knows {', '.join(_OPERATIONS)}"
+        )
+    return known
+
+
+def _arb(value: Any) -> Ball:
+    arb = _flint().arb
+    return arb(float(value)) if isinstance(value, int | float | Tensor) else value
+
+
+def _sigmoid(z: Ball) -> Ball:
+    return 1 / (1 + (-_arb(z)).exp())
+
+
+def _smallest(a: Any, b: Any) -> Ball:
+    return _arb(a).min(_arb(b))
+
+
+def _largest(a: Any, b: Any) -> Ball:
+    return _arb(a).max(_arb(b))
+
+
+def _clamp(z: Ball, min: Any = None, max: Any = None) -> Ball:
+    low = z if min is None else _largest(z, min)
+    return low if max is None else _smallest(low, max)
+
+
+def _where(condition: Any, a: Any, b: Any) -> Ball:
+    """A condition that the balls cannot decide gives the hull of both branches."""
+    if condition is None:
+        return _arb(a).union(_arb(b))
+    return _arb(a) if condition else _arb(b)
+
+
+def _compare(test: Callable[[Ball, Ball], bool]) -> Callable[[Any, Any], bool | None]:
+    """True, False, or None where the balls overlap."""
+
+    def decide(a: Any, b: Any) -> bool | None:
+        a, b = _arb(a), _arb(b)
+        if a.overlaps(b) and not (a.is_exact() and b.is_exact()):
+            return None
+        return test(a, b)
+
+    return decide
+
+
+def _power(z: Any, exponent: Any) -> Ball:
+    if isinstance(exponent, int | float) and float(exponent).is_integer():
+        return _arb(z) ** int(exponent)
+    return _arb(z) ** _arb(exponent)
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "abs": lambda z: abs(_arb(z)),
+    "absolute": lambda z: abs(_arb(z)),
+    "add": lambda a, b: _arb(a) + _arb(b),
+    "arctan": lambda z: _arb(z).atan(),
+    "atan": lambda z: _arb(z).atan(),
+    "clamp": _clamp,
+    "cos": lambda z: _arb(z).cos(),
+    "cosh": lambda z: _arb(z).cosh(),
+    "div": lambda a, b: _arb(a) / _arb(b),
+    "erf": lambda z: _arb(z).erf(),
+    "exp": lambda z: _arb(z).exp(),
+    "expm1": lambda z: _arb(z).expm1(),
+    "ge": _compare(operator.ge),
+    "gt": _compare(operator.gt),
+    "le": _compare(operator.le),
+    "log": lambda z: _arb(z).log(),
+    "log1p": lambda z: _arb(z).log1p(),
+    "lt": _compare(operator.lt),
+    "maximum": _largest,
+    "minimum": _smallest,
+    "mul": lambda a, b: _arb(a) * _arb(b),
+    "neg": lambda z: -_arb(z),
+    "pow": _power,
+    "relu": lambda z: _largest(z, 0.0),
+    "sigmoid": _sigmoid,
+    "sin": lambda z: _arb(z).sin(),
+    "sinh": lambda z: _arb(z).sinh(),
+    "softplus": lambda z: _arb(z).exp().log1p(),
+    "sqrt": lambda z: _arb(z).sqrt(),
+    "square": lambda z: _arb(z) ** 2,
+    "sub": lambda a, b: _arb(a) - _arb(b),
+    "tanh": lambda z: _arb(z).tanh(),
+    "truediv": lambda a, b: _arb(a) / _arb(b),
+    "where": _where,
+}

@@ -1,0 +1,199 @@
+"""What every Emulator must do, whatever it emulates.
+
+A construction's test subclasses :class:`Conformance`, says how to build the emulator and how to
+draw inputs, and inherits every check below for {hard, spectral} x {float32, float64} x
+{dense, fused}.
+"""
+
+import itertools
+import math
+from typing import ClassVar
+
+import jaxtyping
+import pytest
+import torch
+from torch import Tensor
+
+from iceform import Emulator
+
+REGIMES = ("spectral", "hard")
+DTYPES = (torch.float64, torch.float32)
+BACKENDS = ("dense", "fused")
+ALL = list(itertools.product(REGIMES, DTYPES, BACKENDS))
+
+
+# Capturing a graph takes seconds: the other combinations are for `make test-all`.
+QUICKLY_COMPILED = [("spectral", torch.float64, "fused"), ("spectral", torch.float32, "dense")]
+COMPILED = [pytest.param(c, marks=() if c in QUICKLY_COMPILED else pytest.mark.slow) for c in ALL]
+
+
+def name_of(case) -> str:
+    regime, dtype, backend = case
+    return f"{regime}-{str(dtype).removeprefix('torch.')}-{backend}"
+
+
+def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:
+    return (2 * torch.rand(*shape, dtype=dtype) - 1) * bound
+
+
+def assert_within(got: Tensor, want: Tensor, bound: float, what: str) -> float:
+    """Largest error against a bound; the message says how large, where, and how tight."""
+    error = (got.double() - want.double()).abs()
+    largest = float(error.max())
+    where = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    scale = float(want.abs().max()) or 1.0
+    assert largest <= bound, (
+        f"{what}: largest error {largest:.3e} ({largest / scale:.3e} relative) at {where}, "
+        f"bound {bound:.3e}"
+    )
+    return largest
+
+
+class Conformance:
+    """Subclass, supply ``build`` and ``draw``, inherit the rest."""
+
+    samples: int
+    dim: int
+    permutes_output = False  # whether permuting the samples permutes the output
+    defined_by_one_pass = True  # whether network(prompt) is the whole computation
+
+    def build(self, regime: str, dtype: torch.dtype, backend: str) -> Emulator:
+        raise NotImplementedError
+
+    def draw(self, emulator: Emulator, batch: tuple[int, ...]) -> tuple[Tensor, ...]:
+        raise NotImplementedError
+
+    def corners(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        """Inputs at the very edge of the domain; None where edges are not allowed."""
+        return tuple(torch.where(t >= 0, 1.0, -1.0).to(t) for t in inputs)
+
+    def interior(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        """Inputs with room around them for finite differences; classes stay as they are."""
+        return [0.7 * t if t.unique().numel() > 3 else t for t in inputs]
+
+    _known: ClassVar[dict] = {}
+
+    @pytest.fixture(params=ALL, ids=name_of)
+    def emulator(self, request) -> Emulator:
+        key = (type(self), request.param)
+        if key not in self._known:
+            self._known[key] = self.build(*request.param)
+        return self._known[key]
+
+    def rounding(self, emulator: Emulator) -> float:
+        terms = emulator.certificate.terms
+        return 2 * (terms["rounding"] + terms["leak"])
+
+    def test_error_is_within_the_certificate(self, emulator):
+        inputs = self.draw(emulator, (24,))
+        bound = emulator.certificate.error
+        assert math.isfinite(bound)
+        if emulator.eps is not None:
+            assert bound <= emulator.eps
+        assert_within(emulator(*inputs), emulator.reference(*inputs), bound, "random inputs")
+        edges = self.corners(inputs)
+        if edges is not None:
+            assert_within(emulator(*edges), emulator.reference(*edges), bound, "corners")
+
+    def test_terms_add_up(self, emulator):
+        certificate = emulator.certificate
+        total = math.fsum(certificate.terms.values())
+        assert total <= certificate.error <= total * (1 + 1e-12)
+        assert all(value >= 0 for value in certificate.terms.values())
+        assert f"{certificate.error:.3e}" in certificate.explain()
+
+    def test_output_has_shape_dtype_and_no_nan(self, emulator):
+        inputs = self.draw(emulator, (2, 3))
+        out = emulator(*inputs)
+        assert out.shape == emulator.reference(*inputs).shape
+        assert out.shape[:2] == (2, 3)
+        assert out.dtype == emulator.dtype
+        assert bool(out.isfinite().all())
+
+    def test_batching_changes_nothing(self, emulator):
+        inputs = self.draw(emulator, (3,))
+        whole = emulator(*inputs)
+        for i in range(3):
+            one = emulator(*(t[i] for t in inputs))
+            assert_within(one, whole[i], self.rounding(emulator), f"instance {i} alone")
+
+    def test_permutation_of_samples(self, emulator):
+        inputs = self.draw(emulator, (2,))
+        order = torch.randperm(self.samples)
+        x, y, *rest = inputs
+        permuted = emulator(x[:, order], y[:, order], *rest)
+        plain = emulator(*inputs)
+        want = plain[:, order] if self.permutes_output else plain
+        assert_within(permuted, want, self.rounding(emulator), "permuted samples")
+
+    def test_same_bits_every_time(self, emulator):
+        inputs = self.draw(emulator, (2,))
+        assert torch.equal(emulator(*inputs), emulator(*inputs))
+
+    def test_weights_are_frozen(self, emulator):
+        before = emulator.digest
+        inputs = [t.requires_grad_(True) for t in self.draw(emulator, ())]
+        emulator(*inputs).sum().backward()
+        assert emulator.digest == before
+        assert not list(emulator.parameters())
+        assert not list(emulator.network.parameters())
+
+    def test_network_on_prompt_is_the_definition(self, emulator):
+        if not self.defined_by_one_pass:
+            pytest.skip("a loop: each of its passes is a GradientStep, which has this test")
+        inputs = self.draw(emulator, (2,))
+        prompt = emulator.prompt(*inputs)
+        assert prompt.tokens.shape[-2:] == (emulator.plan.tokens, emulator.plan.features)
+        assert len(prompt.roles) == emulator.plan.tokens
+        assert prompt.features.total == emulator.plan.features
+        literal = emulator.network(prompt.tokens)
+        out = emulator(*inputs)
+        assert_within(literal.reshape(out.shape), out, 2 * emulator.certificate.error, "definition")
+        if emulator.backend == "dense":
+            assert torch.equal(literal.reshape(out.shape), out)
+
+    def test_plan_counts_what_is_built(self, emulator):
+        built = sum(b.numel() for b in emulator.network.buffers())
+        assert built <= emulator.plan.parameters <= 1.1 * built
+
+    def test_gradients_agree_with_finite_differences(self, emulator):
+        if emulator.dtype != torch.float64:
+            pytest.skip("finite differences need float64")
+        inputs = self.interior(self.draw(emulator, ()))
+        # Labels that are not free to move (classes) are held fixed.
+        inputs = [t.detach().requires_grad_(t.unique().numel() > 3) for t in inputs]
+        # Hard look-ups are steep: gradcheck's own step must stay well inside a cell.
+        assert torch.autograd.gradcheck(
+            emulator, inputs, eps=1e-7, atol=2e-5, rtol=1e-3, nondet_tol=0.0
+        )
+
+    @pytest.mark.parametrize("case", COMPILED)
+    def test_compiled_is_the_same(self, case):
+        emulator = self.build(*case)
+        inputs = self.draw(emulator, (2,))
+        plain = emulator(*inputs)
+        torch.compiler.reset()
+        jaxtyping.config.update("jaxtyping_disable", True)
+        try:
+            compiled = torch.compile(emulator, backend="aot_eager")(*inputs)
+        finally:
+            jaxtyping.config.update("jaxtyping_disable", False)
+        assert_within(compiled, plain, self.rounding(emulator), "compiled")
+
+    def test_save_and_load(self, emulator, tmp_path):
+        inputs = self.draw(emulator, (2,))
+        again = Emulator.load(emulator.save(tmp_path / "saved"))
+        assert type(again) is type(emulator)
+        assert again.digest == emulator.digest
+        assert again.certificate.error == emulator.certificate.error
+        assert torch.equal(again(*inputs), emulator(*inputs))
+
+    @pytest.mark.parametrize(("regime", "dtype"), list(itertools.product(REGIMES, DTYPES)))
+    def test_dense_and_fused_agree_to_rounding(self, regime, dtype):
+        dense, fused = (self.build(regime, dtype, backend) for backend in BACKENDS)
+        inputs = self.draw(dense, (8,))
+        # The same table on both, whatever each would have chosen for itself.
+        if dense.interpolant.tokens != fused.interpolant.tokens:
+            pytest.skip("each backend chose its own table")
+        bound = self.rounding(dense) + self.rounding(fused)
+        assert_within(fused(*inputs), dense(*inputs), bound, "dense against fused")

@@ -1,0 +1,214 @@
+"""GradientStep and GradientDescent."""
+
+import math
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.constructions import chebyshev_steps, steps_needed
+from tests.conformance import Conformance, assert_within
+from tests.constructions.test_residual import EPS, draw
+
+
+class TestGradientStep(Conformance):
+    samples, dim = 5, 2
+
+    def build(self, regime, dtype, backend):
+        return ice.GradientStep(
+            "squared",
+            0.5,
+            0.1,
+            dim=2,
+            samples=5,
+            eps=EPS.get((regime, dtype), 0.5),
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    def draw(self, emulator, batch):
+        return draw(emulator, batch)
+
+
+class TestLogisticStep(TestGradientStep):
+    def build(self, regime, dtype, backend):
+        return ice.GradientStep(
+            "logistic",
+            0.5,
+            dim=2,
+            samples=5,
+            eps=EPS.get((regime, dtype), 0.5),
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    def draw(self, emulator, batch):
+        return draw(emulator, batch, "glm")
+
+    def corners(self, inputs):
+        x, y, w = inputs
+        return *super().corners((x,)), y, *super().corners((w,))
+
+
+class _Descent(Conformance):
+    samples, dim = 5, 2
+    defined_by_one_pass = False
+    schedule = "constant"
+    unrolled = False
+
+    def build(self, regime, dtype, backend):
+        hard = {"tokens": 65} if regime == "hard" else {}
+        return ice.GradientDescent(
+            "squared",
+            6,
+            l2=0.2,
+            dim=2,
+            samples=5,
+            eps=None,
+            w_bound=4.0,
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+            **hard,
+            schedule=self.schedule,
+            unrolled=self.unrolled,
+        )
+
+    def draw(self, emulator, batch):
+        return draw(emulator, batch)
+
+
+class TestConstantLoop(_Descent):
+    schedule = "constant"
+
+
+class TestChebyshevLoop(_Descent):
+    schedule = "chebyshev"
+
+
+class TestNesterovLoop(_Descent):
+    schedule = "nesterov"
+
+
+class TestConstantUnrolled(_Descent):
+    defined_by_one_pass = True
+    schedule, unrolled = "constant", True
+
+
+class TestChebyshevUnrolled(_Descent):
+    defined_by_one_pass = True
+    schedule, unrolled = "chebyshev", True
+
+
+class TestNesterovUnrolled(_Descent):
+    defined_by_one_pass = True
+    schedule, unrolled = "nesterov", True
+
+
+@pytest.mark.parametrize("schedule", ["constant", "chebyshev", "nesterov"])
+def test_loop_and_unrolled_network_agree(schedule):
+    both = [
+        ice.GradientDescent(
+            "squared", 7, l2=0.3, schedule=schedule, unrolled=unrolled, dim=3, samples=4,
+            eps=1e-8, w_bound=4.0, backend="dense",
+        )
+        for unrolled in (False, True)
+    ]  # fmt: skip
+    inputs = draw(both[0], (6,))
+    bound = 4 * both[0].certificate.terms["rounding"]
+    assert_within(both[1](*inputs), both[0](*inputs), bound, schedule)
+
+
+def test_one_frozen_layer_runs_every_schedule_loss_and_step():
+    """The weights know nothing of the program: lr, l2, schedule and loss are in the prompt."""
+    step = ice.GradientStep("logistic_margin", 0.5, dim=2, samples=4, eps=1e-8, backend="dense")
+    others = [
+        step.reprogram("logistic_margin", lr=0.1, l2=0.5),
+        step.reprogram("hinge", lr=2.0),
+        step.reprogram("squared_hinge"),
+    ]
+    inputs = draw(step, (8,), "margin")
+    for other in others:
+        assert other.digest == step.digest
+        bound = other.certificate.error
+        assert_within(other(*inputs), other.reference(*inputs), bound, other.loss.name)
+
+
+def test_chebyshev_steps_are_the_inverse_chebyshev_points_in_a_stable_order():
+    steps = chebyshev_steps(0.02, 1.0, 57)
+    angles = [math.pi * (2 * j + 1) / 114 for j in range(57)]
+    points = sorted(0.51 + 0.49 * math.cos(a) for a in angles)
+    assert sorted(1 / s for s in steps) == pytest.approx(points)
+    eigenvalues = torch.linspace(0.02, 1.0, 999, dtype=torch.float64)
+    factors = 1 - torch.tensor(steps, dtype=torch.float64)[:, None] * eigenvalues
+    partial = factors.cumprod(0).abs().amax(1)
+    assert float(partial.max()) < 50  # in the order of the points it passes 1e5
+    assert float(factors.sort(0).values.prod(0).abs().max()) == pytest.approx(float(partial[-1]))
+
+
+def test_layer_counts_at_condition_50():
+    """About 747 layers at 1/L in the paper's count; 381 at 2/(alpha + L); 57 with Chebyshev."""
+    assert 350 <= steps_needed("constant", 1.0, 50.0, 5e-7) <= 381
+    assert steps_needed("chebyshev", 1.0, 50.0, 5e-7) <= 57
+    assert steps_needed("nesterov", 1.0, 50.0, 5e-7) < 200
+
+
+@pytest.mark.parametrize("schedule", ["constant", "chebyshev", "nesterov"])
+def test_amplification_bounds_what_injected_errors_become(schedule):
+    """Inject a unit error at each step of the exact recurrence and look at the end."""
+    from iceform.constructions import Schedule
+
+    hessian = (0.1, 2.0)
+    plan = Schedule.of(schedule, 9, None, hessian)
+    reach = plan.amplification(hessian, quadratic=True)
+    worst = plan.amplification(hessian, quadratic=False)
+    eigenvalues = torch.linspace(*hessian, 501, dtype=torch.float64)
+    for t in range(9):
+        w = last = ahead = torch.zeros_like(eigenvalues)
+        for j, (eta, mu) in enumerate(zip(plan.steps, plan.momenta, strict=True)):
+            last, w = w, (1 - eta * eigenvalues) * ahead + (1.0 if j == t else 0.0)
+            ahead = w + mu * (w - last)
+        seen = float(w.abs().max())
+        assert seen <= reach[t] * (1 + 1e-9)
+        assert reach[t] <= 1.01 * seen + 1e-12
+        assert reach[t] <= worst[t] * 1.01
+
+
+def test_certificate_of_the_data_is_sharper_and_still_holds():
+    em = ice.GradientDescent("squared", 30, l2=0.1, dim=3, samples=6, eps=None, w_bound=3.0)
+    x, y, w = draw(em, ())
+    sharp = em.certify(x, y)
+    assert sharp.error < em.certificate.error
+    assert_within(em(x, y, w), em.reference(x, y, w), sharp.error, "certify")
+
+
+def test_trajectory_is_every_iterate():
+    em = ice.GradientDescent("huber", 5, dim=2, samples=4, eps=1e-5)
+    x, y, w = draw(em, ())
+    path, exact = em.trajectory(x, y, w), em.trajectory(x, y, w, exact=True)
+    assert path.shape == exact.shape == (6, 2)
+    assert torch.equal(path[0], w)
+    assert torch.equal(path[-1], em(x, y, w))
+    assert torch.equal(exact[-1], em.reference(x, y, w))
+
+
+def test_an_iterate_that_leaves_the_bound_is_refused():
+    em = ice.GradientDescent("squared", 8, 20.0, dim=2, samples=4, eps=None)
+    x = torch.ones(4, 2, dtype=torch.float64)
+    with pytest.raises(ice.BoundError, match=r"max \|w\| is .* take smaller steps"):
+        em(x, torch.zeros(4, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
+
+
+def test_inductor_compiles_a_step():
+    em = ice.GradientStep("logistic", 0.5, dim=2, samples=5, eps=1e-6)
+    inputs = draw(em, (3,), "glm")
+    import jaxtyping
+
+    jaxtyping.config.update("jaxtyping_disable", True)
+    try:
+        compiled = torch.compile(em)(*inputs)
+    finally:
+        jaxtyping.config.update("jaxtyping_disable", False)
+    assert_within(compiled, em(*inputs), 4 * em.certificate.terms["rounding"], "inductor")

@@ -1,0 +1,190 @@
+"""ResidualMap and SampleGradients."""
+
+import pytest
+import torch
+
+import iceform as ice
+from tests.conformance import Conformance, assert_within, uniform
+
+EPS = {("spectral", torch.float64): 1e-6, ("spectral", torch.float32): 1e-2}
+
+
+def draw(emulator, batch, kind="residual"):
+    n, d, dtype = emulator.domain.samples, emulator.domain.dim, emulator.dtype
+    x, w = uniform(*batch, n, d, dtype=dtype), uniform(*batch, d, dtype=dtype)
+    y = uniform(*batch, n, dtype=dtype)
+    if kind == "margin":
+        y = torch.where(y > 0, 1.0, -1.0).to(dtype)
+    if kind == "glm":
+        y = (y > 0).to(dtype)
+    return x, y, w
+
+
+class TestResidualMap(Conformance):
+    samples, dim = 4, 3
+    permutes_output = True
+
+    def build(self, regime, dtype, backend):
+        return ice.ResidualMap(
+            torch.tanh,
+            dim=3,
+            samples=4,
+            eps=EPS.get((regime, dtype), 0.5),
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    def draw(self, emulator, batch):
+        return draw(emulator, batch)
+
+    def test_save_and_load(self, emulator, tmp_path):
+        inputs = self.draw(emulator, (2,))
+        again = ice.load(emulator.save(tmp_path / "saved"))
+        assert again.digest == emulator.digest
+        assert torch.equal(again(*inputs), emulator(*inputs))
+        with pytest.raises(ice.ProgramError, match="loaded without its function"):
+            again.reference(*inputs)
+        told = ice.load(tmp_path / "saved", f=torch.tanh)
+        assert torch.equal(told.reference(*inputs), emulator.reference(*inputs))
+
+
+class _Losses(Conformance):
+    samples, dim = 4, 2
+    permutes_output = True
+    loss = ""
+
+    def build(self, regime, dtype, backend):
+        return ice.SampleGradients(
+            self.loss,
+            dim=2,
+            samples=4,
+            eps=EPS.get((regime, dtype), 0.9),
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    def draw(self, emulator, batch):
+        return draw(emulator, batch, emulator.loss.kind)
+
+    def corners(self, inputs):
+        return None if self.loss in ("logistic", "poisson") else super().corners(inputs)
+
+
+class TestHuberGradients(_Losses):
+    loss = "huber"
+
+
+class TestLogisticGradients(_Losses):
+    loss = "logistic"
+
+
+class TestSquaredHingeGradients(_Losses):
+    loss = "squared_hinge"
+
+
+@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize("name", sorted(ice.LOSSES))
+def test_every_loss_is_within_its_certificate(name, backend):
+    em = ice.SampleGradients(name, dim=3, samples=5, eps=1e-5, backend=backend)
+    inputs = draw(em, (64,), em.loss.kind)
+    assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, name)
+
+
+@pytest.mark.parametrize("name", sorted(ice.LOSSES))
+def test_the_derivative_is_the_gradient_of_the_loss_it_names(name):
+    """Each library loss, written out, differentiated by autograd."""
+    losses = {
+        "squared": lambda x, y, w: (x @ w - y) ** 2 / 2,
+        "absolute": lambda x, y, w: 0.25 * torch.log(torch.cosh((x @ w - y) / 0.25)),
+        "huber": lambda x, y, w: torch.nn.functional.huber_loss(x @ w, y, reduction="none"),
+        "quantile": lambda x, y, w: (
+            0.25 * torch.nn.functional.softplus((x @ w - y) / 0.25) - 0.5 * (x @ w - y)
+        ),
+        "logistic": lambda x, y, w: torch.nn.functional.binary_cross_entropy_with_logits(
+            x @ w, y, reduction="none"
+        ),
+        "logistic_margin": lambda x, y, w: torch.nn.functional.softplus(-y * (x @ w)),
+        "hinge": lambda x, y, w: 0.25 * torch.nn.functional.softplus((1 - y * (x @ w)) / 0.25),
+        "squared_hinge": lambda x, y, w: torch.relu(1 - y * (x @ w)) ** 2 / 2,
+        "poisson": lambda x, y, w: torch.exp(x @ w) - y * (x @ w),
+    }
+    em = ice.SampleGradients(name, dim=3, samples=5, eps=1e-3)
+    x, y, w = draw(em, (), em.loss.kind)
+    want = torch.autograd.functional.jacobian(lambda w: losses[name](x, y, w), w)
+    torch.testing.assert_close(em.reference(x, y, w), want)
+
+
+def test_reprogramming_changes_the_prompt_and_not_the_weights():
+    em = ice.SampleGradients("logistic_margin", dim=2, samples=4, eps=1e-8, backend="dense")
+    other = em.reprogram("hinge")
+    assert other.network is em.network
+    inputs = draw(other, (8,), "margin")
+    assert_within(other(*inputs), other.reference(*inputs), other.certificate.error, "hinge")
+    assert not torch.equal(em.prompt(*inputs)["value"], other.prompt(*inputs)["value"])
+    assert torch.equal(em.prompt(*inputs)["key_x"], other.prompt(*inputs)["key_x"])
+    with pytest.raises(ice.PrecisionError, match="use eps=None to accept that"):
+        em.reprogram("squared_hinge", eps=1e-12)
+
+
+def test_eps_none_gives_the_best_the_dtype_can_do():
+    for dtype, at_most in ((torch.float64, 1e-11), (torch.float32, 1e-3)):
+        em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=None, dtype=dtype)
+        assert em.certificate.error <= at_most
+        inputs = draw(em, (64,))
+        assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, str(dtype))
+
+
+def test_a_smaller_eps_takes_more_tokens():
+    sizes = [
+        ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=eps).interpolant.tokens
+        for eps in (1e-2, 1e-5, 1e-9)
+    ]
+    assert sizes == sorted(set(sizes))
+
+
+def test_a_narrow_z_range_takes_fewer_tokens_and_is_enforced():
+    wide = ice.ResidualMap(torch.tanh, dim=4, samples=3, eps=1e-6)
+    narrow = ice.ResidualMap(torch.tanh, dim=4, samples=3, eps=1e-6, z_range=(-1, 2))
+    assert narrow.interpolant.tokens < wide.interpolant.tokens
+    x = torch.full((3, 4), 0.1, dtype=torch.float64)
+    y, w = torch.zeros(3, dtype=torch.float64), torch.ones(4, dtype=torch.float64)
+    assert_within(narrow(x, y, w), narrow.reference(x, y, w), narrow.certificate.error, "inside")
+    with pytest.raises(ice.BoundError, match=r"z = w.x - y reaches .* widen z_range="):
+        narrow(torch.ones_like(x), y, w)
+
+
+def test_the_margin_keeps_every_query_in_its_own_block():
+    """The mass outside the own block, read off the literal attention, is below the leak term."""
+    em = ice.ResidualMap(torch.sin, dim=2, samples=5, bound=2.0, eps=1e-6, backend="dense")
+    x, y, w = (2 * t for t in draw(em, (16,)))
+    tokens = em.prompt(x, y, w).tokens
+    weights = em.network.layers[0].attend(tokens).weights[:, 0, -5:]
+    blocks = weights[..., : 5 * em.interpolant.tokens].unflatten(-1, (5, -1)).sum(-1)
+    outside = 1 - blocks.diagonal(dim1=-2, dim2=-1)
+    assert float(outside.max()) <= 1e-15
+
+
+def test_verify_confirms_and_refutes():
+    pytest.importorskip("flint", reason="ball arithmetic needs python-flint")
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6)
+    x, y, w = draw(em, ())
+    found = em.certificate.verify(x, y, w)
+    assert found
+    assert 0 < found.measured <= found.certified == em.certificate.error
+    error = float((em(x, y, w) - em.reference(x, y, w)).abs().max())
+    assert found.measured == pytest.approx(error, rel=1e-6)
+    wrong = ice.Certificate.total(
+        {"interpolation": found.measured / 2}, domain={}, dtype=em.dtype, backend="fused",
+        _verifier=em._verify,
+    )  # fmt: skip
+    assert not wrong.verify(x, y, w)
+
+
+def test_large_fused_step_fits_and_dense_is_refused():
+    plan = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6).plan
+    assert plan.fused_bytes < 2**30
+    em = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6, backend="dense")
+    with pytest.raises(ice.CapacityError, match=f"{em.plan.dense_bytes} bytes"):
+        em.check_dense(torch.device("cpu"))

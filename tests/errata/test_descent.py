@@ -1,0 +1,374 @@
+"""Gradient descent, least squares and ridge as printed, and as iceform builds them."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.constructions import Schedule, steps_needed
+from tests.errata import printed
+
+F64 = torch.float64
+UNIT = torch.finfo(F64).eps / 2
+
+
+def uniform(generator, low, high, *shape):
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=F64)
+
+
+def normal(generator, *shape):
+    return torch.randn(shape, generator=generator, dtype=F64)
+
+
+def tensors(*values):
+    return [torch.tensor(v, dtype=F64) for v in values]
+
+
+# ---------------------------------------------------------------------------------------------
+# one step: cor:in-context-sim-gd
+# ---------------------------------------------------------------------------------------------
+
+
+def test_printed_readout_is_the_mean_gradient_not_the_step():
+    """cor:in-context-sim-gd reads the per-sample gradients out with u = 1/n and calls the result
+    w - eta grad. It is grad: eta and w are nowhere. x = 1, y = .5, w = 2, eta = .1: 1.5 instead of
+    1.85 (and 3.5 by the first line of the proof, which adds w outside the layer). iceform's value
+    rows are w - eta v_k x_i, and weights that add up to one carry w.
+    """
+    x, y, w = tensors([[1.0]], [0.5], [2.0])
+    lr = 0.1
+    gradients = ice.SampleGradients(
+        "squared", dim=1, samples=1, bound=2.0, eps=1e-9, backend="dense"
+    )
+    readout = torch.full((1, 1), 1.0, dtype=F64)  # u = (1/n) 1_n with n = 1
+    read = readout.T @ gradients.network(gradients.prompt(x, y, w).tokens)
+    target = float(w - lr * (w * x[0] - y) * x[0])
+    assert target == pytest.approx(1.85)
+    assert float(read) == pytest.approx(1.5, abs=1e-9)
+    assert float(w + read) == pytest.approx(3.5, abs=1e-9)
+
+    em = ice.GradientStep("squared", lr, dim=1, samples=1, bound=2.0, eps=1e-9, backend="dense")
+    assert abs(float(em(x, y, w)) - target) <= em.certificate.error <= 1e-9
+
+
+@pytest.mark.parametrize("loss", ["squared", "absolute"])
+def test_no_function_f_makes_the_printed_readout_a_step(loss):
+    """Could eta and w hide in f? At x = 0 every f(w.x - y) x is 0 and so is the printed readout,
+    but the step leaves w where it is.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x, y, w = torch.zeros(3, 2, dtype=F64), uniform(generator, -1, 1, 3), tensors([0.7, -0.4])[0]
+    options = {"dim": 2, "samples": 3, "eps": 1e-2, "backend": "dense"}
+    read = ice.SampleGradients(loss, **options)(x, y, w).mean(0)
+    em = ice.GradientStep(loss, 0.3, **options)
+    assert float((read - w).abs().max()) == pytest.approx(0.7, abs=1e-12)
+    assert float((em(x, y, w) - w).abs().max()) <= em.certificate.terms["rounding"]
+
+
+def test_ridge_shrinkage_is_exact_and_pseudo_samples_need_the_old_readout():
+    """thm:attn_sim_rr asks for "the regularization signal included in the prompt". Shrinking the
+    carried w by 1 - eta lambda is exact. Pseudo-samples sqrt(n lambda) e_k with label 0 work as
+    well, but then the readout must stay 1/n: 1/(n + d) gives another gradient.
+    """
+    n, d, lr, l2 = 4, 2, 0.25, 0.5
+    generator = torch.Generator().manual_seed(1)
+    x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
+    em = ice.GradientStep("squared", lr, l2, dim=d, samples=n, eps=1e-9, backend="dense")
+    assert float((em(x, y, w) - em.reference(x, y, w)).abs().max()) <= em.certificate.error
+    still = em(torch.zeros_like(x), y, w)
+    assert float((still - (1 - lr * l2) * w).abs().max()) <= 64 * UNIT
+
+    pseudo = math.sqrt(n * l2) * torch.eye(d, dtype=F64)
+    more = ice.SampleGradients(
+        "squared", dim=d, samples=n + d, bound=math.sqrt(n * l2), eps=1e-9, backend="dense"
+    )
+    total = more(torch.cat([x, pseudo]), torch.cat([y, torch.zeros(d, dtype=F64)]), w).sum(0)
+    exact = em.reference(x, y, w)
+    assert float((w - lr * total / n - exact).abs().max()) <= lr * (n + d) * 1e-9
+    assert float((w - lr * total / (n + d) - exact).abs().max()) >= 1e-2
+
+
+# ---------------------------------------------------------------------------------------------
+# many steps: lem:comp-error-convex-gd and what is concluded from it
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 3, 6])
+def test_as_many_layers_as_steps_suffice(steps):
+    """The text stacks L + 1 layers for L steps. With a residual stream L do."""
+    options = {"dim": 2, "samples": 3, "bound": 1.0, "w_bound": 2.0, "eps": 1e-8}
+    em = ice.GradientDescent("squared", steps, 0.5, unrolled=True, backend="dense", **options)
+    generator = torch.Generator().manual_seed(2)
+    data = [uniform(generator, -1, 1, *s) for s in ((3, 2), (3,), (2,))]
+    attending = [k for k in em.network.layers if isinstance(k, ice.SoftmaxAttention)]
+    assert len(attending) == em.plan.layers == steps
+    assert float((em(*data) - em.reference(*data)).abs().max()) <= em.certificate.error <= 1e-8
+
+
+def test_errors_of_two_steps_exceed_two_eps_in_the_sup_norm():
+    """The text concludes ||.||_inf <= t eps from a lemma on 2-norms and ||.||_inf <= ||.||_2. A
+    step is non-expansive in the 2-norm only. Squared loss on one sample with iteration matrix
+    I - eta x x' = [[s, s], [s, -s]], s = 1/sqrt 2, eta = 2/L, and errors of .01 in each entry:
+    .0241 > .02 after two steps.
+    """
+    s, lr, eps = 1 / math.sqrt(2), 0.5, 0.01
+    wanted = torch.tensor([[s, s], [s, -s]], dtype=F64)
+    values, vectors = torch.linalg.eigh((torch.eye(2, dtype=F64) - wanted) / lr)
+    x = vectors[:, -1:].T * values[-1].sqrt()
+    gram = x.T @ x
+    matrix = torch.eye(2, dtype=F64) - lr * gram
+    assert float((matrix - wanted).abs().max()) <= 8 * UNIT
+    assert float(values[-1]) == pytest.approx(2 / lr)  # eta = 2/L, the lemma's limit
+    assert float(values[0]) >= -8 * UNIT  # convex
+
+    y, start = tensors([0.3], [0.2, -0.1])
+    errors = torch.full((2, 2), eps, dtype=F64)
+    gaps = printed.perturbed_descent(lambda w: w - lr * ((x @ w - y) @ x), start, errors)
+    sup = gaps.abs().amax(-1)
+    assert float(sup[0]) <= eps * (1 + 1e-12)
+    assert float(sup[1]) == pytest.approx(0.0241, abs=5e-5)
+    assert float(sup[1]) > 2 * eps
+
+    schedule = Schedule.of("constant", 2, lr, (0.0, 2 / lr))
+    reach = sum(schedule.amplification((0.0, 2 / lr), quadratic=True))
+    assert float(gaps[1].norm()) <= reach * float(errors[0].norm())
+    assert reach == pytest.approx(2, rel=1e-5)
+    em = ice.GradientDescent(
+        "squared", 2, lr, dim=2, samples=1, bound=2.0, hessian=(0.0, 2 / lr), eps=0.05,
+        regime="hard", backend="dense",
+    )  # fmt: skip
+    measured = float((em(x, y, start) - em.reference(x, y, start)).abs().max())
+    assert 0 < measured <= em.certificate.error <= 0.05
+
+
+def geometric(rho, t):
+    """(1 - rho^t)/(1 - rho), and t where rho = 1."""
+    return float(t) if rho == 1 else (1 - rho**t) / (1 - rho)
+
+
+# l', and inf and sup of l''.
+CONVEX = {
+    "squared": (lambda z: z, 1.0, 1.0),
+    "logistic": (lambda z: torch.sigmoid(z) - 0.5, 0.0, 0.25),
+    "huber": (lambda z: z.clamp(-1, 1), 0.0, 1.0),
+    "tanh": (torch.tanh, 0.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("loss", CONVEX)
+def test_two_norm_bound_holds_on_random_convex_instances(loss):
+    """||err_t||_2 <= eps2 (1 - rho^t)/(1 - rho), rho = max |1 - eta lambda|, and t eps2 where
+    rho = 1. Errors point at random, along an eigenvector, or along the gap they widen.
+    """
+    slope, least, most = CONVEX[loss]
+    generator = torch.Generator().manual_seed(3)
+    steps, closest = 12, 0.0
+    for trial in range(150):
+        d, n = (int(torch.randint(1, k, (), generator=generator)) for k in (5, 9))
+        l2 = float(uniform(generator, 0, 1)) * (trial % 2)
+        x, y, start = normal(generator, n, d), normal(generator, n), normal(generator, d)
+        eigenvalues, vectors = torch.linalg.eigh(x.T @ x / n)
+        low = least * max(float(eigenvalues[0]), 0.0) + l2
+        high = most * float(eigenvalues[-1]) + l2
+        lr = float(uniform(generator, 0.1, 2)) / high  # eta <= 2/L
+        rho = max(abs(1 - lr * low), abs(1 - lr * high))
+        eps2 = 0.1
+
+        def step(w, x=x, y=y, n=n, lr=lr, l2=l2):
+            return w - lr * (slope(x @ w - y) @ x / n + l2 * w)
+
+        aligned = vectors[:, -1].expand(steps, d).clone()
+        if 1 - lr * high < 0:
+            aligned[::2] *= -1
+        exact = off = start
+        for t, noise in enumerate(normal(generator, steps, d)):
+            gap = step(off) - step(exact)
+            along = gap if trial % 3 == 0 and float(gap.norm()) > 0 else noise
+            along = aligned[t] if trial % 3 == 1 else along
+            exact, off = step(exact), step(off) + eps2 * along / along.norm()
+            bound = eps2 * geometric(rho, t + 1)
+            seen = float((off - exact).norm())
+            assert seen <= bound * (1 + 1e-12), f"{loss}: {seen} > {bound} at t={t + 1}"
+            if t + 1 == steps:
+                closest = max(closest, seen / bound)
+        reach = Schedule.of("constant", steps, lr, (low, high)).amplification(
+            (low, high), quadratic=False
+        )
+        assert sum(reach) == pytest.approx(geometric(rho, steps), rel=1e-9)
+    assert closest > 0.9  # the bound is attained, or nearly
+
+
+@pytest.mark.parametrize("loss", ["squared", "huber", "absolute"])
+def test_emulated_descent_holds_its_two_norm_certificate(loss):
+    """With a table as coarse as the paper's, so that the error is visible: one step is off by
+    eta sigma_max(X)/sqrt n sup|A - f| in the 2-norm, t steps by what the schedule says.
+    """
+    generator = torch.Generator().manual_seed(4)
+    steps, d, n, eta = 5, 2, 4, 0.4
+    it = ice.ResidualMap(
+        ice.loss_named(loss).derivative, dim=d, samples=n, w_bound=3.0, eps=0.2, regime="hard"
+    ).interpolant
+    em = ice.GradientDescent(
+        loss, steps, eta, dim=d, samples=n, w_bound=3.0, eps=None, regime="hard", interpolant=it,
+        backend="dense",
+    )  # fmt: skip
+    seen = 0.0
+    for _ in range(20):
+        x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
+        one = em.step.run(x, y, w, em.step.rates) - em.step.reference(x, y, w)
+        spectral = float(torch.linalg.matrix_norm(x, 2)) / math.sqrt(n)
+        assert float(one.norm()) <= eta * spectral * it.error + 1e-12
+        off = float((em(x, y, w) - em.reference(x, y, w)).norm())
+        assert off <= em.certify(x, y).error <= em.certificate.error * (1 + 1e-9)
+        seen = max(seen, off)
+    assert seen > 1e-3
+
+
+def test_iterates_that_leave_the_grid_are_refused():
+    """The grid must cover every iterate's residuals, which the text does not ask for. A step size
+    past 2/L drives them out; iceform raises instead of reading past the end of the table.
+    """
+    x, y, w = tensors([[1.0]], [0.0], [1.0])
+    em = ice.GradientDescent("squared", 4, 2.5, dim=1, samples=1, eps=None)
+    with pytest.raises(ice.BoundError, match="smaller steps"):
+        em(x, y, w)
+    fine = ice.GradientDescent("squared", 4, 1.5, dim=1, samples=1, eps=1e-9)
+    assert float((fine(x, y, w) - fine.reference(x, y, w)).abs().max()) <= fine.certificate.error
+
+
+# ---------------------------------------------------------------------------------------------
+# one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr
+# ---------------------------------------------------------------------------------------------
+
+CORNERS = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=F64)[:, None]
+
+
+def random_machine(generator):
+    """A random affine lift of one token (x, y, w) to six, and a random two-headed layer on it."""
+    lift = ice.Lift(normal(generator, 3, 4, 3), normal(generator, 3, 1, 6), normal(generator, 6, 4))
+    shapes = ((2, 3, 4), (2, 3, 4), (2, 1, 4), (2, 6, 1))
+    return lift, ice.SoftmaxAttention(*(normal(generator, *s) for s in shapes))
+
+
+def test_one_frozen_layer_cannot_solve_least_squares():
+    """thm:attn_sim_lr claims one layer for any data set. For n = d = 1 the solution is y/x, which
+    is unbounded on |x|, |y| <= 1; a frozen layer outputs convex combinations of its values, which
+    are bounded there. So every layer fails on some data, here by 1 or more.
+    """
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(50):
+        lift, layer = random_machine(generator)
+        reach = printed.frozen_reach(lift, layer, CORNERS)
+        prompts = uniform(generator, -1, 1, 200, 1, 3)
+        assert float(layer(lift(prompts)).abs().max()) <= reach * (1 + 1e-12)
+        data = torch.tensor([[1 / (reach + 1), 1.0, 0.0]], dtype=F64)
+        solution = float(data[0, 1] / data[0, 0])
+        assert abs(float(layer(lift(data))) - solution) >= 1 - 1e-9 * reach
+
+
+def test_least_squares_holds_where_the_data_is_conditioned_and_refuses_elsewhere():
+    """iceform asks for the condition number, takes passes for it, and refuses other data; one of
+    those passes alone is as far off as any frozen layer.
+    """
+    em = ice.LeastSquares(dim=1, samples=1, condition=16.0, radius=4.0, eps=1e-8)
+    x, y, start = tensors([[[1.0]], [[0.5]], [[0.25]]], [[1.0]] * 3, [[0.0]] * 3)
+    solution = 1 / x[:, 0]
+    assert float((em(x, y) - solution).abs().max()) <= em.certificate.error <= 1e-8
+    assert em.passes > 1
+    assert float((em.descent.step(x, y, start) - solution).abs().max()) >= 1
+    with pytest.raises(ice.BoundError, match="eigenvalues"):
+        em(*tensors([[0.1]], [1.0]))
+
+
+def test_weights_chosen_for_one_data_set_say_nothing():
+    """Read with weights that may depend on the data set, the statement is empty: a layer whose
+    values are the constant w* has no error on its own data set and ignores its prompt.
+    """
+    w_star = torch.tensor([[0.5, -2.0]], dtype=F64)
+    nothing = torch.zeros(1, 2, 5, dtype=F64), torch.zeros(1, 3, 3, dtype=F64)
+    lift = ice.Lift(*nothing, constant=w_star.expand(3, 2))
+    eye, zero = torch.eye(2, dtype=F64)[None], torch.zeros(1, 1, 2, dtype=F64)
+    layer = ice.SoftmaxAttention(zero, zero, eye, torch.full((1, 3, 1), 1 / 3, dtype=F64))
+    generator = torch.Generator().manual_seed(6)
+    x = normal(generator, 3, 2)
+    for y, off in ((x @ w_star[0], 0.0), (x @ (w_star[0] + 1), 1.0)):
+        prompt = torch.cat([x, y[:, None], torch.zeros(3, 2, dtype=F64)], 1)
+        solution = torch.linalg.lstsq(x, y[:, None]).solution[:, 0]
+        seen = float((layer(lift(prompt))[0] - solution).abs().max())
+        assert seen == pytest.approx(off, abs=1e-9)
+
+
+KAPPA, TARGET, DISTANCE = 50.0, 1e-6, 1.52
+
+
+def conditioned(generator, n, eigenvalues, w_star):
+    """X with X'X/n of the given eigenvalues, and y = X w*."""
+    d = len(eigenvalues)
+    left = torch.linalg.qr(normal(generator, n, d))[0]
+    right = torch.linalg.qr(normal(generator, d, d))[0]
+    x = math.sqrt(n) * left @ torch.diag(eigenvalues.sqrt()) @ right
+    return x, x @ w_star
+
+
+def layer_counts():
+    """kappa ln(2 R/eps) at 1/L, (kappa + 1)/2 ln(2 R/eps) at 2/(alpha + L), and Chebyshev's."""
+    ratio = 2 * DISTANCE / TARGET
+    return {
+        "1/L": math.ceil(KAPPA * math.log(ratio)),
+        "2/(alpha+L)": math.ceil((KAPPA + 1) / 2 * math.log(ratio)),
+        "chebyshev": math.ceil(math.sqrt(KAPPA) / 2 * math.log(2 * ratio)),
+    }
+
+
+def test_layer_counts_for_least_squares_at_kappa_fifty():
+    """One layer is claimed. For kappa = 50, eps = 1e-6 and ||w*|| = 1.52 the corrected counts are
+    747 at 1/L, 381 at 2/(alpha + L) and 56 with Chebyshev steps; iceform takes no more.
+    """
+    counts = layer_counts()
+    assert counts["1/L"] == 747
+    assert counts["2/(alpha+L)"] == 381
+    assert counts["chebyshev"] == 56
+    reduction = TARGET / 2 / DISTANCE
+    assert steps_needed("constant", 1 / KAPPA, 1.0, reduction) <= counts["2/(alpha+L)"]
+    assert steps_needed("chebyshev", 1 / KAPPA, 1.0, reduction) <= counts["chebyshev"]
+
+
+@pytest.mark.parametrize("schedule", ["1/L", "2/(alpha+L)", "chebyshev"])
+def test_emulated_least_squares_reaches_its_target_with_these_counts(schedule):
+    """The passes are run, and after one of them the solution is still far away."""
+    d, n = 3, 8
+    generator = torch.Generator().manual_seed(7)
+    top = 1.0
+    spectrum = torch.tensor([top / KAPPA, 0.3, top], dtype=F64)
+    w_star = torch.tensor([2.0, -1.0, 2.0], dtype=F64) * DISTANCE / 3
+    x, y = conditioned(generator, n, spectrum, w_star)
+    count = layer_counts()[schedule]
+    rate = {"1/L": 1 / top, "2/(alpha+L)": 2 / (top + top / KAPPA), "chebyshev": None}[schedule]
+    name = "constant" if rate else "chebyshev"
+    # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin.
+    planned = Schedule.of(name, count, rate, (top / KAPPA, top))
+    widest = DISTANCE * (1 + planned.growth((top / KAPPA, top)))
+    em = ice.GradientDescent(
+        "squared", count, rate, dim=d, samples=n, bound=3.0, w_norm=widest,
+        w_bound=widest, schedule=name, hessian=(top / KAPPA, top), eps=TARGET / 2,
+    )  # fmt: skip
+    path = em.trajectory(x, y, torch.zeros(d, dtype=F64))
+    distances = (path - w_star).norm(dim=-1)
+    assert float(distances[-1]) <= TARGET
+    assert float(distances[1]) > 1e5 * TARGET
+
+
+def test_least_squares_takes_at_most_sixty_passes_at_kappa_fifty():
+    """The construction itself, its certificate covering convergence as well."""
+    generator = torch.Generator().manual_seed(8)
+    spectrum = torch.tensor([1 / KAPPA, 0.1, 1.0], dtype=F64)
+    w_star = torch.tensor([1.0, 1.0, -0.5], dtype=F64)
+    x, y = conditioned(generator, 8, spectrum, w_star)
+    em = ice.LeastSquares(
+        dim=3, samples=8, condition=KAPPA * (1 + 1e-9), largest=1 + 1e-12, bound=3.0,
+        y_bound=6.0, radius=DISTANCE, eps=TARGET,
+    )  # fmt: skip
+    assert float((em(x, y) - w_star).abs().max()) <= em.certificate.error <= TARGET
+    assert 1 < em.passes <= 60

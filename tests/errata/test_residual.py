@@ -1,0 +1,460 @@
+"""thm:attn_sim_f as printed, and as iceform builds it."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.interpolation import bounds
+from tests.errata import printed
+
+F64 = torch.float64
+UNIT = torch.finfo(F64).eps / 2
+FUNCTIONS = {
+    "identity": lambda z: z,
+    "tanh": torch.tanh,
+    "logistic": torch.sigmoid,
+    "sin": torch.sin,
+    "relu": torch.relu,
+    "clamp": lambda z: z.clamp(-1, 1),
+    "softplus": torch.nn.functional.softplus,
+}
+
+
+def uniform(generator, low, high, *shape):
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=F64)
+
+
+def whole(generator, low, high):
+    """A whole number from low to high, both included."""
+    return int(torch.randint(low, high + 1, (), generator=generator))
+
+
+def assert_certified(em, x, y, w):
+    """The literal network on the literal prompt, against the exact map."""
+    off = (em.network(em.prompt(x, y, w).tokens) - em.reference(x, y, w)).abs()
+    worst = float(off.max())
+    assert worst <= em.certificate.error, (
+        f"off by {worst:.3e} at {tuple(torch.nonzero(off == off.max())[0].tolist())}, "
+        f"certified {em.certificate.error:.3e}"
+    )
+    return worst
+
+
+# ---------------------------------------------------------------------------------------------
+# Lin
+# ---------------------------------------------------------------------------------------------
+
+
+def one_sample_head(generator):
+    """Attn_s o Lin with n = d = 1 and a strictly linear Lin: a function of (x, y, w)."""
+    lin, w_k, w_q = (
+        torch.randn(*s, generator=generator, dtype=F64) for s in ((5, 3), (4, 5), (4, 5))
+    )
+    w_v, w_o = (torch.randn(*s, generator=generator, dtype=F64) for s in ((1, 5), (1, 1)))
+    return lambda z: printed.attention(lin @ z[:, None], w_k, w_q, w_v, w_o)[0, 0]
+
+
+def test_with_one_sample_a_strictly_linear_lin_leaves_only_linear_maps():
+    """The definition of Lin says Lin(Z) = A Z, column by column and without bias. With n = 1 the
+    softmax runs over a single token, is 1, and the whole head is a linear map of (x, y, w).
+    """
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(100):
+        head = one_sample_head(generator)
+        a, b = torch.randn(2, 3, generator=generator, dtype=F64)
+        scale = 100 * UNIT * (1 + head(a).abs() + head(b).abs())
+        assert (head(a + b) - head(a) - head(b)).abs() <= scale
+        assert (head(-a) + head(a)).abs() <= scale
+
+
+def test_a_linear_map_is_off_by_a_third_where_thm_attn_sim_f_says_any_eps():
+    """thm:attn_sim_f promises f(w.x - y) x to any eps. For f = id at w = 0 the target is -x y:
+    0 at (1,0), 0 at (0,1), -1 at (1,1). Linear maps add up there, so one of the three errors is
+    at least 1/3; being odd, they are off by 1 at (1,1) or at (-1,-1), where the target is even.
+    """
+    slopes = torch.linspace(-2, 2, 241, dtype=F64)  # holds -1/3, the best
+    a, b = torch.meshgrid(slopes, slopes, indexing="ij")
+    three = torch.stack([a.abs(), b.abs(), (a + b + 1).abs()]).amax(0)
+    two = torch.stack([(a + b + 1).abs(), (-(a + b) + 1).abs()]).amax(0)
+    assert float(three.min()) == pytest.approx(1 / 3, abs=4 * UNIT)
+    assert float(two.min()) == 1.0
+
+    generator = torch.Generator().manual_seed(1)
+    points = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 1, 0], [-1, -1, 0]], dtype=F64)
+    target = -points[:, 0] * points[:, 1]
+    for _ in range(100):
+        head = one_sample_head(generator)
+        errors = (torch.stack([head(p) for p in points]) - target).abs()
+        assert float(errors[:3].max()) >= 1 / 3
+        assert float(errors[2:].max()) >= 1 - 100 * UNIT * float(errors.max())
+
+    em = ice.ResidualMap(FUNCTIONS["identity"], dim=1, samples=1, eps=1e-9, backend="dense")
+    assert_certified(em, points[:, None, :1], points[:, None, 1], points[:, 2:])
+    assert em.certificate.error <= 1e-9
+
+
+def test_the_proof_needs_an_affine_token_expanding_lin():
+    """The proof itself adds constant rows and turns n columns into n (P + 1) + n. iceform's Lift
+    is that map, sum_l A_l Z R_l + C: affine, not linear, and with more tokens than it is given.
+    """
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3)
+    zero = em.prompt(
+        torch.zeros(3, 2, dtype=F64), torch.zeros(3, dtype=F64), torch.zeros(2).double()
+    )
+    assert float(zero.tokens.abs().max()) > 0
+    assert zero.tokens.shape[-2] == 3 * em.interpolant.tokens + 3
+
+    generator = torch.Generator().manual_seed(2)
+    u, v = ([uniform(generator, -1, 1, *s) for s in ((3, 2), (3,), (2,))] for _ in range(2))
+    middle = em.prompt(*((a + b) / 2 for a, b in zip(u, v, strict=True))).tokens
+    ends = (em.prompt(*u).tokens + em.prompt(*v).tokens) / 2
+    assert float((middle - ends).abs().max()) <= 16 * UNIT * float(ends.abs().max())
+
+
+# ---------------------------------------------------------------------------------------------
+# W_K, W_Q, W_V
+# ---------------------------------------------------------------------------------------------
+
+
+def test_printed_weights_act_on_the_sequence_side_and_do_not_multiply():
+    """def:attn has W_K X and W_Q X; the proof has Lin(Z) W_K and Lin(Z) W_Q with W_K of shape
+    (n(P+1)+n, n(P+1)). Then the values keep all n(P+1)+n tokens while the softmax has n(P+1)
+    rows. For d = 2, n = 3, P = 8 that is (2, 30) by (27, 3).
+    """
+    d, n, cells = 2, 3, 8
+    grid_tokens = n * (cells + 1)
+    features, tokens = 2 * d + n + 2, grid_tokens + n
+    generator = torch.Generator().manual_seed(0)
+    x, y, w = (uniform(generator, -1, 1, *s) for s in ((d, n), (n,), (d,)))
+    nodes = printed.grid(d + 1, cells)
+    lifted = torch.cat([printed.lift_x(x, y, nodes, torch.tanh, 1.0), printed.lift_w(w, n)], 1)
+    assert lifted.shape == (features, tokens)
+    eye = lambda k: torch.eye(k, dtype=F64)  # noqa: E731
+    w_q = torch.cat([torch.zeros(grid_tokens, n, dtype=F64), eye(n)])
+    w_k = torch.cat([eye(grid_tokens), torch.zeros(n, grid_tokens, dtype=F64)])
+    w_v = torch.zeros(d, features, dtype=F64)
+    w_v[:, d + 1 : 2 * d + 1] = eye(d)
+
+    with pytest.raises(RuntimeError, match=f"{tokens}x{grid_tokens} and {features}x{tokens}"):
+        w_k @ lifted  # def:attn
+    with pytest.raises(RuntimeError, match=f"{features}x{d} and {features}x{tokens}"):
+        w_v.T @ lifted  # the print calls the (d, features) matrix W_V', so this is its W_V
+    softmax = torch.softmax((lifted @ w_k).T @ (lifted @ w_q), 0)
+    assert (w_v @ lifted).shape == (2, 30)
+    assert softmax.shape == (27, 3)
+    with pytest.raises(RuntimeError, match="2x30 and 27x3"):
+        (w_v @ lifted) @ softmax
+
+    em = ice.ResidualMap(torch.tanh, dim=d, samples=n, eps=1e-3)
+    (layer,) = em.network.layers
+    total = 3 * d + 2 * n + 3
+    assert layer.w_k.shape == layer.w_q.shape == (1, d + 2 + n, total)
+    assert layer.w_v.shape == (1, d, total)
+    prompt = em.prompt(x.T, y, w)
+    assert prompt.tokens.shape == (em.plan.tokens, total)
+    by_definition = printed.attention(
+        prompt.tokens.T, layer.w_k[0], layer.w_q[0], layer.w_v[0], layer.w_o[0]
+    )
+    assert float((by_definition.T - em.network(prompt.tokens)).abs().max()) <= 100 * UNIT
+
+
+# ---------------------------------------------------------------------------------------------
+# signs and temperature
+# ---------------------------------------------------------------------------------------------
+
+CELLS = (16, 64, 256)
+RESIDUALS = torch.cat([torch.linspace(-2, 2, 161), torch.tensor([-1e-3, 1e-3])]).double()
+
+
+def sup_error(cells, sharpness, **mended):
+    """tanh looked up on [-2, 2], the residuals of d = n = B = 1; beta h^2 = sharpness."""
+    beta = sharpness * (cells / 4) ** 2
+    looked = printed.look_up(torch.tanh, printed.grid(2, cells), RESIDUALS, beta=beta, **mended)
+    return float((looked - torch.tanh(RESIDUALS)).abs().max())
+
+
+def certified(cells):
+    """The same table in iceform's hard regime: its error and its bound."""
+    it = ice.Interpolant.hard(torch.tanh, -2.0, 2.0, cells=cells)
+    return float((it(RESIDUALS) - torch.tanh(RESIDUALS)).abs().max()), it.error
+
+
+@pytest.mark.parametrize("sharpness", [1.0, 4.0, 12.0])
+def test_printed_sign_of_the_square_looks_up_the_far_end_of_the_grid(sharpness):
+    """The key row -L^2 meets the query -1, so the logit is 2 L z + L^2 and grows toward the ends.
+    The proof's M_{i,c} has -L^2 instead. As printed the error does not fall with P: all mass sits
+    at an end, tanh(2) away from tanh(0). With the query +1 it falls as 1/P.
+    """
+    wrong = [sup_error(p, sharpness) for p in CELLS]
+    right = [sup_error(p, sharpness, square_query=1.0) for p in CELLS]
+    assert min(wrong) >= 0.9
+    assert wrong[-1] == pytest.approx(math.tanh(2), rel=0.01)
+    assert right[1] <= 0.3 * right[0]
+    assert right[2] <= 0.3 * right[1]
+    for cells in CELLS:
+        measured, bound = certified(cells)
+        assert measured <= bound <= 8 / cells
+
+
+def test_printed_sign_stays_wrong_on_whole_instances():
+    """The same with d = 2, n = 3 and the blocks kept apart by force: P = 16, 64, 256 are alike,
+    while the mended sign and iceform's head follow the target.
+    """
+    generator = torch.Generator().manual_seed(3)
+    x, y, w = (uniform(generator, -1, 1, *s) for s in ((2, 3), (3,), (2,)))
+    exact = printed.exact_map(x, y, w, torch.tanh)
+    wrong, right = [], []
+    for cells in CELLS:
+        spacing = 6 / cells
+        options = {"beta": 4 / spacing**2}
+        own = bounds.margin(4, spacing, 3, 3, 3, 1e-9) + 2 * options["beta"] * 9
+        build = (x, y, w, printed.grid(3, cells), torch.tanh, own)
+        wrong.append(float((printed.residual_map(*build, **options) - exact).abs().max()))
+        mended = printed.residual_map(*build, **options, square_query=1.0)
+        right.append(float((mended - exact).abs().max()))
+    assert min(wrong) >= 0.4
+    assert wrong[2] >= 0.95 * wrong[0]
+    assert right[2] <= right[0] / 8
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6, backend="dense")
+    assert_certified(em, x.T, y, w)
+
+
+@pytest.mark.parametrize("cells", CELLS)
+def test_last_entry_of_s_has_the_wrong_sign(cells):
+    """S is printed [-L_0^2, -L_1^2, ..., L_P^2]. Even with the query's sign mended, the last token
+    then wins with logit 2 L_P z + L_P^2 for every z > (1 - sqrt 2) L_P: tanh(2) is returned for
+    almost all residuals, off by tanh(2) + tanh(2 (sqrt 2 - 1)) at worst.
+    """
+    row = printed.squares(printed.grid(2, cells))
+    assert float(row[-1]) == 4.0
+    assert float(row[:-1].max()) <= 0
+    limit = math.tanh(2) + math.tanh(2 * (math.sqrt(2) - 1))
+    wrong = sup_error(cells, 4.0, row=row, square_query=1.0)
+    assert wrong == pytest.approx(limit, rel=0.03)
+    measured, bound = certified(cells)
+    assert measured <= bound < 0.1 * wrong * CELLS[1] / cells
+
+
+@pytest.mark.parametrize(
+    ("name", "worst_at", "limit", "figure"),
+    [
+        ("sin", math.pi / 2, 1 - math.exp(-1 / 4), 0.2212),
+        ("relu", 0.0, 1 / (2 * math.sqrt(math.pi)), 0.2821),
+    ],
+)
+def test_without_beta_a_finer_grid_converges_to_a_smoothed_function(name, worst_at, limit, figure):
+    """The keys carry 2 L x, 2 L y and L^2 without the inverse temperature that the proof's last
+    lines use. Then P -> infinity is convolution with a Gaussian of variance 1/2, and the error
+    tends to 1 - e^{-1/4} for sin and 1/(2 sqrt pi) for relu.
+    """
+    f = FUNCTIONS[name]
+    z = torch.tensor([worst_at], dtype=F64)
+    errors = []
+    for cells in (64, 256, 1024):
+        looked = printed.look_up(f, printed.grid(12, cells), z, square_query=1.0)
+        errors.append(float((looked - f(z)).abs().max()))
+    assert limit == pytest.approx(figure, abs=5e-5)
+    assert min(errors) >= 0.97 * limit
+    assert errors[-1] == pytest.approx(limit, abs=5e-5)
+
+    it = ice.Interpolant.fit(f, -12.0, 12.0, tokens=65)
+    assert float((it(z) - f(z)).abs().max()) <= it.error <= 1e-4
+
+
+# ---------------------------------------------------------------------------------------------
+# blocks
+# ---------------------------------------------------------------------------------------------
+
+
+def test_printed_margin_gives_all_attention_to_the_wrong_block():
+    """The margin 2 d B^2 + B - ln eps0 takes 2 d B^2 + B for the largest 2 L z - L^2. That is z^2,
+    up to (d B^2 + B)^2, and beta multiplies it. d = B = 1, n = 2, eps0 = .01, P = 16, beta h^2 = 4:
+    the sample with residual 0 attends to the one with residual 2, and 262 is needed, not 7.6.
+    """
+    x, y = torch.tensor([[0.0, 1.0]], dtype=F64), torch.tensor([0.0, -1.0], dtype=F64)
+    w = torch.ones(1, dtype=F64)
+    reach, cells, c, eps0 = 2.0, 16, 4.0, 0.01
+    spacing = 2 * reach / cells
+    options = {"beta": c / spacing**2, "square_query": 1.0}
+    nodes = printed.grid(reach, cells)
+
+    printed_margin = printed.margin(1, 1.0, eps0)
+    wrong = printed.mass_on_wrong_blocks(
+        printed.scores(x, y, w, nodes, printed_margin, **options), 2
+    )
+    needed = bounds.margin(c, spacing, reach, 2, 2, eps0)
+    right = printed.mass_on_wrong_blocks(printed.scores(x, y, w, nodes, needed, **options), 2)
+    assert printed_margin == pytest.approx(7.6, abs=0.05)
+    assert needed == pytest.approx(262, abs=0.5)
+    assert float(wrong.max()) >= 1 - 1e-12
+    assert float(right.max()) <= eps0
+
+
+def test_printed_margin_fails_without_beta_too():
+    """Also with the keys as printed, so beta = 1: for B = 3 the largest 2 L z - L^2 is 144."""
+    bound, eps0 = 3.0, 0.01
+    x, y = torch.tensor([[0.0, 3.0]], dtype=F64), torch.tensor([0.0, -3.0], dtype=F64)
+    w = torch.tensor([3.0], dtype=F64)
+    nodes = printed.grid(12, 64)
+    own = printed.margin(1, bound, eps0)
+    wrong = printed.mass_on_wrong_blocks(printed.scores(x, y, w, nodes, own, square_query=1.0), 2)
+    assert own < 30
+    assert float((24 * nodes - nodes.square()).max()) == 144.0
+    assert float(wrong.max()) >= 1 - 1e-12
+
+
+def random_heads(count, seed):
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(count):
+        d, n, cells = whole(generator, 1, 3), whole(generator, 2, 5), whole(generator, 8, 64)
+        bound, c = float(uniform(generator, 0.5, 2)), float(uniform(generator, 0.5, 8))
+        eps0 = 10 ** float(uniform(generator, -4, -1))
+        data = [uniform(generator, -bound, bound, *s) for s in ((d, n), (n,), (d,))]
+        if whole(generator, 0, 1):
+            data = [bound * t.sign() for t in data]  # the corners of the domain
+        yield data, d, n, cells, bound, c, eps0
+
+
+def test_printed_margin_leaks_on_most_random_instances_and_the_corrected_one_on_none():
+    """The proof bounds the mass on other blocks by (n - 1) eps0. Most random instances exceed
+    that; with the margin of ``bounds.margin`` none exceeds eps0, which bounds all blocks together.
+    """
+    exceeded, total, largest = 0, 1000, 0.0
+    for (x, y, w), d, n, cells, bound, c, eps0 in random_heads(total, 4):
+        reach = d * bound**2 + bound
+        spacing = 2 * reach / cells
+        build = (x, y, w, printed.grid(reach, cells))
+        options = {"beta": c / spacing**2, "square_query": 1.0}
+        leaked = printed.mass_on_wrong_blocks(
+            printed.scores(*build, printed.margin(d, bound, eps0), **options), n
+        )
+        exceeded += float(leaked.max()) > (n - 1) * eps0
+        margin = bounds.margin(c, spacing, reach, n, n, eps0)
+        kept = printed.mass_on_wrong_blocks(printed.scores(*build, margin, **options), n)
+        assert float(kept.max()) <= eps0, f"d={d} n={n} P={cells} B={bound} c={c} eps0={eps0}"
+        largest = max(largest, float(kept.max()) / eps0)
+    assert exceeded > total / 2, exceeded
+    assert largest > 0.01  # the corrected margin is not just enormous
+
+
+@pytest.mark.parametrize("samples", [1, 2, 5])
+def test_literal_attention_leaves_a_block_by_less_than_the_certified_leak(samples):
+    """iceform's own network: off-block attention of every query token, against its margin's leak.
+    The code 1 - e_i gives exactly 0 within a block, so the margin costs no precision there.
+    """
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=samples, bound=1.5, eps=1e-4, backend="dense")
+    generator = torch.Generator().manual_seed(5)
+    data = [uniform(generator, -1.5, 1.5, 64, *s) for s in ((samples, 2), (samples,), (2,))]
+    data = [torch.cat([t, 1.5 * t.sign()]) for t in data]
+    (layer,) = em.network.layers
+    trace = layer.attend(em.prompt(*data).tokens)
+    tokens = em.interpolant.tokens
+    for c in range(samples):
+        of_query = trace.weights[:, 0, samples * tokens + c]
+        outside = torch.cat([of_query[:, : c * tokens], of_query[:, (c + 1) * tokens :]], 1).sum(1)
+        assert float(outside.max()) <= UNIT
+    block_keys = em.prompt(*data)["other_blocks"][:, : samples * tokens]
+    own = block_keys.reshape(-1, samples, tokens, samples).diagonal(dim1=1, dim2=3)
+    assert float(own.abs().max()) == 0.0
+    leak = em.certificate.terms["leak"]
+    assert 0 < leak <= em.certificate.error * 1e-6
+    assert_certified(em, *data)
+
+
+def test_contribution_of_other_blocks_is_never_added_to_the_printed_error():
+    """The proof's last bound has ||x_c|| in every term, so it is 0 where x_c = 0; but the other
+    blocks hold up to (n - 1) eps0 of the attention and their values f(L) x_i are added to the
+    output. iceform charges 2 B_f B_x times the leak for them.
+    """
+    x, y = torch.tensor([[0.0, 1.0]], dtype=F64), torch.tensor([0.0, -1.0], dtype=F64)
+    w = torch.ones(1, dtype=F64)
+    reach, cells, c, eps0 = 2.0, 16, 4.0, 0.05
+    spacing = 2 * reach / cells
+    own = bounds.margin(c, spacing, reach, 2, 2, eps0)
+    out = printed.residual_map(
+        x, y, w, printed.grid(reach, cells), torch.tanh, own, beta=c / spacing**2, square_query=1.0
+    )
+    off = float((out - printed.exact_map(x, y, w, torch.tanh))[:, 0].abs().max())
+    printed_bound = float(x[:, 0].abs().max())  # times (eps1 + 2 B_f eps2 + (n - 1) eps0 B_f)
+    assert printed_bound == 0.0
+    assert off > 1e-3
+    assert off <= 2 * math.tanh(2) * 1.0 * bounds.leak(c, spacing, reach, 2, 2, own)
+
+
+def test_a_grid_of_half_width_d_b_squared_forgets_the_label():
+    """The proof never says where its grid lies; the one the paper defines for such tables (proof
+    of thm:attn_sim_attn) is [-d B^2, d B^2], the range of w.x. The residual w.x - y reaches
+    d B^2 + B. At x = w = 1, y = -1 the look-up of the identity answers 1 instead of 2.
+    """
+    x, y, w = (torch.tensor(t, dtype=F64) for t in ([[1.0]], [-1.0], [1.0]))
+    identity = FUNCTIONS["identity"]
+    exact = printed.exact_map(x, y, w, identity)
+    off = []
+    for reach in (1.0, 2.0):
+        nodes = printed.grid(reach, 256)
+        beta = 12 * (256 / (2 * reach)) ** 2
+        out = printed.residual_map(x, y, w, nodes, identity, 0.0, beta=beta, square_query=1.0)
+        off.append(float((out - exact).abs().max()))
+    assert off[0] == pytest.approx(1.0, abs=1e-4)
+    assert off[1] <= 4 / 256 / 2
+
+    em = ice.ResidualMap(identity, dim=1, samples=1, bound=1.0, eps=1e-9, backend="dense")
+    assert em.interpolant.low <= -2
+    assert em.interpolant.high >= 2
+    assert_certified(em, x.T, y, w)
+
+
+def test_printed_softmax_sums_leave_out_the_first_grid_point():
+    """The displayed softmax sums its numerators over j = 1 .. P and its denominators over
+    j' = 0 .. P. For a residual at L_0 almost all mass is then missing.
+    """
+    nodes = printed.grid(2, 16)
+    one = torch.ones(1, 1, dtype=F64)
+    logits = printed.scores(
+        one, torch.tensor([3.0], dtype=F64), one[0], nodes, 0.0, beta=64.0, square_query=1.0
+    )
+    weights = torch.softmax(logits, 0)[:, 0]
+    assert float(weights[1:].sum()) < 0.05
+    em = ice.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="dense")
+    data = (one, -torch.ones(1, dtype=F64), one[0])
+    (layer,) = em.network.layers
+    sums = layer.attend(em.prompt(*data).tokens).weights.sum(-1)
+    assert float((sums - 1).abs().max()) <= 8 * UNIT
+
+
+# ---------------------------------------------------------------------------------------------
+# the corrected theorem
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("regime", ["hard", "spectral"])
+def test_corrected_head_holds_its_certificate_on_random_instances(name, regime):
+    """Random sizes, data inside the domain and at its corners; the hard regime is the paper's."""
+    generator = torch.Generator().manual_seed(6)
+    eps = 0.1 if regime == "hard" else 1e-2 if name in ("relu", "clamp") else 1e-6
+    for d, n in ((1, 1), (2, 3)):
+        em = ice.ResidualMap(
+            FUNCTIONS[name], dim=d, samples=n, eps=eps, regime=regime, backend="dense"
+        )
+        data = [uniform(generator, -1, 1, 40, *s) for s in ((n, d), (n,), (d,))]
+        data = [torch.cat([t, t.sign()]) for t in data]
+        assert_certified(em, *data)
+        assert em.certificate.error <= eps
+
+
+def test_attention_weights_do_not_depend_on_f():
+    """f enters through the values in the tokens: another function, the same frozen weights."""
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="dense")
+    other = em.reprogram(torch.sin)
+    assert other.digest == em.digest
+    generator = torch.Generator().manual_seed(7)
+    data = [uniform(generator, -1, 1, *s) for s in ((2, 2), (2,), (2,))]
+    keys = [k for k in em.features if k != "value"]
+    for key, (one, two) in itertools.product(keys, [(em.prompt(*data), other.prompt(*data))]):
+        assert torch.equal(one[key], two[key]), key
+    assert not torch.equal(em.prompt(*data)["value"], other.prompt(*data)["value"])
+    assert_certified(other, *data)
