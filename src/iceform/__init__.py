@@ -1,14 +1,16 @@
 """iceform: in-context emulation with frozen transformers."""
 
 from iceform import interpolation
-from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
+from iceform.attention import Features, FrozenNetwork, Lift, LiftedAttention, SoftmaxAttention
 from iceform.certificates import Certificate, Verification
 from iceform.constructions import (
     LOSSES,
+    AttentionHead,
     Emulator,
     GradientDescent,
     GradientStep,
     LeastSquares,
+    LinearLayer,
     Loss,
     Plan,
     Prompt,
@@ -36,6 +38,7 @@ load = Emulator.load
 
 __all__ = [
     "LOSSES",
+    "AttentionHead",
     "BoundError",
     "CapacityError",
     "Certificate",
@@ -53,6 +56,8 @@ __all__ = [
     "Interpolant",
     "LeastSquares",
     "Lift",
+    "LiftedAttention",
+    "LinearLayer",
     "Loss",
     "Plan",
     "PrecisionError",

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, fx
 
 from iceform.certificates import Verification
+from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator
 from iceform.constructions.descent import GradientDescent, GradientStep
 from iceform.constructions.least_squares import RidgeRegression
+from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import ResidualEmulator, SampleGradients
 from iceform.errors import ProgramError
 
@@ -63,10 +65,14 @@ def _upper(ball: Ball) -> float:
 
 
 def _exact(emulator: Emulator, inputs: list[Tensor]) -> list[Ball]:
-    if any(t.ndim > shape for t, shape in zip(inputs, (2, 1, 1), strict=False)):
+    if inputs[0].ndim > 2:
         raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
     if isinstance(emulator, RidgeRegression):
         return _solve(emulator, *inputs)
+    if isinstance(emulator, LinearLayer):
+        return [entry for row in _product(*inputs) for entry in row]
+    if isinstance(emulator, AttentionHead):
+        return _attend(*inputs)
     x, y, w = inputs
     if isinstance(emulator, GradientDescent):
         f = ball_function(emulator.loss.derivative.call)
@@ -90,7 +96,7 @@ def _gradients(
     rows = []
     for sample, label in zip((_balls(row) for row in x), _balls(y), strict=True):
         features = [label * s for s in sample] if kind == "margin" else sample
-        z = sum((s * c for s, c in zip(features, w, strict=True)), _flint().arb(0))
+        z = _dot(features, w)
         value = f(z - label) if kind == "residual" else f(z)
         value = value - label if kind == "glm" else value
         rows.append([value * s for s in features])
@@ -124,6 +130,25 @@ def _descend(
         last, w = w, _step(emulator.step, f, x, y, ahead, rates)
         ahead = [a + mu * (a - b) for a, b in zip(w, last, strict=True)]
     return w
+
+
+def _product(x: Tensor, weight: Tensor) -> list[list[Ball]]:
+    rows = [_balls(row) for row in weight]
+    return [[_dot(sample, row) for row in rows] for sample in (_balls(r) for r in x)]
+
+
+def _dot(a: list[Ball], b: list[Ball]) -> Ball:
+    return sum((s * t for s, t in zip(a, b, strict=True)), _flint().arb(0))
+
+
+def _attend(x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> list[Ball]:
+    keys, queries, values = (_product(x, w) for w in (w_k, w_q, w_v))
+    out = []
+    for query in queries:
+        masses = [_dot(key, query).exp() for key in keys]
+        total = sum(masses, _flint().arb(0))
+        out += [_dot(masses, list(column)) / total for column in zip(*values, strict=True)]
+    return out
 
 
 def _solve(emulator: RidgeRegression, x: Tensor, y: Tensor) -> list[Ball]:

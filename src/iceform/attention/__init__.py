@@ -1,6 +1,6 @@
 """Level 1: the literal layers, as the paper defines them."""
 
-from iceform.attention.layers import AttentionTrace, Head, Lift, SoftmaxAttention
+from iceform.attention.layers import AttentionTrace, Head, Lift, LiftedAttention, SoftmaxAttention
 from iceform.attention.network import Features, FrozenNetwork, weights_digest
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "FrozenNetwork",
     "Head",
     "Lift",
+    "LiftedAttention",
     "SoftmaxAttention",
     "weights_digest",
 ]

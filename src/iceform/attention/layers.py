@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from iceform.errors import ShapeError
 
-__all__ = ["AttentionTrace", "Head", "Lift", "SoftmaxAttention"]
+__all__ = ["AttentionTrace", "Head", "Lift", "LiftedAttention", "SoftmaxAttention"]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class SoftmaxAttention(nn.Module):
     def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
         """Attend, and say how."""
         self._check_input(x)
-        tokens = x.unsqueeze(-3)
+        tokens = self._tokens(x)
         keys = tokens @ self.w_k.mT
         queries = tokens @ self.w_q.mT
         values = tokens @ self.w_v.mT
@@ -107,6 +107,10 @@ class SoftmaxAttention(nn.Module):
         weights = torch.softmax(scores, -1)
         output = (self.w_o.mT @ (weights @ values)).sum(-3)
         return AttentionTrace(scores, weights, x + output if self.residual else output)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        """What the heads read, shape (*batch, heads or 1, tokens, features)."""
+        return x.unsqueeze(-3)
 
     def extra_repr(self) -> str:
         """Sizes, for ``print``."""
@@ -185,3 +189,49 @@ class Lift(nn.Module):
             )
         terms = self.token_maps.mT @ (z.unsqueeze(-3) @ self.feature_maps.mT)
         return terms.sum(-3) + self.constant
+
+
+class LiftedAttention(SoftmaxAttention):
+    r"""Attention whose heads each read the input through a map of their own.
+
+    .. math:: \sum_h \mathrm{Attn}_h \Big(\sum_l A_{hl} Z R_{hl} + C_h\Big)
+
+    This is the sum over heads of Attn_h . Lin_h in thm:attn_sim_attn. The input is added to
+    nothing: there is no residual.
+
+    Parameters
+    ----------
+    feature_maps, token_maps, constants
+        A, R and C of :class:`Lift` with a leading axis of heads.
+    w_k, w_q, w_v, w_o, labels
+        As for :class:`SoftmaxAttention`, on the lifted tokens.
+    """
+
+    feature_maps: Tensor
+    token_maps: Tensor
+    constants: Tensor
+
+    def __init__(
+        self,
+        feature_maps: Float[Tensor, "h l q p"],
+        token_maps: Float[Tensor, "h l n m"],
+        constants: Float[Tensor, "h m q"],
+        *weights: Tensor,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(*weights, labels=labels)
+        self.register_buffer("feature_maps", feature_maps)
+        self.register_buffer("token_maps", token_maps)
+        self.register_buffer("constants", constants)
+
+    def _tokens(self, x: Tensor) -> Tensor:
+        mapped = x[..., None, None, :, :] @ self.feature_maps.mT
+        return (self.token_maps.mT @ mapped).sum(-3) + self.constants
+
+    def _check_input(self, x: Tensor) -> None:
+        expected = (self.token_maps.shape[2], self.feature_maps.shape[3])
+        if x.shape[-2:] != expected:
+            raise ShapeError(
+                f"this layer takes (*batch, {expected[0]} tokens, {expected[1]} features), "
+                f"got {tuple(x.shape)}"
+            )

@@ -1,9 +1,11 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
+from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.descent import GradientDescent, GradientStep
 from iceform.constructions.domain import Domain
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
+from iceform.constructions.linear import LinearLayer
 from iceform.constructions.losses import LOSSES, Loss, loss_named
 from iceform.constructions.residual import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
@@ -11,11 +13,13 @@ from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps
 __all__ = [
     "LOSSES",
     "SCHEDULES",
+    "AttentionHead",
     "Domain",
     "Emulator",
     "GradientDescent",
     "GradientStep",
     "LeastSquares",
+    "LinearLayer",
     "Loss",
     "Plan",
     "Prompt",

@@ -1,0 +1,228 @@
+r"""thm:attn_sim_attn_multi and thm:attn_sim_attn: an attention head, given in the prompt.
+
+The first layer looks up K, Q and V row by row (:mod:`iceform.constructions.linear`); the second is
+softmax attention on them. With every entry of K, Q and V off by at most e, and
+:math:`\delta_{ij} = e (\|K_i\|_1 + \|Q_j\|_1) + d_h e^2`, the weights of query j move by at most
+:math:`2 \tanh(\delta/2)` in the 1-norm, so
+
+.. math:: |out' - out| \le e + \tanh(\delta/2)\, (\max_i V_{ri} - \min_i V_{ri}).
+
+The paper's bound drops the inner dimension d_h and fails for large heads.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.attention import FrozenNetwork, SoftmaxAttention
+from iceform.certificates import Certificate, Step
+from iceform.constructions.base import Plan
+from iceform.constructions.linear import RowEmulator
+from iceform.interpolation import Interpolant, bounds
+from iceform.validation import check_size, unit_roundoff
+
+__all__ = ["AttentionHead"]
+
+
+class AttentionHead(RowEmulator):
+    r"""A softmax-attention head whose weights are in the prompt.
+
+    ``em(X, w_k, w_q, w_v)`` is :math:`W_V X\, \mathrm{Softmax}((W_K X)^\top W_Q X)` with tokens as
+    rows: X is (*batch, tokens, dim), w_k and w_q are (*batch, head_dim, dim), w_v is
+    (*batch, value_dim, dim), the output (*batch, tokens, value_dim). The frozen weights depend on
+    the sizes, the bound, eps and the dtype only.
+
+    Parameters
+    ----------
+    dim, head_dim, value_dim, tokens
+        Sizes of the target head and of its input.
+    bound, weight_bound
+        Entrywise bounds of X and of the weights (weights: as X by default).
+    reach
+        A narrower bound of |W x|, checked on every input.
+    eps
+        The sup-norm error to certify over the whole domain; None takes the best the dtype can
+        do, and :meth:`certify` sharpens that for given inputs.
+    encoding
+        "rows" (weights as rows of the prompt) or "embedding" (weights along the embedding).
+    regime
+        "spectral" (default) or "hard", the paper's.
+    grid_tokens
+        A fixed number of grid tokens instead of as many as eps needs.
+    dtype, backend
+        What the certificate is for.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        head_dim: int,
+        value_dim: int,
+        tokens: int,
+        *,
+        bound: float = 1.0,
+        weight_bound: float | None = None,
+        reach: float | None = None,
+        eps: float | None = 1e-6,
+        encoding: str = "rows",
+        regime: str = "spectral",
+        grid_tokens: int | None = None,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        interpolant: Interpolant | None = None,
+    ) -> None:
+        check_size("head_dim", head_dim)
+        check_size("value_dim", value_dim)
+        super().__init__(
+            dim=dim,
+            samples=tokens,
+            rows=(head_dim, head_dim, value_dim),
+            names=("K", "Q", "V"),
+            bound=bound,
+            weight_bound=weight_bound,
+            reach=reach,
+            eps=eps,
+            regime=regime,
+            encoding=encoding,
+            dtype=dtype,
+            backend=backend,
+            tokens=grid_tokens,
+            interpolant=interpolant,
+        )
+
+    @property
+    def head_dim(self) -> int:
+        """Rows of w_k and w_q."""
+        return self._shape[0][0]
+
+    @property
+    def value_dim(self) -> int:
+        """Rows of w_v."""
+        return self._shape[0][2]
+
+    # ----------------------------------------------------------------------------- certificate
+
+    @property
+    def _gain(self) -> float:
+        """Slope of the whole error in that of a look-up, at 0."""
+        return 1 + 2 * self.head_dim * self.reach * self.reach
+
+    def _second_layer(self) -> tuple[float, float]:
+        """Rounding of the second layer's logits (relative to their terms) and of its sums."""
+        unit = unit_roundoff(self.dtype)
+        return (self.head_dim + 2) * unit, (2 * self.samples + 16) * unit
+
+    def _certify(self, it: Interpolant) -> Certificate:
+        looked = self._looked(it)
+        each = math.fsum(looked.values())
+        norm = self.head_dim * self.reach
+        delta = each * 2 * norm + self.head_dim * each**2
+        dot, sums = self._second_layer()
+        logits = dot * self.head_dim * (self.reach + each) ** 2
+        moved = bounds.total_variation(delta + logits)
+        terms = {
+            **looked,
+            "propagation": moved * 2 * self.reach,
+            "second layer": sums * (self.reach + each),
+        }
+        steps = (
+            *self._steps(it, looked),
+            Step("e", "error of an entry of K, Q, V", each, "sum of the above"),
+            Step("delta", "e (||K||_1 + ||Q||_1) + d_h e^2", delta, "how far logits move"),
+            Step("logits", "rounding of the second layer's logits", logits, "(d_h + 2) u terms"),
+            Step("tanh", "tanh((delta + logits)/2)", moved, "how far attention weights move"),
+        )
+        return self._certificate(terms, steps, it, self._describe())
+
+    def _certificate(
+        self,
+        terms: dict[str, float],
+        steps: tuple[Step, ...],
+        it: Interpolant,
+        domain: dict[str, float | str],
+    ) -> Certificate:
+        return Certificate.total(
+            terms,
+            domain=domain,
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=steps,
+            assumptions=it.assumptions,
+            _verifier=self._verify,
+        )
+
+    def certify(self, *inputs: Tensor) -> Certificate:
+        r"""A sharper certificate for given inputs.
+
+        With logits off by at most :math:`\delta_{ij}`, an output moves by at most
+        :math:`\sum_i p_i (e^{\delta_i} - 1) |V_i - out| / \sum_i p_i e^{-\delta_i}`: tokens that
+        the head does not attend to do not count.
+        """
+        self.check(*inputs)
+        x, w_k, w_q, w_v = (t.detach().double() for t in inputs)
+        k, q, v = x @ w_k.mT, x @ w_q.mT, x @ w_v.mT
+        looked = self._looked(self.interpolant)
+        each = math.fsum(looked.values())
+        dot, sums = self._second_layer()
+        norms = k.abs().sum(-1)[..., None, :] + q.abs().sum(-1)[..., :, None]
+        size = (q.abs() + each) @ (k.abs() + each).mT
+        delta = each * norms + self.head_dim * each**2 + dot * size
+        weights = torch.softmax(q @ k.mT, -1)
+        spread = (v[..., None, :, :] - (weights @ v)[..., :, None, :]).abs()
+        raised = (weights * delta.expm1())[..., None, :] @ spread
+        kept = (weights * (-delta).exp()).sum(-1)
+        largest = float(v.abs().max())
+        moved = float((raised[..., 0, :] / kept[..., None]).max())
+        moved = min(moved, 2 * largest) if math.isfinite(moved) else 2 * largest
+        terms = {**looked, "propagation": moved, "second layer": sums * (largest + each)}
+        step = Step("e", "error of an entry of K, Q, V", each, "then weighted by attention")
+        domain = {**self._describe(), "data": "as given"}
+        return self._certificate(
+            terms, (*self._steps(self.interpolant, looked), step), self.interpolant, domain
+        )
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The exact head (float64)."""
+        x, w_k, w_q, w_v = (t.double() for t in inputs)
+        weights = torch.softmax((x @ w_q.mT) @ (x @ w_k.mT).mT, -1)
+        return weights @ (x @ w_v.mT)
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        x, w_k, w_q, w_v = inputs
+        k, q, v = (self._look_up(x, w) for w in (w_k, w_q, w_v))
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    def _build_network(self) -> FrozenNetwork:
+        outputs, d_h = self.layer.outputs, self.head_dim
+        eye = torch.eye(outputs, dtype=torch.float64)
+        second = SoftmaxAttention(
+            eye[None, :d_h],
+            eye[None, d_h : 2 * d_h],
+            eye[None, 2 * d_h :],
+            torch.eye(self.samples, dtype=torch.float64)[None],
+            labels=["the head itself"],
+        )
+        return FrozenNetwork([self.layer.build(), second], self.layer.features)
+
+    @property
+    def plan(self) -> Plan:
+        """Two layers, 2 head_dim + value_dim + 1 heads."""
+        outputs = self.layer.outputs
+        more = outputs * (2 * self.head_dim + self.value_dim) + self.samples**2
+        return self._plan(layers=2, heads=outputs + 1, more=more)
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        return {
+            "dim": config.pop("dim"),
+            "head_dim": self.head_dim,
+            "value_dim": self.value_dim,
+            "tokens": config.pop("samples"),
+            **config,
+        }

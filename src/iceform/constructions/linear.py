@@ -1,0 +1,522 @@
+r"""Linear maps whose weights are in the prompt: one head per output row (sec. 4.3).
+
+Head r looks up z = theta_r . x_i among grid tokens with values L_k: the look-up of a straight line,
+which at the right temperature is exact to rounding with about 25 tokens. What differs between the
+two encodings is where the prompt keeps theta:
+
+rows (thm:attn_sim_attn)
+    Token j carries x_j and row j of every weight matrix. A head's own affine map makes the grid
+    tokens (L_k theta_r) from row r. Any number of rows; tokens are zero-padded.
+embedding (def:input_attn)
+    Token i carries x_i, i times all weights, and a one-hot position. The ramp i theta_r is the key
+    and positions give bias and value, so the tokens themselves are the grid. The paper's second
+    block of constant weights is redundant, and its displayed key makes the softmax independent of
+    x; the ramp is what works. It is counted from the middle of the grid, which keeps logits, and
+    so their rounding, as small as they can be; tokens beyond the grid carry no weights.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
+from iceform.backends import BACKENDS, fused
+from iceform.certificates import Certificate, Step, Verification
+from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.selection import choose
+from iceform.errors import BoundError, PrecisionError
+from iceform.interpolation import Grid, Interpolant, ScalarFunction
+from iceform.validation import (
+    check_bound,
+    check_choice,
+    check_positive,
+    check_size,
+    check_tensors,
+    unit_roundoff,
+)
+
+__all__ = ["LinearLayer", "RowEmulator", "RowLayer"]
+
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+_LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
+
+
+@dataclass(frozen=True)
+class RowLayer:
+    """The literal first layer: ``blocks`` weight matrices of given row counts, applied to x.
+
+    Attributes
+    ----------
+    dim, samples
+        Features and number of the x tokens.
+    rows
+        Rows of each weight matrix in the prompt.
+    names
+        What each matrix is called in labels ("K", "Q", "V").
+    table
+        The look-up of the identity.
+    encoding
+        "rows" or "embedding".
+    margin
+        M, which keeps attention off padding tokens.
+    """
+
+    dim: int
+    samples: int
+    rows: tuple[int, ...]
+    names: tuple[str, ...]
+    table: Interpolant
+    encoding: str
+    margin: float
+
+    @property
+    def outputs(self) -> int:
+        """Rows of all matrices together: the layer's heads and its output features."""
+        return sum(self.rows)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that attend: at least the grid's and the samples'."""
+        return max(self.samples, self.table.tokens)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return self.tokens if self.encoding == "embedding" else max(self.samples, *self.rows)
+
+    @property
+    def features(self) -> Features:
+        """Features of the prompt."""
+        if self.encoding == "rows":
+            return Features.of(x=self.dim, **dict.fromkeys(self.names, self.dim))
+        blocks = {n: r * self.dim for n, r in zip(self.names, self.rows, strict=True)}
+        return Features.of(x=self.dim, **blocks, position=self.tokens)
+
+    @property
+    def labels(self) -> list[str]:
+        """One per head."""
+        pairs = zip(self.names, self.rows, strict=True)
+        return [f"{name} row {j}" for name, count in pairs for j in range(count)]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """One per token of the prompt."""
+        kept = [f"x {i}" if i < self.samples else "padding" for i in range(self.prompt_tokens)]
+        what = "weight row" if self.encoding == "rows" else "grid point"
+        return tuple(f"{k}, {what} {i}" for i, k in enumerate(kept))
+
+    def pack(self, x: Tensor, weights: list[Tensor]) -> Tensor:
+        """The prompt: data and weights, zero-padded."""
+        batch = torch.broadcast_shapes(x.shape[:-2], *(w.shape[:-2] for w in weights))
+        count = self.prompt_tokens
+
+        def padded(t: Tensor) -> Tensor:
+            t = t.expand(*batch, *t.shape[-2:])
+            return torch.nn.functional.pad(t, (0, 0, 0, count - t.shape[-2]))
+
+        if self.encoding == "rows":
+            return torch.cat([padded(x), *map(padded, weights)], -1)
+        ramp = torch.zeros(count, 1, dtype=x.dtype, device=x.device)
+        ramp[: self.table.tokens, 0] = (self._grid.offsets / self._grid.spacing).to(x)
+        flat = [w.expand(*batch, *w.shape[-2:]).flatten(-2)[..., None, :] * ramp for w in weights]
+        position = torch.eye(count, dtype=x.dtype, device=x.device).expand(*batch, count, count)
+        return torch.cat([padded(x), *flat, position], -1)
+
+    def build(self) -> SoftmaxAttention:
+        """The literal weights, float64."""
+        return self._rows() if self.encoding == "rows" else self._embedding()
+
+    @property
+    def _grid(self) -> Grid:
+        assert isinstance(self.table.grid, Grid)
+        return self.table.grid
+
+    @property
+    def _beta(self) -> float:
+        return self.table.sharpness / self._grid.spacing**2
+
+    def _readout(self) -> Tensor:
+        """[I_n; 0]: keep the samples' tokens."""
+        return torch.eye(self.tokens, self.samples, dtype=torch.float64)
+
+    def _heads(self, *matrices: Tensor) -> list[Tensor]:
+        return [m.expand(self.outputs, *m.shape).contiguous() for m in matrices]
+
+    def _rows(self) -> LiftedAttention:
+        d, n, grid = self.dim, self.samples, self.table.tokens
+        at = Features.of(query=d, key=d, bias=1, value=1, padding=1, one=1)
+        eye = torch.eye(d, dtype=torch.float64)
+        heads, packed = self.outputs, self.features
+        maps = torch.zeros(heads, 2, at.total, packed.total, dtype=torch.float64)
+        maps[:, 0, at["query"], packed["x"]] = eye
+        token_maps = torch.zeros(heads, 2, self.prompt_tokens, self.tokens, dtype=torch.float64)
+        token_maps[:, 0, :n, :n] = torch.eye(n, dtype=torch.float64)
+        slopes = self.table.keys.slopes / (2 * self._beta)
+        head = 0
+        for name, count in zip(self.names, self.rows, strict=True):
+            for row in range(count):
+                maps[head, 1, at["key"], packed[name]] = eye
+                token_maps[head, 1, row, :grid] = slopes
+                head += 1
+        constant = torch.zeros(self.tokens, at.total, dtype=torch.float64)
+        constant[:grid, at["bias"]] = -self.table.keys.biases[:, None] / self._beta
+        constant[:grid, at["value"]] = self.table.values[:, None]
+        constant[grid:, at["padding"]] = 1.0
+        constant[:, at["one"]] = 1.0
+        w_k = torch.zeros(d + 1, at.total, dtype=torch.float64)
+        w_k[:d, at["key"]] = 2 * self._beta * eye
+        w_k[d, at["bias"]], w_k[d, at["padding"]] = -self._beta, -self.margin
+        w_q = torch.zeros_like(w_k)
+        w_q[:d, at["query"]], w_q[d, at["one"]] = eye, 1.0
+        w_v = torch.zeros(heads, heads, at.total, dtype=torch.float64)
+        w_v[range(heads), range(heads), at["value"]] = 1.0
+        w_k, w_q, w_o = self._heads(w_k, w_q, self._readout())
+        constants = constant.expand(heads, *constant.shape).contiguous()
+        return LiftedAttention(maps, token_maps, constants, w_k, w_q, w_v, w_o, labels=self.labels)
+
+    def _embedding(self) -> SoftmaxAttention:
+        d, grid, heads, at = self.dim, self.table.tokens, self.outputs, self.features
+        eye = torch.eye(d, dtype=torch.float64)
+        first = d  # the weights' blocks follow x, row-major
+        w_k = torch.zeros(heads, d + 1, at.total, dtype=torch.float64)
+        w_q = torch.zeros_like(w_k)
+        w_v = torch.zeros(heads, heads, at.total, dtype=torch.float64)
+        position = at["position"]
+        bias = torch.full((self.tokens,), -self.margin, dtype=torch.float64)
+        bias[:grid] = self.table.keys.biases
+        values = torch.zeros(self.tokens, dtype=torch.float64)
+        values[:grid] = self.table.values
+        for head in range(heads):
+            block = slice(first + head * d, first + (head + 1) * d)
+            w_k[head, :d, block] = 2 * self._beta * self._grid.spacing * eye
+            w_k[head, d, position] = bias
+            w_q[head, :d, at["x"]] = eye
+            w_q[head, d, position] = 1.0
+            w_v[head, head, position] = values
+        (w_o,) = self._heads(self._readout())
+        return SoftmaxAttention(w_k, w_q, w_v, w_o, labels=self.labels)
+
+    def parameters(self) -> int:
+        """Numbers in the literal layer."""
+        if self.encoding == "embedding":
+            total = self.features.total
+            per_head = 2 * (self.dim + 1) * total + self.outputs * total
+            return self.outputs * (per_head + self.tokens * self.samples)
+        lifted = 2 * self.dim + 4
+        per_head = 2 * lifted * self.features.total + 2 * self.prompt_tokens * self.tokens
+        per_head += self.tokens * lifted + 2 * (self.dim + 1) * lifted + self.outputs * lifted
+        return self.outputs * (per_head + self.tokens * self.samples)
+
+
+class RowEmulator(Emulator):
+    """What every construction with weights in the prompt shares.
+
+    ``em(x, *weights)``: x is (*batch, samples, dim), weights are (*batch, rows, dim).
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        samples: int,
+        rows: tuple[int, ...],
+        names: tuple[str, ...],
+        bound: float,
+        weight_bound: float | None,
+        reach: float | None,
+        eps: float | None,
+        regime: str,
+        encoding: str,
+        dtype: torch.dtype,
+        backend: str,
+        tokens: int | None,
+        interpolant: Interpolant | None,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
+        self.regime = check_choice("regime", regime, ("spectral", "hard"))
+        self.encoding = check_choice("encoding", encoding, ("rows", "embedding"))
+        self.bound = check_positive("bound", bound)
+        self.weight_bound = (
+            self.bound if weight_bound is None else check_positive("weight_bound", weight_bound)
+        )
+        worst = self.dim * self.bound * self.weight_bound
+        self.given_reach = None if reach is None else check_positive("reach", reach)
+        self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
+        self._shape = (rows, names)
+        self.interpolant = interpolant or self._choose(tokens)
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{error:.3g} is certified over the whole domain, not eps = {self.eps:.3g}; use "
+                "eps=None and certify(...) your inputs, or a smaller bound or reach",
+                best=error,
+            )
+
+    # ------------------------------------------------------------------------ the look-up table
+
+    @property
+    def _terms(self) -> float:
+        """Bound of sum_j |theta_j x_j|, what a product's rounding follows."""
+        return self.dim * self.bound * self.weight_bound
+
+    def _choose(self, tokens: int | None) -> Interpolant:
+        slack = 4 * (self.dim + 4) * unit_roundoff(self.dtype) * (self._terms + self.reach)
+        return choose(
+            _LINE,
+            (-self.reach - slack, self.reach + slack),
+            eps=self.eps,
+            regime=self.regime,
+            tokens=tokens,
+            dtype=self.dtype,
+            gain=self._gain,
+            # The whole bound saturates where it is hopeless; a look-up's own error does not.
+            total=lambda it: (
+                math.fsum(self._looked(it).values())
+                if self.eps is None
+                else self._certify(it).error
+            ),
+        )
+
+    @property
+    def layer(self) -> RowLayer:
+        """The first layer's description."""
+        rows, names = self._shape
+        return RowLayer(
+            self.dim, self.samples, rows, names, self.interpolant, self.encoding, self._margin()
+        )
+
+    def _margin(self) -> float:
+        """Padding tokens, at logit -M, meet a grid whose mass is at least e^{-c/4}."""
+        it = self.interpolant
+        target = unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
+        return math.log(max(1, self.samples - it.tokens)) - math.log(target) + it.sharpness / 4
+
+    def _looked(self, it: Interpolant) -> dict[str, float]:
+        """Interpolation, leak and rounding of one look-up of theta_r . x_i."""
+        terms = self._terms + abs(it.grid.center)
+        model = BACKENDS[self.backend].model(self.dtype, it, terms, self.dim)
+        padded = self.samples > it.tokens and self.backend == "dense"
+        leak = unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS if padded else 0.0
+        off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
+        return {
+            "interpolation": it.error,
+            "leak": 2 * it.size * leak * math.exp(min(off, 700.0)),
+            "rounding": it.rounding(model),
+        }
+
+    @property
+    def _gain(self) -> float:
+        return 1.0
+
+    @abstractmethod
+    def _certify(self, it: Interpolant) -> Certificate: ...
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error for every input in the domain."""
+        return self._certify(self.interpolant)
+
+    def _describe(self) -> dict[str, float | str]:
+        return {
+            "samples x dim": f"{self.samples} x {self.dim}",
+            "max |x|": self.bound,
+            "max |weights|": self.weight_bound,
+            "max |weights . x|": self.reach,
+        }
+
+    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
+        return (
+            Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"),
+            Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"),
+            Step("R", "range of the products", self.reach, "dim x bounds, or reach="),
+            Step("sup|A-z|", "look-up against the line", it.error, "theta-function bound, or h/2"),
+            Step("rounding", "look-up in floating point", looked["rounding"], "logits, exp, sums"),
+        )
+
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        from iceform.verification import verify
+
+        return verify(self, inputs, certified, bits)
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def check(self, *inputs: Tensor) -> None:
+        """Shapes, dtype, device, bounds, then the products' range."""
+        rows, names = self._shape
+        if len(inputs) != 1 + len(rows):
+            raise TypeError(f"call with (x, {', '.join(names)}), got {len(inputs)} arguments")
+        x, *weights = inputs
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        wanted: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x": (x, (self.samples, self.dim))}
+        wanted |= {n: (w, (r, self.dim)) for n, r, w in zip(names, rows, weights, strict=True)}
+        check_tensors(wanted, self.dtype, device)
+        check_bound("x", x, self.bound, "scale the data or raise bound=")
+        for name, weight in zip(names, weights, strict=True):
+            check_bound(name, weight, self.weight_bound, "scale it or raise weight_bound=")
+            self._check_reach(name, x, weight)
+
+    def _check_reach(self, name: str, x: Tensor, weight: Tensor) -> None:
+        if self.given_reach is None or self.reach < self.given_reach:
+            return
+        largest = float((x.detach() @ weight.detach().mT).abs().max())
+        if not largest <= self.reach:
+            raise BoundError(
+                f"max |{name} x| is {largest:.6g}, beyond the grid's range {self.reach:.6g}; "
+                "raise reach="
+            )
+
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """Data and weights as tokens."""
+        x, *weights = inputs
+        layer = self.layer
+        return Prompt(layer.pack(x, weights), layer.features, layer.roles)
+
+    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
+        return fused.interpolate(x @ weight.mT, self.interpolant)
+
+    def _dense(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = self.network.to(inputs[0].device)(self.prompt(*inputs).tokens)
+        return out
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim,
+            "samples": self.samples,
+            "bound": self.bound,
+            "weight_bound": self.weight_bound,
+            "reach": self.given_reach,
+            "eps": self.eps,
+            "regime": self.regime,
+            "encoding": self.encoding,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "backend": self.backend,
+        }
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
+        return cls(interpolant=it, **options)
+
+    def _plan(self, layers: int, heads: int, more: int) -> Plan:
+        layer = self.layer
+        n, count, grid = self.samples, layer.tokens, self.interpolant.tokens
+        weights = layer.parameters() + more
+        wide = layer.features.total if self.encoding == "embedding" else 2 * self.dim + 4
+        scores = layer.outputs * (2 * count * count + count * (wide + 2 * self.dim + 2 + heads))
+        size = torch.finfo(self.dtype).bits // 8
+        products = n * self.dim * layer.outputs
+        return Plan(
+            grid_tokens=grid,
+            tokens=layer.prompt_tokens,
+            features=layer.features.total,
+            head_dim=self.dim + 1,
+            heads=heads,
+            layers=layers,
+            parameters=weights,
+            weight_bytes=8 * weights,
+            dense_bytes=size * (weights + scores),
+            fused_bytes=size * 2 * min(n * layer.outputs * grid, 1 << 22),
+            dense_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
+            fused_flops=2 * products + 8 * n * layer.outputs * grid,
+        )
+
+
+class LinearLayer(RowEmulator):
+    """x -> x theta' with theta in the prompt (sec. 4.3).
+
+    ``em(x, theta)`` has shape (*batch, samples, out_features); the error is that of one look-up of
+    a straight line.
+
+    Parameters
+    ----------
+    in_features, out_features
+        The shape of theta is (out_features, in_features).
+    samples
+        Tokens of x.
+    bound, weight_bound
+        Entrywise bounds of x and theta (theta: as x by default).
+    reach
+        A narrower bound of |theta x|, checked on every input.
+    eps, regime, encoding, dtype, backend
+        As for :class:`AttentionHead`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        samples: int = 1,
+        bound: float = 1.0,
+        weight_bound: float | None = None,
+        reach: float | None = None,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        encoding: str = "rows",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        tokens: int | None = None,
+        interpolant: Interpolant | None = None,
+    ) -> None:
+        super().__init__(
+            dim=in_features,
+            samples=samples,
+            rows=(check_size("out_features", out_features),),
+            names=("theta",),
+            bound=bound,
+            weight_bound=weight_bound,
+            reach=reach,
+            eps=eps,
+            regime=regime,
+            encoding=encoding,
+            dtype=dtype,
+            backend=backend,
+            tokens=tokens,
+            interpolant=interpolant,
+        )
+
+    @property
+    def out_features(self) -> int:
+        """Rows of theta."""
+        return self._shape[0][0]
+
+    def _certify(self, it: Interpolant) -> Certificate:
+        looked = self._looked(it)
+        return Certificate.total(
+            looked,
+            domain=self._describe(),
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=self._steps(it, looked),
+            assumptions=it.assumptions,
+            _verifier=self._verify,
+        )
+
+    def reference(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
+        """The exact product (float64)."""
+        x, theta = inputs
+        return x.double() @ theta.double().mT
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        return self._look_up(*inputs)
+
+    def _build_network(self) -> FrozenNetwork:
+        return FrozenNetwork([self.layer.build()], self.layer.features)
+
+    @property
+    def plan(self) -> Plan:
+        """One layer, one head per output row."""
+        return self._plan(layers=1, heads=self.out_features, more=0)
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        return {"in_features": config.pop("dim"), "out_features": self.out_features, **config}
