@@ -1,7 +1,14 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import interpolation
-from iceform.attention import Features, FrozenNetwork, Lift, LiftedAttention, SoftmaxAttention
+from iceform import interpolation, programs
+from iceform.attention import (
+    Features,
+    FrozenNetwork,
+    HopfieldLayer,
+    Lift,
+    LiftedAttention,
+    SoftmaxAttention,
+)
 from iceform.certificates import Certificate, Verification
 from iceform.constructions import (
     LOSSES,
@@ -9,6 +16,9 @@ from iceform.constructions import (
     Emulator,
     GradientDescent,
     GradientStep,
+    HopfieldMap,
+    HopfieldResidual,
+    HopfieldStep,
     LeastSquares,
     LinearLayer,
     Loss,
@@ -31,6 +41,7 @@ from iceform.errors import (
     ShapeError,
 )
 from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
+from iceform.machine import Machine
 
 __version__ = "0.1.0"
 
@@ -51,6 +62,10 @@ __all__ = [
     "GradientDescent",
     "GradientStep",
     "Grid",
+    "HopfieldLayer",
+    "HopfieldMap",
+    "HopfieldResidual",
+    "HopfieldStep",
     "IceformError",
     "IntegrityError",
     "Interpolant",
@@ -59,6 +74,7 @@ __all__ = [
     "LiftedAttention",
     "LinearLayer",
     "Loss",
+    "Machine",
     "Plan",
     "PrecisionError",
     "ProgramError",
@@ -74,4 +90,5 @@ __all__ = [
     "interpolation",
     "load",
     "loss_named",
+    "programs",
 ]

@@ -10,6 +10,7 @@ import io
 import math
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import matplotlib
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
@@ -60,10 +61,9 @@ class Theme:
     lines: tuple[str, ...]
     ramp: tuple[str, ...]  # from nothing to everything, monotone in lightness
 
-    @property
-    def rc(self) -> dict[str, Any]:
-        """Settings for matplotlib."""
-        return {
+    def applied(self) -> AbstractContextManager[None]:
+        """A context in which figures are drawn in this theme."""
+        settings: Any = {
             "font.family": "sans-serif",
             "font.size": 10.5,
             "figure.facecolor": self.paper,
@@ -85,7 +85,10 @@ class Theme:
             "lines.linewidth": 1.8,
             "lines.markersize": 5.0,
             "legend.frameon": False,
+            "figure.constrained_layout.h_pad": 0.1,
+            "figure.constrained_layout.w_pad": 0.1,
         }
+        return matplotlib.rc_context(settings)
 
     @property
     def colormap(self) -> LinearSegmentedColormap:
@@ -118,7 +121,7 @@ DARK = Theme(
 def png(figure: Figure, dpi: int = _DPI) -> bytes:
     """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=dpi)
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
     return buffer.getvalue()
 
 
@@ -149,9 +152,7 @@ def error_curves(
     return _curve("hard", hard, f), _curve("spectral", spectral, f)
 
 
-def _curve(
-    regime: str, tables: Sequence[Interpolant], f: Callable[[Tensor], Tensor]
-) -> ErrorCurve:
+def _curve(regime: str, tables: Sequence[Interpolant], f: Callable[[Tensor], Tensor]) -> ErrorCurve:
     return ErrorCurve(
         regime,
         tuple(it.tokens for it in tables),
@@ -179,7 +180,7 @@ def error_against_tokens(
     theme
         LIGHT or DARK.
     """
-    with matplotlib.rc_context(theme.rc):
+    with theme.applied():
         figure = Figure(figsize=(6.2, 4.3), layout="constrained")
         axes = figure.subplots()
         for curve in curves:
@@ -205,7 +206,7 @@ def _one_over_p(axes: Axes, curve: ErrorCurve, theme: Theme) -> None:
     first = 3 * curve.certified[0] * curve.tokens[0]
     axes.loglog(curve.tokens, [first / n for n in curve.tokens], ":", color=theme.faint)
     at = curve.tokens[-2]
-    axes.annotate("1/P", (at, first / at), (0, 3), textcoords="offset points", color=theme.ink)
+    axes.annotate("1/P", (at, first / at), (0, 6), textcoords="offset points", color=theme.ink)
 
 
 def _label_regimes(axes: Axes, curves: Sequence[ErrorCurve], theme: Theme) -> None:
@@ -263,7 +264,7 @@ def lookup_weights(
         LIGHT or DARK.
     """
     z = torch.linspace(*span, 481, dtype=torch.float64)
-    with matplotlib.rc_context(theme.rc):
+    with theme.applied():
         figure = Figure(figsize=(6.2, 5.0), layout="constrained")
         grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=(3, 2))
         tables = (("hard", hard, theme.hard), ("spectral", spectral, theme.spectral))
@@ -283,7 +284,7 @@ def _weight_map(axes: Axes, it: Interpolant, z: Tensor, theme: Theme) -> None:
     low, high = float(z[0]), float(z[-1])
     axes.pcolormesh(
         z.numpy(), it.grid.nodes.numpy(), weights.T.numpy(),
-        cmap=theme.colormap, vmin=0, vmax=1, shading="nearest", rasterized=True,
+        cmap=theme.colormap, norm=PowerNorm(0.5, 0, 1), shading="nearest",
     )  # fmt: skip
     axes.set_ylim(low, high)
     axes.set_xlim(low, high)
@@ -319,21 +320,29 @@ def attention(
     """
     decades = _query_rows(emulator, x, y, w)
     samples, block = emulator.domain.samples, emulator.interpolant.tokens
-    with matplotlib.rc_context(theme.rc):
-        figure = Figure(figsize=(6.2, 3.3), layout="constrained")
+    with theme.applied():
+        figure = Figure(figsize=(6.2, 3.5), layout="constrained")
         axes = figure.subplots()
         image = axes.imshow(
             decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
             aspect="auto", interpolation="nearest",
         )  # fmt: skip
         _block_axes(axes, samples, block, theme)
+        strayed = math.ceil(math.log10(_strayed(decades, block)))
         axes.set_title(
-            f"queries stay in their own block: margin M = {emulator.margin:.0f}", loc="left", pad=8
+            rf"margin M = {emulator.margin:.0f}: less than $\mathbf{{10^{{{strayed}}}}}$ strays",
+            loc="left",
         )
         bar = figure.colorbar(image, ax=axes, label="attention weight", pad=0.02, extend="min")
         ticks = range(-_DECADES, 1, 10)
         bar.set_ticks(list(ticks), labels=[rf"$10^{{{t}}}$" if t else "1" for t in ticks])
     return figure
+
+
+def _strayed(decades: Tensor, block: int) -> float:
+    """The largest share of a query's attention that falls outside its own block."""
+    own = torch.arange(decades.shape[1]) // block == torch.arange(len(decades))[:, None]
+    return float((10.0**decades).masked_fill(own, 0.0).sum(1).max())
 
 
 def _query_rows(emulator: ResidualEmulator, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -350,12 +359,11 @@ def _block_axes(axes: Axes, samples: int, block: int, theme: Theme) -> None:
     for edge in edges:
         axes.axvline(edge, color=theme.faint, lw=0.8)
     centres = [block * (i + 0.5) - 0.5 for i in range(samples)]
-    axes.set_xticks(
-        [*centres, samples * block + samples / 2 - 0.5],
-        labels=[*(f"table {i + 1}" for i in range(samples)), "queries"],
-        fontsize=9,
-    )
-    axes.set_yticks(range(samples), labels=[f"query {i + 1}" for i in range(samples)], fontsize=9)
+    numbers = [str(i + 1) for i in range(samples)]
+    axes.set_xticks([*centres, samples * block + samples / 2 - 0.5], labels=[*numbers, "queries"])
+    axes.set_yticks(range(samples), labels=numbers)
+    axes.set_xlabel("attends to the look-up table of sample")
+    axes.set_ylabel("query of sample")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
 
@@ -381,7 +389,7 @@ def trajectories(
     """
     passes = range(len(emulated))
     gap = (emulated - exact).abs().amax(-1)[1:].tolist()
-    with matplotlib.rc_context(theme.rc):
+    with theme.applied():
         figure = Figure(figsize=(6.2, 5.4), layout="constrained")
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
         for j in range(emulated.shape[-1]):
@@ -389,26 +397,18 @@ def trajectories(
             above.plot(passes, exact[:, j].tolist(), color=colour, lw=1.2)
             above.plot(passes, emulated[:, j].tolist(), "o", color=colour, ms=3.2)
         above.set_ylabel("coefficients")
-        above.set_title("gradient descent, exact and by frozen attention", loc="left")
-        above.legend(handles=_who_is_who(theme), loc="upper left")
+        above.set_title("exact (lines) and by frozen attention (dots)", loc="left")
         below.semilogy(passes[1:], certified, "--", color=theme.hard, lw=1.3, label="certified")
         below.semilogy(passes[1:], _positive(gap), "o-", color=theme.spectral, ms=3.2,
                        lw=1.2, label="measured")  # fmt: skip
         below.set_ylabel("largest difference")
         below.set_xlabel("passes through the frozen layer")
         below.grid(axis="y")
-        below.legend(loc="center right")
+        below.legend(loc="lower right")
     return figure
 
 
-def _who_is_who(theme: Theme) -> list[Line2D]:
-    return [
-        Line2D([], [], color=theme.ink, lw=1.2, label="exact"),
-        Line2D([], [], color=theme.ink, ls="", marker="o", ms=3.2, label="emulated"),
-    ]
-
-
-def main(folder: str) -> None:
+def main(folder: str = "docs/images") -> None:
     """Write the README's picture into ``folder``."""
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)

@@ -124,7 +124,8 @@ def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
     if not bool(largest <= bound):
         seen = float(largest)
         what = "NaN" if math.isnan(seen) else f"{seen:.9g}"
-        raise BoundError(f"max |{name}| is {what}, the certificate holds up to {bound:.9g}; {fix}")
+        shown = f"max {name}" if name.startswith("|") else f"max |{name}|"
+        raise BoundError(f"{shown} is {what}, the certificate holds up to {bound:.9g}; {fix}")
 
 
 def check_matmul_precision(dtype: torch.dtype) -> None:

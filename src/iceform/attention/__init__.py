@@ -1,6 +1,13 @@
 """Level 1: the literal layers, as the paper defines them."""
 
-from iceform.attention.layers import AttentionTrace, Head, Lift, LiftedAttention, SoftmaxAttention
+from iceform.attention.layers import (
+    AttentionTrace,
+    Head,
+    HopfieldLayer,
+    Lift,
+    LiftedAttention,
+    SoftmaxAttention,
+)
 from iceform.attention.network import Features, FrozenNetwork, weights_digest
 
 __all__ = [
@@ -8,6 +15,7 @@ __all__ = [
     "Features",
     "FrozenNetwork",
     "Head",
+    "HopfieldLayer",
     "Lift",
     "LiftedAttention",
     "SoftmaxAttention",

@@ -16,7 +16,14 @@ from torch import Tensor, nn
 
 from iceform.errors import ShapeError
 
-__all__ = ["AttentionTrace", "Head", "Lift", "LiftedAttention", "SoftmaxAttention"]
+__all__ = [
+    "AttentionTrace",
+    "Head",
+    "HopfieldLayer",
+    "Lift",
+    "LiftedAttention",
+    "SoftmaxAttention",
+]
 
 
 @dataclass(frozen=True)
@@ -55,7 +62,7 @@ class SoftmaxAttention(nn.Module):
     w_v
         Shape (heads, out_features, features).
     w_o
-        Shape (heads, tokens, out_tokens).
+        Shape (heads, tokens, out_tokens). Weights that all heads share may have a first axis of 1.
     labels
         What each head is for.
     residual
@@ -84,13 +91,15 @@ class SoftmaxAttention(nn.Module):
         self.register_buffer("w_v", w_v)
         self.register_buffer("w_o", w_o)
         self.residual = residual
-        self.labels = tuple(labels or (f"head {h}" for h in range(len(w_k))))
+        count = max(len(w) for w in (w_k, w_q, w_v, w_o))
+        self.labels = tuple(labels or (f"head {h}" for h in range(count)))
 
     @property
     def heads(self) -> tuple[Head, ...]:
         """The heads with their labels."""
-        parts = zip(self.labels, self.w_k, self.w_q, self.w_v, self.w_o, strict=True)
-        return tuple(Head(*part) for part in parts)
+        count = len(self.labels)
+        each = [w.expand(count, -1, -1) for w in (self.w_k, self.w_q, self.w_v, self.w_o)]
+        return tuple(Head(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
         """Attend."""
@@ -105,16 +114,21 @@ class SoftmaxAttention(nn.Module):
         values = tokens @ self.w_v.mT
         scores = queries @ keys.mT
         weights = torch.softmax(scores, -1)
-        output = (self.w_o.mT @ (weights @ values)).sum(-3)
+        output = self._read(weights @ values)
         return AttentionTrace(scores, weights, x + output if self.residual else output)
 
     def _tokens(self, x: Tensor) -> Tensor:
         """What the heads read, shape (*batch, heads or 1, tokens, features)."""
         return x.unsqueeze(-3)
 
+    def _read(self, looked: Tensor) -> Tensor:
+        if len(self.w_o) == 1:
+            return self.w_o[0].mT @ looked.sum(-3)
+        return (self.w_o.mT @ looked).sum(-3)
+
     def extra_repr(self) -> str:
         """Sizes, for ``print``."""
-        heads, head_dim, features = self.w_k.shape
+        heads, (_, head_dim, features) = len(self.labels), self.w_k.shape
         return (
             f"heads={heads}, head_dim={head_dim}, features={features}, tokens={self.w_o.shape[1]}"
         )
@@ -133,9 +147,9 @@ def _check_weights(w_k: Tensor, w_q: Tensor, w_v: Tensor, w_o: Tensor, residual:
               {"w_k": w_k, "w_q": w_q, "w_v": w_v, "w_o": w_o}.items()}  # fmt: skip
     if not all(len(s) == 3 for s in shapes.values()):
         raise ShapeError(f"attention weights are (heads, rows, columns), got {shapes}")
-    if w_k.shape != w_q.shape or w_v.shape[2] != w_k.shape[2]:
+    if w_k.shape[1:] != w_q.shape[1:] or w_v.shape[2] != w_k.shape[2]:
         raise ShapeError(f"w_k and w_q must agree, and w_v in its features, got {shapes}")
-    if len({s[0] for s in shapes.values()}) != 1:
+    if len({s[0] for s in shapes.values()} - {1}) > 1:
         raise ShapeError(f"all weights need the same number of heads, got {shapes}")
     if residual and (w_v.shape[1] != w_v.shape[2] or w_o.shape[1] != w_o.shape[2]):
         raise ShapeError(f"a residual layer must keep tokens and features, got {shapes}")
@@ -192,46 +206,141 @@ class Lift(nn.Module):
 
 
 class LiftedAttention(SoftmaxAttention):
-    r"""Attention whose heads each read the input through a map of their own.
+    r"""Attention whose heads each read the input through an affine map of their own.
 
-    .. math:: \sum_h \mathrm{Attn}_h \Big(\sum_l A_{hl} Z R_{hl} + C_h\Big)
+    .. math:: \sum_h \mathrm{Attn}_h \Big(A_0 Z R_0 + A_{g(h)} Z\, e_{r(h)} s^\top + C\Big)
 
-    This is the sum over heads of Attn_h . Lin_h in thm:attn_sim_attn. The input is added to
-    nothing: there is no residual.
+    This is the sum over heads of Attn_h . Lin_h in thm:attn_sim_attn: head h picks token r(h), maps
+    it by its group's A and spreads it over the new tokens with the ramp s. The rank-one map is kept
+    as its factors; everything else is literal.
 
     Parameters
     ----------
-    feature_maps, token_maps, constants
-        A, R and C of :class:`Lift` with a leading axis of heads.
-    w_k, w_q, w_v, w_o, labels
-        As for :class:`SoftmaxAttention`, on the lifted tokens.
+    shared_map, shared_tokens
+        A_0, shape (new_features, features), and R_0, shape (tokens, new_tokens).
+    group_maps, group_sizes
+        A_g, shape (groups, new_features, features), and how many heads each group has, in order.
+    picks
+        One-hot rows e_r, shape (heads, tokens).
+    ramp, constant
+        s, shape (new_tokens,), and C transposed, shape (new_tokens, new_features).
+    weights, labels
+        As for :class:`SoftmaxAttention`, on the new tokens.
     """
 
-    feature_maps: Tensor
-    token_maps: Tensor
-    constants: Tensor
+    shared_map: Tensor
+    shared_tokens: Tensor
+    group_maps: Tensor
+    picks: Tensor
+    ramp: Tensor
+    constant: Tensor
 
     def __init__(
         self,
-        feature_maps: Float[Tensor, "h l q p"],
-        token_maps: Float[Tensor, "h l n m"],
-        constants: Float[Tensor, "h m q"],
+        shared_map: Float[Tensor, "q p"],
+        shared_tokens: Float[Tensor, "n m"],
+        group_maps: Float[Tensor, "g q p"],
+        group_sizes: Sequence[int],
+        picks: Float[Tensor, "h n"],
+        ramp: Float[Tensor, "m"],
+        constant: Float[Tensor, "m q"],
         *weights: Tensor,
         labels: Sequence[str] | None = None,
     ) -> None:
         super().__init__(*weights, labels=labels)
-        self.register_buffer("feature_maps", feature_maps)
-        self.register_buffer("token_maps", token_maps)
-        self.register_buffer("constants", constants)
+        self.group_sizes = tuple(group_sizes)
+        self.register_buffer("shared_map", shared_map)
+        self.register_buffer("shared_tokens", shared_tokens)
+        self.register_buffer("group_maps", group_maps)
+        self.register_buffer("picks", picks)
+        self.register_buffer("ramp", ramp)
+        self.register_buffer("constant", constant)
 
     def _tokens(self, x: Tensor) -> Tensor:
-        mapped = x[..., None, None, :, :] @ self.feature_maps.mT
-        return (self.token_maps.mT @ mapped).sum(-3) + self.constants
+        shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant
+        picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
+        mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        spread = torch.cat(mapped, -2)[..., None, :] * self.ramp[:, None]
+        return shared[..., None, :, :] + spread
 
     def _check_input(self, x: Tensor) -> None:
-        expected = (self.token_maps.shape[2], self.feature_maps.shape[3])
+        expected = (self.shared_tokens.shape[0], self.shared_map.shape[1])
         if x.shape[-2:] != expected:
             raise ShapeError(
                 f"this layer takes (*batch, {expected[0]} tokens, {expected[1]} features), "
                 f"got {tuple(x.shape)}"
             )
+
+
+class HopfieldLayer(nn.Module):
+    r"""A modern Hopfield layer with frozen weights (def:hopfield).
+
+    .. math:: \mathrm{Hop}(R; Y) = W_V W_K Y\, \mathrm{Softmax}(\beta (W_K Y)^\top W_Q R)
+
+    Values are made from keys: V = W_V K. Whatever a value needs must therefore be a row of W_K Y,
+    against which W_Q R has zeros.
+
+    Parameters
+    ----------
+    w_k, w_q, w_v
+        Shapes (dim, pattern_features), (dim, state_features) and (out_features, dim).
+    beta
+        The inverse temperature.
+    patterns
+        Y, shape (stored, pattern_features), where it is part of the module: the input is then the
+        states alone. Otherwise the input's first ``stored`` tokens are the patterns.
+    stored
+        How many tokens of the input are patterns.
+    """
+
+    w_k: Tensor
+    w_q: Tensor
+    w_v: Tensor
+    beta: Tensor
+    patterns: Tensor | None
+
+    def __init__(
+        self,
+        w_k: Float[Tensor, "k p"],
+        w_q: Float[Tensor, "k r"],
+        w_v: Float[Tensor, "o k"],
+        beta: float,
+        *,
+        patterns: Float[Tensor, "n p"] | None = None,
+        stored: int | None = None,
+    ) -> None:
+        super().__init__()
+        if w_k.shape[0] != w_q.shape[0] or w_v.shape[1] != w_k.shape[0]:
+            raise ShapeError(
+                f"w_k {tuple(w_k.shape)}, w_q {tuple(w_q.shape)} and w_v {tuple(w_v.shape)} do not "
+                "make one layer"
+            )
+        if (patterns is None) == (stored is None):
+            raise ShapeError(
+                "give either the patterns or how many tokens of the input are patterns"
+            )
+        self.register_buffer("w_k", w_k)
+        self.register_buffer("w_q", w_q)
+        self.register_buffer("w_v", w_v)
+        self.register_buffer("beta", torch.tensor(beta, dtype=w_k.dtype))
+        self.register_buffer("patterns", patterns)
+        self.stored = stored
+        self.labels = ("retrieval",)
+
+    def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
+        """Retrieve."""
+        return self.attend(x).output
+
+    def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
+        """Retrieve, and say how."""
+        patterns, states = self._split(x)
+        keys = patterns @ self.w_k.mT
+        scores = self.beta * (states @ self.w_q.mT @ keys.mT)
+        weights = torch.softmax(scores, -1)
+        output = weights @ (keys @ self.w_v.mT)
+        return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.patterns is not None:
+            return self.patterns, x
+        return x[..., : self.stored, :], x[..., self.stored :, :]

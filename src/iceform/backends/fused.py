@@ -35,7 +35,10 @@ def interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
 
 
 def residual_map(
-    x: Float[Tensor, "... n d"], y: Float[Tensor, "... n"], w: Float[Tensor, "... d"], it: Interpolant
+    x: Float[Tensor, "... n d"],
+    y: Float[Tensor, "... n"],
+    w: Float[Tensor, "... d"],
+    it: Interpolant,
 ) -> Float[Tensor, "... n d"]:
     """A(w.x_i - y_i) x_i for every sample."""
     return interpolate(_residual(x, y, w), it)[..., None] * x

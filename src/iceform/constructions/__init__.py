@@ -4,6 +4,7 @@ from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.descent import GradientDescent, GradientStep
 from iceform.constructions.domain import Domain
+from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, HopfieldStep
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.losses import LOSSES, Loss, loss_named
@@ -18,6 +19,9 @@ __all__ = [
     "Emulator",
     "GradientDescent",
     "GradientStep",
+    "HopfieldMap",
+    "HopfieldResidual",
+    "HopfieldStep",
     "LeastSquares",
     "LinearLayer",
     "Loss",

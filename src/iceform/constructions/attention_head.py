@@ -27,6 +27,8 @@ from iceform.validation import check_size, unit_roundoff
 
 __all__ = ["AttentionHead"]
 
+_ALL = slice(None)
+
 
 class AttentionHead(RowEmulator):
     r"""A softmax-attention head whose weights are in the prompt.
@@ -51,6 +53,8 @@ class AttentionHead(RowEmulator):
         "rows" (weights as rows of the prompt) or "embedding" (weights along the embedding).
     regime
         "spectral" (default) or "hard", the paper's.
+    nonzeros
+        For sparse X, as for :class:`LinearLayer`.
     grid_tokens
         A fixed number of grid tokens instead of as many as eps needs.
     dtype, backend
@@ -73,11 +77,13 @@ class AttentionHead(RowEmulator):
         grid_tokens: int | None = None,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
+        nonzeros: int | None = None,
         interpolant: Interpolant | None = None,
     ) -> None:
         check_size("head_dim", head_dim)
         check_size("value_dim", value_dim)
         super().__init__(
+            nonzeros=nonzeros,
             dim=dim,
             samples=tokens,
             rows=(head_dim, head_dim, value_dim),
@@ -155,8 +161,8 @@ class AttentionHead(RowEmulator):
             _verifier=self._verify,
         )
 
-    def certify(self, *inputs: Tensor) -> Certificate:
-        r"""A sharper certificate for given inputs.
+    def certify(self, *inputs: Tensor, queries: slice = _ALL) -> Certificate:
+        r"""A sharper certificate for given inputs, of the outputs of the given query tokens.
 
         With logits off by at most :math:`\delta_{ij}`, an output moves by at most
         :math:`\sum_i p_i (e^{\delta_i} - 1) |V_i - out| / \sum_i p_i e^{-\delta_i}`: tokens that
@@ -164,7 +170,7 @@ class AttentionHead(RowEmulator):
         """
         self.check(*inputs)
         x, w_k, w_q, w_v = (t.detach().double() for t in inputs)
-        k, q, v = x @ w_k.mT, x @ w_q.mT, x @ w_v.mT
+        k, q, v = x @ w_k.mT, x[..., queries, :] @ w_q.mT, x @ w_v.mT
         looked = self._looked(self.interpolant)
         each = math.fsum(looked.values())
         dot, sums = self._second_layer()

@@ -147,40 +147,36 @@ class RowLayer:
         """[I_n; 0]: keep the samples' tokens."""
         return torch.eye(self.tokens, self.samples, dtype=torch.float64)
 
-    def _heads(self, *matrices: Tensor) -> list[Tensor]:
-        return [m.expand(self.outputs, *m.shape).contiguous() for m in matrices]
-
     def _rows(self) -> LiftedAttention:
-        d, n, grid = self.dim, self.samples, self.table.tokens
-        at = Features.of(query=d, key=d, bias=1, value=1, padding=1, one=1)
+        d, n, grid, heads = self.dim, self.samples, self.table.tokens, self.outputs
+        at, packed = Features.of(query=d, key=d, bias=1, value=1, padding=1, one=1), self.features
         eye = torch.eye(d, dtype=torch.float64)
-        heads, packed = self.outputs, self.features
-        maps = torch.zeros(heads, 2, at.total, packed.total, dtype=torch.float64)
-        maps[:, 0, at["query"], packed["x"]] = eye
-        token_maps = torch.zeros(heads, 2, self.prompt_tokens, self.tokens, dtype=torch.float64)
-        token_maps[:, 0, :n, :n] = torch.eye(n, dtype=torch.float64)
-        slopes = self.table.keys.slopes / (2 * self._beta)
-        head = 0
-        for name, count in zip(self.names, self.rows, strict=True):
-            for row in range(count):
-                maps[head, 1, at["key"], packed[name]] = eye
-                token_maps[head, 1, row, :grid] = slopes
-                head += 1
+        shared = torch.zeros(at.total, packed.total, dtype=torch.float64)
+        shared[at["query"], packed["x"]] = eye
+        groups = torch.zeros(len(self.rows), at.total, packed.total, dtype=torch.float64)
+        for g, name in enumerate(self.names):
+            groups[g, at["key"], packed[name]] = eye
+        own = [torch.eye(r, self.prompt_tokens, dtype=torch.float64) for r in self.rows]
+        ramp = torch.zeros(self.tokens, dtype=torch.float64)
+        ramp[:grid] = self.table.keys.slopes / (2 * self._beta)
         constant = torch.zeros(self.tokens, at.total, dtype=torch.float64)
         constant[:grid, at["bias"]] = -self.table.keys.biases[:, None] / self._beta
         constant[:grid, at["value"]] = self.table.values[:, None]
         constant[grid:, at["padding"]] = 1.0
         constant[:, at["one"]] = 1.0
-        w_k = torch.zeros(d + 1, at.total, dtype=torch.float64)
-        w_k[:d, at["key"]] = 2 * self._beta * eye
-        w_k[d, at["bias"]], w_k[d, at["padding"]] = -self._beta, -self.margin
+        w_k = torch.zeros(1, d + 1, at.total, dtype=torch.float64)
+        w_k[0, :d, at["key"]] = 2 * self._beta * eye
+        w_k[0, d, at["bias"]], w_k[0, d, at["padding"]] = -self._beta, -self.margin
         w_q = torch.zeros_like(w_k)
-        w_q[:d, at["query"]], w_q[d, at["one"]] = eye, 1.0
+        w_q[0, :d, at["query"]], w_q[0, d, at["one"]] = eye, 1.0
         w_v = torch.zeros(heads, heads, at.total, dtype=torch.float64)
         w_v[range(heads), range(heads), at["value"]] = 1.0
-        w_k, w_q, w_o = self._heads(w_k, w_q, self._readout())
-        constants = constant.expand(heads, *constant.shape).contiguous()
-        return LiftedAttention(maps, token_maps, constants, w_k, w_q, w_v, w_o, labels=self.labels)
+        samples = torch.eye(self.prompt_tokens, self.tokens, dtype=torch.float64)
+        samples[n:] = 0.0
+        return LiftedAttention(
+            shared, samples, groups, self.rows, torch.cat(own), ramp, constant,
+            w_k, w_q, w_v, self._readout()[None], labels=self.labels,
+        )  # fmt: skip
 
     def _embedding(self) -> SoftmaxAttention:
         d, grid, heads, at = self.dim, self.table.tokens, self.outputs, self.features
@@ -201,19 +197,17 @@ class RowLayer:
             w_q[head, :d, at["x"]] = eye
             w_q[head, d, position] = 1.0
             w_v[head, head, position] = values
-        (w_o,) = self._heads(self._readout())
-        return SoftmaxAttention(w_k, w_q, w_v, w_o, labels=self.labels)
+        return SoftmaxAttention(w_k, w_q, w_v, self._readout()[None], labels=self.labels)
 
     def parameters(self) -> int:
         """Numbers in the literal layer."""
+        readout, total = self.tokens * self.samples, self.features.total
         if self.encoding == "embedding":
-            total = self.features.total
-            per_head = 2 * (self.dim + 1) * total + self.outputs * total
-            return self.outputs * (per_head + self.tokens * self.samples)
+            return self.outputs * (2 * (self.dim + 1) + self.outputs) * total + readout
         lifted = 2 * self.dim + 4
-        per_head = 2 * lifted * self.features.total + 2 * self.prompt_tokens * self.tokens
-        per_head += self.tokens * lifted + 2 * (self.dim + 1) * lifted + self.outputs * lifted
-        return self.outputs * (per_head + self.tokens * self.samples)
+        maps = (1 + len(self.rows)) * lifted * total + self.prompt_tokens * self.tokens
+        maps += self.outputs * self.prompt_tokens + self.tokens * (1 + lifted)
+        return maps + 2 * (self.dim + 1) * lifted + self.outputs**2 * lifted + readout
 
 
 class RowEmulator(Emulator):
@@ -239,6 +233,7 @@ class RowEmulator(Emulator):
         backend: str,
         tokens: int | None,
         interpolant: Interpolant | None,
+        nonzeros: int | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)
@@ -251,6 +246,7 @@ class RowEmulator(Emulator):
         worst = self.dim * self.bound * self.weight_bound
         self.given_reach = None if reach is None else check_positive("reach", reach)
         self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
+        self.nonzeros = None if nonzeros is None else check_size("nonzeros", nonzeros)
         self._shape = (rows, names)
         self.interpolant = interpolant or self._choose(tokens)
         error = self.certificate.error
@@ -266,10 +262,17 @@ class RowEmulator(Emulator):
     @property
     def _terms(self) -> float:
         """Bound of sum_j |theta_j x_j|, what a product's rounding follows."""
+        if self.nonzeros is not None:
+            return self.reach  # checked on every input where tokens are sparse
         return self.dim * self.bound * self.weight_bound
 
+    @property
+    def _summands(self) -> int:
+        """Products that can be nonzero; zeros add no rounding."""
+        return self.dim if self.nonzeros is None else self.nonzeros
+
     def _choose(self, tokens: int | None) -> Interpolant:
-        slack = 4 * (self.dim + 4) * unit_roundoff(self.dtype) * (self._terms + self.reach)
+        slack = 4 * (self._summands + 4) * unit_roundoff(self.dtype) * (self._terms + self.reach)
         return choose(
             _LINE,
             (-self.reach - slack, self.reach + slack),
@@ -303,7 +306,7 @@ class RowEmulator(Emulator):
     def _looked(self, it: Interpolant) -> dict[str, float]:
         """Interpolation, leak and rounding of one look-up of theta_r . x_i."""
         terms = self._terms + abs(it.grid.center)
-        model = BACKENDS[self.backend].model(self.dtype, it, terms, self.dim)
+        model = BACKENDS[self.backend].model(self.dtype, it, terms, self._summands)
         padded = self.samples > it.tokens and self.backend == "dense"
         leak = unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS if padded else 0.0
         off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
@@ -367,7 +370,16 @@ class RowEmulator(Emulator):
     def _check_reach(self, name: str, x: Tensor, weight: Tensor) -> None:
         if self.given_reach is None or self.reach < self.given_reach:
             return
-        largest = float((x.detach() @ weight.detach().mT).abs().max())
+        x, weight = x.detach(), weight.detach()
+        if self.nonzeros is not None:
+            seen = int((x != 0).sum(-1).max())
+            if seen > self.nonzeros:
+                raise BoundError(
+                    f"a token has {seen} nonzero features, the certificate allows "
+                    f"{self.nonzeros}; raise nonzeros="
+                )
+            x, weight = x.abs(), weight.abs()
+        largest = float((x @ weight.mT).abs().max())
         if not largest <= self.reach:
             raise BoundError(
                 f"max |{name} x| is {largest:.6g}, beyond the grid's range {self.reach:.6g}; "
@@ -394,6 +406,7 @@ class RowEmulator(Emulator):
             "bound": self.bound,
             "weight_bound": self.weight_bound,
             "reach": self.given_reach,
+            "nonzeros": self.nonzeros,
             "eps": self.eps,
             "regime": self.regime,
             "encoding": self.encoding,
@@ -446,6 +459,9 @@ class LinearLayer(RowEmulator):
         Entrywise bounds of x and theta (theta: as x by default).
     reach
         A narrower bound of |theta x|, checked on every input.
+    nonzeros
+        For sparse x: at most this many nonzero entries in a token. Then ``reach`` bounds
+        sum_j |theta_j x_j|, and rounding is certified for that many products.
     eps, regime, encoding, dtype, backend
         As for :class:`AttentionHead`.
     """
@@ -465,9 +481,11 @@ class LinearLayer(RowEmulator):
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
         tokens: int | None = None,
+        nonzeros: int | None = None,
         interpolant: Interpolant | None = None,
     ) -> None:
         super().__init__(
+            nonzeros=nonzeros,
             dim=in_features,
             samples=samples,
             rows=(check_size("out_features", out_features),),

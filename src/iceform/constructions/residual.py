@@ -28,7 +28,7 @@ from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
 from iceform.constructions.losses import Loss
 from iceform.constructions.selection import choose
-from iceform.errors import PrecisionError
+from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant, RoundingModel, ScalarFunction, bounds
 from iceform.validation import check_choice, check_tensors, unit_roundoff
 
@@ -89,6 +89,8 @@ class ResidualEmulator(Emulator):
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
             "w_bound": w_bound, "z_range": z_range,
         }  # fmt: skip
+        if interpolant is not None:
+            self._check_covers(interpolant)
         self.interpolant = interpolant or self._choose(loss.derivative, kinks, tokens)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
@@ -115,6 +117,14 @@ class ResidualEmulator(Emulator):
             gain=self.rates.gain * self.domain.x,
             total=lambda it: self._certify(it).error,
         )
+
+    def _check_covers(self, it: Interpolant) -> None:
+        low, high = self._span()
+        if not (it.low <= low and high <= it.high):
+            raise BoundError(
+                f"the look-up table covers [{it.low:.6g}, {it.high:.6g}], residuals reach "
+                f"[{low:.6g}, {high:.6g}]; start from a loss on the residual, or pass z_range="
+            )
 
     def _span(self) -> tuple[float, float]:
         """The range of z, widened by what rounding can add to a computed z."""

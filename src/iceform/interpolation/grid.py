@@ -17,6 +17,7 @@ from iceform.errors import BoundError, ProgramError
 __all__ = ["GradedGrid", "Grid", "Keys"]
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
+_NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
 _NEWTON = 6  # steps from a table cell, each squaring the error of a smooth function
 
 
@@ -33,6 +34,11 @@ def _settle(grid: Grid | GradedGrid) -> None:
     low, high = grid.low, grid.high
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise BoundError(f"a grid needs finite low < high, got [{low!r}, {high!r}]")
+    if not _NARROWEST < high - low < 1 / _NARROWEST:
+        raise BoundError(
+            f"a range of width {high - low:.3g} overflows the keys, which hold its inverse square; "
+            f"scale the data into [{_NARROWEST:.0e}, {1 / _NARROWEST:.0e}]"
+        )
     for name, value, least in (("cells", grid.cells, 1), ("guards", grid.guards, 0)):
         if value != int(value) or value < least:
             raise BoundError(f"{name} must be a whole number of at least {least}, got {value!r}")

@@ -26,7 +26,16 @@ from iceform.interpolation.grid import GradedGrid, Grid
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.posterior import posterior_error
 
-__all__ = ["best", "fitted", "graded", "hard", "hard_for", "on_grid", "spectral"]
+__all__ = [
+    "MOST_HARD_CELLS",
+    "best",
+    "fitted",
+    "graded",
+    "hard",
+    "hard_for",
+    "on_grid",
+    "spectral",
+]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
@@ -39,7 +48,7 @@ _REACHES = 3  # omega_f(m h) is tried for m = 1 .. 3
 _PARTS = 16  # parts of a cell at whose multiples omega_f is known
 _POINTS = 4  # mesh points in a part
 _HARD_SHARPNESS = 12.0  # T_1 ~ 6e-6: the temperature adds nothing to omega_f(h) worth naming
-_MOST_HARD_CELLS = 1 << 20  # a million tokens per sample is no longer a look-up table
+MOST_HARD_CELLS = 1 << 18  # more tokens per sample than this is no longer a look-up table
 
 
 def hard(f: ScalarFunction, grid: Grid, sharpness: float | None = None) -> Interpolant:
@@ -60,16 +69,20 @@ def hard(f: ScalarFunction, grid: Grid, sharpness: float | None = None) -> Inter
 
 def hard_for(f: ScalarFunction, low: float, high: float, eps: float | None) -> Interpolant:
     """The hard regime with as many cells as ``eps`` takes (None: a hundred)."""
-    cells = 100 if eps is None else 8
-    while cells <= _MOST_HARD_CELLS:
+    cells = 100 if eps is None else 64
+    while True:
         it = hard(f, Grid(low, high, cells))
         if eps is None or it.error <= eps:
             return it
         # The error falls as 1/cells; one per cent more covers the integer steps.
-        cells = max(cells + 1, math.ceil(cells * min(it.error / eps, 64.0) * 1.01))
+        needed = max(cells + 1, math.ceil(cells * it.error / eps * 1.01))
+        if needed > MOST_HARD_CELLS:
+            break
+        cells = needed
     raise PrecisionError(
-        f"the hard regime needs about {cells:.2g} grid tokens for f ({f.name}) at eps = {eps:.3g}, "
-        f"more than {_MOST_HARD_CELLS}; use regime='spectral', whose error falls exponentially",
+        f"the hard regime needs about {needed:.2g} grid tokens for f ({f.name}) at eps = "
+        f"{eps:.3g}, more than {MOST_HARD_CELLS}; use regime='spectral', whose error falls "
+        "exponentially",
         best=it.error,
     )
 

@@ -1,0 +1,289 @@
+r"""The appendix: modern Hopfield layers compute functions and gradient steps.
+
+In def:hopfield values are made from keys, V = W_V W_K Y, so the paper's K and V would need f in the
+span of L and L^2. The patterns here are y_k = [L_k; L_k^2; f(L_k)], with the function's values as
+key rows that no state ever meets.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.attention import Features, FrozenNetwork, HopfieldLayer, Lift
+from iceform.backends import BACKENDS, fused
+from iceform.certificates import Certificate, Step, Verification
+from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.descent import GradientStep
+from iceform.constructions.residual import ResidualEmulator, ResidualMap
+from iceform.constructions.selection import choose
+from iceform.errors import PrecisionError, ProgramError, ShapeError
+from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.validation import (
+    check_bound,
+    check_choice,
+    check_positive,
+    check_size,
+    check_tensors,
+    unit_roundoff,
+)
+
+__all__ = ["HopfieldMap", "HopfieldResidual", "HopfieldStep"]
+
+
+class HopfieldMap(Emulator):
+    r"""f(a.z_i + b) by one Hopfield layer (thm:hopfield_approx, corrected).
+
+    ``em(Z)`` with Z of shape (*batch, samples, dim) has shape (*batch, samples). The patterns and
+    the line a.z + b are part of the module.
+
+    Parameters
+    ----------
+    f
+        Continuous and elementwise.
+    a, b
+        The line: a has ``dim`` entries.
+    samples, bound
+        States per call and the entrywise bound of Z.
+    eps, regime, dtype, backend, kinks, tokens
+        As for :class:`ResidualMap`.
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor] | ScalarFunction,
+        a: Sequence[float] | Tensor,
+        b: float = 0.0,
+        *,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        kinks: Sequence[float] | None = None,
+        tokens: int | None = None,
+        interpolant: Interpolant | None = None,
+    ) -> None:
+        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        line = torch.as_tensor(a, dtype=torch.float64).detach()
+        if line.ndim != 1 or line.numel() == 0:
+            raise ShapeError(f"a must be a vector, got shape {tuple(line.shape)}")
+        check_bound("a", line, math.inf, "use finite coefficients")
+        self.register_buffer("a", line.to(dtype))
+        self.b, self.dim = float(b), line.numel()
+        self.samples = check_size("samples", samples)
+        self.bound = check_positive("bound", bound)
+        self.regime = check_choice("regime", regime, ("spectral", "hard"))
+        self._terms = float(line.abs().sum()) * self.bound + abs(self.b)
+        slack = 8 * (self.dim + 4) * unit_roundoff(dtype) * self._terms
+        span = (-self._terms - slack, self._terms + slack)
+        function = ScalarFunction.of(f, *span, kinks)
+        self.interpolant = interpolant or choose(
+            function,
+            span,
+            eps=self.eps,
+            regime=regime,
+            tokens=tokens,
+            dtype=dtype,
+            gain=1.0,
+            total=lambda it: self._certify(it).error,
+        )
+        self.function = function
+        error = self.certificate.error
+        if self.eps is not None and not error <= self.eps:
+            raise PrecisionError(
+                f"{error:.3g} is certified, not eps = {self.eps:.3g}; use eps=None", best=error
+            )
+
+    a: Tensor
+
+    def _certify(self, it: Interpolant) -> Certificate:
+        model = BACKENDS[self.backend].model(self.dtype, it, self._terms, self.dim)
+        terms = {"interpolation": it.error, "leak": 0.0, "rounding": it.rounding(model)}
+        steps = (
+            Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"),
+            Step("sup|A-f|", "look-up against f on the line's range", it.error, "as for a head"),
+            Step("rounding", "look-up in floating point", terms["rounding"], "logits, exp, sums"),
+        )
+        return Certificate.total(
+            terms,
+            domain={"samples x dim": f"{self.samples} x {self.dim}", "max |z|": self.bound},
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=steps,
+            assumptions=it.assumptions,
+            _verifier=self._verify,
+        )
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        """The proven error."""
+        return self._certify(self.interpolant)
+
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        from iceform.verification import verify
+
+        return verify(self, inputs, certified, bits)
+
+    def check(self, *inputs: Tensor) -> None:
+        """Shape, dtype, device, bound."""
+        if len(inputs) != 1:
+            raise TypeError(f"call with (Z,), got {len(inputs)} arguments")
+        (z,) = inputs
+        device = z.device if isinstance(z, Tensor) else torch.device("cpu")
+        check_tensors({"z": (z, (self.samples, self.dim))}, self.dtype, device)
+        check_bound("z", z, self.bound, "scale the states or raise bound=")
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """f(a.z + b), exactly (float64)."""
+        (z,) = inputs
+        return self.function(z.double() @ self.a.double().to(z.device) + self.b)
+
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """The states with a constant one."""
+        (z,) = inputs
+        tokens = torch.cat([z, torch.ones_like(z[..., :1])], -1)
+        roles = tuple(f"state {i}" for i in range(self.samples))
+        return Prompt(tokens, Features.of(z=self.dim, one=1), roles)
+
+    def _build_network(self) -> FrozenNetwork:
+        """W_K = [[2a, 0, 0], [2(b - m), -1, 0], [0, 0, 1]] on y_k = [l_k; l_k^2; v_k]."""
+        it, d = self.interpolant, self.dim
+        beta = it.sharpness / it.grid.spacing**2
+        slopes, biases = it.keys.slopes / (2 * beta), -it.keys.biases / beta
+        patterns = torch.stack([slopes, biases, it.values], -1)
+        w_k = torch.zeros(d + 2, 3, dtype=torch.float64)
+        w_k[:d, 0] = 2 * self.a.double()
+        w_k[d, 0], w_k[d, 1] = 2 * (self.b - it.grid.center), -1.0
+        w_k[d + 1, 2] = 1.0
+        w_q = torch.eye(d + 2, d + 1, dtype=torch.float64)
+        w_v = torch.zeros(1, d + 2, dtype=torch.float64)
+        w_v[0, d + 1] = 1.0
+        return FrozenNetwork(
+            [HopfieldLayer(w_k, w_q, w_v, beta, patterns=patterns)], Features.of(z=d, one=1)
+        )
+
+    def _dense(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = self.network.to(inputs[0].device)(self.prompt(*inputs).tokens)
+        return out[..., 0]
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        (z,) = inputs
+        return fused.interpolate(z @ self.a + self.b, self.interpolant)
+
+    @property
+    def plan(self) -> Plan:
+        """One layer, one head, as many patterns as grid tokens."""
+        d, n, g = self.dim, self.samples, self.interpolant.tokens
+        weights = (d + 2) * 3 + (d + 2) * (d + 1) + (d + 2) + 1 + 3 * g
+        size = torch.finfo(self.dtype).bits // 8
+        return Plan(
+            grid_tokens=g,
+            tokens=n,
+            features=d + 1,
+            head_dim=d + 2,
+            heads=1,
+            layers=1,
+            parameters=weights,
+            weight_bytes=8 * weights,
+            dense_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
+            fused_bytes=size * 2 * min(n * g, 1 << 22),
+            dense_flops=2 * n * g * (d + 3),
+            fused_flops=2 * n * d + 8 * n * g,
+        )
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "a": self.a.double().tolist(),
+            "b": self.b,
+            "samples": self.samples,
+            "bound": self.bound,
+            "eps": self.eps,
+            "regime": self.regime,
+            "backend": self.backend,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
+        return cls(_lost if f is None else f, interpolant=it, kinks=(), **options)
+
+
+def _lost(z: Tensor) -> Tensor:
+    raise ProgramError(
+        "this emulator was loaded without its function, which files do not hold; "
+        "pass it as load(path, f=...)"
+    )
+
+
+def _memory(emulator: ResidualEmulator, w_v: Tensor) -> HopfieldLayer:
+    """The residual construction's keys and queries as a Hopfield layer.
+
+    Value rows become key rows that states do not meet. The layer multiplies everything by beta, so
+    the margin must be M / beta; the paper's is beta times too large in effect and too small in
+    value.
+    """
+    w_k, w_q = emulator._keys_and_queries()
+    beta = emulator.beta
+    rows = len(w_v)
+    keys = torch.cat([w_k / beta, w_v])
+    queries = torch.cat([w_q, torch.zeros(rows, w_q.shape[1], dtype=torch.float64)])
+    values = torch.zeros(rows, len(keys), dtype=torch.float64)
+    values[:, -rows:] = torch.eye(rows, dtype=torch.float64)
+    stored = emulator.domain.samples * emulator.interpolant.tokens
+    return HopfieldLayer(keys, queries, values, beta, stored=stored)
+
+
+class HopfieldResidual(ResidualMap):
+    """f(w.x_i - y_i) x_i by one Hopfield layer (thrm:hopfield_sim_f, corrected).
+
+    As :class:`ResidualMap`; the grid tokens are the stored patterns and the queries the states.
+    """
+
+    def _build_network(self) -> FrozenNetwork:
+        w_v, _ = self._values_and_readout()
+        return FrozenNetwork([_memory(self, w_v)], self.features)
+
+    @property
+    def plan(self) -> Plan:
+        """As for attention, without a sequence-side readout."""
+        return _hopfield_plan(super().plan, self.domain.dim, extra=0)
+
+
+class HopfieldStep(GradientStep):
+    """One gradient step by a Hopfield layer and a mean over its states.
+
+    As :class:`GradientStep`. The patterns carry w, which the paper leaves out of Y: without it
+    the layer can return a gradient but no step.
+    """
+
+    def _build_network(self) -> FrozenNetwork:
+        w_v, _ = self._values_and_readout()
+        n, d = self.domain.samples, self.domain.dim
+        mean = Lift(
+            torch.eye(d, dtype=torch.float64)[None],
+            torch.full((1, n, 1), 1 / n, dtype=torch.float64),
+            torch.zeros(1, d, dtype=torch.float64),
+        )
+        return FrozenNetwork([_memory(self, w_v), mean], self.features)
+
+    @property
+    def plan(self) -> Plan:
+        """As for attention, with the mean as a map of its own."""
+        n, d = self.domain.samples, self.domain.dim
+        return _hopfield_plan(super().plan, d, extra=d * d + n + d)
+
+
+def _hopfield_plan(plan: Plan, dim: int, extra: int) -> Plan:
+    from dataclasses import replace
+
+    rows = plan.head_dim + dim
+    weights = 2 * rows * plan.features + dim * rows + 1 + extra
+    return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)

@@ -1,0 +1,261 @@
+"""Machine: one frozen two-layer module that runs every program by prompt alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
+from iceform.certificates import Certificate
+from iceform.constructions import LOSSES, AttentionHead, Plan
+from iceform.constructions.base import Emulator
+from iceform.errors import ProgramError
+from iceform.programs import (
+    GradientDescent,
+    HopfieldRetrieval,
+    LeastSquares,
+    NadarayaWatson,
+    NearestNeighbors,
+    PrincipalComponent,
+    Program,
+    Result,
+    Ridge,
+    Sizes,
+    Target,
+)
+from iceform.validation import check_size, check_tensors, unit_roundoff
+
+__all__ = ["Machine", "library"]
+
+_LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
+_PADDING = 2  # features the machine adds to every token: "is padding" and "one"
+
+
+def library(tokens: int = 33) -> list[Program]:
+    """The programs that a machine is sized for unless told otherwise."""
+    descents = [
+        GradientDescent(
+            name,
+            l2=0.1,
+            w_bound=0.5 if name == "poisson" else 2.0,
+            tokens=None if name == "squared" else tokens,
+        )
+        for name in LOSSES
+    ]
+    return [
+        *descents,
+        LeastSquares(),
+        Ridge(),
+        NadarayaWatson(),
+        NearestNeighbors(),
+        NearestNeighbors(k=3),
+        PrincipalComponent(),
+        HopfieldRetrieval(),
+    ]
+
+
+class Machine:
+    """One frozen module, many programs (cor:attn_sim_stats_methods).
+
+    The machine is an :class:`AttentionHead` in row form, sized once for a class of programs. A
+    program turns data into tokens and itself into a target head; the machine runs that head from
+    the prompt. Its weights depend on the sizes and bounds only.
+
+    Parameters
+    ----------
+    dim, samples
+        The largest data its programs will see.
+    programs
+        The class it is sized for; :func:`library` by default.
+    dtype, backend
+        As for an emulator.
+    """
+
+    def __init__(
+        self,
+        dim: int = 8,
+        samples: int = 16,
+        *,
+        programs: Sequence[Program] | None = None,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+    ) -> None:
+        check_size("dim", dim)
+        check_size("samples", samples)
+        chosen = list(library() if programs is None else programs)
+        if not chosen:
+            raise ProgramError("a machine needs at least one program to be sized for")
+        sizes = chosen[0].sizes(dim, samples)
+        for program in chosen[1:]:
+            sizes = sizes.cover(program.sizes(dim, samples))
+        self._build(dim, samples, sizes, dtype, backend)
+
+    @classmethod
+    def for_programs(
+        cls,
+        programs: Sequence[Program],
+        dim: int,
+        samples: int,
+        *,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+    ) -> Machine:
+        """A machine sized for just these programs."""
+        return cls(dim, samples, programs=programs, dtype=dtype, backend=backend)
+
+    def _build(
+        self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype, backend: str
+    ) -> None:
+        self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
+        # Padding tokens must lose against any logit a program can make.
+        target = math.log(sizes.tokens) - math.log(unit_roundoff(dtype)) + _LEAK_BITS * math.log(2)
+        self._root = math.sqrt(2 * sizes.logits + target)
+        self.head = AttentionHead(
+            sizes.features + _PADDING,
+            sizes.head_dim + 1,
+            sizes.value_dim,
+            sizes.tokens,
+            bound=max(sizes.bound, 1.0),
+            weight_bound=max(sizes.weight_bound, self._root),
+            reach=max(sizes.reach, self._root),
+            nonzeros=sizes.nonzeros + 1,
+            eps=None,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    # ----------------------------------------------------------------------------------- run
+
+    @property
+    def network(self) -> FrozenNetwork:
+        """The literal frozen weights."""
+        return self.head.network
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights."""
+        return self.head.digest
+
+    @property
+    def plan(self) -> Plan:
+        """Sizes of the literal network."""
+        return self.head.plan
+
+    def run(self, program: Program, x: Tensor, y: Tensor | None = None) -> Result:
+        """Run a program on data; the answer comes with its certificate.
+
+        Raises
+        ------
+        ProgramError
+            If the program does not fit, naming the dimension that is short.
+        """
+        self._check(program, x)
+        outcome = program.run(self.attend, x, y)
+        certificate = Certificate.total(
+            outcome.terms,
+            domain=outcome.domain,
+            dtype=self.dtype,
+            backend=self.head.backend,
+            derivation=self.head.certificate.derivation,
+            assumptions=outcome.assumptions,
+        )
+        predict = outcome.predict
+        return Result(
+            outcome.value,
+            certificate,
+            outcome.passes,
+            self.digest,
+            None if predict is None else lambda points: predict(self.attend, points),
+        )
+
+    def _check(self, program: Program, x: Tensor) -> None:
+        if not isinstance(program, Program):
+            raise ProgramError(f"not a program: {program!r}; see iceform.programs")
+        check_tensors({"x": (x, tuple(x.shape[-2:]))}, self.dtype, torch.device("cpu"))
+        if x.ndim != 2:
+            raise ProgramError(f"data must be (samples, dim), got shape {tuple(x.shape)}")
+        self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.name)
+
+    def attend(self, target: Target) -> tuple[Tensor, float]:
+        """One pass: the target head's outputs at its queries, and their certified error."""
+        padded = self.padded(target)
+        inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
+        value_dim = len(target.w_v)
+        certificate = self.head.certify(*inputs, queries=padded.queries)
+        out = self.head(*inputs)
+        return out[padded.queries, :value_dim], certificate.error
+
+    def padded(self, target: Target) -> Target:
+        """The same head on this machine's sizes, with padding tokens masked."""
+        sizes, count = self.sizes, len(target.tokens)
+        tokens = target.tokens.new_zeros(sizes.tokens, sizes.features + _PADDING)
+        tokens[:count, : target.tokens.shape[1]] = target.tokens
+        tokens[count:, -2], tokens[:, -1] = 1.0, 1.0
+
+        def wide(w: Tensor, rows: int) -> Tensor:
+            out = w.new_zeros(rows, sizes.features + _PADDING)
+            out[: len(w), : w.shape[1]] = w
+            return out
+
+        w_k, w_q = wide(target.w_k, sizes.head_dim + 1), wide(target.w_q, sizes.head_dim + 1)
+        w_k[-1, -2], w_q[-1, -1] = -self._root, self._root
+        start, stop, _ = target.queries.indices(count)
+        return Target(tokens, w_k, w_q, wide(target.w_v, sizes.value_dim), slice(start, stop))
+
+    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """The tokens of the program's first pass, as the frozen network reads them."""
+        self._check(program, x)
+        padded = self.padded(program.targets(x, y))
+        return self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v).tokens
+
+    def specialize(self, program: Program, x: Tensor, y: Tensor | None = None) -> FrozenNetwork:
+        """Bake the prompt into weights: the task-specific module of the same algorithm.
+
+        The target head of the program's first pass as a frozen layer of its own; it reads the same
+        tokens as the machine.
+        """
+        self._check(program, x)
+        padded = self.padded(program.targets(x, y))
+        eye = torch.eye(self.sizes.tokens, dtype=padded.tokens.dtype)
+        layer = SoftmaxAttention(
+            padded.w_k[None], padded.w_q[None], padded.w_v[None], eye[None], labels=[program.name]
+        )
+        return FrozenNetwork([layer], Features.of(tokens=padded.tokens.shape[1]))
+
+    # ---------------------------------------------------------------------------------- files
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``config.json`` and ``model.safetensors``; programs are not part of a machine."""
+        return self.head.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path, *, dim: int, samples: int) -> Machine:
+        """Read a machine back."""
+        head = Emulator.load(path)
+        if not isinstance(head, AttentionHead):
+            raise ProgramError(f"{path} holds a {type(head).__name__}, not a machine")
+        machine = cls.__new__(cls)
+        machine.dim, machine.samples, machine.dtype = dim, samples, head.dtype
+        machine.head = head
+        machine._root = head.reach
+        machine.sizes = replace(_sizes_of(head))
+        return machine
+
+
+def _sizes_of(head: AttentionHead) -> Sizes:
+    return Sizes(
+        tokens=head.samples,
+        features=head.dim - _PADDING,
+        head_dim=head.head_dim - 1,
+        value_dim=head.value_dim,
+        bound=head.bound,
+        weight_bound=head.weight_bound,
+        reach=head.reach,
+        logits=(head.reach**2) / 2,
+        nonzeros=(head.nonzeros or head.dim) - 1,
+    )

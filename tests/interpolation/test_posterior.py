@@ -1,0 +1,168 @@
+"""Certificates of fitted look-ups against errors on meshes they never saw."""
+
+import math
+
+import pytest
+import torch
+
+from iceform import GradedGrid, Grid, IceformError, Interpolant, ScalarFunction
+from iceform.interpolation import posterior
+from iceform.interpolation.fitting import fit_values
+from iceform.interpolation.local import local_weights
+from iceform.interpolation.posterior import posterior_error
+from tests.interpolation.measure import UNIT, assert_below, function_of, sup_error
+
+F64 = torch.float64
+FINER = 50
+
+TABLES = {
+    "tanh": (Grid(-10.0, 10.0, 40, 5), 0.3),
+    "tanh, off centre": (Grid(-1.0, 7.0, 20, 4), 0.25),
+    "sin": (Grid(-10.0, 10.0, 24, 4), 0.4),
+    "sigmoid": (Grid(-6.0, 6.0, 14, 2), 0.4),
+    "exp": (Grid(-3.0, 2.0, 8, 2), 0.6),
+    "steep tanh": (Grid(-2.0, 2.0, 40, 4), 0.3),
+    "gelu": (Grid(-4.0, 4.0, 24, 4), 0.3),
+    "relu": (GradedGrid(-10.0, 10.0, 32, 2, (0.0,), 0.4), 0.6),
+    "clamp": (GradedGrid(-3.0, 3.0, 40, 2, (-1.0, 1.0), 0.4, 0.6), 0.6),
+    "abs, off centre": (GradedGrid(-1.0, 5.0, 32, 2, (0.3,), 0.4), 0.9),
+}
+
+
+def look_up(name):
+    grid, c = TABLES[name]
+    f = function_of(name)
+    return Interpolant(grid, c, fit_values(f, grid, c).values, "fitted", math.inf, f), f
+
+
+@pytest.fixture
+def meshes(monkeypatch):
+    """The meshes, in intervals per cell, that a certificate was computed on."""
+    seen = []
+    sweep = posterior._sweep
+
+    def spy(it, f, per_cell):
+        seen.append(per_cell)
+        return sweep(it, f, per_cell)
+
+    monkeypatch.setattr(posterior, "_sweep", spy)
+    return seen
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_finer_mesh_finds_a_larger_error(name, meshes):
+    it, f = look_up(name)
+    certified = posterior_error(it, f, None).error
+    seen, where = sup_error(it, f, FINER * meshes[-1])
+    assert seen <= certified, (
+        f"{seen:.6e} at z = {where:.9g} on {FINER * meshes[-1]} points per cell exceeds the "
+        f"certified {certified:.6e} of {meshes[-1]} (tightness {seen / certified:.4f})"
+    )
+    assert seen >= 0.5 * certified, f"tightness {seen / certified:.4f}"
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("per_cell", [1, 2, 5])
+def test_coarse_meshes_are_certified_too(name, per_cell):
+    """The remainder does the work here: a handful of points per cell, error bars between them."""
+    it, f = look_up(name)
+    certified = posterior._sweep(it, f, per_cell).total
+    seen, where = sup_error(it, f, FINER * per_cell)
+    slack = 256 * UNIT * it.size
+    assert seen <= certified + slack, f"{seen:.6e} at z = {where:.9g} exceeds {certified:.6e}"
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_values_that_fit_nothing_are_certified_as_well(name):
+    """Random values: the certificate must be as large as the error they make."""
+    it, f = look_up(name)
+    noise = it.values + 0.3 * it.swing * (2 * torch.rand_like(it.values) - 1)
+    bad = it.with_values(noise, math.inf)
+    certified = posterior_error(bad, f, None).error
+    seen, where = sup_error(bad, f, 400)
+    assert seen <= certified, f"{seen:.6e} at z = {where:.9g} exceeds {certified:.6e}"
+    assert certified <= 2 * seen, f"tightness {seen / certified:.4f}"
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("per_cell", [1, 4])
+def test_fourth_derivative_bound_against_automatic_differentiation(name, per_cell):
+    it, _ = look_up(name)
+    steepest = float(it.keys.slopes.abs().max())
+    for w in local_weights(it, it.grid.mesh(per_cell)):
+        z = w.middle[:, None] + torch.linspace(-1, 1, 7, dtype=F64) * w.radius[:, None]
+        point = z.clamp(it.low, it.high).requires_grad_(True)
+        out = it.weights(point) @ it.values
+        for _ in range(4):
+            (out,) = torch.autograd.grad(out.sum(), point, create_graph=True)
+        # Autograd sums terms of this size, each with its rounding.
+        spread = (w.weights * w.slopes.abs() ** 4 * w.values.abs()).sum(-1)
+        noise = 1e4 * UNIT * (spread + it.size * steepest * w.slopes.abs().amax(-1) ** 3)
+        bound = posterior._fourth_cumulant(w) + noise
+        assert_below(out.detach().abs(), bound[:, None], z.detach(), "fourth derivative")
+
+
+@pytest.mark.parametrize("name", ["tanh", "sin", "relu"])
+def test_lower_derivatives_are_the_cumulants_they_are_said_to_be(name):
+    it, _ = look_up(name)
+    (w, *_) = local_weights(it, it.grid.mesh(1))
+    p, s, v = w.weights, w.slopes, w.values
+    variance, first = (p * s.square()).sum(-1), (p * v * s).sum(-1)
+    cumulants = [first, (p * v * s.square()).sum(-1), (p * v * s**3).sum(-1) - 3 * variance * first]
+    point = w.middle.clone().requires_grad_(True)
+    out = it.weights(point) @ it.values
+    for order, want in enumerate(cumulants, start=1):
+        (out,) = torch.autograd.grad(out.sum(), point, create_graph=True)
+        size = float(((p * s.abs() ** order).sum(-1) * it.size).max())
+        off = float((out.detach() - want).abs().max())
+        assert off <= 1e4 * UNIT * size, f"derivative {order} is off by {off:.3e} of {size:.3e}"
+
+
+def test_a_proven_fourth_derivative_needs_no_assumption():
+    it, f = look_up("sin")
+    assert any("f''''" in a for a in posterior_error(it, f, None).assumptions)
+    proven = ScalarFunction(torch.sin, "sin", fourth=1.0)
+    found = posterior_error(it, proven, None)
+    assert not any("f''''" in a for a in found.assumptions)
+    assert sup_error(it, proven, 3000)[0] <= found.error
+
+
+def test_refinement_stops_when_eps_is_held(meshes):
+    it, f = look_up("tanh")
+    loose = posterior_error(it, f, 1.0)
+    assert len(meshes) == 1
+    tight = posterior_error(it, f, None)
+    assert tight.error <= loose.error
+    assert meshes[-1] > meshes[0] or tight.error == loose.error
+
+
+@pytest.mark.parametrize(
+    "f",
+    [lambda z: z.detach().tanh(), lambda z: torch.from_numpy(z.detach().numpy() ** 2 / 9)],
+    ids=["detached", "numpy"],
+)
+def test_functions_without_derivatives_are_certified_by_their_rise(f):
+    function = ScalarFunction(f, "f")
+    grid = Grid(-3.0, 3.0, 20, 4)
+    it = Interpolant(grid, 0.3, fit_values(function, grid, 0.3).values, "fitted", math.inf)
+    certified = posterior_error(it, function, 0.05).error
+    seen, _ = sup_error(it, function, 2000)
+    assert seen <= certified <= 0.05
+
+
+@pytest.mark.parametrize("rate", [30, 60, 120, 300])
+def test_a_narrow_bump_is_not_certified_away(rate):
+    """exp(-(rate z)^2) on [-5, 5]: the look for kinks evaluates f where the bump is, so a
+    certificate that misses it would contradict what was seen.
+    """
+
+    def bump(z):
+        return torch.exp(-(rate * (z - 0.01)).square())
+
+    try:
+        it = Interpolant.fit(bump, -5.0, 5.0, eps=1e-2)
+    except IceformError:
+        return
+    z = torch.linspace(-0.5, 0.5, 20001, dtype=F64)
+    seen = float((it(z) - bump(z)).abs().max())
+    assert seen <= it.error, f"certified {it.error:.3e}, off by {seen:.3e}, {it.assumptions}"
