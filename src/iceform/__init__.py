@@ -27,6 +27,7 @@ from iceform.constructions import (
     ResidualMap,
     RidgeRegression,
     SampleGradients,
+    TruncatedLinear,
     loss_named,
 )
 from iceform.errors import (
@@ -85,6 +86,7 @@ __all__ = [
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
+    "TruncatedLinear",
     "Verification",
     "__version__",
     "interpolation",

@@ -15,6 +15,7 @@ from iceform.certificates import Certificate
 from iceform.constructions import LOSSES, AttentionHead, Plan
 from iceform.constructions.base import Emulator
 from iceform.errors import ProgramError
+from iceform.inspection import Trace
 from iceform.programs import (
     GradientDescent,
     HopfieldRetrieval,
@@ -212,6 +213,12 @@ class Machine:
         self._check(program, x)
         padded = self.padded(program.targets(x, y))
         return self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v).tokens
+
+    def trace(self, program: Program, x: Tensor, y: Tensor | None = None) -> Trace:
+        """What both layers do in the program's first pass."""
+        self._check(program, x)
+        padded = self.padded(program.targets(x, y))
+        return self.head.trace(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
 
     def specialize(self, program: Program, x: Tensor, y: Tensor | None = None) -> FrozenNetwork:
         """Bake the prompt into weights: the task-specific module of the same algorithm.

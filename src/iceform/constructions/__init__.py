@@ -10,6 +10,7 @@ from iceform.constructions.linear import LinearLayer
 from iceform.constructions.losses import LOSSES, Loss, loss_named
 from iceform.constructions.residual import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
+from iceform.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [
     "LOSSES",
@@ -31,6 +32,7 @@ __all__ = [
     "RidgeRegression",
     "SampleGradients",
     "Schedule",
+    "TruncatedLinear",
     "chebyshev_steps",
     "loss_named",
     "steps_needed",

@@ -18,6 +18,7 @@ from iceform.attention import Features, FrozenNetwork
 from iceform.backends import resolve
 from iceform.certificates import Certificate
 from iceform.errors import DtypeError, IntegrityError
+from iceform.inspection import Trace, trace_network
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
@@ -182,6 +183,21 @@ class Emulator(nn.Module, ABC):
             device,
             "use backend='fused', which never holds all tokens, or fewer samples",
         )
+
+    def trace(self, *inputs: Tensor) -> Trace:
+        """What every layer of the literal network does with the inputs' prompt.
+
+        Of a construction that takes several passes, the first.
+        """
+        check_matmul_precision(self.dtype)
+        self.check(*inputs)
+        device = inputs[0].device
+        # A forward pass holds one layer's scores at a time, a trace those of all of them.
+        needed = self.plan.layers * self.plan.dense_bytes
+        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
+        prompt = self.prompt(*inputs)
+        network = self.network.to(device)
+        return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
 
     @property
     def network(self) -> FrozenNetwork:

@@ -22,7 +22,7 @@ from iceform.interpolation.functions import ScalarFunction
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, RoundingModel, local_weights, rounding
 
-__all__ = ["Posterior", "posterior_error"]
+__all__ = ["Posterior", "cumulants", "fourth_cumulant", "posterior_error"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _FIRST = 16  # intervals per cell to start with
@@ -96,12 +96,9 @@ def _interval_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]
     if derivatives is None:
         return _rough_error(w, f)
     f0, f1, f2, f3, f4 = derivatives
-    p, s, v, r = w.weights, w.slopes, w.values, w.radius
-    variance = (p * s.square()).sum(-1)
-    first = (p * v * s).sum(-1)
-    second = (p * v * s.square()).sum(-1)
-    third = (p * v * s**3).sum(-1) - 3 * variance * first
-    fourth = _fourth_cumulant(w) + _fourth_of_f(f, f4)
+    r = w.radius
+    first, second, third = cumulants(w)
+    fourth = fourth_cumulant(w) + _fourth_of_f(f, f4)
     evaluation = 4 * 2 * _UNIT * f0.abs()
     lead = (w.mean - f0).abs() + evaluation + w.missing
     rest = (
@@ -113,7 +110,16 @@ def _interval_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]
     return lead, rest
 
 
-def _fourth_cumulant(w: LocalWeights) -> Tensor:
+def cumulants(w: LocalWeights) -> tuple[Tensor, Tensor, Tensor]:
+    """The first three derivatives of A at the midpoints."""
+    p, s, v = w.weights, w.slopes, w.values
+    first = (p * v * s).sum(-1)
+    second = (p * v * s.square()).sum(-1)
+    third = (p * v * s**3).sum(-1) - 3 * (p * s.square()).sum(-1) * first
+    return first, second, third
+
+
+def fourth_cumulant(w: LocalWeights) -> Tensor:
     """Bound of |A''''| on each interval: centred at the interval's own moving means."""
     s = w.slopes.abs() + w.slope_drift[:, None]
     v = w.values.abs() + w.value_drift[:, None]
