@@ -33,7 +33,7 @@ def name_of(case) -> str:
 
 
 def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:
-    return (2 * torch.rand(*shape, dtype=dtype) - 1) * bound
+    return (2 * torch.rand(shape, dtype=dtype) - 1) * bound
 
 
 def assert_within(got: Tensor, want: Tensor, bound: float, what: str) -> float:

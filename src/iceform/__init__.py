@@ -12,6 +12,7 @@ from iceform.attention import (
 from iceform.certificates import Certificate, Verification
 from iceform.constructions import (
     LOSSES,
+    MLP,
     AttentionHead,
     Emulator,
     GradientDescent,
@@ -50,6 +51,7 @@ load = Emulator.load
 
 __all__ = [
     "LOSSES",
+    "MLP",
     "AttentionHead",
     "BoundError",
     "CapacityError",

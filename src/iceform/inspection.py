@@ -10,8 +10,8 @@ query's ``block``, and with own keys O and scores s its margin is
 
 so that exactly :math:`1 / (1 + e^\gamma)` of its attention leaks out of its block. Everywhere else
 the margin is the gap between the largest and the second largest of m scores, and at most
-:math:`(m - 1) e^{-\gamma}` of the attention is off the best key. A soft look-up, which is meant to
-read several keys at once, has small margins of the second kind.
+:math:`(m - 1) / (m - 1 + e^\gamma)` of the attention is off the best key. A soft look-up, which is
+meant to read several keys at once, has small margins of the second kind.
 """
 
 from __future__ import annotations
@@ -289,7 +289,8 @@ def _sides(
     """What each query and each key is."""
     queries, keys = done.scores.shape[-2:]
     if isinstance(layer, LiftedAttention):
-        return _carried(roles, layer.shared_tokens), _numbered("lifted token", keys)
+        new = _numbered("lifted token", keys)
+        return _carried(roles, layer.shared_tokens, new), new
     if isinstance(layer, HopfieldLayer) and layer.stored is not None:
         return roles[layer.stored :], roles[: layer.stored]
     if isinstance(layer, HopfieldLayer):
@@ -299,24 +300,21 @@ def _sides(
     return _numbered("token", queries), _numbered("token", keys)
 
 
-def _carried(roles: tuple[str, ...], token_map: Tensor) -> tuple[str, ...]:
-    """Roles of new tokens: those that copy one old token keep its role."""
-    from_one = (token_map != 0).sum(0) == 1
-    source = (token_map != 0).int().argmax(0)
-    return tuple(
-        roles[int(source[j])] if from_one[j] else f"token {j}" for j in range(token_map.shape[1])
-    )
+def _carried(roles: Sequence[str], token_map: Tensor, new: Sequence[str]) -> tuple[str, ...]:
+    """Roles of new tokens: those that read one old token alone keep its role."""
+    sources = [column.nonzero().flatten().tolist() for column in token_map.mT]
+    pairs = zip(sources, new, strict=True)
+    return tuple(roles[source[0]] if len(source) == 1 else word for source, word in pairs)
 
 
 def _words_after(layer: nn.Module, done: LayerTrace) -> tuple[str, ...]:
     """Roles of the tokens that a layer gives."""
-    if getattr(layer, "residual", False):
+    if getattr(layer, "residual", False) or isinstance(layer, HopfieldLayer):
         return done.queries
+    new = _numbered("token", done.output.shape[-2])
     if isinstance(layer, SoftmaxAttention) and len(layer.w_o) == 1:
-        return _carried(done.queries, layer.w_o[0])
-    if isinstance(layer, HopfieldLayer):
-        return done.queries
-    return _numbered("token", done.output.shape[-2])
+        return _carried(done.queries, layer.w_o[0], new)
+    return new
 
 
 def _features_after(layer: nn.Module, features: Features | None) -> Features | None:
@@ -339,7 +337,7 @@ def _features_after(layer: nn.Module, features: Features | None) -> Features | N
 # the table
 # ---------------------------------------------------------------------------------------------
 
-_HEADINGS = ("layer", "heads", "queries", "keys", "margin", "leak", "output")
+_HEADINGS = ("layer", "heads", "queries", "keys", "margin", "between", "leak", "output")
 
 
 def _table(layers: Sequence[LayerTrace]) -> str:
@@ -353,6 +351,8 @@ def _row(layer: LayerTrace) -> tuple[str, ...]:
     _, queries, keys = layer.scores.shape[-3:]
     output = " x ".join(map(str, layer.output.shape))
     if not layer.labels:
-        return layer.name, "none", "", "", "", "", output
+        return layer.name, "none", "", "", "", "", "", output
+    sizes = (str(len(layer.labels)), str(queries), str(keys))
+    between = "keys" if layer.own is None else "blocks"
     margin, leak = f"{layer.smallest_margin:.4g}", f"{layer.largest_leak:.1e}"
-    return layer.name, str(len(layer.labels)), str(queries), str(keys), margin, leak, output
+    return layer.name, *sizes, margin, between, leak, output

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -13,8 +14,8 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Certificate
 from iceform.constructions import LOSSES, AttentionHead, Plan
-from iceform.constructions.base import Emulator
-from iceform.errors import ProgramError
+from iceform.constructions.base import Emulator, write_whole
+from iceform.errors import IntegrityError, ProgramError
 from iceform.inspection import Trace
 from iceform.programs import (
     GradientDescent,
@@ -29,7 +30,7 @@ from iceform.programs import (
     Sizes,
     Target,
 )
-from iceform.validation import check_size, check_tensors, unit_roundoff
+from iceform.validation import check_bound, check_size, check_tensors, unit_roundoff
 
 __all__ = ["Machine", "library"]
 
@@ -43,7 +44,7 @@ def library(tokens: int = 33) -> list[Program]:
         GradientDescent(
             name,
             l2=0.1,
-            w_bound=0.5 if name == "poisson" else 2.0,
+            w_bound=1.0 if name == "poisson" else 2.0,
             tokens=None if name == "squared" else tokens,
         )
         for name in LOSSES
@@ -109,13 +110,16 @@ class Machine:
         """A machine sized for just these programs."""
         return cls(dim, samples, programs=programs, dtype=dtype, backend=backend)
 
-    def _build(
-        self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype, backend: str
-    ) -> None:
+    def _size(self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype) -> None:
         self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
         # Padding tokens must lose against any logit a program can make.
         target = math.log(sizes.tokens) - math.log(unit_roundoff(dtype)) + _LEAK_BITS * math.log(2)
         self._root = math.sqrt(2 * sizes.logits + target)
+
+    def _build(
+        self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype, backend: str
+    ) -> None:
+        self._size(dim, samples, sizes, dtype)
         self.head = AttentionHead(
             sizes.features + _PADDING,
             sizes.head_dim + 1,
@@ -180,6 +184,7 @@ class Machine:
         check_tensors({"x": (x, tuple(x.shape[-2:]))}, self.dtype, torch.device("cpu"))
         if x.ndim != 2:
             raise ProgramError(f"data must be (samples, dim), got shape {tuple(x.shape)}")
+        check_bound("x", x, self.sizes.bound, "scale the data")
         self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.name)
 
     def attend(self, target: Target) -> tuple[Tensor, float]:
@@ -237,32 +242,26 @@ class Machine:
     # ---------------------------------------------------------------------------------- files
 
     def save(self, path: str | Path) -> Path:
-        """Write ``config.json`` and ``model.safetensors``; programs are not part of a machine."""
-        return self.head.save(path)
+        """Write ``config.json``, ``model.safetensors`` and the sizes as ``machine.json``.
+
+        Programs are not part of a machine.
+        """
+        folder = self.head.save(path)
+        sizes = {"dim": self.dim, "samples": self.samples, "sizes": asdict(self.sizes)}
+        write_whole(folder / "machine.json", json.dumps(sizes, indent=2))
+        return folder
 
     @classmethod
-    def load(cls, path: str | Path, *, dim: int, samples: int) -> Machine:
-        """Read a machine back."""
+    def load(cls, path: str | Path) -> Machine:
+        """Read a machine back; a changed byte raises ``IntegrityError``."""
         head = Emulator.load(path)
-        if not isinstance(head, AttentionHead):
-            raise ProgramError(f"{path} holds a {type(head).__name__}, not a machine")
-        machine = cls.__new__(cls)
-        machine.dim, machine.samples, machine.dtype = dim, samples, head.dtype
+        try:
+            saved = json.loads((Path(path) / "machine.json").read_text(encoding="utf-8"))
+            machine = cls.__new__(cls)
+            machine._size(saved["dim"], saved["samples"], Sizes(**saved["sizes"]), head.dtype)
+        except (OSError, ValueError, KeyError, TypeError) as broken:
+            raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
+        if not isinstance(head, AttentionHead) or head.samples != machine.sizes.tokens:
+            raise IntegrityError(f"{path} holds weights that are not this machine's")
         machine.head = head
-        machine._root = head.reach
-        machine.sizes = replace(_sizes_of(head))
         return machine
-
-
-def _sizes_of(head: AttentionHead) -> Sizes:
-    return Sizes(
-        tokens=head.samples,
-        features=head.dim - _PADDING,
-        head_dim=head.head_dim - 1,
-        value_dim=head.value_dim,
-        bound=head.bound,
-        weight_bound=head.weight_bound,
-        reach=head.reach,
-        logits=(head.reach**2) / 2,
-        nonzeros=(head.nonzeros or head.dim) - 1,
-    )

@@ -7,6 +7,7 @@ touches pyplot or a display. ``python -m iceform.plots FOLDER`` writes the READM
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -18,14 +19,16 @@ from typing import Any
 import matplotlib
 import torch
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+from matplotlib.colors import LinearSegmentedColormap, PowerNorm, SymLogNorm
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from torch import Tensor
 
-from iceform.attention import SoftmaxAttention
+from iceform.constructions.base import Prompt
 from iceform.constructions.residual import ResidualEmulator
+from iceform.errors import ShapeError
+from iceform.inspection import LayerTrace, Trace
 from iceform.interpolation import Interpolant
 
 __all__ = [
@@ -36,7 +39,9 @@ __all__ = [
     "attention",
     "error_against_tokens",
     "error_curves",
+    "features",
     "lookup_weights",
+    "margins",
     "png",
     "trajectories",
 ]
@@ -45,6 +50,9 @@ TOKENS = (17, 25, 33, 49, 65, 97, 129)  # grid sizes of the standard study
 _MESH = 20_011  # points at which errors are measured; a prime, so that no node is favoured
 _DPI = 160
 _DECADES = 30  # of attention that a heat map tells apart
+_SIGNED_DECADES = 5  # of either sign that a prompt's picture tells apart; smaller is linear
+_NAMED = 16  # groups of tokens that an axis has room to name
+_LEAKS = 5  # powers of ten that an axis of leaks has room for
 _TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis
 
 
@@ -94,6 +102,12 @@ class Theme:
     def colormap(self) -> LinearSegmentedColormap:
         """The ramp, made continuous."""
         return LinearSegmentedColormap.from_list(self.name, self.ramp)
+
+    @property
+    def signed(self) -> LinearSegmentedColormap:
+        """From negative through nothing to positive."""
+        ends = (self.hard, self.ramp[0], self.spectral)
+        return LinearSegmentedColormap.from_list(f"signed {self.name}", ends)
 
 
 LIGHT = Theme(
@@ -305,21 +319,24 @@ def _output(
 
 
 def attention(
-    emulator: ResidualEmulator, x: Tensor, y: Tensor, w: Tensor, *, theme: Theme = LIGHT
+    source: ResidualEmulator | LayerTrace, *inputs: Tensor, head: int = 0, theme: Theme = LIGHT
 ) -> Figure:
-    """Attention of the query tokens over all tokens of the literal network, in decades.
+    """Attention of the queries that are read over all keys, in decades.
 
     Parameters
     ----------
-    emulator
-        Any construction on residuals, with few samples.
-    x, y, w
-        One data set and its coefficients.
+    source
+        Any construction on residuals, with few samples; or one layer of a trace.
+    inputs
+        For a construction: one data set and its coefficients (x, y, w).
+    head
+        Which head of the layer.
     theme
         LIGHT or DARK.
     """
-    decades = _query_rows(emulator, x, y, w)
-    samples, block = emulator.domain.samples, emulator.interpolant.tokens
+    layer = source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.0"]
+    _check_single(layer.tokens)
+    decades = torch.log_softmax(layer.scores[head, layer.read], -1).detach().cpu() / math.log(10)
     with theme.applied():
         figure = Figure(figsize=(6.2, 3.5), layout="constrained")
         axes = figure.subplots()
@@ -327,45 +344,225 @@ def attention(
             decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
             aspect="auto", interpolation="nearest",
         )  # fmt: skip
-        _block_axes(axes, samples, block, theme)
-        strayed = math.ceil(math.log10(_strayed(decades, block)))
-        axes.set_title(
-            rf"margin M = {emulator.margin:.0f}: less than $\mathbf{{10^{{{strayed}}}}}$ strays",
-            loc="left",
-        )
+        if isinstance(source, LayerTrace):
+            _name_axis(axes, "x", _groups(layer.keys), theme, "key")
+            _name_axis(axes, "y", _groups(_read_queries(layer)), theme, "query")
+            axes.set_title(f"{layer.name}: {layer.labels[head]}", loc="left")
+        else:
+            _block_axes(axes, *decades.shape, source.interpolant.tokens, theme)
+            axes.set_title(_margin_title(source.margin, layer.smallest_margin), loc="left")
+        _bare(axes)
         bar = figure.colorbar(image, ax=axes, label="attention weight", pad=0.02, extend="min")
         ticks = range(-_DECADES, 1, 10)
         bar.set_ticks(list(ticks), labels=[rf"$10^{{{t}}}$" if t else "1" for t in ticks])
     return figure
 
 
-def _strayed(decades: Tensor, block: int) -> float:
-    """The largest share of a query's attention that falls outside its own block."""
-    own = torch.arange(decades.shape[1]) // block == torch.arange(len(decades))[:, None]
-    return float((10.0**decades).masked_fill(own, 0.0).sum(1).max())
+def _check_single(tokens: Tensor) -> None:
+    if tokens.ndim != 2:
+        raise ShapeError(
+            f"a figure shows one prompt, got tokens of shape {tuple(tokens.shape)}; "
+            "draw one instance of the batch"
+        )
 
 
-def _query_rows(emulator: ResidualEmulator, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """log10 of the query tokens' attention, shape (samples, tokens)."""
-    layer = emulator.network.layers[0]
-    assert isinstance(layer, SoftmaxAttention)
-    scores = layer.attend(emulator.prompt(x, y, w).tokens).scores[0]
-    rows = torch.log_softmax(scores[-emulator.domain.samples :], -1)
-    return rows / math.log(10)
+def _read_queries(layer: LayerTrace) -> list[str]:
+    return list(itertools.compress(layer.queries, layer.read.tolist()))
 
 
-def _block_axes(axes: Axes, samples: int, block: int, theme: Theme) -> None:
+def _margin_title(frozen: float, smallest: float) -> str:
+    """What leaks is 1/(1 + e^margin), so less than e^-margin."""
+    if math.isinf(smallest):
+        return f"margin M = {frozen:.0f}: nothing strays"
+    power = math.ceil(-smallest / math.log(10))
+    return rf"margin M = {frozen:.0f}: less than $\mathbf{{10^{{{power}}}}}$ strays"
+
+
+def _block_axes(axes: Axes, samples: int, keys: int, block: int, theme: Theme) -> None:
+    """A column per look-up table; in a Hopfield layer the queries are no keys."""
     edges = [block * i - 0.5 for i in range(1, samples + 1)]
     for edge in edges:
         axes.axvline(edge, color=theme.faint, lw=0.8)
     centres = [block * (i + 0.5) - 0.5 for i in range(samples)]
     numbers = [str(i + 1) for i in range(samples)]
-    axes.set_xticks([*centres, samples * block + samples / 2 - 0.5], labels=[*numbers, "queries"])
+    rest = [(samples * block + keys - 1) / 2] if keys > samples * block else []
+    axes.set_xticks([*centres, *rest], labels=[*numbers, *["queries" for _ in rest]])
     axes.set_yticks(range(samples), labels=numbers)
     axes.set_xlabel("attends to the look-up table of sample")
     axes.set_ylabel("query of sample")
+
+
+def _bare(axes: Axes) -> None:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
+
+
+# ---------------------------------------------------------------------------------------------
+# axes of tokens and features
+# ---------------------------------------------------------------------------------------------
+
+
+def _groups(roles: Sequence[str]) -> list[tuple[str, int]]:
+    """Runs of neighbouring tokens with a name for each run, and their lengths.
+
+    A role is "group, member" or a group of its own. Beside longer runs, numbered groups of one
+    token each have no room for a name and become one run.
+    """
+    firsts = [role.split(",")[0] for role in roles]
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(firsts)]
+    if all(size == 1 for _, size in runs):
+        return runs
+    merged = []
+    for (word, alone), same in itertools.groupby(runs, lambda run: (_word(run[0]), run[1] == 1)):
+        members = list(same)
+        if alone and len(members) > 1:
+            last = members[-1][0].removeprefix(word).strip()
+            merged.append((f"{members[0][0]}–{last}", len(members)))
+        else:
+            merged.extend(members)
+    return merged
+
+
+def _word(name: str) -> str:
+    """A name without the number at its end."""
+    return name.rstrip("0123456789").rstrip()
+
+
+def _name_axis(
+    axes: Axes, side: str, groups: Sequence[tuple[str, int]], theme: Theme, word: str
+) -> None:
+    """Name the middle of every group; where all are numbers of one thing, name that once."""
+    starts = [0, *itertools.accumulate(size for _, size in groups)]
+    shown = range(0, len(groups), math.ceil(len(groups) / _NAMED))
+    names = [groups[i][0] for i in shown]
+    common = {_word(name) for name, _ in groups}
+    if len(groups) > 1 and len(common) == 1 and common != set(names):
+        (word,) = common
+        names = [name.removeprefix(word).strip() for name in names]
+    elif side == "x":
+        axes.tick_params(axis="x", rotation=90)
+    axis, line = (axes.xaxis, axes.axvline) if side == "x" else (axes.yaxis, axes.axhline)
+    axis.set_ticks([starts[i] + (groups[i][1] - 1) / 2 for i in shown], labels=names)
+    axis.set_label_text(word)
+    if any(size > 1 for _, size in groups):
+        for edge in starts[1:-1]:
+            line(edge - 0.5, color=theme.faint, lw=0.8)
+
+
+# ---------------------------------------------------------------------------------------------
+# what the prompt says
+# ---------------------------------------------------------------------------------------------
+
+
+def features(prompt: Prompt, *, theme: Theme = LIGHT) -> Figure:
+    """Every number of a prompt: tokens down, by role, and features across, by name.
+
+    Colours are logarithmic in either sign and linear near zero.
+
+    Parameters
+    ----------
+    prompt
+        Of one instance, as ``emulator.prompt(...)`` gives it.
+    theme
+        LIGHT or DARK.
+    """
+    _check_single(prompt.tokens)
+    values = prompt.tokens.detach().cpu().double()
+    largest = float(values.abs().max()) or 1.0
+    with theme.applied():
+        figure = Figure(figsize=(6.2, 5.0), layout="constrained")
+        axes = figure.subplots()
+        norm = SymLogNorm(largest * 10.0**-_SIGNED_DECADES, vmin=-largest, vmax=largest)
+        image = axes.imshow(
+            values.numpy(), cmap=theme.signed, norm=norm, aspect="auto", interpolation="nearest"
+        )
+        _name_axis(axes, "x", prompt.features.sizes, theme, "feature")
+        _name_axis(axes, "y", _groups(prompt.roles), theme, "token")
+        _bare(axes)
+        tokens, count = values.shape
+        axes.set_title(f"{tokens} tokens of {count} features", loc="left")
+        figure.colorbar(image, ax=axes, label="value", pad=0.02)
+    return figure
+
+
+# ---------------------------------------------------------------------------------------------
+# margins
+# ---------------------------------------------------------------------------------------------
+
+
+def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
+    """The margin of every query that is read, and on the right the leak that it implies.
+
+    Parameters
+    ----------
+    trace
+        A trace of one instance, or one layer of it.
+    theme
+        LIGHT or DARK.
+    """
+    layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
+    for layer in layers:
+        _check_single(layer.tokens)
+    with theme.applied():
+        figure = Figure(figsize=(6.2, 0.6 + 2.8 * len(layers)), layout="constrained")
+        panels = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
+        for axes, layer in zip(panels, layers, strict=True):
+            _margin_panel(axes, layer, theme)
+    return figure
+
+
+def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
+    values = layer.margins[:, layer.read].detach().cpu().double()
+    few = len(values) <= len(theme.lines)
+    for head, row in enumerate(values):
+        colour = theme.lines[head] if few else theme.spectral
+        axes.plot(row.tolist(), "o", color=colour, ms=4, label=layer.labels[head])
+    if few and len(values) > 1:
+        axes.legend(loc="center left", bbox_to_anchor=(1.14, 0.5), fontsize=9, handletextpad=0.1)
+    _name_axis(axes, "x", [(q.split(",")[0], 1) for q in _read_queries(layer)], theme, "query")
+    finite = values[values.isfinite()]
+    top = 1.15 * max(float(finite.max()) if len(finite) else 0.0, 1.0)
+    axes.set_ylim(0, top)
+    axes.grid(axis="y")
+    if layer.own is not None:
+        axes.set_ylabel("own block ahead by")
+        _rounding_line(axes, layer, theme)
+    else:
+        axes.set_ylabel("best key ahead by")
+    heads = layer.labels[0] if len(values) == 1 else f"{len(values)} heads"
+    axes.set_title(f"{layer.name}: {heads}", loc="left")
+    _leak_axis(axes, layer, top)
+
+
+def _rounding_line(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
+    """Where what leaks would be the unit roundoff of the layer's dtype."""
+    at = -math.log(torch.finfo(layer.scores.dtype).eps / 2)
+    axes.axhline(at, color=theme.hard, ls="--", lw=1.3)
+    axes.annotate("unit roundoff", (0, at), (0, -3), textcoords="offset points", va="top",
+                  color=theme.hard, fontsize=9)  # fmt: skip
+
+
+def _leak_axis(axes: Axes, layer: LayerTrace, top: float) -> None:
+    """Powers of ten on the right: of what leaves the block, or at most misses the best key."""
+    right = axes.twinx()
+    right.set_ylim(0, top)
+    right.spines[:].set_visible(False)
+    rivals = 1 if layer.own is not None else layer.scores.shape[-1] - 1
+    powers = [
+        k for k in range(1, math.ceil(top / math.log(10)) + 1) if _margin_of(k, rivals) <= top
+    ]
+    shown = powers[:: math.ceil(len(powers) / _LEAKS)] if powers else []
+    right.set_yticks(
+        [_margin_of(k, rivals) for k in shown], labels=[f"$10^{{-{k}}}$" for k in shown]
+    )
+    right.tick_params(length=0)
+    if shown:
+        right.set_ylabel("leaks" if layer.own is not None else "misses it, at most")
+
+
+def _margin_of(power: int, rivals: int) -> float:
+    """The margin over ``rivals`` scores at which 10^-power is lost: rivals e^-m / (1 + ...)."""
+    return math.log(max(rivals, 1)) + power * math.log(10) + math.log1p(-(10.0**-power))
 
 
 # ---------------------------------------------------------------------------------------------

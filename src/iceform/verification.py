@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import singledispatch
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, fx
@@ -18,9 +19,11 @@ from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator
 from iceform.constructions.descent import GradientDescent, GradientStep
+from iceform.constructions.hopfield import HopfieldMap
 from iceform.constructions.least_squares import RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import ResidualEmulator, SampleGradients
+from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.errors import ProgramError
 
 if TYPE_CHECKING:
@@ -49,6 +52,8 @@ def verify(
     before = flint.ctx.prec
     flint.ctx.prec = bits
     try:
+        if inputs[0].ndim > 2:
+            raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
         computed = emulator(*inputs).detach().double().flatten().tolist()
         exact = _exact(emulator, [t.detach().double() for t in inputs])
         gaps = [abs(flint.arb(c) - e) for c, e in zip(computed, exact, strict=True)]
@@ -64,25 +69,62 @@ def _upper(ball: Ball) -> float:
     return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
+@singledispatch
 def _exact(emulator: Emulator, inputs: list[Tensor]) -> list[Ball]:
-    if inputs[0].ndim > 2:
-        raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
-    if isinstance(emulator, RidgeRegression):
-        return _solve(emulator, *inputs)
-    if isinstance(emulator, LinearLayer):
-        return [entry for row in _product(*inputs) for entry in row]
-    if isinstance(emulator, AttentionHead):
-        return _attend(*inputs)
+    """The exact algorithm of an emulator, flattened; one function per construction."""
+    raise ProgramError(f"ball arithmetic does not know {type(emulator).__name__}")
+
+
+@_exact.register(SampleGradients)
+def _(emulator: SampleGradients, inputs: list[Tensor]) -> list[Ball]:
     x, y, w = inputs
-    if isinstance(emulator, GradientDescent):
-        f = ball_function(emulator.loss.derivative.call)
-        return _descend(emulator, f, x, y, w)
-    assert isinstance(emulator, ResidualEmulator)
     f = ball_function(emulator.loss.derivative.call)
-    if isinstance(emulator, SampleGradients):
-        return [entry for row in _gradients(emulator, f, x, y, _balls(w)) for entry in row]
-    assert isinstance(emulator, GradientStep)
+    return _flatten(_gradients(emulator, f, x, y, _balls(w)))
+
+
+@_exact.register(GradientStep)
+def _(emulator: GradientStep, inputs: list[Tensor]) -> list[Ball]:
+    x, y, w = inputs
+    f = ball_function(emulator.loss.derivative.call)
     return _step(emulator, f, x, y, _balls(w), emulator.rates)
+
+
+@_exact.register(GradientDescent)
+def _(emulator: GradientDescent, inputs: list[Tensor]) -> list[Ball]:
+    return _descend(emulator, ball_function(emulator.loss.derivative.call), *inputs)
+
+
+@_exact.register(RidgeRegression)
+def _(emulator: RidgeRegression, inputs: list[Tensor]) -> list[Ball]:
+    return _solve(emulator, *inputs)
+
+
+@_exact.register(LinearLayer)
+def _(emulator: LinearLayer, inputs: list[Tensor]) -> list[Ball]:
+    return _flatten(_product(*inputs))
+
+
+@_exact.register(AttentionHead)
+def _(emulator: AttentionHead, inputs: list[Tensor]) -> list[Ball]:
+    x, *weights = emulator._flat(tuple(inputs))
+    heads = [_attend(x, *weights[i : i + 3]) for i in range(0, len(weights), 3)]
+    return [sum(entry, _flint().arb(0)) for entry in zip(*heads, strict=True)]
+
+
+@_exact.register(TruncatedLinear)
+def _(emulator: TruncatedLinear, inputs: list[Tensor]) -> list[Ball]:
+    return _truncated(emulator, *inputs)
+
+
+@_exact.register(HopfieldMap)
+def _(emulator: HopfieldMap, inputs: list[Tensor]) -> list[Ball]:
+    f = ball_function(emulator.function.call)
+    line, start = _balls(emulator.a), _flint().arb(emulator.b)
+    return [f(_dot(_balls(row), line) + start) for row in inputs[0]]
+
+
+def _flatten(rows: list[list[Ball]]) -> list[Ball]:
+    return [entry for row in rows for entry in row]
 
 
 def _balls(values: Tensor) -> list[Ball]:
@@ -149,6 +191,12 @@ def _attend(x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> list[Ball]:
         total = sum(masses, _flint().arb(0))
         out += [_dot(masses, list(column)) / total for column in zip(*values, strict=True)]
     return out
+
+
+def _truncated(emulator: TruncatedLinear, x: Tensor, w: Tensor, t: Tensor) -> list[Ball]:
+    line, start = _balls(w), _flint().arb(float(t))
+    low, high = emulator.split.low, emulator.split.high
+    return [_clamp(_dot(_balls(row), line) + start, low, high) for row in x]
 
 
 def _solve(emulator: RidgeRegression, x: Tensor, y: Tensor) -> list[Ball]:

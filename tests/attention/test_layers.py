@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from iceform import Lift, ShapeError, SoftmaxAttention
+from iceform import HopfieldLayer, Lift, LiftedAttention, ShapeError, SoftmaxAttention
 from iceform.attention import AttentionTrace
 
 F64 = torch.float64
@@ -132,6 +132,18 @@ def test_residual_adds_the_input():
     assert_close(residual(x), x + plain(x), 8, "residual")
 
 
+def test_weights_that_all_heads_share_are_given_once():
+    w_k, w_q, w_v, w_o = random_weights(heads=3)
+    x = torch.randn(7, 5, dtype=F64)
+    every = [w_k[:1].expand(3, -1, -1), w_q, w_v, w_o[:1].expand(3, -1, -1)]
+    shared = SoftmaxAttention(w_k[:1], w_q, w_v, w_o[:1])
+    assert_close(shared(x), SoftmaxAttention(*every)(x), 1024, "shared weights")
+    assert len(shared.heads) == 3
+    assert torch.equal(shared.heads[2].w_k, w_k[0])
+    assert torch.equal(shared.heads[2].w_q, w_q[2])
+    assert shared.attend(x).weights.shape == (3, 7, 7)
+
+
 def test_heads_carry_labels_and_literal_weights():
     weights = random_weights(heads=2)
     layer = SoftmaxAttention(*weights, labels=["look up", "carry"])
@@ -175,7 +187,7 @@ def test_attention_refuses_other_inputs(shape):
         (1, (3, 4, 6), "w_k and w_q must agree"),
         (2, (3, 6, 4), "w_v in its features"),
         (2, (2, 6, 5), "same number of heads"),
-        (3, (1, 7, 2), "same number of heads"),
+        (3, (2, 7, 2), "same number of heads"),
     ],
 )
 def test_attention_refuses_weights_that_do_not_fit(position, shape, message):
@@ -259,7 +271,109 @@ def test_lift_refuses_parts_that_do_not_fit(maps, tokens, constant):
         Lift(torch.zeros(*maps), torch.zeros(*tokens), torch.zeros(*constant))
 
 
-# --------------------------------------------------------------------------------------- both
+# ----------------------------------------------------------------------------- LiftedAttention
+
+
+def lifted():
+    """Five heads in two groups, 4 tokens of 6 features lifted to 7 tokens of 5 features."""
+    p, q, n, m = 6, 5, 4, 7
+    groups = (2, 3)
+    parts = [
+        torch.randn(q, p, dtype=F64),
+        torch.randn(n, m, dtype=F64),
+        torch.randn(2, q, p, dtype=F64),
+        groups,
+        torch.eye(n, dtype=F64)[[0, 1, 0, 2, 3]],
+        torch.randn(m, dtype=F64),
+        torch.randn(m, q, dtype=F64),
+    ]
+    return parts, random_weights(heads=5, features=q, tokens=m)
+
+
+def test_lifted_attention_is_a_sum_of_attention_after_a_lift():
+    (a0, r0, maps, sizes, picks, ramp, constant), weights = lifted()
+    layer = LiftedAttention(a0, r0, maps, sizes, picks, ramp, constant, *weights)
+    Z = torch.randn(6, 4, dtype=F64)
+    want = torch.zeros(6, 2, dtype=F64)
+    group = [g for g, size in enumerate(sizes) for _ in range(size)]
+    for h in range(5):
+        own = maps[group[h]] @ Z @ torch.outer(picks[h], ramp)
+        lifted_tokens = a0 @ Z @ r0 + own + constant.T
+        want += attention_by_hand(lifted_tokens, *(w[h : h + 1] for w in weights))
+    got = layer(Z.T)
+    # Scores are sums of products of four matrices of size one: their rounding moves weights.
+    assert_close(got.T, want, 1e5, "lifted attention")
+    batch = torch.randn(2, 3, 4, 6, dtype=F64)
+    assert_close(layer(batch)[1, 2], layer(batch[1, 2]), 1e5, "one of a batch")
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (4, 5), (7, 5), (6,)])
+def test_lifted_attention_refuses_other_inputs(shape):
+    parts, weights = lifted()
+    with pytest.raises(ShapeError, match=r"takes \(\*batch, 4 tokens, 6 features\), got"):
+        LiftedAttention(*parts, *weights)(torch.zeros(*shape, dtype=F64))
+
+
+# ------------------------------------------------------------------------------- HopfieldLayer
+
+
+def hopfield_by_hand(R, Y, w_k, w_q, w_v, beta):
+    """W_V W_K Y softmax(beta (W_K Y)' W_Q R) with patterns and states as columns."""
+    keys = w_k @ Y
+    columns = []
+    for state in (w_q @ R).T:
+        scores = [beta * float(key @ state) for key in keys.T]
+        top = max(scores)
+        powers = torch.tensor([math.exp(s - top) for s in scores], dtype=F64)
+        columns.append(w_v @ keys @ (powers / powers.sum()))
+    return torch.stack(columns, -1)
+
+
+HOPFIELD = [(4, 3), (4, 5), (2, 4)]  # w_k, w_q, w_v
+
+
+def test_hopfield_layer_is_its_definition():
+    w_k, w_q, w_v = (torch.randn(*s, dtype=F64) for s in HOPFIELD)
+    Y, R = torch.randn(3, 6, dtype=F64), torch.randn(5, 9, dtype=F64)
+    layer = HopfieldLayer(w_k, w_q, w_v, 0.7, patterns=Y.T)
+    want = hopfield_by_hand(R, Y, w_k, w_q, w_v, 0.7)
+    assert_close(layer(R.T).T, want, 4096, "Hopfield layer")
+    trace = layer.attend(R.T)
+    assert trace.weights.shape == (1, 9, 6)
+    assert float((trace.weights.sum(-1) - 1).abs().max()) <= 16 * UNIT
+
+
+def test_hopfield_patterns_may_come_with_the_states():
+    w_k, w_v = torch.randn(4, 3, dtype=F64), torch.randn(2, 4, dtype=F64)
+    w_q = torch.randn(4, 3, dtype=F64)
+    Y, R = torch.randn(6, 3, dtype=F64), torch.randn(9, 3, dtype=F64)
+    kept = HopfieldLayer(w_k, w_q, w_v, 1.3, patterns=Y)
+    given = HopfieldLayer(w_k, w_q, w_v, 1.3, stored=6)
+    assert_close(given(torch.cat([Y, R])), kept(R), 1024, "patterns in the input")
+    batch = torch.randn(2, 15, 3, dtype=F64)
+    assert given(batch).shape == (2, 9, 2)
+
+
+def test_hopfield_layer_refuses_parts_that_do_not_fit():
+    w_k, w_q, w_v = (torch.zeros(*s, dtype=F64) for s in HOPFIELD)
+    with pytest.raises(ShapeError, match="do not make one layer"):
+        HopfieldLayer(w_k, w_q[:3], w_v, 1.0, stored=2)
+    with pytest.raises(ShapeError, match="do not make one layer"):
+        HopfieldLayer(w_k, w_q, w_v[:, :3], 1.0, stored=2)
+    with pytest.raises(ShapeError, match="either the patterns or how many"):
+        HopfieldLayer(w_k, w_q, w_v, 1.0)
+    with pytest.raises(ShapeError, match="either the patterns or how many"):
+        HopfieldLayer(w_k, w_q, w_v, 1.0, patterns=torch.zeros(6, 3), stored=2)
+
+
+def test_hopfield_layer_refuses_other_inputs():
+    w_k, w_q, w_v = (torch.zeros(*s, dtype=F64) for s in HOPFIELD)
+    layer = HopfieldLayer(w_k, w_q, w_v, 1.0, patterns=torch.zeros(6, 3, dtype=F64))
+    with pytest.raises(ShapeError, match=r"5 features\), got \(9, 4\)"):
+        layer(torch.zeros(9, 4, dtype=F64))
+
+
+# ---------------------------------------------------------------------------------------- all
 
 
 @pytest.mark.parametrize(
@@ -267,8 +381,12 @@ def test_lift_refuses_parts_that_do_not_fit(maps, tokens, constant):
     [
         lambda: SoftmaxAttention(*random_weights()),
         lambda: Lift(torch.zeros(1, 7, 3), torch.zeros(1, 4, 9), torch.zeros(9, 7)),
+        lambda: LiftedAttention(*lifted()[0], *lifted()[1]),
+        lambda: HopfieldLayer(
+            *(torch.zeros(*s) for s in HOPFIELD), 1.0, patterns=torch.zeros(6, 3)
+        ),
     ],
-    ids=["attention", "lift"],
+    ids=["attention", "lift", "lifted attention", "hopfield"],
 )
 def test_weights_are_buffers(layer):
     module: nn.Module = layer()

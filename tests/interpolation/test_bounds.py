@@ -191,7 +191,9 @@ def test_margin_keeps_the_mass_outside_ones_own_block_below_the_target(samples, 
     largest = 0.0
     for _ in range(200):
         z = torch.where(
-            torch.rand(samples) < 0.5, ends[torch.randint(4, (samples,))], 4 * torch.rand(samples) - 2
+            torch.rand(samples) < 0.5,
+            ends[torch.randint(4, (samples,))],
+            4 * torch.rand(samples) - 2,
         )
         mass = torch.logsumexp(z[:, None] * keys.slopes + keys.biases, -1)
         rivals = torch.cat([mass[1:] - m, torch.full((queries_,), -m, dtype=F64)])

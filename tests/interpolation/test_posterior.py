@@ -9,7 +9,7 @@ from iceform import GradedGrid, Grid, IceformError, Interpolant, ScalarFunction
 from iceform.interpolation import posterior
 from iceform.interpolation.fitting import fit_values
 from iceform.interpolation.local import local_weights
-from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.posterior import cumulants, fourth_cumulant, posterior_error
 from tests.interpolation.measure import UNIT, assert_below, function_of, sup_error
 
 F64 = torch.float64
@@ -98,7 +98,7 @@ def test_fourth_derivative_bound_against_automatic_differentiation(name, per_cel
         # Autograd sums terms of this size, each with its rounding.
         spread = (w.weights * w.slopes.abs() ** 4 * w.values.abs()).sum(-1)
         noise = 1e4 * UNIT * (spread + it.size * steepest * w.slopes.abs().amax(-1) ** 3)
-        bound = posterior._fourth_cumulant(w) + noise
+        bound = fourth_cumulant(w) + noise
         assert_below(out.detach().abs(), bound[:, None], z.detach(), "fourth derivative")
 
 

@@ -8,12 +8,14 @@ from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, Hopfie
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.losses import LOSSES, Loss, loss_named
+from iceform.constructions.mlp import MLP
 from iceform.constructions.residual import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [
     "LOSSES",
+    "MLP",
     "SCHEDULES",
     "AttentionHead",
     "Domain",

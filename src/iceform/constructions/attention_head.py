@@ -20,10 +20,10 @@ from torch import Tensor
 
 from iceform.attention import FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Certificate, Step
-from iceform.constructions.base import Plan
+from iceform.constructions.base import Plan, Prompt
 from iceform.constructions.linear import RowEmulator
 from iceform.interpolation import Interpolant, bounds
-from iceform.validation import check_size, unit_roundoff
+from iceform.validation import check_size, check_tensors, unit_roundoff
 
 __all__ = ["AttentionHead"]
 
@@ -35,8 +35,9 @@ class AttentionHead(RowEmulator):
 
     ``em(X, w_k, w_q, w_v)`` is :math:`W_V X\, \mathrm{Softmax}((W_K X)^\top W_Q X)` with tokens as
     rows: X is (*batch, tokens, dim), w_k and w_q are (*batch, head_dim, dim), w_v is
-    (*batch, value_dim, dim), the output (*batch, tokens, value_dim). The frozen weights depend on
-    the sizes, the bound, eps and the dtype only.
+    (*batch, value_dim, dim), the output (*batch, tokens, value_dim). With ``heads`` > 1 the weights
+    have a further axis, (*batch, heads, rows, dim), and the heads' outputs are summed, as in
+    def:attn. The frozen weights depend on the sizes, the bound, eps and the dtype only.
 
     Parameters
     ----------
@@ -53,6 +54,8 @@ class AttentionHead(RowEmulator):
         "rows" (weights as rows of the prompt) or "embedding" (weights along the embedding).
     regime
         "spectral" (default) or "hard", the paper's.
+    heads
+        Heads of the target, all run by the same frozen module.
     nonzeros
         For sparse X, as for :class:`LinearLayer`.
     grid_tokens
@@ -74,6 +77,7 @@ class AttentionHead(RowEmulator):
         eps: float | None = 1e-6,
         encoding: str = "rows",
         regime: str = "spectral",
+        heads: int = 1,
         grid_tokens: int | None = None,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
@@ -82,12 +86,14 @@ class AttentionHead(RowEmulator):
     ) -> None:
         check_size("head_dim", head_dim)
         check_size("value_dim", value_dim)
+        check_size("heads", heads)
+        marks = [""] if heads == 1 else [str(h) for h in range(heads)]
         super().__init__(
             nonzeros=nonzeros,
             dim=dim,
             samples=tokens,
-            rows=(head_dim, head_dim, value_dim),
-            names=("K", "Q", "V"),
+            rows=(head_dim, head_dim, value_dim) * heads,
+            names=tuple(f"{name}{mark}" for mark in marks for name in "KQV"),
             bound=bound,
             weight_bound=weight_bound,
             reach=reach,
@@ -99,6 +105,36 @@ class AttentionHead(RowEmulator):
             tokens=grid_tokens,
             interpolant=interpolant,
         )
+
+    @property
+    def heads(self) -> int:
+        """Heads of the target."""
+        return len(self._shape[0]) // 3
+
+    def _flat(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """(x, K0, Q0, V0, K1, ...): one weight matrix each."""
+        if self.heads == 1 or len(inputs) != 4:
+            return inputs
+        x, *weights = inputs
+        per_head = zip(*(w.unbind(-3) for w in weights), strict=True)
+        return (x, *(w for head in per_head for w in head))
+
+    def check(self, *inputs: Tensor) -> None:
+        """As for any weights in the prompt; several heads need their axis."""
+        if self.heads > 1 and len(inputs) == 4:
+            x, *weights = inputs
+            rows = self._shape[0]
+            wanted = {
+                n: (w, (self.heads, r, self.dim))
+                for n, w, r in zip("KQV", weights, rows, strict=False)
+            }
+            device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+            check_tensors(dict(wanted), self.dtype, device)
+        super().check(*self._flat(inputs))
+
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """Data and weights as tokens."""
+        return super().prompt(*self._flat(inputs))
 
     @property
     def head_dim(self) -> int:
@@ -115,7 +151,7 @@ class AttentionHead(RowEmulator):
     @property
     def _gain(self) -> float:
         """Slope of the whole error in that of a look-up, at 0."""
-        return 1 + 2 * self.head_dim * self.reach * self.reach
+        return self.heads * (1 + 2 * self.head_dim * self.reach * self.reach)
 
     def _second_layer(self) -> tuple[float, float]:
         """Rounding of the second layer's logits (relative to their terms) and of its sums."""
@@ -131,9 +167,9 @@ class AttentionHead(RowEmulator):
         logits = dot * self.head_dim * (self.reach + each) ** 2
         moved = bounds.total_variation(delta + logits)
         terms = {
-            **looked,
-            "propagation": moved * 2 * self.reach,
-            "second layer": sums * (self.reach + each),
+            **{name: self.heads * value for name, value in looked.items()},
+            "propagation": self.heads * moved * 2 * self.reach,
+            "second layer": self.heads * sums * (self.reach + each),
         }
         steps = (
             *self._steps(it, looked),
@@ -169,11 +205,32 @@ class AttentionHead(RowEmulator):
         the head does not attend to do not count.
         """
         self.check(*inputs)
-        x, w_k, w_q, w_v = (t.detach().double() for t in inputs)
-        k, q, v = x @ w_k.mT, x[..., queries, :] @ w_q.mT, x @ w_v.mT
+        x, *weights = (t.detach().double() for t in self._flat(inputs))
         looked = self._looked(self.interpolant)
+        moved = second = 0.0
+        for head in range(self.heads):
+            w_k, w_q, w_v = weights[3 * head : 3 * head + 3]
+            one = self._certify_head(x, w_k, w_q, w_v, queries)
+            moved, second = moved + one[0], second + one[1]
+        terms = {
+            **{name: self.heads * value for name, value in looked.items()},
+            "propagation": moved,
+            "second layer": second,
+        }
         each = math.fsum(looked.values())
+        step = Step("e", "error of an entry of K, Q, V", each, "then weighted by attention")
+        domain = {**self._describe(), "data": "as given"}
+        return self._certificate(
+            terms, (*self._steps(self.interpolant, looked), step), self.interpolant, domain
+        )
+
+    def _certify_head(
+        self, x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor, queries: slice
+    ) -> tuple[float, float]:
+        """Propagation and second-layer rounding of one head on given inputs."""
+        each = math.fsum(self._looked(self.interpolant).values())
         dot, sums = self._second_layer()
+        k, q, v = x @ w_k.mT, x[..., queries, :] @ w_q.mT, x @ w_v.mT
         norms = k.abs().sum(-1)[..., None, :] + q.abs().sum(-1)[..., :, None]
         size = (q.abs() + each) @ (k.abs() + each).mT
         delta = each * norms + self.head_dim * each**2 + dot * size
@@ -184,44 +241,44 @@ class AttentionHead(RowEmulator):
         largest = float(v.abs().max())
         moved = float((raised[..., 0, :] / kept[..., None]).max())
         moved = min(moved, 2 * largest) if math.isfinite(moved) else 2 * largest
-        terms = {**looked, "propagation": moved, "second layer": sums * (largest + each)}
-        step = Step("e", "error of an entry of K, Q, V", each, "then weighted by attention")
-        domain = {**self._describe(), "data": "as given"}
-        return self._certificate(
-            terms, (*self._steps(self.interpolant, looked), step), self.interpolant, domain
-        )
+        return moved, sums * (largest + each)
 
     # ------------------------------------------------------------------------------ evaluation
 
     def reference(self, *inputs: Tensor) -> Tensor:
         """The exact head (float64)."""
-        x, w_k, w_q, w_v = (t.double() for t in inputs)
-        weights = torch.softmax((x @ w_q.mT) @ (x @ w_k.mT).mT, -1)
-        return weights @ (x @ w_v.mT)
+        x, *weights = (t.double() for t in self._flat(inputs))
+        return self._attend([x @ w.mT for w in weights])
+
+    @staticmethod
+    def _attend(looked: list[Tensor]) -> Tensor:
+        """The second layer on (K0, Q0, V0, K1, ...): heads summed."""
+        heads = [looked[i : i + 3] for i in range(0, len(looked), 3)]
+        outputs = [torch.softmax(q @ k.mT, -1) @ v for k, q, v in heads]
+        return torch.stack(outputs).sum(0)
 
     def _fused(self, *inputs: Tensor) -> Tensor:
-        x, w_k, w_q, w_v = inputs
-        k, q, v = (self._look_up(x, w) for w in (w_k, w_q, w_v))
-        return torch.softmax(q @ k.mT, -1) @ v
+        x, *weights = self._flat(inputs)
+        return self._attend([self._look_up(x, w) for w in weights])
 
     def _build_network(self) -> FrozenNetwork:
         outputs, d_h = self.layer.outputs, self.head_dim
-        eye = torch.eye(outputs, dtype=torch.float64)
+        blocks = torch.eye(outputs, dtype=torch.float64).unflatten(0, (self.heads, -1))
         second = SoftmaxAttention(
-            eye[None, :d_h],
-            eye[None, d_h : 2 * d_h],
-            eye[None, 2 * d_h :],
+            blocks[:, :d_h].contiguous(),
+            blocks[:, d_h : 2 * d_h].contiguous(),
+            blocks[:, 2 * d_h :].contiguous(),
             torch.eye(self.samples, dtype=torch.float64)[None],
-            labels=["the head itself"],
+            labels=[f"target head {h}" for h in range(self.heads)],
         )
         return FrozenNetwork([self.layer.build(), second], self.layer.features)
 
     @property
     def plan(self) -> Plan:
-        """Two layers, 2 head_dim + value_dim + 1 heads."""
+        """Two layers, (2 head_dim + value_dim + 1) heads per target head."""
         outputs = self.layer.outputs
-        more = outputs * (2 * self.head_dim + self.value_dim) + self.samples**2
-        return self._plan(layers=2, heads=outputs + 1, more=more)
+        more = outputs * outputs + self.samples**2
+        return self._plan(layers=2, heads=outputs + self.heads, more=more)
 
     def _config(self) -> dict[str, Any]:
         config = super()._config()
@@ -230,5 +287,6 @@ class AttentionHead(RowEmulator):
             "head_dim": self.head_dim,
             "value_dim": self.value_dim,
             "tokens": config.pop("samples"),
+            "heads": self.heads,
             **config,
         }

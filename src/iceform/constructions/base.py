@@ -254,8 +254,7 @@ class Emulator(nn.Module, ABC):
         }
         folder.mkdir(parents=True, exist_ok=True)
         _replace(folder / "model.safetensors", lambda p: save_file(_plain(tensors), p))
-        text = json.dumps(config, indent=2)
-        _replace(folder / "config.json", lambda p: p.write_text(text, encoding="utf-8"))
+        write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
     @classmethod
@@ -315,6 +314,11 @@ def _replace(path: Path, write: Any) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file in one go, or not at all."""
+    _replace(path, lambda draft: draft.write_text(text, encoding="utf-8"))
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -41,7 +41,7 @@ class Sizes:
         short = [
             f"{f.name} (needs {getattr(need, f.name):.6g}, has {getattr(self, f.name):.6g})"
             for f in fields(self)
-            if getattr(need, f.name) > getattr(self, f.name)
+            if not getattr(need, f.name) <= getattr(self, f.name)
         ]
         if short:
             raise ProgramError(

@@ -261,8 +261,8 @@ class Head(Program):
             head_dim=len(self.w_k),
             value_dim=len(self.w_v),
             bound=1.0,
-            weight_bound=max(float(w.abs().max()) for w in parts),
-            reach=max(float(w.abs().sum(-1).max()) for w in parts),
+            weight_bound=float(torch.cat(parts).abs().max()),
+            reach=float(torch.cat(parts).abs().sum(-1).max()),
             logits=float(self.w_k.abs().sum(-1) @ self.w_q.abs().sum(-1)),
             nonzeros=dim,
         )

@@ -1,0 +1,160 @@
+"""Folders are levels: a level imports only from those above it."""
+
+import ast
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+import iceform
+
+ROOT = Path(iceform.__file__).parent
+
+# What each part may import of the package, itself aside. Parts that are not listed sit below the
+# constructions and may import everything but the outermost.
+ABOVE = {
+    "errors": set(),
+    "interpolation": {"errors"},
+    "attention": {"errors", "interpolation"},
+    "validation": {"errors"},
+    "certificates": {"errors"},
+    "backends": {"errors", "validation", "interpolation", "attention"},
+    "constructions": {
+        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+    },
+}  # fmt: skip
+# Only these may import each other: the library works without what they need.
+OUTERMOST = {"cli", "commands", "plots", "report", "demo", "__main__"}
+# Imported when it is called for, since it knows every construction.
+CALLED_FOR = {("constructions", "verification")}
+
+MODULES = sorted(ROOT.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The level or module that a file belongs to: the first name under the package."""
+    first = path.relative_to(ROOT).parts[0]
+    return first.removesuffix(".py")
+
+
+PARTS = {part_of(path) for path in MODULES} - {"__init__"}
+
+
+def imports(path: Path) -> set[tuple[str, bool]]:
+    """(part of the package, whether inside a function) for every import in a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        id(node)
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name}:{node.lineno} is a relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, *rest = name.split(".")
+            if package == "iceform":
+                part = rest[0] if rest and rest[0] in PARTS else "the package itself"
+                found.add((part, id(node) in late))
+    return found
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_levels_exist():
+    assert set(ABOVE) <= PARTS, set(ABOVE) - PARTS
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in ABOVE], ids=name_of)
+def test_a_level_imports_only_from_those_above_it(path):
+    own = part_of(path)
+    for part, late in imports(path):
+        if part == own or (late and (own, part) in CALLED_FOR):
+            continue
+        assert part in ABOVE[own], f"{name_of(path)} imports {part}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) not in OUTERMOST], ids=name_of)
+def test_nothing_imports_the_outermost(path):
+    reached = {part for part, _ in imports(path)} & OUTERMOST
+    assert not reached, f"{name_of(path)} imports {sorted(reached)}"
+
+
+def test_only_the_outermost_and_the_surface_import_the_package_as_a_whole():
+    for path in MODULES:
+        if part_of(path) not in OUTERMOST | {"__init__"}:
+            assert "the package itself" not in {part for part, _ in imports(path)}, name_of(path)
+
+
+def test_import_order_has_no_cycle():
+    """Every part can be imported first, in a process of its own."""
+    inner = sorted(PARTS - OUTERMOST)
+    lines = "\n".join(
+        f"import iceform.{part}; "
+        "[sys.modules.pop(m) for m in list(sys.modules) if m.startswith('iceform')]"
+        for part in inner
+    )
+    done = in_a_process("import sys\n" + lines)
+    assert done.returncode == 0, done.stderr
+
+
+def in_a_process(code: str) -> subprocess.CompletedProcess:
+    path = os.pathsep.join([str(ROOT.parent), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+OPTIONAL = ("typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy")
+
+
+def test_the_library_works_without_what_is_optional():
+    code = textwrap.dedent(
+        f"""
+        import sys
+        from importlib.machinery import PathFinder
+
+        class Without(PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                missing = name.split(".")[0] in {OPTIONAL!r}
+                return None if missing else super().find_spec(name, path, target)
+
+        sys.meta_path = [Without if f is PathFinder else f for f in sys.meta_path]
+        import iceform, torch
+        em = iceform.GradientStep("squared", 0.5, dim=2, samples=3)
+        x, y, w = torch.zeros(3, 2).double(), torch.ones(3).double(), torch.ones(2).double()
+        off = float((em(x, y, w) - em.reference(x, y, w)).abs().max())
+        assert off <= em.certificate.error, off
+        assert not set({OPTIONAL!r}) & set(sys.modules), set({OPTIONAL!r}) & set(sys.modules)
+        try:
+            em.certificate.verify(x, y, w)
+        except iceform.ProgramError as refused:
+            assert "python-flint" in str(refused), refused
+        else:
+            raise AssertionError("verified without flint")
+        """
+    )
+    done = in_a_process(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_surface_is_what_it_says():
+    assert sorted(set(iceform.__all__)) == sorted(iceform.__all__)
+    for name in iceform.__all__:
+        assert hasattr(iceform, name), name

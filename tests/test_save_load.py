@@ -1,0 +1,481 @@
+"""What is saved comes back bit for bit, in any process; what was touched does not come back."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import iceform as ice
+from iceform import Emulator, IntegrityError, ProgramError
+
+F32, F64 = torch.float32, torch.float64
+SIZES = {"dim": 2, "samples": 3, "bound": 1.0}
+
+
+def own_function(z):
+    return z * torch.exp(-z.square())
+
+
+# name: how to build it, the shapes of its inputs, and the user's own function where it has one.
+XYW, XY = [(3, 2), (3,), (2,)], [(3, 2), (3,)]
+CASES = {
+    "residual": (lambda: ice.ResidualMap("logistic", eps=1e-6, **SIZES), XYW, None),
+    "residual, own f": (lambda: ice.ResidualMap(own_function, eps=1e-6, **SIZES), XYW, own_function),
+    "residual, graded": (lambda: ice.ResidualMap(torch.relu, eps=1e-2, **SIZES), XYW, torch.relu),
+    "gradients": (lambda: ice.SampleGradients("poisson", eps=1e-6, **SIZES), XYW, None),
+    "step, dense": (
+        lambda: ice.GradientStep("squared", 0.3, 0.1, backend="dense", **SIZES), XYW, None
+    ),
+    "step, float32": (
+        lambda: ice.GradientStep("squared", 0.3, eps=1e-3, dtype=F32, **SIZES), XYW, None
+    ),
+    "step, hard": (
+        lambda: ice.GradientStep("huber", 0.3, eps=1e-1, regime="hard", **SIZES), XYW, None
+    ),
+    "step, a parameter": (
+        lambda: ice.GradientStep(ice.loss_named("absolute", width=0.5), 0.3, **SIZES), XYW, None
+    ),
+    "step, a narrow domain": (
+        lambda: ice.GradientStep(
+            "squared", 0.3, x_norm=1.2, w_norm=1.2, y_bound=1.0, z_range=(-2.0, 2.0), **SIZES
+        ),
+        XYW, None,
+    ),
+    "descent": (lambda: ice.GradientDescent("squared", 5, eps=1e-6, **SIZES), XYW, None),
+    "descent, unrolled": (
+        lambda: ice.GradientDescent(
+            "squared", 5, l2=0.2, schedule="nesterov", unrolled=True, backend="dense", **SIZES
+        ),
+        XYW, None,
+    ),
+    "descent, own f": (
+        lambda: ice.GradientDescent(own_function, 2, 0.5, eps=1e-4, **SIZES), XYW, own_function
+    ),
+    "least squares": (lambda: ice.LeastSquares(condition=50.0, radius=9.0, **SIZES), XY, None),
+    "ridge": (lambda: ice.RidgeRegression(1.0, radius=9.0, **SIZES), XY, None),
+    "linear, rows": (
+        lambda: ice.LinearLayer(3, 2, samples=4, eps=1e-6), [(4, 3), (2, 3)], None
+    ),
+    "linear, embedding": (
+        lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding", backend="dense"),
+        [(4, 3), (2, 3)], None,
+    ),
+    "head": (
+        lambda: ice.AttentionHead(3, 2, 2, 4, eps=1e-6), [(4, 3), (2, 3), (2, 3), (2, 3)], None
+    ),
+    "hopfield map": (
+        lambda: ice.HopfieldMap(own_function, [0.5, -1.0], 0.25, samples=3, backend="dense"),
+        [(3, 2)], own_function,
+    ),
+    "hopfield residual": (
+        lambda: ice.HopfieldResidual("squared", backend="dense", **SIZES), XYW, None
+    ),
+    "hopfield step": (
+        lambda: ice.HopfieldStep("squared", 0.2, backend="dense", **SIZES), XYW, None
+    ),
+    "truncated": (
+        lambda: ice.TruncatedLinear(-1.0, 1.0, 2, dim=2, samples=3, tokens=16), [(3, 2), (2,), ()], None
+    ),
+}  # fmt: skip
+
+
+def inputs_for(shapes, dtype):
+    """Well inside every domain, and with samples that are well conditioned."""
+    generator = torch.Generator().manual_seed(7)
+    drawn = [0.4 * torch.rand(s, generator=generator, dtype=F64) + 0.1 for s in shapes]
+    if shapes[0] == (3, 2):
+        drawn[0] = torch.tensor([[0.9, 0.1], [-0.2, 0.8], [0.5, -0.6]], dtype=F64)
+    return [t.to(dtype) for t in drawn]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from safetensors.torch import load_file, save_file
+import iceform
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    if not (folder / "saved").exists():
+        continue
+    try:
+        emulator = iceform.load(folder / "saved")
+        inputs = load_file(folder / "inputs.safetensors")
+        result = emulator(*(inputs[k] for k in sorted(inputs)))
+    except Exception as raised:
+        print(f"{folder.name}: {raised!r}", file=sys.stderr)
+        continue
+    save_file({"out": result.contiguous()}, folder / "again.safetensors")
+    lines = [type(emulator).__name__, emulator.digest, repr(emulator.certificate.error)]
+    (folder / "again.txt").write_text("\\n".join(lines))
+"""
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory):
+    """Every construction saved, and read back by one fresh process."""
+    root = tmp_path_factory.mktemp("shelf")
+    built = {}
+    for name, (build, shapes, _) in CASES.items():
+        folder = root / name.replace(", ", "_").replace(" ", "_")
+        folder.mkdir()
+        emulator = build()
+        inputs = inputs_for(shapes, emulator.dtype)
+        emulator.save(folder / "saved")
+        save_file({f"{i}": t for i, t in enumerate(inputs)}, folder / "inputs.safetensors")
+        built[name] = (folder, emulator, inputs)
+    path = os.pathsep.join([str(Path(ice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    return built, done
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_fresh_process_gives_the_same_digest_and_the_same_bits(shelf, name):
+    built, done = shelf
+    folder, emulator, inputs = built[name]
+    assert (folder / "again.txt").exists(), done.stderr
+    kind, digest, error = (folder / "again.txt").read_text().splitlines()
+    assert kind == type(emulator).__name__
+    assert digest == emulator.digest
+    assert float(error) == emulator.certificate.error
+    again = load_file(folder / "again.safetensors")["out"]
+    want = emulator(*inputs)
+    assert again.dtype == want.dtype
+    assert torch.equal(again, want), f"largest difference {float((again - want).abs().max()):.3e}"
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_process_gives_everything_back(shelf, name):
+    folder, emulator, inputs = shelf[0][name]
+    again = ice.load(folder / "saved", f=CASES[name][2])
+    assert type(again) is type(emulator)
+    assert (again.dtype, again.backend, again.eps) == (
+        emulator.dtype, emulator.backend, emulator.eps
+    )  # fmt: skip
+    assert again.plan == emulator.plan
+    assert again.certificate.to_json() == emulator.certificate.to_json()
+    assert torch.equal(again.interpolant.values, emulator.interpolant.values)
+    assert torch.equal(again(*inputs), emulator(*inputs))
+    assert torch.equal(again.reference(*inputs), emulator.reference(*inputs))
+    tokens, want = again.prompt(*inputs).tokens, emulator.prompt(*inputs).tokens
+    assert torch.equal(tokens, want)
+    # Saved once more, it is the same file.
+    twice = again.save(folder / "twice")
+    for file in ("config.json", "model.safetensors"):
+        assert (twice / file).read_bytes() == (folder / "saved" / file).read_bytes(), file
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_folder_holds_two_files_and_no_drafts(shelf, name):
+    folder, *_ = shelf[0][name]
+    names = sorted(p.name for p in (folder / "saved").iterdir())
+    assert names == ["config.json", "model.safetensors"]
+    json.loads((folder / "saved" / "config.json").read_text(encoding="utf-8"))
+    with safe_open(folder / "saved" / "model.safetensors", "pt") as file:
+        assert "interpolant.values" in file.keys()  # noqa: SIM118 - not a dictionary
+
+
+# ------------------------------------------------------------------------- a user's own function
+
+OWN = [name for name, case in CASES.items() if case[2] is not None]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_function_that_is_not_saved_is_asked_for_when_it_is_needed(shelf, name):
+    folder, emulator, inputs = shelf[0][name]
+    again = Emulator.load(folder / "saved")
+    assert torch.equal(again(*inputs), emulator(*inputs))
+    with pytest.raises(ProgramError, match=r"loaded without its function.*load\(path, f=\.\.\.\)"):
+        again.reference(*inputs)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_function_may_be_given_again(shelf, name):
+    folder, emulator, inputs = shelf[0][name]
+    again = Emulator.load(folder / "saved", f=CASES[name][2])
+    want = emulator.reference(*inputs)
+    assert torch.equal(again.reference(*inputs), want)
+    off = float((again(*inputs) - want).abs().max())
+    assert off <= again.certificate.error
+
+
+def test_a_named_loss_needs_no_function(shelf):
+    folder, emulator, inputs = shelf[0]["step, a parameter"]
+    again = ice.load(folder / "saved")
+    assert torch.equal(again.reference(*inputs), emulator.reference(*inputs))
+
+
+# ---------------------------------------------------------------------------------- damaged files
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A small emulator with fitted values, on disk."""
+    emulator = ice.GradientStep("logistic", 0.4, 0.1, dim=1, samples=2, eps=1e-3)
+    return emulator.save(tmp_path / "saved")
+
+
+def test_undamaged_is_read(saved):
+    assert isinstance(ice.load(saved), ice.GradientStep)
+    assert isinstance(ice.load(str(saved)), ice.GradientStep)
+
+
+def outcome(folder: Path) -> str:
+    """What a load of the folder comes to: "read", or the exception's name."""
+    try:
+        ice.load(folder)
+    except Exception as raised:
+        return type(raised).__name__
+    return "read"
+
+
+def flipped(data: bytes, byte: int, bit: int) -> bytes:
+    changed = bytearray(data)
+    changed[byte] ^= 1 << bit
+    return bytes(changed)
+
+
+def undetected_flips(folder: Path, places) -> list[tuple[int, int, str]]:
+    """Flips of (byte, bit) after which a load does not raise IntegrityError, and what it does."""
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    missed = []
+    for byte, bit in places:
+        file.write_bytes(flipped(whole, byte, bit))
+        found = outcome(folder)
+        if found != "IntegrityError":
+            missed.append((byte, bit, found))
+    file.write_bytes(whole)
+    ice.load(folder)
+    return missed
+
+
+def tensors_in(file: Path) -> dict[str, tuple[int, int]]:
+    """Where each tensor's bytes are, by the header."""
+    data = file.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    return {
+        name: tuple(8 + length + offset for offset in entry["data_offsets"])
+        for name, entry in header.items()
+        if name != "__metadata__"
+    }
+
+
+def test_a_flipped_bit_in_any_tensor_is_noticed(saved):
+    for name, (start, stop) in tensors_in(saved / "model.safetensors").items():
+        middle = (start + stop) // 2
+        # Lowest bit of a fraction, highest bit of an exponent, a sign.
+        places = [(start, 0), (middle, 3), (stop - 1, 6), (stop - 1, 7)]
+        missed = undetected_flips(saved, places)
+        assert not missed, f"{name}: {missed}"
+
+
+def test_a_flipped_bit_in_the_header_is_noticed(saved):
+    start = min(start for start, _ in tensors_in(saved / "model.safetensors").values())
+    places = [(byte, bit) for byte in range(start) for bit in (0, 4)]
+    missed = undetected_flips(saved, places)
+    assert not missed, f"{missed}"
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_truncated_files(saved, file, share):
+    whole = (saved / file).read_bytes()
+    (saved / file).write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(IntegrityError, match="cannot be read as an emulator"):
+        ice.load(saved)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+def test_missing_files(saved, file):
+    (saved / file).unlink()
+    with pytest.raises(IntegrityError, match=f"cannot be read as an emulator: .*{file}"):
+        ice.load(saved)
+
+
+def test_missing_folders(tmp_path, saved):
+    with pytest.raises(IntegrityError, match="cannot be read as an emulator"):
+        ice.load(tmp_path / "nowhere")
+    with pytest.raises(IntegrityError, match="cannot be read as an emulator"):
+        ice.load(saved / "config.json")
+
+
+@pytest.mark.parametrize("text", ["[]", "3", "null", '"config"', "{}", "not json", "\x00\x01"])
+def test_configs_that_are_no_configs(saved, text):
+    (saved / "config.json").write_text(text)
+    with pytest.raises(IntegrityError, match="config|cannot be read"):
+        ice.load(saved)
+
+
+def test_configs_that_are_no_text(saved):
+    (saved / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        ice.load(saved)
+
+
+def edit(folder: Path, change) -> None:
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("kind", "Telepathy", "Telepathy"),
+        ("kind", None, "None"),
+        ("kind", "Emulator", "Emulator"),
+        ("format", 999, "format"),
+        ("format", None, "format"),
+        ("arguments", {}, "holds no emulator|altered"),
+        ("arguments", None, "holds no emulator|altered"),
+        ("interpolant", {}, "holds no emulator|altered"),
+        ("digest", "0" * 64, "altered"),
+        ("digest", None, "digest|altered"),
+    ],
+)
+def test_configs_that_name_something_else(saved, key, value, message):
+    edit(saved, lambda config: config.update({key: value}))
+    with pytest.raises(IntegrityError, match=message):
+        ice.load(saved)
+
+
+@pytest.mark.parametrize("key", ["kind", "format", "arguments", "interpolant", "digest"])
+def test_configs_with_something_missing(saved, key):
+    edit(saved, lambda config: config.pop(key))
+    with pytest.raises(IntegrityError, match="saved"):
+        ice.load(saved)
+
+
+def leaves(config, path=()):
+    """Every number, string and null in a config, by its path."""
+    pairs = config.items() if isinstance(config, dict) else enumerate(config)
+    for key, value in pairs:
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def other(value):
+    """A neighbour of a value that changes what it means."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return 1.25 * value if value else 0.125
+    return value + "x" if isinstance(value, str) else 0.75
+
+
+def test_an_edited_config_is_noticed_wherever_it_is_edited(saved):
+    whole = json.loads((saved / "config.json").read_text(encoding="utf-8"))
+    missed = []
+    for path, value in leaves(whole):
+        changed = copy.deepcopy(whole)
+        *parents, last = path
+        place = changed
+        for key in parents:
+            place = place[key]
+        place[last] = other(value)
+        (saved / "config.json").write_text(json.dumps(changed))
+        found = outcome(saved)
+        if found != "IntegrityError":
+            missed.append((".".join(map(str, path)), found))
+    assert not missed, f"{len(missed)} edits went unnoticed or raised something else: {missed}"
+
+
+def test_a_forged_certificate_is_noticed(saved):
+    """The most tempting edit of all: an error a thousand times smaller."""
+
+    def forge(config):
+        config["interpolant"]["error"] /= 1000
+        config["certificate"]["error"] /= 1000
+
+    edit(saved, forge)
+    with pytest.raises(IntegrityError, match="altered"):
+        ice.load(saved)
+
+
+def test_the_values_of_another_function_are_noticed(saved, tmp_path):
+    """Two emulators with the same frozen weights and other programs: their files do not mix."""
+    first = ice.GradientStep("squared", 0.4, dim=1, samples=2, eps=1e-3, tokens=9)
+    second = first.reprogram(torch.sin)
+    a, b = first.save(tmp_path / "a"), second.save(tmp_path / "b")
+    assert first.digest == second.digest
+    (a / "model.safetensors").write_bytes((b / "model.safetensors").read_bytes())
+    with pytest.raises(IntegrityError, match="altered"):
+        ice.load(a)
+
+
+def test_a_tensor_too_many_or_too_few_is_noticed(saved):
+    file = saved / "model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "network.extra": torch.zeros(1)}, file)
+    with pytest.raises(IntegrityError, match="altered"):
+        ice.load(saved)
+    name = next(k for k in tensors if k.startswith("network."))
+    save_file({k: v for k, v in tensors.items() if k != name}, file)
+    with pytest.raises(IntegrityError, match="altered"):
+        ice.load(saved)
+
+
+def test_tensors_of_another_dtype_are_noticed(saved):
+    file = saved / "model.safetensors"
+    save_file({k: v.float() for k, v in load_file(file).items()}, file)
+    with pytest.raises(IntegrityError, match="altered"):
+        ice.load(saved)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def test_saving_again_replaces_what_was_there(saved):
+    other_one = ice.GradientStep("squared", 0.1, dim=1, samples=2)
+    other_one.save(saved)
+    assert ice.load(saved).digest == other_one.digest
+    assert sorted(p.name for p in saved.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_folders_are_made_and_returned(tmp_path):
+    emulator = ice.GradientStep("squared", 0.1, dim=1, samples=2)
+    folder = emulator.save(tmp_path / "a" / "b" / "c")
+    assert folder == tmp_path / "a" / "b" / "c"
+    assert ice.load(folder).digest == emulator.digest
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_disk_that_fails_leaves_no_drafts_and_no_half_files(saved, monkeypatch, step):
+    before = {p.name: p.read_bytes() for p in saved.iterdir()}
+    calls = []
+    replace = os.replace
+
+    def failing(source, target):
+        calls.append(target)
+        if len(calls) == step:
+            raise OSError("no space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="no space left"):
+        ice.GradientStep("squared", 0.1, dim=1, samples=2).save(saved)
+    monkeypatch.undo()
+    assert sorted(p.name for p in saved.iterdir()) == sorted(before)
+    if step == 1:
+        assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
+        ice.load(saved)
+    else:
+        with pytest.raises(IntegrityError):
+            ice.load(saved)
