@@ -1,16 +1,19 @@
-"""The demo in small: the same code on 16 patients, one step each."""
+"""The demo in small: the same code on 16 patients, one step each; the library on 12."""
 
 import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
-from iceform import IntegrityError, PrecisionError, demo, report
+from iceform import IntegrityError, PrecisionError, demo, demo_library, programs, report
+from iceform.constructions import LOSSES
 
 SAMPLES = 16
+PATIENTS = 12
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +21,7 @@ def shown(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "report.html"
     text = io.StringIO()
     console = Console(file=text, width=100)
-    result = demo.show(out, samples=SAMPLES, passes=1, console=console)
+    result = demo.show(out, samples=SAMPLES, passes=1, patients=PATIENTS, console=console)
     return result, out, text.getvalue()
 
 
@@ -42,6 +45,50 @@ def test_the_table_is_printed(shown):
         assert f"{row.certified:.1e}" in line
         assert result.digest[:12] in line
     assert out.name in text
+
+
+def test_the_whole_library_runs_on_the_same_weights(shown):
+    library = shown[0].library
+    assert len(library.rows) >= 12
+    assert {row.digest for row in library.rows} == {library.digest}
+    jobs = demo_library.programs_for(demo_library.load_patients(PATIENTS))
+    kinds = {type(job.program).__name__ for job in jobs}
+    assert kinds == set(programs.__all__) - {"Program", "Result", "Sizes", "Target"}
+    descents = [job.program for job in jobs if isinstance(job.program, programs.GradientDescent)]
+    assert [program.loss.name for program in descents] == list(LOSSES)
+
+
+def test_programs_are_within_certificates_worth_having(shown):
+    for row in shown[0].library.rows:
+        assert 0 < row.error <= row.certified <= 1e-2, row.program
+
+
+def test_programs_agree_with_other_libraries(shown):
+    """To what the look-up and the number of steps leave; soft neighbours are something else."""
+    rows = {row.program: row for row in shown[0].library.rows}
+    coarse = {"absolute, rounded": 5e-4, "Huber loss": 5e-4, "1 neighbour, sharp": 5e-2}
+    for name, row in rows.items():
+        if row.same:
+            assert row.difference <= coarse.get(name, 1e-5), name
+    assert [name for name, row in rows.items() if not row.same] == ["3 neighbours, soft"]
+    assert rows["3 neighbours, soft"].difference > 1e-2
+
+
+def test_the_literal_matrices_agree(shown):
+    assert shown[0].library.literal <= 1e-9
+
+
+def test_both_tables_are_printed_and_written(shown):
+    result, out, text = shown
+    page = out.read_text(encoding="utf-8")
+    for row in result.library.rows:
+        line = next(line for line in text.splitlines() if line.strip().startswith(row.program))
+        numbers = (f"{row.error:.1e}", f"{row.certified:.1e}", f"{row.difference:.1e}")
+        assert all(word in line for word in (row.library, *numbers, f" {row.passes} "))
+        assert f"<td>{row.program}<small>{row.library}" in page
+        assert str(report._power(row.certified)) in page
+    assert text.count(result.library.digest[:12]) == 1
+    assert page.count(result.library.digest[:12]) == 1
 
 
 def test_the_report_stands_alone(shown):
@@ -99,8 +146,13 @@ def test_ticks_are_announced(monkeypatch):
     monkeypatch.setattr(demo, "illustrate", lambda draw, **words: words)
     monkeypatch.setattr(demo.plots, "error_curves", _two_curves)
     seen = []
-    demo.run(SAMPLES, 1, seen.append)
+    monkeypatch.setattr(demo_library, "programs_for", _two_programs)
+    demo.run(SAMPLES, 1, seen.append, patients=4)
     assert len(seen) == demo.ticks(1)
+
+
+def _two_programs(data):
+    return [*demo_library._descents(data)[:1], *demo_library._looks(data)[:1]]
 
 
 def _two_curves():
@@ -118,6 +170,32 @@ def test_a_row_that_breaks_its_promise_is_refused(change, error):
     demo._check(row, "digest")
     with pytest.raises(error, match="squared"):
         demo._check(replace(row, **change), "digest")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [({"digest": "other"}, IntegrityError), ({"error": 1.0}, PrecisionError),
+     ({"certified": float("nan")}, PrecisionError)],
+)  # fmt: skip
+def test_a_program_that_breaks_its_promise_is_refused(change, error):
+    row = report.ProgramRow("ridge", "sklearn Ridge", True, 1e-9, 1e-8, 1e-7, 9, 1.0, "digest")
+    demo_library._check(row, "digest")
+    with pytest.raises(error, match="ridge"):
+        demo_library._check(replace(row, **change), "digest")
+
+
+def test_a_gradient_without_a_root_is_noticed():
+    x = np.ones((2, 1))
+    answer = demo_library._stationary(lambda z: np.sign(z - 1) + 0.5, x, np.zeros(2))
+    with pytest.raises(PrecisionError, match="no root"):
+        answer()
+
+
+def test_threads_are_given_back():
+    before = torch.get_num_threads()
+    with demo_library._one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
 
 
 def test_weights_that_depend_on_the_loss_would_be_noticed():

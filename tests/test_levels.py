@@ -21,13 +21,15 @@ ABOVE = {
     "attention": {"errors", "interpolation"},
     "validation": {"errors"},
     "certificates": {"errors"},
+    "inspection": {"errors", "attention"},
     "backends": {"errors", "validation", "interpolation", "attention"},
     "constructions": {
-        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+        "errors", "validation", "certificates", "interpolation", "attention", "inspection",
+        "backends",
     },
 }  # fmt: skip
 # Only these may import each other: the library works without what they need.
-OUTERMOST = {"cli", "commands", "plots", "report", "demo", "__main__"}
+OUTERMOST = {"cli", "commands", "plots", "report", "demo", "demo_library", "__main__"}
 # Imported when it is called for, since it knows every construction.
 CALLED_FOR = {("constructions", "verification")}
 

@@ -1,12 +1,14 @@
 """Figures: what is on them, and that drawing leaves no trace."""
 
+import itertools
+
 import pytest
 import torch
 from matplotlib import rcParams
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 
-from iceform import GradientStep, Interpolant, plots
+from iceform import AttentionHead, GradientStep, HopfieldResidual, Interpolant, ShapeError, plots
 
 SIZES = (17, 33)
 THEMES = pytest.mark.parametrize("theme", [plots.LIGHT, plots.DARK], ids=lambda t: t.name)
@@ -27,6 +29,13 @@ def data():
     torch.manual_seed(0)
     x, y, w = (2 * torch.rand(*shape, dtype=torch.float64) - 1 for shape in ((4, 3), (4,), (3,)))
     return x, y, w
+
+
+@pytest.fixture(scope="module")
+def head(data):
+    torch.manual_seed(1)
+    weights = (2 * torch.rand(2, 3, dtype=torch.float64) - 1 for _ in range(3))
+    return AttentionHead(3, 2, 2, 4).trace(data[0], *weights)
 
 
 def labels(figure: Figure) -> set[str]:
@@ -84,6 +93,112 @@ def test_attention_shows_the_blocks(step, data, theme):
         own = row[i * block : (i + 1) * block].sum()
         assert float(own) == pytest.approx(1.0, abs=1e-12)
     assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "2", "3", "4", "queries"]
+
+
+def test_attention_of_a_layer_is_named_by_its_tokens(step, data):
+    layer = step.trace(*data)["layers.0"]
+    figure = plots.attention(layer)
+    axes = figure.axes[0]
+    drawn = torch.tensor(axes.images[0].get_array())
+    (same,) = plots.attention(step, *data).axes[0].images
+    assert torch.equal(drawn, torch.tensor(same.get_array()))
+    assert axes.get_title(loc="left") == f"layers.0: {layer.labels[0]}"
+    assert labels(figure) == {"key", "query of sample", "attention weight"}
+    assert [t.get_text() for t in axes.get_yticklabels()] == ["0", "1", "2", "3"]
+    names = [t.get_text() for t in axes.get_xticklabels()]
+    assert names == ["sample 0", "sample 1", "sample 2", "sample 3", "query of sample 0–3"]
+
+
+def test_attention_of_a_soft_look_up_is_linear(head):
+    layer = head["layers.0"]
+    axes = plots.attention(layer, head=3).axes[0]
+    assert axes.get_title(loc="left") == "layers.0: Q row 1"
+    drawn = torch.tensor(axes.images[0].get_array())
+    assert torch.equal(drawn, layer.attention[3, :4])
+    assert axes.get_ylabel() == "query x"
+
+
+def test_attention_of_a_hopfield_layer_has_no_queries_among_its_keys(data):
+    em = HopfieldResidual(torch.tanh, dim=3, samples=4)
+    axes = plots.attention(em, *data).axes[0]
+    assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "2", "3", "4"]
+    assert axes.get_xlim() == (-0.5, 4 * em.interpolant.tokens - 0.5)
+
+
+@THEMES
+def test_features_are_named_and_signed(step, data, theme):
+    prompt = step.prompt(*data)
+    figure = plots.features(prompt, theme=theme)
+    axes, bar = figure.axes
+    (mesh,) = axes.collections
+    assert torch.equal(torch.tensor(mesh.get_array().data).view(prompt.tokens.shape), prompt.tokens)
+    assert [t.get_text() for t in axes.get_xticklabels()] == list(prompt.features)
+    tokens = [t.get_text() for t in axes.get_yticklabels()]
+    assert tokens == ["sample 0", "sample 1", "sample 2", "sample 3", "query of sample 0–3"]
+    low, high = mesh.norm.vmin, mesh.norm.vmax
+    assert -low == high == float(prompt.tokens.abs().max())
+    assert float(mesh.norm(0.0)) == pytest.approx(0.5)
+    assert axes.yaxis_inverted(), "the first token is on top"
+    assert bar.get_ylabel() == "value"
+
+
+def test_names_of_narrow_blocks_have_room(step, data):
+    axes = plots.features(step.prompt(*data)).axes[0]
+    left, right = axes.get_xlim()
+    at = axes.get_xticks()
+    # A name needs its block's width; 20 of them would still fit.
+    assert min(b - a for a, b in itertools.pairwise(at)) > (right - left) / 20
+
+
+def test_an_empty_prompt_can_be_drawn(step, data):
+    prompt = step.prompt(*data)
+    plots.png(plots.features(type(prompt)(0 * prompt.tokens, prompt.features, prompt.roles)))
+
+
+@THEMES
+def test_margins_and_the_leaks_they_imply(step, data, theme):
+    trace = step.trace(*data)
+    layer = trace["layers.0"]
+    figure = plots.margins(trace, theme=theme)
+    left, right = figure.axes
+    points = left.lines[0]
+    assert list(points.get_ydata()) == layer.margins[0, layer.read].tolist()
+    assert labels(figure) == {"query of sample", "own block ahead by", "and leaks"}
+    assert left.get_ylim() == right.get_ylim()
+    for at, text in zip(right.get_yticks(), right.get_yticklabels(), strict=True):
+        power = float(torch.sigmoid(-torch.tensor(at, dtype=torch.float64)).log10())
+        assert text.get_text() == f"$10^{{{power:.0f}}}$"
+    unit = left.lines[1].get_ydata()[0]
+    assert unit == pytest.approx(53 * torch.tensor(2.0).log().item())
+
+
+def test_margins_have_a_panel_per_attention_layer(head):
+    figure = plots.margins(head)
+    first, second = figure.axes
+    assert first.get_title(loc="left") == "layers.0: 6 heads"
+    names = [t.get_text() for t in first.get_legend().get_texts()]
+    assert names == list(head["layers.0"].labels)
+    assert second.get_legend() is None
+    assert labels(figure) == {"query x", "best key ahead by"}, "soft: nothing is implied"
+    alone = plots.margins(head["layers.1"]).axes[0]
+    assert alone.get_title(loc="left") == second.get_title(loc="left")
+
+
+def test_an_infinite_margin_can_be_drawn():
+    em = HopfieldResidual(torch.tanh, dim=3, samples=1)
+    one = [torch.zeros(shape, dtype=torch.float64) for shape in ((1, 3), (1,), (3,))]
+    plots.png(plots.margins(em.trace(*one)))
+    assert "nothing strays" in plots.attention(em, *one).axes[0].get_title(loc="left")
+
+
+def test_a_batch_is_not_one_picture(step, data):
+    batch = [t.expand(2, *t.shape) for t in data]
+    draw = (plots.margins, lambda trace: plots.attention(trace["layers.0"]))
+    for one in draw:
+        with pytest.raises(ShapeError, match=r"one prompt, .*\(2, \d+, 20\)"):
+            one(step.trace(*batch))
+    with pytest.raises(ShapeError, match="one prompt"):
+        plots.features(step.prompt(*batch))
 
 
 @THEMES

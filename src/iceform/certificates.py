@@ -72,7 +72,9 @@ class Certificate:
     @classmethod
     def total(cls, terms: Mapping[str, float], **rest: Any) -> Certificate:
         """The certificate whose error is the sum of its terms, rounded up."""
-        error = math.fsum(terms.values())
+        # A term that is not a number bounds nothing.
+        terms = {name: math.inf if math.isnan(v) else v for name, v in terms.items()}
+        error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
         return cls(math.nextafter(error, math.inf), terms, **rest)
 
     def explain(self) -> str:

@@ -50,7 +50,8 @@ TOKENS = (17, 25, 33, 49, 65, 97, 129)  # grid sizes of the standard study
 _MESH = 20_011  # points at which errors are measured; a prime, so that no node is favoured
 _DPI = 160
 _DECADES = 30  # of attention that a heat map tells apart
-_SIGNED_DECADES = 5  # of either sign that a prompt's picture tells apart; smaller is linear
+_SIGNED_DECADES = 4  # of either sign that a prompt's picture tells apart; smaller is linear
+_COLUMNS = 14  # names of features that fit side by side
 _NAMED = 16  # groups of tokens that an axis has room to name
 _LEAKS = 5  # powers of ten that an axis of leaks has room for
 _TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis
@@ -321,7 +322,7 @@ def _output(
 def attention(
     source: ResidualEmulator | LayerTrace, *inputs: Tensor, head: int = 0, theme: Theme = LIGHT
 ) -> Figure:
-    """Attention of the queries that are read over all keys, in decades.
+    """Attention of the queries that are read over all keys; in decades where there are blocks.
 
     Parameters
     ----------
@@ -336,26 +337,46 @@ def attention(
     """
     layer = source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.0"]
     _check_single(layer.tokens)
-    decades = torch.log_softmax(layer.scores[head, layer.read], -1).detach().cpu() / math.log(10)
     with theme.applied():
-        figure = Figure(figsize=(6.2, 3.5), layout="constrained")
+        figure = Figure(figsize=(6.2, 4.2 if layer is source else 3.5), layout="constrained")
         axes = figure.subplots()
-        image = axes.imshow(
-            decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
-            aspect="auto", interpolation="nearest",
-        )  # fmt: skip
+        draw = _weights if layer.own is None else _decades
+        draw(axes, layer, head, theme)
         if isinstance(source, LayerTrace):
             _name_axis(axes, "x", _groups(layer.keys), theme, "key")
             _name_axis(axes, "y", _groups(_read_queries(layer)), theme, "query")
             axes.set_title(f"{layer.name}: {layer.labels[head]}", loc="left")
         else:
-            _block_axes(axes, *decades.shape, source.interpolant.tokens, theme)
+            _block_axes(axes, layer.scores.shape[-1], source, theme)
             axes.set_title(_margin_title(source.margin, layer.smallest_margin), loc="left")
         _bare(axes)
-        bar = figure.colorbar(image, ax=axes, label="attention weight", pad=0.02, extend="min")
-        ticks = range(-_DECADES, 1, 10)
-        bar.set_ticks(list(ticks), labels=[rf"$10^{{{t}}}$" if t else "1" for t in ticks])
     return figure
+
+
+def _decades(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
+    """Powers of ten, which show what leaks out of the blocks."""
+    decades = torch.log_softmax(layer.scores[head, layer.read], -1).detach().cpu() / math.log(10)
+    image = axes.imshow(
+        decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
+        aspect="auto", interpolation="nearest",
+    )  # fmt: skip
+    bar = axes.figure.colorbar(image, ax=axes, label="attention weight", pad=0.02, extend="min")
+    ticks = range(-_DECADES, 1, 10)
+    bar.set_ticks(list(ticks), labels=[_power(t) for t in ticks])
+
+
+def _weights(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
+    """The weights themselves, of look-ups that read several keys at once."""
+    weights = layer.attention[head, layer.read].detach().cpu()
+    image = axes.imshow(
+        weights.numpy(), cmap=theme.colormap, norm=PowerNorm(0.5, 0, 1),
+        aspect="auto", interpolation="nearest",
+    )  # fmt: skip
+    axes.figure.colorbar(image, ax=axes, label="attention weight", pad=0.02)
+
+
+def _power(exponent: int) -> str:
+    return rf"$10^{{{exponent}}}$" if exponent else "1"
 
 
 def _check_single(tokens: Tensor) -> None:
@@ -378,8 +399,9 @@ def _margin_title(frozen: float, smallest: float) -> str:
     return rf"margin M = {frozen:.0f}: less than $\mathbf{{10^{{{power}}}}}$ strays"
 
 
-def _block_axes(axes: Axes, samples: int, keys: int, block: int, theme: Theme) -> None:
-    """A column per look-up table; in a Hopfield layer the queries are no keys."""
+def _block_axes(axes: Axes, keys: int, emulator: ResidualEmulator, theme: Theme) -> None:
+    """A column per look-up table, and one for the queries where they are keys themselves."""
+    samples, block = emulator.domain.samples, emulator.interpolant.tokens
     edges = [block * i - 0.5 for i in range(1, samples + 1)]
     for edge in edges:
         axes.axvline(edge, color=theme.faint, lw=0.8)
@@ -429,22 +451,25 @@ def _word(name: str) -> str:
 
 
 def _name_axis(
-    axes: Axes, side: str, groups: Sequence[tuple[str, int]], theme: Theme, word: str
+    axes: Axes, side: str, groups: Sequence[tuple[str, float]], theme: Theme, word: str
 ) -> None:
     """Name the middle of every group; where all are numbers of one thing, name that once."""
-    starts = [0, *itertools.accumulate(size for _, size in groups)]
+    starts = [0.0, *itertools.accumulate(size for _, size in groups)]
     shown = range(0, len(groups), math.ceil(len(groups) / _NAMED))
     names = [groups[i][0] for i in shown]
-    common = {_word(name) for name, _ in groups}
-    if len(groups) > 1 and len(common) == 1 and common != set(names):
-        (word,) = common
-        names = [name.removeprefix(word).strip() for name in names]
-    elif side == "x":
-        axes.tick_params(axis="x", rotation=90)
+    words = {_word(name) for name, _ in groups}
     axis, line = (axes.xaxis, axes.axvline) if side == "x" else (axes.yaxis, axes.axhline)
-    axis.set_ticks([starts[i] + (groups[i][1] - 1) / 2 for i in shown], labels=names)
+    if len(words) == 1 < len(groups):
+        names = [name.removeprefix(*words).strip() for name in names]
+        word = next(w if " " in w else f"{word} {w}" for w in words)
+    middles = [starts[i] + (groups[i][1] - 1) / 2 for i in shown]
+    slanted = side == "x" and len(words) > 1
+    slant: Any = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": 9} if slanted else {}
+    )
+    axis.set_ticks(middles, labels=names, **slant)
     axis.set_label_text(word)
-    if any(size > 1 for _, size in groups):
+    if len(groups) <= _NAMED and any(size > 1 for _, size in groups):
         for edge in starts[1:-1]:
             line(edge - 0.5, color=theme.faint, lw=0.8)
 
@@ -468,21 +493,40 @@ def features(prompt: Prompt, *, theme: Theme = LIGHT) -> Figure:
     """
     _check_single(prompt.tokens)
     values = prompt.tokens.detach().cpu().double()
-    largest = float(values.abs().max()) or 1.0
+    tokens, count = values.shape
+    # Blocks of few features among many are drawn wide enough to be named.
+    blocks = [(name, max(size, count / _COLUMNS)) for name, size in prompt.features.sizes]
     with theme.applied():
         figure = Figure(figsize=(6.2, 5.0), layout="constrained")
         axes = figure.subplots()
-        norm = SymLogNorm(largest * 10.0**-_SIGNED_DECADES, vmin=-largest, vmax=largest)
-        image = axes.imshow(
-            values.numpy(), cmap=theme.signed, norm=norm, aspect="auto", interpolation="nearest"
-        )
-        _name_axis(axes, "x", prompt.features.sizes, theme, "feature")
+        _signed_map(axes, values, _edges(prompt.features.sizes, blocks), theme)
+        _name_axis(axes, "x", blocks, theme, "feature")
         _name_axis(axes, "y", _groups(prompt.roles), theme, "token")
         _bare(axes)
-        tokens, count = values.shape
         axes.set_title(f"{tokens} tokens of {count} features", loc="left")
-        figure.colorbar(image, ax=axes, label="value", pad=0.02)
     return figure
+
+
+def _edges(sizes: Sequence[tuple[str, int]], widths: Sequence[tuple[str, float]]) -> list[float]:
+    """Where columns begin and end when every block of so many is stretched to a width."""
+    each = (w / n for (_, n), (_, w) in zip(sizes, widths, strict=True) for _ in range(n))
+    return list(itertools.accumulate(each, initial=-0.5))
+
+
+def _signed_map(axes: Axes, values: Tensor, edges: Sequence[float], theme: Theme) -> None:
+    """Logarithmic in either sign: orange below zero, blue above."""
+    largest = float(values.abs().max()) or 1.0
+    top = math.floor(math.log10(largest))
+    norm = SymLogNorm(10.0 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest)
+    rows = [i - 0.5 for i in range(len(values) + 1)]
+    mesh = axes.pcolormesh(edges, rows, values.numpy(), cmap=theme.signed, norm=norm)
+    axes.invert_yaxis()
+    bar = axes.figure.colorbar(mesh, ax=axes, label="value", pad=0.02)
+    powers = range(top, top - _SIGNED_DECADES, -2)
+    ticks = [(-(10.0**p), f"−{_power(p)}") for p in powers] + [(0.0, "0")]
+    ticks += [(10.0**p, _power(p)) for p in powers]
+    bar.set_ticks([at for at, _ in ticks], labels=[text for _, text in ticks])
+    bar.minorticks_off()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -517,21 +561,18 @@ def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
     for head, row in enumerate(values):
         colour = theme.lines[head] if few else theme.spectral
         axes.plot(row.tolist(), "o", color=colour, ms=4, label=layer.labels[head])
-    if few and len(values) > 1:
-        axes.legend(loc="center left", bbox_to_anchor=(1.14, 0.5), fontsize=9, handletextpad=0.1)
     _name_axis(axes, "x", [(q.split(",")[0], 1) for q in _read_queries(layer)], theme, "query")
-    finite = values[values.isfinite()]
-    top = 1.15 * max(float(finite.max()) if len(finite) else 0.0, 1.0)
-    axes.set_ylim(0, top)
+    largest = float(values.nan_to_num(0, 0).max()) or 1.0
+    axes.set_ylim(-0.05 * largest, 1.15 * largest)
+    axes.set_ylabel("best key ahead by" if layer.own is None else "own block ahead by")
     axes.grid(axis="y")
-    if layer.own is not None:
-        axes.set_ylabel("own block ahead by")
-        _rounding_line(axes, layer, theme)
-    else:
-        axes.set_ylabel("best key ahead by")
     heads = layer.labels[0] if len(values) == 1 else f"{len(values)} heads"
     axes.set_title(f"{layer.name}: {heads}", loc="left")
-    _leak_axis(axes, layer, top)
+    if layer.own is not None:
+        _rounding_line(axes, layer, theme)
+    beside = 1.16 if _leak_axis(axes, layer) else 1.0
+    if few and len(values) > 1:
+        axes.legend(loc="center left", bbox_to_anchor=(beside, 0.5), fontsize=9, handletextpad=0.1)
 
 
 def _rounding_line(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
@@ -542,22 +583,22 @@ def _rounding_line(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
                   color=theme.hard, fontsize=9)  # fmt: skip
 
 
-def _leak_axis(axes: Axes, layer: LayerTrace, top: float) -> None:
-    """Powers of ten on the right: of what leaves the block, or at most misses the best key."""
-    right = axes.twinx()
-    right.set_ylim(0, top)
-    right.spines[:].set_visible(False)
+def _leak_axis(axes: Axes, layer: LayerTrace) -> bool:
+    """Powers of ten on the right: what leaves the block, or at most misses the best key."""
+    bottom, top = axes.get_ylim()
     rivals = 1 if layer.own is not None else layer.scores.shape[-1] - 1
-    powers = [
-        k for k in range(1, math.ceil(top / math.log(10)) + 1) if _margin_of(k, rivals) <= top
-    ]
-    shown = powers[:: math.ceil(len(powers) / _LEAKS)] if powers else []
-    right.set_yticks(
-        [_margin_of(k, rivals) for k in shown], labels=[f"$10^{{-{k}}}$" for k in shown]
-    )
-    right.tick_params(length=0)
-    if shown:
-        right.set_ylabel("leaks" if layer.own is not None else "misses it, at most")
+    powers = range(1, math.ceil(top / math.log(10)) + 1)
+    within = [k for k in powers if _margin_of(k, rivals) <= top]
+    if not within:
+        return False
+    every = math.ceil(len(within) / _LEAKS)
+    shown = within[every - 1 :: every]
+    right = axes.twinx()
+    right.set_ylim(bottom, top)
+    right.set_yticks([_margin_of(k, rivals) for k in shown], labels=[_power(-k) for k in shown])
+    right.set_ylabel("and leaks" if layer.own is not None else "and misses at most")
+    _bare(right)
+    return True
 
 
 def _margin_of(power: int, rivals: int) -> float:

@@ -15,7 +15,16 @@ from matplotlib.figure import Figure
 
 from iceform import plots
 
-__all__ = ["Illustration", "LossRow", "Report", "illustrate", "render", "write"]
+__all__ = [
+    "Illustration",
+    "Library",
+    "LossRow",
+    "ProgramRow",
+    "Report",
+    "illustrate",
+    "render",
+    "write",
+]
 
 _WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _BAR = (-16.0, -3.0)  # decades that the error bars of the table span
@@ -51,6 +60,51 @@ def _percent(error: float) -> float:
 
 
 @dataclass(frozen=True)
+class ProgramRow:
+    """One program on the frozen machine, beside its exact algorithm and another library."""
+
+    program: str
+    library: str
+    same: bool  # whether the library computes the same thing
+    error: float  # to the program's own exact algorithm
+    certified: float
+    difference: float  # to the library's answer
+    passes: int
+    seconds: float
+    digest: str
+
+
+@dataclass(frozen=True)
+class Library:
+    """The second table: the whole library on one frozen machine."""
+
+    rows: Sequence[ProgramRow]
+    samples: int
+    dim: int
+    tokens: int
+    layers: int
+    heads: int
+    parameters: int
+    descents: tuple[int, int]  # fewest and most steps of the gradient descents
+    literal: float  # what the literal matrices' first pass differs by
+
+    @property
+    def digest(self) -> str:
+        """The one digest of all rows."""
+        return self.rows[0].digest
+
+    @property
+    def passes(self) -> int:
+        """Passes of all programs together."""
+        return sum(row.passes for row in self.rows)
+
+    @property
+    def starred(self) -> bool:
+        """Whether a library computes something else than the program."""
+        return not all(row.same for row in self.rows)
+
+
+@dataclass(frozen=True)
 class Illustration:
     """A figure in both themes, with the words around it."""
 
@@ -66,6 +120,7 @@ class Report:
     """Everything the page shows."""
 
     rows: Sequence[LossRow]
+    library: Library
     illustrations: Sequence[Illustration]
     samples: int
     dim: int

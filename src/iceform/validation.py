@@ -27,6 +27,7 @@ __all__ = [
     "check_dtype",
     "check_eps",
     "check_matmul_precision",
+    "check_pair",
     "check_positive",
     "check_size",
     "check_tensors",
@@ -63,6 +64,19 @@ def check_eps(eps: float | None) -> float | None:
             f"eps must be positive, got {eps!r}; use eps=None for the best the dtype can do"
         )
     return float(eps)
+
+
+def check_pair(name: str, value: object) -> tuple[float, float]:
+    """Two finite numbers in order."""
+    try:
+        low, high = map(float, value)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise BoundError(
+            f"{name} must be finite numbers (low, high) with low < high, got {value!r}"
+        )
+    return low, high
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> str:
@@ -107,6 +121,8 @@ def check_tensors(
         if value.ndim < len(shape) or tuple(value.shape[value.ndim - len(shape) :]) != shape:
             wanted = ", ".join(["*batch", *map(str, shape)])
             raise ShapeError(f"{name} must have shape ({wanted}), got {tuple(value.shape)}")
+    if device.type == "meta":
+        raise DeviceError("inputs on the meta device hold no numbers; move them to a real one")
     batches = [v.shape[: v.ndim - len(shape)] for v, shape in tensors.values()]
     try:
         torch.broadcast_shapes(*batches)
@@ -155,7 +171,7 @@ def check_capacity(what: str, needed: int, device: torch.device, fix: str) -> No
     there = available_bytes(device)
     if needed > there:
         raise CapacityError(
-            f"{what} needs {human_bytes(needed)} ({needed} bytes), {human_bytes(there)} are "
+            f"{what}: {human_bytes(needed)} ({needed} bytes) needed, {human_bytes(there)} "
             f"available on {device}; {fix}"
         )
 

@@ -26,8 +26,8 @@ def corrected(eps0, k, q, v):
 
 def test_printed_bound_drops_the_inner_dimension():
     """It takes |K'_i.Q'_j - K_i.Q_j| for eps0 (K_i + Q_j) + eps0^2 with entries in place of sums
-    over d_h of them. K = 0 (64 x 2), Q = 1, V = [1, -1] and K' = +-.02: the logits move by 1.28, the
-    output by tanh(1.28) = .856, and the printed bound is .267.
+    over d_h of them. K = 0 (64 x 2), Q = 1, V = [1, -1] and K' = +-.02: the logits move by 1.28,
+    the output by tanh(1.28) = .856, and the printed bound is .267.
     """
     eps0, d_h = 0.02, 64
     k, q = torch.zeros(d_h, 2, dtype=F64), torch.ones(d_h, 1, dtype=F64)
@@ -65,7 +65,7 @@ def adversarial(generator, d_h, n, eps0, scale):
 
 @pytest.mark.parametrize("d_h", [1, 4, 64, 512])
 def test_corrected_bound_holds_on_random_instances(d_h):
-    """1200 in all; for d_h = 512 the printed bound fails on most of these."""
+    """1200 in all; for d_h = 512 the printed bound fails on 25 of 300."""
     generator = torch.Generator().manual_seed(d_h)
     exceeded, total = 0, 300
     for i in range(total):
@@ -77,7 +77,7 @@ def test_corrected_bound_holds_on_random_instances(d_h):
         largest = max(float(t.abs().max()) for t in exact)
         exceeded += error > printed.propagated(eps0, n, largest)
     if d_h == 512:
-        assert exceeded >= 20, exceeded
+        assert exceeded >= 15, exceeded
 
 
 @pytest.mark.parametrize("delta", [1e-3, 0.1, 1.0, 5.0])
@@ -88,7 +88,7 @@ def test_two_tanh_of_half_delta_is_attained(delta):
     a = torch.tensor([-delta / 2, delta / 2], dtype=F64)
     change = float((torch.softmax(a, 0) - torch.softmax(-a, 0)).abs().sum())
     assert change == pytest.approx(2 * math.tanh(delta / 2), rel=1e-12)
-    assert change <= 2 * bounds.total_variation(delta) <= change * (1 + 1e-12)
+    assert 2 * bounds.total_variation(delta) == pytest.approx(change, rel=1e-12)
 
 
 def test_corrected_bound_is_sharp():

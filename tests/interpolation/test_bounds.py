@@ -156,7 +156,7 @@ def test_hard_errors_of_a_lipschitz_function():
 
 def test_half_a_cell_is_refused_below_sharpness_one():
     assert bounds.hard_identity_error(1.0, 0.2) == 0.1
-    with pytest.raises(BoundError, match="needs sharpness c >= 1, got 0.5"):
+    with pytest.raises(BoundError, match=r"needs sharpness c >= 1, got 0.5"):
         bounds.hard_identity_error(0.5, 0.2)
 
 

@@ -120,7 +120,7 @@ def test_a_pole_is_refused():
 
 
 def test_too_many_kinks_are_refused():
-    with pytest.raises(ProgramError, match="more than 16 kinks .*kinks="):
+    with pytest.raises(ProgramError, match=r"more than 16 kinks .*kinks="):
         kinks_of(lambda z: (10 * z).sin().abs())
 
 
@@ -154,7 +154,7 @@ def test_the_name_of_an_object_without_one_is_its_class():
 
 @pytest.mark.parametrize("bad", [3, None, "tanh", [torch.tanh]])
 def test_what_is_not_callable_is_refused(bad):
-    with pytest.raises(ProgramError, match="f must be a function of a tensor, got .* of type"):
+    with pytest.raises(ProgramError, match=r"f must be a function of a tensor, got .* of type"):
         ScalarFunction.of(bad, LOW, HIGH)
 
 

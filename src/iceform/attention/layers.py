@@ -93,6 +93,8 @@ class SoftmaxAttention(nn.Module):
         self.residual = residual
         count = max(len(w) for w in (w_k, w_q, w_v, w_o))
         self.labels = tuple(labels or (f"head {h}" for h in range(count)))
+        if len(self.labels) != count:
+            raise ShapeError(f"{len(self.labels)} labels were given for {count} heads")
 
     @property
     def heads(self) -> tuple[Head, ...]:
@@ -183,6 +185,11 @@ class Lift(nn.Module):
         constant: Float[Tensor, "m q"],
     ) -> None:
         super().__init__()
+        if (feature_maps.ndim, token_maps.ndim, constant.ndim) != (3, 3, 2):
+            raise ShapeError(
+                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
+                f"and constant {tuple(constant.shape)} do not make one map: they need 3, 3, 2 axes"
+            )
         terms, rows, _ = feature_maps.shape
         if token_maps.shape[0] != terms or constant.shape != (token_maps.shape[2], rows):
             raise ShapeError(
@@ -341,6 +348,11 @@ class HopfieldLayer(nn.Module):
         return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.w_q.shape[1]
+        if x.ndim < 2 or x.shape[-1] != width:
+            raise ShapeError(
+                f"this layer takes (*batch, tokens, {width} features), got {tuple(x.shape)}"
+            )
         if self.patterns is not None:
             return self.patterns, x
         return x[..., : self.stored, :], x[..., self.stored :, :]

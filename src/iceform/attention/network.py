@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.layers import SoftmaxAttention
+from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
 
 __all__ = ["Features", "FrozenNetwork", "weights_digest"]
 
@@ -51,6 +51,10 @@ class Features(Mapping[str, slice]):
         ]
 
 
+# What a layer computes with, beside its buffers.
+_SETTINGS = ("residual", "stored", "group_sizes")
+
+
 class FrozenNetwork(nn.Module):
     """Layers applied in order. It has buffers and no parameters.
 
@@ -87,13 +91,17 @@ class FrozenNetwork(nn.Module):
     @property
     def heads(self) -> int:
         """Attention heads in all layers together."""
-        return sum(len(x.labels) for x in self.layers if isinstance(x, SoftmaxAttention))
+        layers = [x for x in self.layers if isinstance(x, SoftmaxAttention | HopfieldLayer)]
+        return sum(len(x.labels) for x in layers)
 
 
 def weights_digest(module: nn.Module) -> str:
-    """SHA-256 of a module's buffers in the order of their names."""
+    """SHA-256 of a module's structure and its buffers, in the order of their names."""
     sha = hashlib.sha256()
-    for name, buffer in sorted(module.named_buffers()):
+    for name, part in sorted(module.named_modules(remove_duplicate=False)):
+        settings = [f"{key}={getattr(part, key)}" for key in _SETTINGS if hasattr(part, key)]
+        sha.update(f"{name} {type(part).__name__} {settings}\n".encode())
+    for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
         data = buffer.detach().cpu().contiguous()
         sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
         sha.update(data.numpy().tobytes())

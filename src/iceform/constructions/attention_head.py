@@ -132,9 +132,9 @@ class AttentionHead(RowEmulator):
             check_tensors(dict(wanted), self.dtype, device)
         super().check(*self._flat(inputs))
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """Data and weights as tokens."""
-        return super().prompt(*self._flat(inputs))
+        return super()._encode(*self._flat(inputs))
 
     @property
     def head_dim(self) -> int:
@@ -245,7 +245,7 @@ class AttentionHead(RowEmulator):
 
     # ------------------------------------------------------------------------------ evaluation
 
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact head (float64)."""
         x, *weights = (t.double() for t in self._flat(inputs))
         return self._attend([x @ w.mT for w in weights])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from abc import ABC, abstractmethod
@@ -17,9 +18,16 @@ from torch import Tensor, nn
 from iceform.attention import Features, FrozenNetwork
 from iceform.backends import resolve
 from iceform.certificates import Certificate
-from iceform.errors import DtypeError, IntegrityError
+from iceform.errors import (
+    BoundError,
+    DeviceError,
+    DtypeError,
+    IceformError,
+    IntegrityError,
+    ProgramError,
+)
 from iceform.inspection import Trace, trace_network
-from iceform.interpolation import Interpolant
+from iceform.interpolation import Interpolant, ScalarFunction
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
 
@@ -127,11 +135,11 @@ class Emulator(nn.Module, ABC):
     # ------------------------------------------------------------- what a construction supplies
 
     @abstractmethod
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """Run the exact algorithm, in float64."""
 
     @abstractmethod
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """Encode data and program as tokens."""
 
     @abstractmethod
@@ -162,6 +170,21 @@ class Emulator(nn.Module, ABC):
         """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
 
     # ------------------------------------------------------------------------ what it inherits
+
+    def reference(self, *inputs: Tensor) -> Tensor:
+        """The exact algorithm, in float64; inputs may lie outside the certified domain."""
+        try:
+            self.check(*inputs)
+        except (BoundError, DtypeError, DeviceError):
+            if not all(isinstance(t, Tensor) for t in inputs):
+                raise
+        return self._exactly(*inputs)
+
+    def prompt(self, *inputs: Tensor) -> Prompt:
+        """Data and program as tokens; refused where they would not fit in memory."""
+        self.check(*inputs)
+        self.check_dense(inputs[0].device)
+        return self._encode(*inputs)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
@@ -238,7 +261,7 @@ class Emulator(nn.Module, ABC):
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors["interpolant.values"] = self.interpolant.values
         it = self.interpolant
-        config = {
+        config: dict[str, Any] = {
             "format": _FORMAT,
             "kind": type(self).__name__,
             "arguments": self._config(),
@@ -252,8 +275,10 @@ class Emulator(nn.Module, ABC):
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
         }
+        stored = _plain(tensors)
+        config["sha256"] = _checksum(config, stored)
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(_plain(tensors), p))
+        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
         write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
@@ -268,6 +293,11 @@ class Emulator(nn.Module, ABC):
         """
         folder = Path(path)
         config, tensors = _read(folder)
+        if config.get("sha256") != _checksum(config, tensors):
+            raise IntegrityError(
+                f"{folder} is not what was saved there: its digest does not match, the config or "
+                "the weights were altered"
+            )
         try:
             kind = Emulator.kinds[config["kind"]]
             saved = config["interpolant"]
@@ -280,7 +310,7 @@ class Emulator(nn.Module, ABC):
                 assumptions=tuple(saved["assumptions"]),
             )
             emulator = kind._rebuild(config["arguments"], it, f)
-        except (KeyError, TypeError) as broken:
+        except (KeyError, TypeError, AttributeError, IceformError) as broken:
             raise IntegrityError(
                 f"{folder} holds no emulator of this version: {broken!r}"
             ) from None
@@ -289,17 +319,47 @@ class Emulator(nn.Module, ABC):
         same = weights.keys() == built.keys() and all(
             torch.equal(weights[k], built[k]) for k in built
         )
-        if not same or emulator.digest != config["digest"]:
+        if not same or emulator.digest != config.get("digest"):
             raise IntegrityError(
                 f"the weights in {folder} are not the ones its config describes "
-                f"(digest {config['digest'][:12]}...); the file was altered"
+                "(another version of the library wrote them, or the file was altered)"
             )
+        if f is not None:
+            _check_same_function(emulator, f)
         return emulator
 
     @classmethod
     @abstractmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         """The inverse of :meth:`_config`, around a ready look-up table."""
+
+
+def _checksum(config: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """SHA-256 of everything that is saved, but for the checksum itself."""
+    rest = {k: v for k, v in config.items() if k != "sha256"}
+    sha = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        sha.update(tensor.numpy().tobytes())
+    return sha.hexdigest()
+
+
+_COMPARED = 1025  # points at which a function given to load() is compared with its table
+
+
+def _check_same_function(emulator: Emulator, f: Any) -> None:
+    """Refuse a function that the saved look-up table was not made for."""
+    it = emulator.interpolant
+    f = getattr(f, "derivative", f)
+    function = ScalarFunction.of(f, it.low, it.high, kinks=())
+    z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
+    off = float((it(z) - function(z)).abs().max())
+    allowed = it.error + 64 * torch.finfo(torch.float64).eps * max(it.size, 1.0)
+    if not off <= allowed:
+        raise ProgramError(
+            f"the saved look-up table is off by {off:.3g} from this f, its certified error is "
+            f"{it.error:.3g}; pass the function it was made for"
+        )
 
 
 def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

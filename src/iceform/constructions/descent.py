@@ -106,7 +106,7 @@ class GradientStep(ResidualEmulator):
     def _read(self, output: Tensor) -> Tensor:
         return output[..., 0, :]
 
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact step (float64)."""
         x, y, w = inputs
         return self._exact_step(x, y, w, self.rates)
@@ -223,20 +223,19 @@ class GradientDescent(Emulator):
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)
         self.schedule = Schedule.of(schedule, steps, lr, self.hessian)
-        self.step = GradientStep(
-            self.loss,
-            max(self.schedule.steps),
-            self.l2,
-            dim=dim,
-            samples=samples,
-            bound=bound,
-            eps=self._step_eps(dim),
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
-            interpolant=interpolant,
-            **options,
-        )
+
+        def one_step(step_eps: float | None) -> GradientStep:
+            return GradientStep(
+                self.loss, max(self.schedule.steps), self.l2, dim=dim, samples=samples,
+                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=backend,
+                interpolant=interpolant, **options,
+            )  # fmt: skip
+
+        try:
+            self.step = one_step(self._step_eps(dim))
+        except PrecisionError:
+            # Say what can be certified of all steps, not of the one that was too inexact.
+            self.step = one_step(None)
         self.interpolant = self.step.interpolant
         self.domain = self.step.domain
         self.regime = self.step.regime
@@ -248,6 +247,14 @@ class GradientDescent(Emulator):
                 best=error,
             )
 
+    @classmethod
+    def within(cls, eps: float | None, *arguments: Any, **options: Any) -> GradientDescent:
+        """The descent that holds ``eps``, or else the most accurate one."""
+        try:
+            return cls(*arguments, eps=eps, **options)
+        except PrecisionError:
+            return cls(*arguments, eps=None, **options)
+
     # ----------------------------------------------------------------------------- certificate
 
     def _hessian(
@@ -255,7 +262,7 @@ class GradientDescent(Emulator):
     ) -> tuple[tuple[float, float], tuple[str, ...]]:
         """(alpha, L): the loss's curvature times the Gram matrix's eigenvalues, plus l2."""
         if given is not None:
-            alpha, top = map(float, given)
+            alpha, top = _two_numbers(given)
             if not (math.isfinite(top) and alpha <= top and top > 0):
                 raise BoundError(f"hessian must be (alpha, L) with alpha <= L, L > 0: {given!r}")
             return (alpha, top), ()
@@ -342,7 +349,7 @@ class GradientDescent(Emulator):
         """As for one step; later iterates are checked as they come."""
         self.step.check(*inputs)
 
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact last iterate (float64)."""
         x, y, w = inputs
         return self._iterate(x.double(), y.double(), w.double(), self.step._exact_step)
@@ -385,7 +392,7 @@ class GradientDescent(Emulator):
         x, y, w = inputs
         if not self.unrolled:
             return self._iterate(x, y, w, self._checked_pass)
-        *states, output = self.network.to(x.device).stream(self.prompt(x, y, w).tokens)
+        *states, output = self.network.to(x.device).stream(self._encode(x, y, w).tokens)
         for state in states[:-1]:
             self._check_iterate(x, y, state[..., 0, self.features["w"]])
         return output[..., 0, :]
@@ -400,7 +407,7 @@ class GradientDescent(Emulator):
             sizes["previous"] = self.domain.dim
         return Features.of(**sizes)
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """The first pass's prompt; the unrolled network needs no other."""
         x, y, w = inputs
         if not self.unrolled:
@@ -488,10 +495,26 @@ class GradientDescent(Emulator):
     def _config(self) -> dict[str, Any]:
         return {
             **self._asked,
+            "hessian": list(self.hessian),
+            "assumptions": list(self._assumptions),
             "dtype": str(self.dtype).removeprefix("torch."),
             "loss": self.loss.to_config(),
         }
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
-        return rebuild_with_loss(cls, arguments, it, f)
+        options = dict(arguments)
+        assumptions = tuple(options.pop("assumptions"))
+        loaded = rebuild_with_loss(cls, options, it, f)
+        assert isinstance(loaded, GradientDescent)
+        loaded._assumptions = assumptions
+        loaded.__dict__.pop("certificate", None)
+        return loaded
+
+
+def _two_numbers(value: Any) -> tuple[float, float]:
+    try:
+        first, second = map(float, value)
+    except (TypeError, ValueError):
+        return math.nan, math.nan
+    return first, second

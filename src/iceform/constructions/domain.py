@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from iceform.errors import BoundError
-from iceform.validation import check_bound, check_positive, check_size
+from iceform.validation import check_bound, check_pair, check_positive, check_size
 
 __all__ = ["Domain"]
+
+_LARGEST = 1e100  # keys hold squares of residuals
 
 
 @dataclass(frozen=True)
@@ -65,11 +67,14 @@ class Domain:
         xn = root * x if x_norm is None else min(root * x, check_positive("x_norm", x_norm))
         wn = root * w if w_norm is None else min(root * w, check_positive("w_norm", w_norm))
         if z_range is not None:
-            low, high = map(float, z_range)
-            if not (math.isfinite(low) and math.isfinite(high) and low < high):
-                raise BoundError(f"z_range must be finite (low, high) with low < high: {z_range!r}")
-            z_range = (low, high)
-        return cls(dim, samples, x, y, w, xn, wn, labelled, z_range)
+            z_range = check_pair("z_range", z_range)
+        domain = cls(dim, samples, x, y, w, xn, wn, labelled, z_range)
+        if not domain.terms < _LARGEST:
+            raise BoundError(
+                f"residuals reach {domain.terms:.3g} with these bounds, beyond {_LARGEST:.0e}, "
+                "where squares overflow; scale the data"
+            )
+        return domain
 
     @property
     def terms(self) -> float:

@@ -140,12 +140,12 @@ class HopfieldMap(Emulator):
         check_tensors({"z": (z, (self.samples, self.dim))}, self.dtype, device)
         check_bound("z", z, self.bound, "scale the states or raise bound=")
 
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """f(a.z + b), exactly (float64)."""
         (z,) = inputs
         return self.function(z.double() @ self.a.double().to(z.device) + self.b)
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """The states with a constant one."""
         (z,) = inputs
         tokens = torch.cat([z, torch.ones_like(z[..., :1])], -1)
@@ -170,7 +170,7 @@ class HopfieldMap(Emulator):
         )
 
     def _dense(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self.prompt(*inputs).tokens)
+        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
     def _fused(self, *inputs: Tensor) -> Tensor:
@@ -227,8 +227,8 @@ def _memory(emulator: ResidualEmulator, w_v: Tensor) -> HopfieldLayer:
     """The residual construction's keys and queries as a Hopfield layer.
 
     Value rows become key rows that states do not meet. The layer multiplies everything by beta, so
-    the margin must be M / beta; the paper's is beta times too large in effect and too small in
-    value.
+    the margin must be M / beta; the paper's does not follow beta or the square of the residuals,
+    and for larger bounds it is too small.
     """
     w_k, w_q = emulator._keys_and_queries()
     beta = emulator.beta

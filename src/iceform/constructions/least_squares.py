@@ -106,7 +106,9 @@ class RidgeRegression(Emulator):
         planned = Schedule.of(schedule, count, lr, hessian)
         # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin, and w0 = 0.
         w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + _EIGENVALUE_SLACK)
-        self.descent = GradientDescent(
+        share = None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps
+        self.descent = GradientDescent.within(
+            share,
             "squared",
             count,
             lr,
@@ -117,7 +119,6 @@ class RidgeRegression(Emulator):
             dim=dim,
             samples=samples,
             bound=bound,
-            eps=None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps,
             regime=regime,
             dtype=dtype,
             backend=backend,
@@ -235,11 +236,17 @@ class RidgeRegression(Emulator):
         return self._solve(self.descent._fused, *inputs)
 
     def _solve(self, run: Any, x: Tensor, y: Tensor) -> Tensor:
-        solution: Tensor = run(x, y, self._start(x))
+        try:
+            solution: Tensor = run(x, y, self._start(x))
+        except BoundError as left:
+            raise BoundError(
+                f"an iterate left the domain that radius={self.radius:.6g} gives ({left}); the "
+                "solution is larger than that, so raise radius="
+            ) from None
         self._check_radius(x, y, solution)
         return solution
 
-    def reference(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
         """The closed form (X'X/n + lambda I)^{-1} X'y/n (float64)."""
         x, y = (t.double() for t in inputs)
         n, d = self.domain.samples, self.domain.dim
@@ -248,10 +255,10 @@ class RidgeRegression(Emulator):
         solution: Tensor = torch.linalg.solve(x.mT @ x / n + self.l2 * eye, moment)
         return solution
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """The first pass's prompt, at w = 0."""
         x, y = inputs
-        return self.descent.prompt(x, y, self._start(x))
+        return self.descent._encode(x, y, self._start(x))
 
     @property
     def network(self) -> FrozenNetwork:
@@ -301,7 +308,9 @@ class LeastSquares(RidgeRegression):
         x_norm: float | None = None,
         **options: Any,
     ) -> None:
-        if not (math.isfinite(condition) and condition >= 1):
+        if not isinstance(condition, int | float) or not (
+            math.isfinite(condition) and condition >= 1
+        ):
             raise BoundError(f"condition must be at least 1 and finite, got {condition!r}")
         check_size("dim", dim)
         norm = math.sqrt(dim) * check_positive("bound", bound)

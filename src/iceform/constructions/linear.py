@@ -368,9 +368,9 @@ class RowEmulator(Emulator):
             self._check_reach(name, x, weight)
 
     def _check_reach(self, name: str, x: Tensor, weight: Tensor) -> None:
-        if self.given_reach is None or self.reach < self.given_reach:
-            return
         x, weight = x.detach(), weight.detach()
+        if self.nonzeros is None and (self.given_reach is None or self.reach < self.given_reach):
+            return
         if self.nonzeros is not None:
             seen = int((x != 0).sum(-1).max())
             if seen > self.nonzeros:
@@ -386,7 +386,7 @@ class RowEmulator(Emulator):
                 "raise reach="
             )
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """Data and weights as tokens."""
         x, *weights = inputs
         layer = self.layer
@@ -396,7 +396,7 @@ class RowEmulator(Emulator):
         return fused.interpolate(x @ weight.mT, self.interpolant)
 
     def _dense(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self.prompt(*inputs).tokens)
+        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out
 
     def _config(self) -> dict[str, Any]:
@@ -519,7 +519,7 @@ class LinearLayer(RowEmulator):
             _verifier=self._verify,
         )
 
-    def reference(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
         """The exact product (float64)."""
         x, theta = inputs
         return x.double() @ theta.double().mT

@@ -8,6 +8,7 @@ that sum to one carry it exactly.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -204,12 +205,24 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 }
 
 
-@lru_cache(maxsize=256)
 def loss_named(name: str, **parameters: float) -> Loss:
     """A loss of the library: ``loss_named("huber", delta=1.35)``."""
     if name not in LOSSES:
         raise ProgramError(f"no loss is called {name!r}; the library has {', '.join(LOSSES)}")
+    known = inspect.signature(LOSSES[name]).parameters
     for key, value in parameters.items():
+        if key not in known:
+            raise ProgramError(
+                f"{name} has no parameter {key!r}; it has {', '.join(known) or 'none'}"
+            )
         if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
             raise ProgramError(f"{name}: {key} must be positive and finite, got {value!r}")
-    return replace(LOSSES[name](**parameters), parameters=tuple(sorted(parameters.items())))
+        if key == "quantile" and value >= 1:
+            raise ProgramError(f"quantile must be strictly between 0 and 1, got {value!r}")
+    return _loss_made(name, tuple(sorted(parameters.items())))
+
+
+@lru_cache(maxsize=256)
+def _loss_made(name: str, parameters: tuple[tuple[str, float], ...]) -> Loss:
+    """The same object for the same loss, so that fits are remembered."""
+    return replace(LOSSES[name](**dict(parameters)), parameters=parameters)

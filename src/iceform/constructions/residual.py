@@ -236,7 +236,7 @@ class ResidualEmulator(Emulator):
             key_x=d, key_y=1, key_bias=1, other_blocks=n, value=d, w=d, is_query=1, block=n
         )
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """Tokens of all samples' look-up tables and queries."""
         x, y, w = inputs
         return self._prompt(x, y, w, self.rates)
@@ -374,7 +374,7 @@ class ResidualEmulator(Emulator):
             self.domain.check_residuals((x @ w.detach()[..., None])[..., 0] - y)
 
     def _dense(self, *inputs: Tensor) -> Tensor:
-        return self._read(self.network.to(inputs[0].device)(self.prompt(*inputs).tokens))
+        return self._read(self.network.to(inputs[0].device)(self._encode(*inputs).tokens))
 
     def _read(self, output: Tensor) -> Tensor:
         return output
@@ -536,7 +536,7 @@ class SampleGradients(ResidualEmulator):
         w_v[:, self.features["value"]] = torch.eye(d, dtype=torch.float64)
         return w_v, self._queries_of(self.plan.tokens)
 
-    def reference(self, *inputs: Tensor) -> Tensor:
+    def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""
         return self._exact(*_three(inputs))
 

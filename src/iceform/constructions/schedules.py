@@ -21,7 +21,7 @@ from iceform.validation import check_choice, check_positive, check_size
 __all__ = ["SCHEDULES", "Schedule", "chebyshev_steps", "steps_needed"]
 
 SCHEDULES = ("constant", "chebyshev", "nesterov")
-_MESH = 4096  # Chebyshev points at which polynomials in an eigenvalue are bounded
+_MESH = 4096  # least number of Chebyshev points at which polynomials in an eigenvalue are bounded
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,10 @@ class Schedule:
                     "pass hessian=(alpha, L) or l2 > 0"
                 )
             return cls(name, chebyshev_steps(alpha, top, count), (0.0,) * count)
+        if lr is None and not top > 0:
+            raise ProgramError(
+                "the loss is flat on this domain, so there is no 1/L to step by; pass lr= or l2 > 0"
+            )
         eta = 1 / top if lr is None else check_positive("lr", lr)
         if name == "constant":
             return cls(name, (eta,) * count, (0.0,) * count)
@@ -64,7 +68,7 @@ class Schedule:
         """For each step, what its 2-norm error is multiplied by at the end."""
         if not quadratic:
             return self._worst_products(hessian)
-        return self._polynomials(_chebyshev_points(*hessian), _between(len(self)))
+        return self._polynomials(_chebyshev_points(*hessian, len(self)), _between(len(self)))
 
     def amplification_at(self, eigenvalues: Tensor) -> list[float]:
         """The same for a quadratic whose eigenvalues are known."""
@@ -72,11 +76,13 @@ class Schedule:
 
     def contraction(self, hessian: tuple[float, float]) -> float:
         """What the starting error is multiplied by at the end, for a quadratic."""
-        return self._history(_chebyshev_points(*hessian))[-1] * _between(len(self))
+        return self._history(_chebyshev_points(*hessian, len(self)))[-1] * _between(len(self))
 
     def growth(self, hessian: tuple[float, float]) -> float:
         """The largest factor between the starting distance and that of any iterate."""
-        return max(1.0, *self._history(_chebyshev_points(*hessian))) * _between(len(self))
+        return max(1.0, *self._history(_chebyshev_points(*hessian, len(self)))) * _between(
+            len(self)
+        )
 
     def _history(self, eigenvalues: Tensor) -> list[float]:
         """Sup |p_t(lambda)| of every iterate's polynomial; of the look-ahead point if larger."""
@@ -172,13 +178,16 @@ def _momentum(step: int, alpha: float, eta: float) -> float:
     return step / (step + 3)
 
 
-def _chebyshev_points(alpha: float, top: float) -> Tensor:
-    angles = torch.pi * (torch.arange(_MESH, dtype=torch.float64) + 0.5) / _MESH
+def _mesh_size(degree: int) -> int:
+    return max(_MESH, 8 * degree)
+
+
+def _chebyshev_points(alpha: float, top: float, degree: int) -> Tensor:
+    count = _mesh_size(degree)
+    angles = torch.pi * (torch.arange(count, dtype=torch.float64) + 0.5) / count
     return (top + alpha) / 2 + (top - alpha) / 2 * angles.cos()
 
 
 def _between(degree: int) -> float:
     """Ehlich and Zeller: a polynomial's sup over an interval, from its values at the mesh."""
-    if degree >= _MESH / 2:
-        return math.inf
-    return 1 / math.cos(math.pi * degree / (2 * _MESH))
+    return 1 / math.cos(math.pi * degree / (2 * _mesh_size(degree)))

@@ -16,7 +16,8 @@ __all__ = ["choose"]
 
 _SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
 _LINE_CELLS = (1, 4, 8, 16, 24)  # in float32 rounding is least where cells/2 is near guards
-_EXTRA = (4.0, 64.0, 1024.0, 16384.0)  # times u: targets tried when the best is asked for
+_EXTRA = (64.0, 1024.0)  # times u: targets tried in float32 when the best is asked for
+_CHEAP = (4.0, 16384.0)
 
 
 def choose(
@@ -43,11 +44,18 @@ def choose(
     best: Interpolant | None = None
     target = _SHARE * eps / gain
     for _ in range(2):
-        for it in _candidates(f, low, high, target, regime, dtype):
-            if total(it) <= eps:
-                return it
-            best = it if best is None or total(it) < total(best) else best
+        try:
+            for it in _candidates(f, low, high, target, regime, dtype):
+                if total(it) <= eps:
+                    return it
+                best = it if best is None or total(it) < total(best) else best
+        except PrecisionError:
+            if regime == "hard":
+                raise
         if best is None:
+            best = _most_accurate(f, low, high, regime, dtype, total)
+            if total(best) <= eps:
+                return best
             break
         # Everything but interpolation is known now: give interpolation what is left.
         target = 0.9 * (eps - (total(best) - gain * best.error)) / gain
@@ -64,8 +72,9 @@ def choose(
 
 
 def _of_size(f: ScalarFunction, low: float, high: float, regime: str, tokens: int) -> Interpolant:
+    regimes.check_tokens(tokens, regimes.MOST_HARD_CELLS if regime == "hard" else None)
     if regime == "hard":
-        return regimes.hard(f, Grid(low, high, tokens - 1))
+        return regimes.hard(f, Grid(low, high, max(1, tokens - 1)))
     return _cached(f, low, high, None, tokens)
 
 
@@ -79,9 +88,12 @@ def _most_accurate(
 ) -> Interpolant:
     if regime == "hard":
         return regimes.hard_for(f, low, high, None)
+    if dtype == torch.float64:
+        return _cached(f, low, high, None, None)
     size = float(f(torch.linspace(low, high, 257, dtype=torch.float64)).abs().max())
     tables: list[Interpolant] = []
-    for factor in _EXTRA:
+    # Lines cost nothing to fit, so more targets are tried for them.
+    for factor in (*_CHEAP, *_EXTRA) if f.affine is not None else _EXTRA:
         target = factor * unit_roundoff(dtype) * max(size, math.ulp(1.0))
         try:
             tables += _candidates(f, low, high, target, regime, dtype)

@@ -272,7 +272,8 @@ class TruncatedLinear(Emulator):
             gap = 0.0  # squared distances of far z are off by a cell or more
         kept = s.tokens * (math.exp(-max(gap, 0.0)) - math.exp(-exact))
         far = s.heads * size * min(1.0, kept)
-        return 2 * near + far + s.heads * unit * size
+        # No output is ever further off than the values allow.
+        return min(2 * near + far + s.heads * unit * size, 2 * s.heads * size)
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         from iceform.verification import verify
@@ -306,7 +307,7 @@ class TruncatedLinear(Emulator):
     def _line(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return (x @ w[..., None])[..., 0] + t[..., None]
 
-    def reference(self, *inputs: Tensor) -> Float[Tensor, "*b n"]:
+    def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n"]:
         """The exact truncated line (float64)."""
         x, w, t = (a.double() for a in inputs)
         return self._line(x, w, t).clamp(self.split.low, self.split.high)
@@ -320,7 +321,7 @@ class TruncatedLinear(Emulator):
         """Data with a constant one, the ramp of (w, t), positions."""
         return Features.of(x=self.dim, one=1, ramp=self.dim + 1, position=self._count)
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt:
         """[X; 1; ramp (w, t); I]: the ramp counts from the middle, padding carries none."""
         x, w, t = inputs
         count = self._count
@@ -369,7 +370,7 @@ class TruncatedLinear(Emulator):
         return deepest + math.log(self._count) - math.log(unit_roundoff(self.dtype)) + 8
 
     def _dense(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self.prompt(*inputs).tokens)
+        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
     def _fused(self, *inputs: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ __all__ = [
 # Terms of a theta series past this index are below the smallest positive double for every c < 90:
 # pi^2 m^2 / c > 745.
 _SERIES = 90
+_SHARPEST = 2000.0  # e^{-c/4} is still a normal double
 
 
 def _check_sharpness(c: float) -> None:
@@ -69,11 +70,19 @@ def lattice_sum(c: float) -> float:
     For sharp lookups (c > pi^2 / ln 4 or so) that is negative; the nearest node alone gives
     e^{-c/4}, which is then the better bound.
     """
+    _check_sharpness(c)
+    if c > _SHARPEST:
+        raise BoundError(
+            f"lattice sums underflow beyond sharpness {_SHARPEST:g}, got {c:.6g}; use hard_error"
+        )
     return max(math.sqrt(math.pi / c) * (1 - 2 * nome(c)), math.exp(-c / 4))
 
 
 def tail(c: float, x: float) -> float:
     r"""Bound of :math:`\sum_{j \ge 0} e^{-c (x + j)^2}` for x > 0."""
+    _check_sharpness(c)
+    if not (math.isfinite(x) and x > 0):
+        raise BoundError(f"a tail starts at a positive finite distance, got {x!r}")
     first = math.exp(-c * x * x)
     geometric = first / -math.expm1(-2 * c * x)
     integral = first + math.sqrt(math.pi / c) * math.erfc(math.sqrt(c) * x) / 2

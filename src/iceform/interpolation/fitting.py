@@ -25,6 +25,8 @@ _SAMPLES = 12  # sample points per token for the fit
 _CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
 _LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
 _GROWTH = 2.0  # largest |v| allowed, relative to f
+_LEAST = 512  # sample and check points in all, so that small grids see narrow features
+_MANY = 128  # cells beyond which half the samples per cell do
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,14 @@ class Fit:
 
     values: Tensor
     seen: float
+    size: float  # max |f| at the check points
 
 
 def fit_values(f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float) -> Fit:
     """Fit f on the grid's range at the given sharpness."""
     keys = grid.keys(sharpness)
     start = f.extended(grid.nodes, grid.low, grid.high)
-    points = _between(grid.mesh(_SAMPLES))
+    points = _between(grid.mesh(_per_cell(grid, _SAMPLES)))
     phi = _weights(grid, keys, points)
     u, sigma, vt = torch.linalg.svd(phi, full_matrices=False)
     residual = u.T @ (f(points) - phi @ start)
@@ -47,13 +50,19 @@ def fit_values(f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float) -> 
     candidates = start[:, None] + vt.T @ (damping * residual[:, None])
     candidates = torch.cat([candidates, start[:, None]], 1)
 
-    checks = _between(grid.mesh(_CHECKS))
+    checks = _between(grid.mesh(_per_cell(grid, _CHECKS)))
     errors = (_weights(grid, keys, checks) @ candidates - f(checks)[:, None]).abs().amax(0)
     tame = candidates.abs().amax(0) <= _GROWTH * max(float(start.abs().max()), 1e-300)
     tame[-1] = True
     errors = errors.masked_fill(~tame | ~errors.isfinite(), torch.inf)
     best = int(errors.argmin())
-    return Fit(candidates[:, best].contiguous(), float(errors[best]))
+    size = float(f(checks).abs().max())
+    return Fit(candidates[:, best].contiguous(), float(errors[best]), size)
+
+
+def _per_cell(grid: Grid | GradedGrid, wanted: int) -> int:
+    fewer = wanted // 2 + 1 if grid.cells > _MANY else wanted
+    return max(fewer, -(-_LEAST // grid.cells))
 
 
 def _between(edges: Tensor) -> Tensor:

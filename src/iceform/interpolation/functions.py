@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from iceform.errors import ProgramError, ShapeError
+from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 
 __all__ = ["ScalarFunction", "find_kinks"]
 
@@ -50,6 +51,7 @@ class ScalarFunction:
         kinks: Sequence[float] | None = None,
     ) -> ScalarFunction:
         """Wrap ``f``; kinks that are not known are looked for on ``[low, high]``."""
+        check_range(low, high)
         if not isinstance(f, ScalarFunction):
             if not callable(f):
                 raise ProgramError(
@@ -58,7 +60,7 @@ class ScalarFunction:
                 )
             f = cls(f, getattr(f, "__name__", type(f).__name__), kinks=None)
         if kinks is not None:
-            return replace(f, kinks=tuple(sorted(map(float, kinks))))
+            return replace(f, kinks=_checked_kinks(kinks))
         return f if f.kinks is not None else replace(f, kinks=find_kinks(f, low, high))
 
     def kinks_in(self, low: float, high: float) -> tuple[float, ...]:
@@ -73,6 +75,11 @@ class ScalarFunction:
             raise ShapeError(
                 f"f ({self.name}) must return a tensor of the shape it is given, {tuple(z.shape)}, "
                 f"got {got}; make it elementwise"
+            )
+        if out.dtype != z.dtype:
+            raise DtypeError(
+                f"f ({self.name}) returns {out.dtype} for {z.dtype}; certificates need a function "
+                "that keeps the precision it is given"
             )
         if not bool(torch.isfinite(out.detach()).all()):
             where = z.detach()[~torch.isfinite(out.detach())].flatten()[0].item()
@@ -123,11 +130,28 @@ class ScalarFunction:
         return self(point) + slope * (z - at)
 
 
+def check_range(low: float, high: float) -> None:
+    """A range that a look-up can cover."""
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise BoundError(f"a look-up needs finite low < high, got [{low!r}, {high!r}]")
+
+
+def _checked_kinks(kinks: Sequence[float]) -> tuple[float, ...]:
+    try:
+        found = tuple(sorted(float(k) for k in kinks))
+    except (TypeError, ValueError):
+        found = (math.nan,)
+    if not all(map(math.isfinite, found)):
+        raise ProgramError(f"kinks must be a sequence of finite numbers, got {kinks!r}")
+    return found
+
+
 # A kink is a place where f(z+s) - 2 f(z) + f(z-s) shrinks like s, not like s^2, as s falls.
 _MESH = 4096  # coarse mesh cells in which to look for kinks
 _ZOOM = 8  # each look is this much closer
 _KEEP = 0.4  # share of the slope's jump that must survive a closer look (a smooth f keeps 1/8)
-_LOOKS = 9  # 8^-9 of a coarse cell
+_LOOKS = 12  # 8^-12 of a coarse cell
+_JUMP = 7  # looks in a row at which a discontinuity must go on growing
 _MOST = 16  # more kinks than this is not a piecewise smooth function
 
 
@@ -166,6 +190,7 @@ def _peaks(jump: Tensor, floor: float) -> list[int]:
 
 
 def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -> float | None:
+    grown = 0
     for _ in range(_LOOKS):
         fine = step / _ZOOM
         points = z + fine * torch.arange(-2 * _ZOOM, 2 * _ZOOM + 1, dtype=torch.float64)
@@ -174,12 +199,14 @@ def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -
         found = float(jumps[best])
         if found < _KEEP * jump:
             return None
-        if found > _ZOOM / 2 * jump:
+        # A jump of f grows by the zoom at every look; a steep slope only until it is resolved.
+        grown = grown + 1 if found > _ZOOM / 2 * jump else 0
+        if grown >= _JUMP:
             raise ProgramError(
                 f"f ({f.name}) jumps near z = {z:.6g}; attention computes continuous functions "
                 "only, so smooth the jump or narrow z_range to one side of it"
             )
-        z, step = float(points[best]), fine
+        z, step, jump = float(points[best]), fine, found
         # Past this the second difference is rounding: u |f| / step against the jump itself.
         if torch.finfo(torch.float64).eps * scale / step > 1e-3 * found:
             break

@@ -142,6 +142,9 @@ class GradedGrid:
 
     def __post_init__(self) -> None:
         _settle(self)
+        for name, value in (("growth", self.growth), ("coarsest", self.coarsest)):
+            if not value > 0:
+                raise BoundError(f"{name} must be positive, got {value!r}")
         if not self.kinks or not all(self.low < k < self.high for k in self.kinks):
             raise ProgramError(
                 f"a graded grid needs kinks inside ({self.low:.6g}, {self.high:.6g}), "
@@ -187,7 +190,9 @@ class GradedGrid:
     def mesh(self, per_cell: int) -> Tensor:
         """Points equally spaced in the token index, with the kinks among them."""
         index = torch.linspace(0, self.cells, self.cells * per_cell + 1, dtype=torch.float64)
-        points = torch.cat([self._position(index), torch.tensor(self.kinks, dtype=torch.float64)])
+        points = self._position(index)
+        points[0], points[-1] = self.low, self.high
+        points = torch.cat([points, torch.tensor(self.kinks, dtype=torch.float64)])
         mesh: Tensor = torch.unique(points.clamp(self.low, self.high))
         return mesh
 

@@ -205,7 +205,8 @@ def rounding(it: Interpolant, model: RoundingModel, per_cell: int = 4) -> float:
         if not bool(total.isfinite().all()):
             return math.inf
         worst = max(worst, float(total.max()))
-    return worst * (1 + 64 * model.unit)  # products of the first-order terms above
+    underflow = it.tokens * it.size * torch.finfo(torch.float32).tiny
+    return worst * (1 + 64 * model.unit) + underflow  # products of the first-order terms above
 
 
 def significant_tokens(it: Interpolant, unit: float, per_cell: int = 2) -> float:

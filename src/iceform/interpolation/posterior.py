@@ -26,6 +26,7 @@ __all__ = ["Posterior", "cumulants", "fourth_cumulant", "posterior_error"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _FIRST = 16  # intervals per cell to start with
+_LEAST = 4096  # intervals in all: as fine as the mesh on which kinks are looked for
 _MOST = 4096  # intervals per cell at most
 _WORK = 1 << 25  # intervals times window that one certificate may cost
 _POLISH = 1 << 22  # the same once eps is held and only tightness is to be gained
@@ -49,7 +50,7 @@ class _Sweep:
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
     """Refine the mesh until refinement no longer pays; less far once ``eps`` is held."""
-    per_cell = _FIRST
+    per_cell = max(_FIRST, -(-_LEAST // it.grid.cells))
     own = rounding(it, RoundingModel(_UNIT, it.uniform, abs(it.high) + abs(it.low), 2))
     while True:
         sweep = _sweep(it, f, per_cell)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from iceform.errors import PrecisionError, ProgramError
+from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.interpolation import bounds
 from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.functions import ScalarFunction
@@ -27,8 +27,10 @@ from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.posterior import posterior_error
 
 __all__ = [
+    "MOST_FITTED_TOKENS",
     "MOST_HARD_CELLS",
     "best",
+    "check_tokens",
     "fitted",
     "graded",
     "hard",
@@ -123,10 +125,14 @@ def spectral(
     """Slope z + intercept with a proven error; the identity unless ``f`` is another line."""
     slope, _ = f.affine or (1.0, 0.0)
     scale = max(abs(slope), math.ulp(0.0)) * Grid(low, high, cells).spacing
-    delta = _FINEST_DELTA if eps is None else max(min(0.5, 0.99 * eps / scale), _FINEST_DELTA)
-    rule = bounds.spectral_rule(delta, cells)
-    it = _line_on(f, Grid(low, high, cells, rule.guards), rule.sharpness)
-    if eps is not None and it.error > eps:
+    wanted = _FINEST_DELTA if eps is None else max(min(0.5, 0.99 * eps / scale), _FINEST_DELTA)
+    # Where eps is close to what float64 stores, the finest rule leaves the most room.
+    for delta in (wanted, _FINEST_DELTA):
+        rule = bounds.spectral_rule(delta, cells)
+        it = _line_on(f, Grid(low, high, cells, rule.guards), rule.sharpness)
+        if eps is None or it.error <= eps:
+            return it
+    if eps is not None:
         raise PrecisionError(
             f"float64 holds the line on [{low:.6g}, {high:.6g}] to {it.error:.3g}, not {eps:.3g}; "
             "ask for a larger eps or a narrower range",
@@ -149,12 +155,17 @@ def _line_on(f: ScalarFunction, grid: Grid, sharpness: float) -> Interpolant:
 # fitted and graded: values by least squares, certified afterwards
 # ---------------------------------------------------------------------------------------------
 
+MOST_FITTED_TOKENS = 2048  # far more than any function that float64 resolves needs
+_FIT_ROWS = 12  # rows of the fit's matrix per token
 _SIZES = (9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513)  # tokens tried, then bisected
 _SLACK = 0.9  # share of eps the fit may use up; the certificate's remainder gets the rest
 _GROWTH = 1.06  # more tokens when a certificate misses eps by a little
+_STALLED = 2  # sizes in a row that bring less than a factor two
 _PLATEAU = 32 * _UNIT  # relative to f: more tokens than reach this do not help in float64
 
 _ROUNDS = 2  # passes over the knobs
+_QUICK = 129  # tokens beyond which one pass must do: a fit costs their cube
+_RETRIES = 6  # larger grids tried when a certificate misses eps by a little
 # Coordinate searches start at the first option of each and try the others in turn.
 _FITTED = {"sharpness": (0.3, 0.15, 0.2, 0.25, 0.4, 0.6, 0.8), "guards": (4, 0, 1, 2, 6, 8, 12)}
 _GRADED = {
@@ -255,8 +266,8 @@ def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | Non
         found = candidate(knobs)
         return math.inf if found is None else found.fit.seen
 
-    knobs = {name: options[0] for name, options in family.options.items()}
-    for _ in range(_ROUNDS):
+    knobs = _first(family)
+    for _ in range(_ROUNDS if tokens <= _QUICK else 1):
         for name, options in family.options.items():
             knobs = min(({**knobs, name: option} for option in options), key=seen)
     return candidate(knobs)
@@ -266,20 +277,49 @@ def _smallest(
     f: ScalarFunction, family: _Family, eps: float | None, tokens: int | None
 ) -> Interpolant:
     if tokens is not None:
+        check_tokens(tokens)
         found = _search(f, family, tokens)
         if found is None:
             raise PrecisionError(f"{tokens} grid tokens are too few for f ({f.name}); use more")
         return _held(_certified(f, found, family.regime, eps), f, eps)
     if eps is None:
         return _most_accurate(f, family)
+    if eps < _hopeless(f, family):
+        closest = _most_accurate(f, family)
+        return _held(closest, f, eps)
     enough, found = _enough_tokens(f, family, _SLACK * eps)
     closest = _certified(f, found, family.regime, eps)
-    while closest.error > eps and enough < _SIZES[-1] and found.fit.seen <= _SLACK * eps:
+    for _ in range(_RETRIES):
+        if closest.error <= eps or enough >= _SIZES[-1] or found.fit.seen > _SLACK * eps:
+            break
         enough = min(_SIZES[-1], max(enough + 2, int(_GROWTH * enough)))
         again = _search(f, family, enough)
         if again is not None:
             found, closest = again, _certified(f, again, family.regime, eps)
     return _held(closest, f, eps)
+
+
+def _hopeless(f: ScalarFunction, family: _Family) -> float:
+    """Below this, values stored in float64 already spoil the look-up."""
+    grid = next(g for g in (family.build(n, _first(family)) for n in _SIZES) if g is not None)
+    return _UNIT * float(f(grid.mesh(64)).abs().max())
+
+
+def _first(family: _Family) -> dict[str, float]:
+    return {name: options[0] for name, options in family.options.items()}
+
+
+def check_tokens(tokens: int, most: int | None = None) -> None:
+    """A number of grid tokens that a table can have."""
+    most = MOST_FITTED_TOKENS if most is None else most
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ProgramError(f"tokens must be a whole number of at least 1, got {tokens!r}")
+    if tokens > most:
+        bytes_needed = 8 * _FIT_ROWS * tokens**2
+        raise CapacityError(
+            f"{tokens} grid tokens would need about {bytes_needed} bytes to fit and certify, and "
+            f"{most} are the most a table may have; use fewer tokens"
+        )
 
 
 def _enough_tokens(f: ScalarFunction, family: _Family, target: float) -> tuple[int, _Candidate]:
@@ -311,14 +351,16 @@ def _enough_tokens(f: ScalarFunction, family: _Family, target: float) -> tuple[i
 def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
     size = 0.0
     closest: _Candidate | None = None
+    stalled = 0
     for tokens in _SIZES:
         found = _search(f, family, tokens)
         if found is None:
             continue
-        size = max(size, float(found.fit.values.abs().max()))
+        stalled = 0 if closest is None or found.fit.seen < closest.fit.seen / 2 else stalled + 1
+        size = max(size, found.fit.size)
         if closest is None or found.fit.seen < closest.fit.seen:
             closest = found
-        if closest.fit.seen <= _PLATEAU * size:
+        if closest.fit.seen <= _PLATEAU * size or stalled >= _STALLED:
             break
     if closest is None:
         raise PrecisionError(f"f ({f.name}) has too many kinks for {_SIZES[-1]} grid tokens")

@@ -1,0 +1,123 @@
+"""One frozen module for many algorithms: what cor:attn_sim_stats_methods leaves out."""
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform import programs
+from tests.errata import printed
+
+F64 = torch.float64
+
+
+def target(seed, scale, n=3, d=2):
+    """Tokens (n, d) in [-1, 1] and a head with weights in [-scale, scale]."""
+    generator = torch.Generator().manual_seed(seed)
+    x, *mats = (
+        2 * torch.rand(*s, generator=generator, dtype=F64) - 1 for s in ((n, d), *[(n, d)] * 3)
+    )
+    return x, [scale * m for m in mats]
+
+
+def assert_runs(machine, x, mats):
+    result = machine.run(programs.Head(*mats), x)
+    worst = float((result.value - printed.head(x.T, *mats).T).abs().max())
+    assert worst <= result.certificate.error, f"{worst:.3e} > {result.certificate.error:.3e}"
+    return result
+
+
+def test_a_common_number_of_grid_points_is_not_enough():
+    """The proof takes P_m = max P over the library and the rest as given. The grid [-d B^2, d B^2]
+    and beta depend on the algorithm as well: a grid made for weights up to 1 answers at most 2,
+    silently, where the second algorithm's products reach 5.2.
+    """
+    nodes = torch.linspace(-2, 2, 801, dtype=F64)  # P_m, but the range of the first algorithm
+    beta = 12 / (4 / 800) ** 2
+    errors, reached = [], []
+    for scale in (1.0, 4.0):
+        x, mats = target(1, scale)
+        layer = sum(printed.row_heads(x.T, tuple(mats), nodes, beta, factor=2.0, readout=True))
+        assert bool(layer.isfinite().all())
+        exact = torch.cat([m @ x.T for m in mats])
+        errors.append(float((layer - exact).abs().max()))
+        reached.append(float(exact.abs().max()))
+    assert reached[1] > 5
+    assert errors[0] <= 0.0025 + 1e-9
+    assert errors[1] == pytest.approx(reached[1] - 2, abs=1e-6)  # saturated
+
+    heads = [target(1, scale) for scale in (1.0, 4.0)]
+    both = [programs.Head(*mats) for _, mats in heads]
+    machine = ice.Machine.for_programs(both, 2, 3)
+    digests = {assert_runs(machine, x, mats).digest for x, mats in heads}
+    assert digests == {machine.digest}
+
+
+def test_products_beyond_the_grid_are_refused_not_saturated():
+    """Out of range the look-up returns an end of the grid, without a sign that it did."""
+    x, mats = target(1, 4.0)
+    nodes = torch.linspace(-2, 2, 801, dtype=F64)
+    layer = sum(printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True))
+    assert float(layer.abs().max()) <= 2 + 1e-12
+
+    small = ice.Machine.for_programs([programs.Head(*target(1, 1.0)[1])], 2, 3)
+    with pytest.raises(ice.ProgramError, match="does not fit this machine"):
+        small.run(programs.Head(*mats), x)
+    head = ice.AttentionHead(2, 3, 3, 3, weight_bound=4.0, reach=2.0, eps=None)
+    with pytest.raises(ice.BoundError, match="beyond the grid's range 2"):
+        head(x, *mats)
+    with pytest.raises(ice.BoundError):
+        ice.AttentionHead(2, 3, 3, 3, eps=None)(x, *mats)
+
+
+@pytest.mark.parametrize("what", ["tokens", "dimension"])
+def test_data_larger_than_the_machine_is_refused(what):
+    x, mats = target(1, 1.0)
+    machine = ice.Machine.for_programs([programs.Head(*mats)], 2, 3)
+    longer, wide = target(2, 1.0, n=4), target(2, 1.0, d=3)
+    data, weights = (longer[0], mats) if what == "tokens" else wide
+    with pytest.raises(ice.ProgramError, match="tokens" if what == "tokens" else "features"):
+        machine.run(programs.Head(*weights), data)
+    assert_runs(machine, x, mats)
+
+
+def test_padding_to_a_common_size_needs_a_mask():
+    """The proof pads "to the same size". Zero features are harmless, but zero tokens are keys of
+    logit 0 and value 0: with 3 tokens padded to 12 they take most of the attention.
+    """
+    x, mats = target(1, 1.0)
+    exact = printed.head(x.T, *mats)
+    features = printed.head(
+        torch.nn.functional.pad(x, (0, 4)).T, *(torch.nn.functional.pad(m, (0, 4)) for m in mats)
+    )
+    assert float((features - exact).abs().max()) <= 1e-14
+    tokens = printed.head(torch.nn.functional.pad(x, (0, 0, 0, 9)).T, *mats)[:, :3]
+    assert float((tokens - exact).abs().max()) > 0.5 * float(exact.abs().max())
+
+    bigger = programs.Head(*target(2, 1.1, n=12, d=6)[1])
+    machine = ice.Machine.for_programs([bigger], 6, 12)
+    padded = machine.padded(programs.Head(*mats).targets(x, None))
+    assert padded.tokens.shape[0] == 12
+    logits = (padded.tokens @ padded.w_q.mT) @ (padded.tokens @ padded.w_k.mT).mT
+    weights = torch.softmax(logits, -1)[:3]
+    assert float(weights[:, 3:].sum(-1).max()) <= torch.finfo(F64).eps
+    assert_runs(machine, x, mats)
+
+
+def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
+    """Nadaraya-Watson and 1-NN have logits -||q - x_i||^2, and ||x_i||^2 is not bilinear in the
+    tokens. With q.x_i alone the farther of two samples on a ray wins.
+    """
+    x = torch.tensor([[0.1, 0.1], [0.9, 0.9]], dtype=F64)
+    y = torch.tensor([-1.0, 1.0], dtype=F64)
+    query = torch.tensor([0.2, 0.2], dtype=F64)
+    bilinear = y @ torch.softmax(1e4 * x @ query, 0)
+    squared = y @ torch.softmax(1e4 * (2 * x @ query - x.square().sum(1)), 0)
+    assert float(bilinear) == 1.0
+    assert float(squared) == -1.0
+
+    program = programs.NadarayaWatson(bandwidth=0.2)
+    machine = ice.Machine.for_programs([program], 2, 2)
+    result = machine.run(program, x, y)
+    exact = program.reference(x, y)
+    assert float((result.value - exact).abs().max()) <= result.certificate.error
+    assert float(result.predict(query[None])[0]) < -0.9
