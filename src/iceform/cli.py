@@ -11,6 +11,7 @@ EXTRAS = {
     "rich": "cli",
     "matplotlib": "plots",
     "jinja2": "plots",
+    "scipy": "sklearn",
     "sklearn": "sklearn",
 }
 

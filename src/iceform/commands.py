@@ -282,7 +282,7 @@ def _notes(asked: Need, other: Need | None = None) -> Iterator[str]:
 def demo(
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("out/report.html"),
 ) -> None:
-    """Run six losses on real data by one frozen module, and write a report with pictures."""
+    """Run losses and a library of programs on real data by frozen weights; write a report."""
     with _one_line_errors():
         from iceform.demo import show
 

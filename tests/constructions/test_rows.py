@@ -5,6 +5,7 @@ import torch
 
 import iceform as ice
 from tests.conformance import Conformance, assert_within, uniform
+from tests.properties.adversary import hardest_inputs
 
 ENCODINGS = ("rows", "embedding")
 
@@ -154,8 +155,6 @@ def test_the_weights_know_nothing_of_the_target():
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_random_targets_and_an_adversary(encoding):
-    from tests.properties.adversary import hardest_inputs
-
     em = ice.AttentionHead(3, 2, 2, 4, eps=1e-6, encoding=encoding)
     starts = tuple(uniform(256, r, 3, dtype=torch.float64) for r in (4, 2, 2, 2))
     found, where = hardest_inputs(em, starts, bound=1.0)
@@ -171,8 +170,10 @@ def test_a_hundred_thousand_targets():
         bound = 0.2 + 0.8 * torch.rand(()).item()
         em = ice.AttentionHead(4, 3, 2, 5, bound=bound, eps=1e-5)
         inputs = [uniform(2000, r, 4, dtype=torch.float64, bound=bound) for r in (5, 3, 3, 2)]
-        if chunk % 3 == 0:  # a third at the corners, where products are largest
-            inputs = [bound * t.sign() for t in inputs]
+        if chunk % 3 == 0:  # a third climbs the error from the corners, where products are largest
+            corners = tuple(bound * t.sign() for t in inputs)
+            found, inputs = hardest_inputs(em, corners, steps=8, bound=bound)
+            violations += int(not found <= em.certificate.error)
         error = (em(*inputs) - em.reference(*inputs)).abs().amax((1, 2))
         violations += int((~(error <= em.certificate.error)).sum())
     assert violations == 0
