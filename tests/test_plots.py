@@ -152,7 +152,8 @@ def test_names_of_narrow_blocks_have_room(step, data):
 
 def test_an_empty_prompt_can_be_drawn(step, data):
     prompt = step.prompt(*data)
-    plots.png(plots.features(type(prompt)(0 * prompt.tokens, prompt.features, prompt.roles)))
+    figure = plots.features(type(prompt)(0 * prompt.tokens, prompt.features, prompt.roles))
+    assert plots.png(figure).startswith(b"\x89PNG")
 
 
 @THEMES

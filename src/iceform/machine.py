@@ -181,7 +181,9 @@ class Machine:
     def _check(self, program: Program, x: Tensor) -> None:
         if not isinstance(program, Program):
             raise ProgramError(f"not a program: {program!r}; see iceform.programs")
-        check_tensors({"x": (x, tuple(x.shape[-2:]))}, self.dtype, torch.device("cpu"))
+        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+        shape = tuple(x.shape[-2:]) if isinstance(x, Tensor) else ()
+        check_tensors({"x": (x, shape)}, self.dtype, device)
         if x.ndim != 2:
             raise ProgramError(f"data must be (samples, dim), got shape {tuple(x.shape)}")
         check_bound("x", x, self.sizes.bound, "scale the data")
@@ -233,7 +235,7 @@ class Machine:
         """
         self._check(program, x)
         padded = self.padded(program.targets(x, y))
-        eye = torch.eye(self.sizes.tokens, dtype=padded.tokens.dtype)
+        eye = torch.eye(self.sizes.tokens).to(padded.tokens)
         layer = SoftmaxAttention(
             padded.w_k[None], padded.w_q[None], padded.w_v[None], eye[None], labels=[program.name]
         )

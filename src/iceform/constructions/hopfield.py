@@ -175,7 +175,7 @@ class HopfieldMap(Emulator):
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        return fused.interpolate(z @ self.a + self.b, self.interpolant)
+        return fused.interpolate(z @ self.a.to(z) + self.b, self.interpolant)
 
     @property
     def plan(self) -> Plan:

@@ -13,6 +13,7 @@ beta max z^2, which :func:`iceform.interpolation.bounds.margin` does.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -328,9 +329,9 @@ class ResidualEmulator(Emulator):
         w_q[blocks, at["block"]] = torch.eye(n, dtype=torch.float64)
         return w_k, w_q
 
+    @abstractmethod
     def _values_and_readout(self) -> tuple[Tensor, Tensor]:
         """W_V (d, features) and W_O (tokens, out_tokens)."""
-        raise NotImplementedError
 
     def _build_network(self) -> FrozenNetwork:
         w_k, w_q = self._keys_and_queries()

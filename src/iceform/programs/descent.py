@@ -103,23 +103,23 @@ class _Residual:
         n, grid, at = self.domain.samples, self.table.tokens, self.features
         samples, labels, offset = self.loss.encode(x, y)
         packed = torch.cat([samples, labels[:, None], torch.ones_like(labels)[:, None]], -1)
-        out = torch.zeros(n * grid + n, at.total, dtype=x.dtype)
-        own = torch.eye(grid, dtype=x.dtype)[None, :, :, None] * packed[:, None, None, :]
+        out = x.new_zeros(n * grid + n, at.total)
+        own = torch.eye(grid).to(x)[None, :, :, None] * packed[:, None, None, :]
         out[: n * grid, at["blocks"]] = own.reshape(n * grid, -1)
         out[:, at["others"]] = 1.0
-        out[: n * grid, at["others"]] -= torch.eye(n, dtype=x.dtype).repeat_interleave(grid, 0)
+        out[: n * grid, at["others"]] -= torch.eye(n).to(x).repeat_interleave(grid, 0)
         if offset is not None:
             out[: n * grid, at["offset"]] = offset.repeat_interleave(grid, 0)
         out[:, at["w"]] = w
         out[n * grid :, at["is_query"]] = 1.0
-        out[n * grid :, at["block"]] = torch.eye(n, dtype=x.dtype)
+        out[n * grid :, at["block"]] = torch.eye(n).to(x)
         return out
 
     def target(self, x: Tensor, y: Tensor, w: Tensor) -> Target:
         """The head whose queries return the samples' gradients at w."""
         self.domain.check_coefficients(w)
         grid = self.domain.samples * self.table.tokens
-        w_k, w_q, w_v = (m.to(x.dtype) for m in self.weights())
+        w_k, w_q, w_v = (m.to(x) for m in self.weights())
         return Target(self.tokens(x, y, w), w_k, w_q, w_v, slice(grid, None))
 
     def check(self, x: Tensor, y: Tensor) -> None:
@@ -279,7 +279,7 @@ class Ridge(Program):
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         x, y = x.double(), _labels(y).double()
-        eye = torch.eye(x.shape[1], dtype=torch.float64)
+        eye = torch.eye(x.shape[1]).to(x)
         solution: Tensor = torch.linalg.solve(x.mT @ x + self.alpha * eye, x.mT @ y)
         return solution
 
@@ -319,7 +319,7 @@ class PrincipalComponent(Program):
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
         residual = self._residual(x.shape[1], x.shape[0])
         zeros = x.new_zeros(x.shape[0])
-        start = self._start(x.shape[1]).to(x.dtype)
+        start = self._start(x.shape[1]).to(x)
         return residual.target(x, zeros, start)
 
     def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
@@ -327,7 +327,7 @@ class PrincipalComponent(Program):
         residual = self._residual(d, n)
         zeros = x.new_zeros(n)
         residual.check(x, zeros)
-        w = self._start(d).to(x.dtype)
+        w = self._start(d).to(x)
         for _ in range(self.steps):
             out, _ = attend(residual.target(x, zeros, w))
             image = out.double().mean(0)
@@ -351,7 +351,7 @@ class PrincipalComponent(Program):
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         gram = x.double().mT @ x.double() / x.shape[0]
         vector: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -1]
-        start = self._start(x.shape[1])
+        start = self._start(x.shape[1]).to(vector)
         return vector if float(vector @ start) >= 0 else -vector
 
 

@@ -90,7 +90,7 @@ class NadarayaWatson(Program):
         tokens[:n, at["square"]] = x.square().sum(-1, keepdim=True)
         tokens[:n, at["y"]] = y[:, None]
         tokens[n:, at["is_query"]] = 1.0
-        w_k, w_q, w_v = (w.to(x.dtype) for w in self._weights(dim, n, scale))
+        w_k, w_q, w_v = (w.to(x) for w in self._weights(dim, n, scale))
         return Target(tokens, w_k, w_q, w_v, slice(n, None))
 
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
@@ -218,7 +218,7 @@ class HopfieldRetrieval(Program):
         tokens = patterns.new_zeros(n + 1, at.total)
         tokens[:n, at["pattern"]], tokens[n, at["state"]] = patterns, state
         tokens[n, at["is_query"]] = 1.0
-        w_k, w_q, w_v = (w.to(patterns.dtype) for w in self._weights(dim, n))
+        w_k, w_q, w_v = (w.to(patterns) for w in self._weights(dim, n))
         return Target(tokens, w_k, w_q, w_v, slice(n, None))
 
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
