@@ -114,6 +114,25 @@ def test_specialising_bakes_the_prompt_into_weights(machine, program):
     assert module.digest != machine.digest
 
 
+def test_specialising_needs_no_data_unless_the_prompt_does(machine):
+    x, y = data()
+    program = programs.NadarayaWatson()
+    assert machine.specialize(program).digest == machine.specialize(program, x, y).digest
+    with pytest.raises(ice.ProgramError, match="depends on the data"):
+        machine.specialize(programs.NearestNeighbors(k=3))
+
+
+def test_a_pass_that_does_not_hold_the_machines_eps_is_refused(machine):
+    x, y = data()
+    strict = ice.Machine.for_programs([programs.Ridge()], DIM, SAMPLES, 1e-8)
+    assert_within(strict.run(programs.Ridge(), x, y).value, programs.Ridge().reference(x, y), 1e-6,
+                  "ridge")  # fmt: skip
+    strict.eps = 1e-18
+    with pytest.raises(ice.PrecisionError, match="not to the machine's eps = 1e-18") as caught:
+        strict.run(programs.Ridge(), x, y)
+    assert caught.value.best is not None
+
+
 def test_literal_network_is_the_definition():
     chosen = [programs.GradientDescent("squared", 3, l2=0.1, w_bound=2.0), programs.Ridge()]
     dense = ice.Machine.for_programs(chosen, 2, 4, backend="dense")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,7 +15,7 @@ from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Certificate
 from iceform.constructions import LOSSES, AttentionHead, Plan
 from iceform.constructions.base import Emulator, write_whole
-from iceform.errors import IntegrityError, ProgramError
+from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.inspection import Trace
 from iceform.programs import (
     GradientDescent,
@@ -30,7 +30,13 @@ from iceform.programs import (
     Sizes,
     Target,
 )
-from iceform.validation import check_bound, check_size, check_tensors, unit_roundoff
+from iceform.validation import (
+    check_bound,
+    check_eps,
+    check_size,
+    check_tensors,
+    unit_roundoff,
+)
 
 __all__ = ["Machine", "library"]
 
@@ -72,6 +78,9 @@ class Machine:
     ----------
     dim, samples
         The largest data its programs will see.
+    eps
+        What one pass may be off by. Every pass is certified on its own inputs, and one that does
+        not hold eps is refused; None accepts what comes out.
     programs
         The class it is sized for; :func:`library` by default.
     dtype, backend
@@ -82,6 +91,7 @@ class Machine:
         self,
         dim: int = 8,
         samples: int = 16,
+        eps: float | None = None,
         *,
         programs: Sequence[Program] | None = None,
         dtype: torch.dtype = torch.float64,
@@ -95,6 +105,9 @@ class Machine:
         sizes = chosen[0].sizes(dim, samples)
         for program in chosen[1:]:
             sizes = sizes.cover(program.sizes(dim, samples))
+        # Any head on dim features may be asked for as well.
+        sizes = replace(sizes, nonzeros=max(sizes.nonzeros, dim))
+        self.eps = check_eps(eps)
         self._build(dim, samples, sizes, dtype, backend)
 
     @classmethod
@@ -103,12 +116,13 @@ class Machine:
         programs: Sequence[Program],
         dim: int,
         samples: int,
+        eps: float | None = None,
         *,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
     ) -> Machine:
         """A machine sized for just these programs."""
-        return cls(dim, samples, programs=programs, dtype=dtype, backend=backend)
+        return cls(dim, samples, eps, programs=programs, dtype=dtype, backend=backend)
 
     def _size(self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype) -> None:
         self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
@@ -128,7 +142,7 @@ class Machine:
             bound=max(sizes.bound, 1.0),
             weight_bound=max(sizes.weight_bound, self._root),
             reach=max(sizes.reach, self._root),
-            nonzeros=sizes.nonzeros + 1,
+            nonzeros=sizes.nonzeros,
             eps=None,
             dtype=dtype,
             backend=backend,
@@ -195,6 +209,12 @@ class Machine:
         inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         value_dim = len(target.w_v)
         certificate = self.head.certify(*inputs, queries=padded.queries)
+        if self.eps is not None and not certificate.error <= self.eps:
+            raise PrecisionError(
+                f"this pass is certified to {certificate.error:.3g}, not to the machine's eps = "
+                f"{self.eps:.3g}; use a larger eps, or a machine sized for fewer programs",
+                best=certificate.error,
+            )
         out = self.head(*inputs)
         return out[padded.queries, :value_dim], certificate.error
 
@@ -227,12 +247,19 @@ class Machine:
         padded = self.padded(program.targets(x, y))
         return self.head.trace(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
 
-    def specialize(self, program: Program, x: Tensor, y: Tensor | None = None) -> FrozenNetwork:
+    def specialize(
+        self, program: Program, x: Tensor | None = None, y: Tensor | None = None
+    ) -> FrozenNetwork:
         """Bake the prompt into weights: the task-specific module of the same algorithm.
 
         The target head of the program's first pass as a frozen layer of its own; it reads the same
-        tokens as the machine.
+        tokens as the machine. Data are needed only where a program's prompt depends on them, as
+        the temperature of several neighbours does, or for data smaller than the machine's.
         """
+        if x is None:
+            x = torch.zeros(self.samples, self.dim, dtype=self.dtype)
+            y = torch.zeros(self.samples, dtype=self.dtype)
+            y = x[0] if isinstance(program, HopfieldRetrieval) else y
         self._check(program, x)
         padded = self.padded(program.targets(x, y))
         eye = torch.eye(self.sizes.tokens).to(padded.tokens)
@@ -249,7 +276,12 @@ class Machine:
         Programs are not part of a machine.
         """
         folder = self.head.save(path)
-        sizes = {"dim": self.dim, "samples": self.samples, "sizes": asdict(self.sizes)}
+        sizes = {
+            "dim": self.dim,
+            "samples": self.samples,
+            "eps": self.eps,
+            "sizes": asdict(self.sizes),
+        }
         write_whole(folder / "machine.json", json.dumps(sizes, indent=2))
         return folder
 
@@ -260,6 +292,7 @@ class Machine:
         try:
             saved = json.loads((Path(path) / "machine.json").read_text(encoding="utf-8"))
             machine = cls.__new__(cls)
+            machine.eps = check_eps(saved["eps"])
             machine._size(saved["dim"], saved["samples"], Sizes(**saved["sizes"]), head.dtype)
         except (OSError, ValueError, KeyError, TypeError) as broken:
             raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None

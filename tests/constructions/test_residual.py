@@ -1,5 +1,8 @@
 """ResidualMap and SampleGradients."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -188,3 +191,23 @@ def test_large_fused_step_fits_and_dense_is_refused():
     em = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6, backend="dense")
     with pytest.raises(ice.CapacityError, match=f"{em.plan.dense_bytes} bytes"):
         em.check_dense(torch.device("cpu"))
+
+
+_BIG = """
+import resource, torch, iceform as ice
+n, d = 10**6, 50
+x = 2 * torch.rand(n, d, dtype=torch.float64) - 1
+y, w = 2 * torch.rand(n, dtype=torch.float64) - 1, 2 * torch.rand(d, dtype=torch.float64) - 1
+em = ice.GradientStep("squared", 0.1, dim=d, samples=n, eps=1e-6)
+exact = w - 0.1 * (x.T @ (x @ w - y)) / n
+assert float((em(x, y, w) - exact).abs().max()) <= em.certificate.error
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+@pytest.mark.slow
+def test_a_million_samples_fit_in_two_gibibytes():
+    done = subprocess.run(
+        [sys.executable, "-c", _BIG], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert int(done.stdout) * 1024 < 2 * 2**30

@@ -372,10 +372,10 @@ class RowEmulator(Emulator):
         if self.nonzeros is None and (self.given_reach is None or self.reach < self.given_reach):
             return
         if self.nonzeros is not None:
-            seen = int((x != 0).sum(-1).max())
+            seen = int(((x != 0).to(x) @ (weight != 0).to(x).mT).max())
             if seen > self.nonzeros:
                 raise BoundError(
-                    f"a token has {seen} nonzero features, the certificate allows "
+                    f"{name} x sums {seen} nonzero products, the certificate allows "
                     f"{self.nonzeros}; raise nonzeros="
                 )
             x, weight = x.abs(), weight.abs()
@@ -460,8 +460,8 @@ class LinearLayer(RowEmulator):
     reach
         A narrower bound of |theta x|, checked on every input.
     nonzeros
-        For sparse x: at most this many nonzero entries in a token. Then ``reach`` bounds
-        sum_j |theta_j x_j|, and rounding is certified for that many products.
+        For sparse data: at most this many nonzero products theta_j x_j in a sum. Then ``reach``
+        bounds sum_j |theta_j x_j|, and rounding is certified for that many products.
     eps, regime, encoding, dtype, backend
         As for :class:`AttentionHead`.
     """

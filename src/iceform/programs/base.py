@@ -29,7 +29,7 @@ class Sizes:
     weight_bound: float  # largest |entry| of a target weight
     reach: float  # largest sum of |weight x token| terms
     logits: float  # largest |logit| a target can make
-    nonzeros: int  # nonzero features of a token
+    nonzeros: int  # nonzero products of a weight row and a token
 
     def cover(self, other: Sizes) -> Sizes:
         """The least sizes that serve both."""

@@ -25,6 +25,9 @@ from iceform.validation import unit_roundoff
 
 __all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
 
+# A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
+_NONZEROS = 2
+
 
 class _Residual:
     """Tokens and target weights of passes that look up f(w.x - y)."""
@@ -43,59 +46,74 @@ class _Residual:
 
     @property
     def features(self) -> Features:
-        d, n = self.domain.dim, self.domain.samples
+        d = self.domain.dim
         blocks = self.table.tokens * (d + 2)
-        return Features.of(blocks=blocks, others=n, offset=d, w=d, is_query=1, block=n)
+        bits = self.bits
+        return Features.of(blocks=blocks, code=bits, offset=d, w=d, is_query=1, query_code=bits)
+
+    @property
+    def bits(self) -> int:
+        """Length of a sample's code: its number in binary, digits -1 and +1."""
+        return max(1, (self.domain.samples - 1).bit_length())
+
+    @property
+    def _weight_of_bit(self) -> float:
+        """Other samples' tokens differ in a bit, queries have no code: both must lose M."""
+        return self.margin / min(2, self.bits)
 
     def sizes(self) -> Sizes:
         d, n = self.domain.dim, self.domain.samples
         k_size, q_size = self._spans()
         products = (k_size * q_size).sqrt()
-        values = (self.table.size + 1) * self.domain.x
         return Sizes(
             tokens=n * self.table.tokens + n,
             features=self.features.total,
-            head_dim=d + 2 + n,
+            head_dim=d + 2 + self.bits,
             value_dim=d,
             bound=max(1.0, self.domain.x, self.domain.y, self.domain.w),
             weight_bound=max(float(w.abs().max()) for w in self.weights()),
-            reach=1.001 * max(float(products.max()), values),
-            # One code product is nonzero; the coordinates, the label and the bias may all be.
-            logits=float((k_size * q_size)[: d + 3].sum()),
-            nonzeros=3 * d + n + 3,
+            reach=1.001 * max(float(products.max()), self.domain.x),
+            logits=float((k_size * q_size).sum()),
+            nonzeros=_NONZEROS,
         )
+
+    @property
+    def scale(self) -> float:
+        """What the readout multiplies by, so that large values do not widen every look-up."""
+        return self.table.size + 1
 
     def _spans(self) -> tuple[Tensor, Tensor]:
         """Largest terms of each head dimension, keys and queries before balancing."""
-        d, n = self.domain.dim, self.domain.samples
+        d = self.domain.dim
         keys, center = self.table.keys, abs(self.table.grid.center)
         slope, bias = float(keys.slopes.abs().max()), float(keys.biases.abs().max())
-        root = math.sqrt(self.margin)
-        k = [slope * self.domain.x] * d + [slope * (self.domain.y + center), bias] + [root] * n
-        q = [self.domain.w] * d + [1.0, 1.0] + [root] * n
+        root = math.sqrt(self._weight_of_bit)
+        k = [slope * self.domain.x] * d + [slope * (self.domain.y + center), bias]
+        q = [self.domain.w] * d + [1.0, 1.0]
+        k, q = k + [root] * self.bits, q + [root] * self.bits
         return torch.tensor(k, dtype=torch.float64), torch.tensor(q, dtype=torch.float64)
 
     def weights(self) -> tuple[Tensor, Tensor, Tensor]:
         """W_K, W_Q and W_V of the target head."""
-        d, n, table, at = self.domain.dim, self.domain.samples, self.table, self.features
-        eye_d, eye_n = (torch.eye(m, dtype=torch.float64) for m in (d, n))
-        root = math.sqrt(self.margin)
-        w_k = torch.zeros(d + 2 + n, at.total, dtype=torch.float64)
+        d, table, at = self.domain.dim, self.table, self.features
+        eye_d, eye_bits = (torch.eye(m, dtype=torch.float64) for m in (d, self.bits))
+        root = math.sqrt(self._weight_of_bit)
+        w_k = torch.zeros(d + 2 + self.bits, at.total, dtype=torch.float64)
         blocks = w_k[:, at["blocks"]].view(-1, table.tokens, d + 2)
         slopes, biases = table.keys.slopes, table.keys.biases
         blocks[:d, :, :d] = eye_d[:, None, :] * slopes[:, None]
         blocks[d, :, d] = -slopes
         blocks[d, :, d + 1] = -slopes * table.grid.center
         blocks[d + 1, :, d + 1] = biases
-        w_k[d + 2 :, at["others"]] = -root * eye_n
+        w_k[d + 2 :, at["code"]] = root * eye_bits
         w_q = torch.zeros_like(w_k)
         w_q[:d, at["w"]] = eye_d
         w_q[d : d + 2, at["is_query"]] = 1.0
-        w_q[d + 2 :, at["block"]] = root * eye_n
+        w_q[d + 2 :, at["query_code"]] = root * eye_bits
         w_v = torch.zeros(d, at.total, dtype=torch.float64)
         values = w_v[:, at["blocks"]].view(d, table.tokens, d + 2)
-        values[:, :, :d] = eye_d[:, None, :] * table.values[:, None]
-        w_v[:, at["offset"]] = -eye_d
+        values[:, :, :d] = eye_d[:, None, :] * table.values[:, None] / self.scale
+        w_v[:, at["offset"]] = -eye_d / self.scale
         return *balanced(w_k, w_q, *self._spans()), w_v
 
     def tokens(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -106,13 +124,15 @@ class _Residual:
         out = x.new_zeros(n * grid + n, at.total)
         own = torch.eye(grid).to(x)[None, :, :, None] * packed[:, None, None, :]
         out[: n * grid, at["blocks"]] = own.reshape(n * grid, -1)
-        out[:, at["others"]] = 1.0
-        out[: n * grid, at["others"]] -= torch.eye(n).to(x).repeat_interleave(grid, 0)
+        places = torch.arange(n, device=x.device)[:, None]
+        digits = 2 ** torch.arange(self.bits, device=x.device)
+        code = (2 * ((places // digits) % 2) - 1).to(x)
+        out[: n * grid, at["code"]] = code.repeat_interleave(grid, 0)
         if offset is not None:
             out[: n * grid, at["offset"]] = offset.repeat_interleave(grid, 0)
         out[:, at["w"]] = w
         out[n * grid :, at["is_query"]] = 1.0
-        out[n * grid :, at["block"]] = torch.eye(n).to(x)
+        out[n * grid :, at["query_code"]] = code
         return out
 
     def target(self, x: Tensor, y: Tensor, w: Tensor) -> Target:
@@ -205,7 +225,8 @@ class GradientDescent(Program):
         table = machine = 0.0
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
             out, error = attend(residual.target(x, y, ahead))
-            gradient = out.double().mean(0) + self.l2 * ahead
+            error = residual.scale * error
+            gradient = residual.scale * out.double().mean(0) + self.l2 * ahead
             last, w = w, (ahead - eta * gradient).to(x.dtype)
             ahead = w + mu * (w - last) if mu else w
             stored = 4 * unit_roundoff(x.dtype) * self.w_bound

@@ -57,7 +57,7 @@ class NadarayaWatson(Program):
             weight_bound=max(float(w.abs().max()) for w in weights),
             reach=1.001 * float((k * q).sqrt().max().clamp(min=1.0)),
             logits=float((k * q).sum()),
-            nonzeros=dim + 2,
+            nonzeros=1,
         )
 
     def _margin(self, dim: int, samples: int, scale: float) -> float:
@@ -157,6 +157,8 @@ class NearestNeighbors(NadarayaWatson):
         if self.k >= len(x):
             raise ProgramError(f"k = {self.k} neighbours need more than {len(x)} samples")
         squares = torch.cdist(x.double(), x.double()).square()
+        if not bool(squares.any()):
+            raise ProgramError(f"the temperature of {self.k} neighbours depends on the data")
         low, high = 1e-6, self.sharpest
         for _ in range(60):
             middle = math.sqrt(low * high)
@@ -191,7 +193,7 @@ class HopfieldRetrieval(Program):
             weight_bound=max(float(w.abs().max()) for w in weights),
             reach=1.001 * float((k * q).sqrt().max().clamp(min=1.0)),
             logits=float((k * q).sum()),
-            nonzeros=dim + 1,
+            nonzeros=1,
         )
 
     def _spans(self, dim: int, samples: int) -> tuple[Tensor, Tensor]:
