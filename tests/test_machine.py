@@ -179,6 +179,38 @@ def test_bad_programs_are_refused_before_the_pass(machine):
         ice.Machine.for_programs([], 2, 3)
 
 
+@pytest.mark.parametrize("bandwidth", [0.1, 0.3, 1.0])
+def test_query_points_never_read_each_other(bandwidth):
+    """Queries at the corners, samples at the opposite ones: the margin's worst case."""
+    program = programs.NadarayaWatson(bandwidth=bandwidth, queries=8)
+    machine = ice.Machine.for_programs([program], 2, 4)
+    x = -torch.ones(4, 2, dtype=torch.float64)
+    y, points = torch.ones(4, dtype=torch.float64), torch.ones(8, 2, dtype=torch.float64)
+    assert_within(machine.run(program, x, y).predict(points), torch.ones(8), 1e-8, "all ones")
+
+
+def test_kernel_and_memory_data_outside_the_stated_domain_is_refused(machine):
+    x, y = data()
+    with pytest.raises(ice.BoundError, match=r"max \|x\| is .* scale the samples"):
+        machine.run(programs.NadarayaWatson(), 1.5 * x / x.abs().max(), y)
+    with pytest.raises(ice.BoundError, match=r"predict inside \[-1, 1\]"):
+        machine.run(programs.NadarayaWatson(), x, y).predict(2 * torch.ones_like(x))
+    with pytest.raises(ice.BoundError, match="scale the state"):
+        machine.run(programs.HopfieldRetrieval(), x, 2 * torch.ones(DIM, dtype=torch.float64))
+
+
+def test_labels_of_the_wrong_form_are_refused(machine):
+    x, y = data()
+    with pytest.raises(ice.ShapeError, match=r"y must have shape \(\*batch, 8\), got \(5,\)"):
+        machine.run(programs.Ridge(), x, y[:5])
+    with pytest.raises(ice.ShapeError, match=r"y must have shape \(\*batch, 3\)"):
+        machine.run(programs.HopfieldRetrieval(), x, y)
+    with pytest.raises(ice.DtypeError, match=r"y has dtype torch\.float32"):
+        machine.run(programs.NadarayaWatson(), x, y.float())
+    with pytest.raises(ice.BoundError, match=r"max \|y\| is NaN"):
+        machine.run(programs.NadarayaWatson(), x, y * torch.nan)
+
+
 def test_smaller_data_runs_on_a_larger_machine(machine):
     x, y = data()
     result = machine.run(programs.Ridge(), x[:5, :2], y[:5])

@@ -173,7 +173,7 @@ class Machine:
         ProgramError
             If the program does not fit, naming the dimension that is short.
         """
-        self._check(program, x)
+        self._check(program, x, y)
         outcome = program.run(self.attend, x, y)
         certificate = Certificate.total(
             outcome.terms,
@@ -192,7 +192,7 @@ class Machine:
             None if predict is None else lambda points: predict(self.attend, points),
         )
 
-    def _check(self, program: Program, x: Tensor) -> None:
+    def _check(self, program: Program, x: Tensor, y: Tensor | None) -> None:
         if not isinstance(program, Program):
             raise ProgramError(f"not a program: {program!r}; see iceform.programs")
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
@@ -201,6 +201,11 @@ class Machine:
         if x.ndim != 2:
             raise ProgramError(f"data must be (samples, dim), got shape {tuple(x.shape)}")
         check_bound("x", x, self.sizes.bound, "scale the data")
+        if y is not None:
+            check_tensors({"y": (y, program.label_shape(x))}, self.dtype, device)
+            check_bound("y", y, math.inf, "remove what is not a number")
+            if y.ndim != 1:
+                raise ProgramError(f"the second input must be a vector, got {tuple(y.shape)}")
         self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.name)
 
     def attend(self, target: Target) -> tuple[Tensor, float]:
@@ -216,7 +221,10 @@ class Machine:
                 best=certificate.error,
             )
         out = self.head(*inputs)
-        return out[padded.queries, :value_dim], certificate.error
+        # Padding tokens are masked by a margin, not by nothing; their values are zero.
+        values = float((target.tokens @ target.w_v.mT).abs().max())
+        stray = 2 * values * unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
+        return out[padded.queries, :value_dim], certificate.error + stray
 
     def padded(self, target: Target) -> Target:
         """The same head on this machine's sizes, with padding tokens masked."""
@@ -237,13 +245,13 @@ class Machine:
 
     def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Tensor:
         """The tokens of the program's first pass, as the frozen network reads them."""
-        self._check(program, x)
+        self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         return self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v).tokens
 
     def trace(self, program: Program, x: Tensor, y: Tensor | None = None) -> Trace:
         """What both layers do in the program's first pass."""
-        self._check(program, x)
+        self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         return self.head.trace(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
 
@@ -260,7 +268,7 @@ class Machine:
             x = torch.zeros(self.samples, self.dim, dtype=self.dtype)
             y = torch.zeros(self.samples, dtype=self.dtype)
             y = x[0] if isinstance(program, HopfieldRetrieval) else y
-        self._check(program, x)
+        self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         eye = torch.eye(self.sizes.tokens).to(padded.tokens)
         layer = SoftmaxAttention(

@@ -15,7 +15,7 @@ from iceform.certificates import Certificate, Step
 from iceform.constructions.linear import LinearLayer
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.interpolation import Interpolant, ScalarFunction
-from iceform.validation import check_positive, check_size, unit_roundoff
+from iceform.validation import check_positive, check_size
 
 __all__ = ["MLP"]
 
@@ -168,7 +168,7 @@ class MLP(nn.Module):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_range(self, index: int, x: Tensor) -> None:
         table, largest = self.tables[index], float(x.detach().abs().max())
-        if not largest <= table.high * (1 + 8 * unit_roundoff(self.dtype)):
+        if not largest <= table.high:
             raise BoundError(
                 f"layer {index} reaches {largest:.6g}, its activation is certified up to "
                 f"{table.high:.6g}; raise reach="

@@ -200,11 +200,15 @@ class ResidualEmulator(Emulator):
         """Relative error of the readout's sum over samples; none where each is read alone."""
         return 0.0
 
+    @property
+    def leak_target(self) -> float:
+        """The mass outside a sample's own block that the margin allows."""
+        return unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
+
     def margin_of(self, it: Interpolant) -> float:
         """M for the given look-up table, dtype and number of samples."""
-        target = unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
         n = self.domain.samples
-        return _log_rivals(it, n) - _log_own(it) - math.log(target)
+        return _log_rivals(it, n) - _log_own(it) - math.log(self.leak_target)
 
     def _leak(self, it: Interpolant, model: RoundingModel) -> float:
         """Mass outside the own block, logits off by their rounding; fused passes have none."""

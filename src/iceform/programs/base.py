@@ -120,6 +120,10 @@ class Program(ABC):
         """As in tables."""
         return type(self).__name__
 
+    def label_shape(self, x: Tensor) -> tuple[int, ...]:
+        """Shape of the second input: one number per sample unless a program says otherwise."""
+        return (x.shape[0],)
+
     @abstractmethod
     def sizes(self, dim: int, samples: int) -> Sizes:
         """What it asks of a machine, for data of this shape."""

@@ -222,7 +222,9 @@ class GradientDescent(Program):
         reach = schedule.amplification(hessian, quadratic=quadratic)
         norm = float(x.double().norm(dim=1).max())
         w = last = ahead = x.new_zeros(d)
-        table = machine = 0.0
+        table = machine = leak = 0.0
+        # What the margin lets other blocks carry into a sample's gradient.
+        stray = 2 * residual.scale * residual.domain.x * residual.step.leak_target
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
             out, error = attend(residual.target(x, y, ahead))
             error = residual.scale * error
@@ -232,7 +234,8 @@ class GradientDescent(Program):
             stored = 4 * unit_roundoff(x.dtype) * self.w_bound
             table += reach[t] * eta * norm * residual.table.error
             machine += reach[t] * math.sqrt(d) * (eta * error + stored)
-        return w, {"interpolation": table, "machine": machine}
+            leak += reach[t] * math.sqrt(d) * eta * stray
+        return w, {"interpolation": table, "leak": leak, "machine": machine}
 
     def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
         w, terms = self._descend(attend, x, _labels(y))

@@ -11,10 +11,12 @@ from torch import Tensor
 from iceform.attention import Features
 from iceform.errors import ProgramError
 from iceform.programs.base import Attend, Outcome, Program, Sizes, Target, balanced
+from iceform.validation import check_bound
 
 __all__ = ["Head", "HopfieldRetrieval", "NadarayaWatson", "NearestNeighbors"]
 
 _UNREAD = 60.0  # e^-60: query tokens are kept out of the average by this margin
+_STRAY = 2 * math.exp(-_UNREAD)  # what they carry into it all the same, on values up to 1
 
 
 @dataclass(frozen=True)
@@ -61,8 +63,9 @@ class NadarayaWatson(Program):
         )
 
     def _margin(self, dim: int, samples: int, scale: float) -> float:
-        # Sample logits reach from -scale (3 d) to scale d on |x|, |q| <= 1.
-        return 4 * dim * scale + math.log(samples) + _UNREAD
+        # On |x|, |q| <= 1 the best sample's logit is at least -3 d scale, and a query token, which
+        # has a point but no square, reaches 2 d scale as a key.
+        return 5 * dim * scale + math.log(self.queries) + _UNREAD
 
     def _spans(self, dim: int, samples: int, scale: float) -> tuple[Tensor, Tensor]:
         k = [2 * scale] * dim + [scale * dim, self._margin(dim, samples, scale)]
@@ -100,13 +103,16 @@ class NadarayaWatson(Program):
     def _answer(
         self, attend: Attend, x: Tensor, y: Tensor, points: Tensor
     ) -> tuple[Tensor, float, int]:
+        check_bound("x", x, 1.0, "scale the samples into [-1, 1]")
+        check_bound("y", y, 1.0, "scale the labels into [-1, 1]")
+        check_bound("points", points, 1.0, "predict inside [-1, 1]")
         parts, worst = [], 0.0
         chunks = torch.split(points, self.queries)
         scale = self._scale(x, y)
         for chunk in chunks:
             out, error = attend(self._target(x, y, chunk, scale))
             parts.append(out[:, 0])
-            worst = max(worst, error)
+            worst = max(worst, error + _STRAY)
         return torch.cat(parts), worst, len(chunks)
 
     def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
@@ -223,17 +229,23 @@ class HopfieldRetrieval(Program):
         w_k, w_q, w_v = (w.to(patterns) for w in self._weights(dim, n))
         return Target(tokens, w_k, w_q, w_v, slice(n, None))
 
+    def label_shape(self, x: Tensor) -> tuple[int, ...]:
+        """The state has a pattern's shape."""
+        return (x.shape[1],)
+
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
         return self._target(x, _labels(y))
 
     def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
         """The update's derivative is beta Cov, whose norm is at most beta max ||p||^2."""
         state, total = _labels(y), 0.0
+        check_bound("patterns", x, 1.0, "scale the patterns into [-1, 1]")
+        check_bound("state", state, 1.0, "scale the state into [-1, 1]")
         steepest = self.beta * float(x.double().square().sum(-1).max())
         for _ in range(self.steps):
             out, error = attend(self._target(x, state))
             state = out[0]
-            total = steepest * total + math.sqrt(x.shape[1]) * error
+            total = steepest * total + math.sqrt(x.shape[1]) * (error + _STRAY)
         domain: dict[str, float | str] = {
             "patterns": f"{x.shape[0]} x {x.shape[1]}",
             "max |x|": 1.0,
