@@ -44,6 +44,7 @@ from iceform.errors import (
 )
 from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.machine import Machine
+from iceform.streaming import ArraySource, StreamMachine
 
 __version__ = "0.1.0"
 
@@ -52,6 +53,7 @@ load = Emulator.load
 __all__ = [
     "LOSSES",
     "MLP",
+    "ArraySource",
     "AttentionHead",
     "BoundError",
     "CapacityError",
@@ -88,6 +90,7 @@ __all__ = [
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
+    "StreamMachine",
     "TruncatedLinear",
     "Verification",
     "__version__",

@@ -21,7 +21,9 @@ from iceform.constructions import GradientStep, Schedule, steps_needed
 from iceform.constructions.losses import Loss
 from iceform.errors import BoundError, ProgramError
 from iceform.programs.base import Attend, Outcome, Program, Sizes, Target, balanced
-from iceform.validation import unit_roundoff
+from iceform.programs.stream import Fit, LinearModel
+from iceform.streaming import Source, StreamMachine
+from iceform.validation import check_positive, unit_roundoff
 
 __all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
 
@@ -258,16 +260,51 @@ class GradientDescent(Program):
 
 
 @dataclass(frozen=True)
+class _PenalisedSquares(LinearModel):
+    alpha: float = 1.0
+
+    def l2(self, rows: int) -> float:
+        return self.alpha / rows
+
+
+@dataclass(frozen=True)
 class Ridge(Program):
     """argmin ||X w - y||^2 + alpha ||w||^2, scikit-learn's convention.
 
-    Chebyshev passes until the distance to the solution is certified below ``tol``.
+    On a :class:`iceform.Machine`: Chebyshev passes until the distance to the solution is certified
+    below ``tol``. On a :class:`iceform.StreamMachine`: whitened passes over data of any length.
+
+    Parameters
+    ----------
+    alpha
+        The penalty.
+    tol
+        The distance to the solution to certify, and where the passes of a stream end.
+    w_bound, eps
+        Bound of the coefficients and error of a look-up, for a machine.
+    fit_intercept, precondition, max_passes
+        For a stream, as for :class:`iceform.programs.LinearModel`.
     """
 
     alpha: float = 1.0
     tol: float = 1e-6
     w_bound: float = 4.0
     eps: float = 1e-9
+    fit_intercept: bool = field(default=False, kw_only=True)
+    precondition: str = field(default="whiten", kw_only=True)
+    max_passes: int = field(default=1000, kw_only=True)
+
+    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+        """Pass over data of any length."""
+        alpha = check_positive("alpha", self.alpha, zero=True)
+        model = _PenalisedSquares(
+            alpha,
+            fit_intercept=self.fit_intercept,
+            tol=self.tol,
+            max_passes=self.max_passes,
+            precondition=self.precondition,
+        )
+        return model.stream(machine, source)
 
     def _descent(self, x: Tensor) -> tuple[GradientDescent, tuple[float, float]]:
         n = x.shape[0]
@@ -291,6 +328,8 @@ class Ridge(Program):
         return self._descent(x)[0].targets(x, y)
 
     def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
+        if self.fit_intercept:
+            raise ProgramError("fit_intercept needs a StreamMachine; here, append a constant to X")
         descent, hessian = self._descent(x)
         labels = _labels(y)
         w, _ = descent._descend(attend, x, labels)
