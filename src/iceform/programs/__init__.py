@@ -10,6 +10,7 @@ from iceform.programs.descent import GradientDescent, LeastSquares, PrincipalCom
 from iceform.programs.kernels import Head, HopfieldRetrieval, NadarayaWatson, NearestNeighbors
 from iceform.programs.neighbours import KernelRegression, KNeighbors
 from iceform.programs.perceptron import Perceptron
+from iceform.programs.recursion import Recursion
 from iceform.programs.robust import Huber
 from iceform.programs.sparse import ElasticNet, Lasso
 from iceform.programs.stream import (
@@ -45,6 +46,7 @@ __all__ = [
     "PrincipalComponent",
     "Program",
     "Quantile",
+    "Recursion",
     "Result",
     "Ridge",
     "Sizes",

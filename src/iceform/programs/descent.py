@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import torch
@@ -21,8 +21,11 @@ from iceform.constructions import GradientStep, Schedule, steps_needed
 from iceform.constructions.losses import Loss
 from iceform.errors import BoundError, ProgramError
 from iceform.programs.base import Attend, Outcome, Program, Sizes, Target, balanced
-from iceform.programs.stream import Fit, LinearModel
+from iceform.programs.stream import Fit, LinearModel, fitted
 from iceform.streaming import Source, StreamMachine
+from iceform.streaming.proofs import prove
+from iceform.streaming.scaling import Scaling
+from iceform.streaming.solvers import minimise
 from iceform.validation import check_positive, unit_roundoff
 
 __all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
@@ -265,6 +268,34 @@ class _PenalisedSquares(LinearModel):
 
     def l2(self, rows: int) -> float:
         return self.alpha / rows
+
+    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+        """Of many solutions, the one of least norm."""
+        problem = self.problem(machine, source)
+        solution = minimise(
+            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
+        )
+        proof = prove(problem, solution.w)
+        found = fitted(problem, solution, proof)
+        if proof.basis is None:
+            return found
+        coef = _least_norm(found.coef, proof.basis, problem.scaling)
+        intercept = found.intercept + problem.scaling.mean @ (found.coef - coef)
+        return replace(found, coef=coef, intercept=intercept)
+
+
+def _least_norm(coef: Tensor, basis: Tensor, scaling: Scaling) -> Tensor:
+    """Take out of the coefficients what the samples cannot see.
+
+    ``basis`` spans the scaled directions that they do see; a direction v that they do not is
+    v / scale in the data's own units.
+    """
+    seen = torch.linalg.svd(basis).U[:, basis.shape[1] :]
+    unseen = seen[: len(coef)] / scaling.scale[:, None]
+    directions, size = torch.linalg.svd(unseen, full_matrices=False)[:2]
+    directions = directions[:, size > 1e-10 * size.max()]
+    least: Tensor = coef - directions @ (directions.mT @ coef)
+    return least
 
 
 @dataclass(frozen=True)

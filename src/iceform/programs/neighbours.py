@@ -122,8 +122,7 @@ class KNeighbors(StreamProgram):
         machine.check_dim(source.dim)
         if k > len(x):
             raise ProgramError(
-                f"Expected n_neighbors <= n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
-                f"{len(x)}; ask for fewer neighbours"
+                f"n_neighbors = {k} but n_samples = {len(x)}; ask for fewer neighbours"
             )
         center = x.mean(0)
         return NeighborsFit(

@@ -1,0 +1,114 @@
+r"""Recursive least squares: ridge regression on data that arrive in batches.
+
+At the solution w of all samples so far the gradient is zero, so with a new batch only the batch's
+own gradient g at w is needed: the solution of old and new together is w - A^+ g, where A is the
+sum of all x x' and the penalty. The frozen machine passes once over each batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from iceform.certificates import Step
+from iceform.programs.stream import Fit
+from iceform.streaming import Source, StreamMachine
+from iceform.streaming.problem import Encoding, GradientTask, GramTask, metric_of
+from iceform.streaming.proofs import Proof, certificate_of
+from iceform.streaming.scaling import Scaling
+from iceform.streaming.tables import IDENTITY
+from iceform.validation import check_positive
+
+__all__ = ["Recursion"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+
+
+@dataclass(eq=False)
+class Recursion:
+    """Ridge regression that takes its data in batches.
+
+    Parameters
+    ----------
+    alpha
+        The penalty alpha ||w||^2 beside the sum over all samples.
+    fit_intercept
+        Whether there is an intercept.
+    """
+
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    passes: int = 0
+    rows: int = 0
+    _scaling: Scaling | None = field(default=None, repr=False)
+    _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
+
+    def update(self, machine: StreamMachine, batch: Source) -> Fit:
+        """The solution for everything seen so far, this batch included."""
+        scaling, (w, gram, error) = self._begin(batch)
+        machine.check_dim(scaling.dim)
+        encoding = Encoding(scaling, "residual")
+        (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
+        gram = gram + added
+        gradient, slip = self._gradient(machine, batch, encoding, w)
+        metric = metric_of(gram, self.rows + batch.rows)
+        step = metric.step(gradient)
+        w = w - step
+        # What the look-up and the solve may leave of the gradient stays for good.
+        top = float(metric.eigenvalues[-1])
+        error = error + slip + len(w) * _UNIT * top * float(step.norm() + w.norm())
+        self._state = (w, gram, error)
+        self.rows += batch.rows
+        return self._fit(machine, batch)
+
+    def _begin(self, batch: Source) -> tuple[Scaling, tuple[Tensor, Tensor, Tensor]]:
+        """Coordinates, which the first batch sets, and the state (w, A, error of the gradient)."""
+        if self._scaling is None or self._state is None:
+            self._scaling = Scaling.of(batch, intercept=self.fit_intercept)
+            alpha = check_positive("alpha", self.alpha, zero=True)
+            zeros = torch.zeros(self._scaling.dim, dtype=torch.float64, device=batch.device)
+            self._state = (zeros, torch.diag(self._scaling.penalty(alpha)), zeros)
+        return self._scaling, self._state
+
+    def _gradient(
+        self, machine: StreamMachine, batch: Source, encoding: Encoding, w: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sum of the batch's gradients by one pass, and a bound of what it is off by."""
+        reach = 1.0
+        while True:
+            table = IDENTITY.on(reach)
+            task = GradientTask(machine, table, encoding, w)
+            total, beyond = batch.reduce(task)
+            self.passes += 1
+            if float(beyond) == 0:
+                break
+            reach = table.high + float(beyond)
+        (size,) = batch.reduce(_Absolute(encoding))
+        off = table.error + 64 * _UNIT * table.high + (batch.rows + 8) * _UNIT * table.high
+        return total, off * size
+
+    def _fit(self, machine: StreamMachine, batch: Source) -> Fit:
+        scaling, (w, gram, error) = self._begin(batch)
+        metric = metric_of(gram, self.rows)
+        radius = float((metric.whitener.abs().mT @ error).norm())
+        step = Step("D", "what look-ups left of all gradients", radius, "in the metric of A")
+        proof = Proof.of(radius, metric, step)
+        coef, intercept = scaling.raw(w)
+        rows = scaling.functionals()
+        certificate = certificate_of(
+            proof, rows[: len(coef)], coef, batch,
+            domain={"data": f"all {self.rows} x {batch.dim} samples so far, as given"},
+        )  # fmt: skip
+        last = float(proof.bounds(rows[len(coef) :]).sum()) if self.fit_intercept else 0.0
+        return Fit(coef, intercept, certificate, self.passes, machine.digest, machine, last)
+
+
+@dataclass(frozen=True, eq=False)
+class _Absolute:
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        return [samples.abs().sum(0)]

@@ -1,0 +1,12 @@
+"""scikit-learn's own checks of estimators."""
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from iceform import sklearn as ice_sklearn
+
+ESTIMATORS = [getattr(ice_sklearn, name)() for name in ice_sklearn.__all__]
+
+
+@parametrize_with_checks(ESTIMATORS)
+def test_scikit_learn_check(estimator, check):
+    check(estimator)
