@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 from markupsafe import Markup
@@ -23,6 +24,7 @@ __all__ = [
     "Report",
     "illustrate",
     "render",
+    "render_page",
     "write",
 ]
 
@@ -161,6 +163,11 @@ def _data_uri(image: bytes) -> str:
 
 def render(report: Report) -> str:
     """The page as text."""
+    return render_page("report.html.j2", report=report)
+
+
+def render_page(template: str, **what: Any) -> str:
+    """A template of the package, filled in."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("iceform"),
         autoescape=True,
@@ -169,7 +176,7 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(power=_power, word=_word)
-    return environment.get_template("report.html.j2").render(report=report)
+    return environment.get_template(template).render(**what)
 
 
 def _power(value: float) -> Markup:

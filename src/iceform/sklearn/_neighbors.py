@@ -56,7 +56,8 @@ class InContextKernelRegressor(RegressorMixin, InContext):  # type: ignore[misc]
         self._validate_params()
         source = self._source(X, y, y_numeric=True)
         machine = _machine(source)
-        self._memory = programs.KernelRegression(self._gamma(source)).stream(machine, source)
+        self.gamma_ = self._gamma(source)
+        self._memory = programs.KernelRegression(self.gamma_).stream(machine, source)
         self._keep(machine, self._memory.certificate, 1)
         return self
 
