@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from iceform import tables
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
@@ -39,3 +41,21 @@ def test_links_inside_the_repository_lead_somewhere():
     root = Path(__file__).parents[1]
     for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (root / link).exists(), link
+
+
+def test_the_commands_of_the_table_section_run(tmp_path):
+    lines = re.findall(r"^iceform (.+)$", README, re.MULTILINE)
+    assert any(line.startswith("run ") for line in lines)
+    table = tables.ames()
+    some = table.features[["area", "Overall.Qual", "Year.Built", "Neighborhood"]]
+    some.assign(price=table.target).to_csv(tmp_path / "houses.csv", index=False)
+    for line in lines:
+        done = subprocess.run(
+            [sys.executable, "-m", "iceform", *line.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"iceform {line}: {done.stderr}"
+    assert (tmp_path / "lasso.html").stat().st_size > 10_000
