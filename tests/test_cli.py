@@ -145,8 +145,8 @@ def test_version():
 def test_help_names_the_commands(arguments):
     result = run(*arguments)
     assert result.exit_code == 0
-    assert "plan" in result.stdout
-    assert "demo" in result.stdout
+    for command in ("run", "list", "explain", "plan", "demo"):
+        assert f" {command} " in result.stdout, command
 
 
 def test_help_of_plan_names_every_loss_and_option():
@@ -155,25 +155,45 @@ def test_help_of_plan_names_every_loss_and_option():
         assert word in words
 
 
-def test_demo_passes_its_target_on(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("options", "module"), [([], "ames_page"), (["--small"], "demo")])
+def test_demo_passes_its_target_on(options, module, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("iceform.demo.show", seen.append)
-    assert run("demo", "--out", str(tmp_path / "page.html")).exit_code == 0
+    monkeypatch.setattr(f"iceform.{module}.show", seen.append)
+    assert run("demo", *options, "--out", str(tmp_path / "page.html")).exit_code == 0
     assert seen == [tmp_path / "page.html"]
 
 
+@pytest.mark.parametrize("options", [[], ["--small"]])
 @pytest.mark.parametrize(
     ("module", "extra"),
     [("matplotlib", "plots"), ("jinja2", "plots"), ("sklearn", "sklearn")],
 )
-def test_demo_names_the_extra_that_is_missing(module, extra, monkeypatch):
-    for loaded in ("iceform.demo", "iceform.plots", "iceform.report"):
-        monkeypatch.delitem(sys.modules, loaded, raising=False)
-        monkeypatch.delattr(iceform, loaded.partition(".")[2], raising=False)
+def test_demo_names_the_extra_that_is_missing(module, extra, options, monkeypatch):
+    for loaded in ("demo", "demo_library", "ames", "ames_page", "plots", "report"):
+        monkeypatch.delitem(sys.modules, f"iceform.{loaded}", raising=False)
+        monkeypatch.delattr(iceform, loaded, raising=False)
     for loaded in [name for name in sys.modules if name.startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, module, None)
-    assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in refused("demo")
+    line = refused("demo", *options)
+    assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in line
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("pandas", "tables need pandas, which is not installed; run pip install 'iceform[tables]'"),
+        ("sklearn", "sklearn is not installed; run pip install 'iceform[sklearn]'"),
+    ],
+)
+def test_run_names_the_extra_that_is_missing(module, words, monkeypatch, tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n1,2\n2,3\n3,5\n4,4\n5,7\n")
+    gone = [m for m in sys.modules if m.startswith((f"{module}.", "iceform.sklearn"))]
+    for loaded in gone:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, module, None)
+    ask = ["run", "ridge", "--data", str(tmp_path / "t.csv"), "--target", "y", "--test-share", "0"]
+    assert words in refused(*ask)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])

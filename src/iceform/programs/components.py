@@ -172,10 +172,15 @@ class _Deflation:
 
     def _prove(self) -> tuple[Tensor, tuple[Step, ...]]:
         """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
-        (gram,) = self.source.reduce(_CovarianceTask(self.scaling))
-        gram = gram / self.source.rows
+        gram, level = (
+            part / self.source.rows for part in self.source.reduce(_CovarianceTask(self.scaling))
+        )
         exact = torch.linalg.eigvalsh(gram)
-        noise = (self.source.rows + self.source.dim) * _UNIT * float(gram.diagonal().sum())
+        # Sums of products, eigenvalues, and images of the components round; and the mean that was
+        # taken away is not exactly the mean, which adds level level' to the covariance.
+        added = self.source.rows + self.source.count + 8 * self.source.dim + 32
+        noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum())
+        noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
         images = self.found @ gram
         values = (images * self.found).sum(1)
         residuals = (images - values[:, None] * self.found).norm(dim=1) + noise
@@ -220,8 +225,10 @@ class _PowerTask:
 
 @dataclass(frozen=True, eq=False)
 class _CovarianceTask:
+    """Sums over a chunk of products of scaled samples, and of the samples themselves."""
+
     scaling: Scaling
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples = self.scaling.samples(x)
-        return [samples.mT @ samples]
+        return [samples.mT @ samples, samples.sum(0)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -23,6 +23,7 @@ from iceform.errors import BoundError, ProgramError
 from iceform.programs.base import Attend, Outcome, Program, Sizes, Target, balanced
 from iceform.programs.stream import Fit, LinearModel, fitted
 from iceform.streaming import Source, StreamMachine
+from iceform.streaming.problem import Metric
 from iceform.streaming.proofs import prove
 from iceform.streaming.scaling import Scaling
 from iceform.streaming.solvers import minimise
@@ -276,22 +277,20 @@ class _PenalisedSquares(LinearModel):
             problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
         )
         proof = prove(problem, solution.w)
-        found = fitted(problem, solution, proof)
-        if proof.basis is None:
-            return found
-        coef = _least_norm(found.coef, proof.basis, problem.scaling)
-        intercept = found.intercept + problem.scaling.mean @ (found.coef - coef)
-        return replace(found, coef=coef, intercept=intercept)
+        if proof.metric is None:
+            return fitted(problem, solution, proof)
+        coef, intercept = problem.scaling.raw(solution.w)
+        least = _least_norm(coef, proof.metric, problem.scaling)
+        moved = intercept + problem.scaling.mean @ (coef - least)
+        return fitted(problem, solution, proof, instead=(least, moved))
 
 
-def _least_norm(coef: Tensor, basis: Tensor, scaling: Scaling) -> Tensor:
+def _least_norm(coef: Tensor, metric: Metric, scaling: Scaling) -> Tensor:
     """Take out of the coefficients what the samples cannot see.
 
-    ``basis`` spans the scaled directions that they do see; a direction v that they do not is
-    v / scale in the data's own units.
+    A direction v that they do not see is v / scale in the data's own units.
     """
-    seen = torch.linalg.svd(basis).U[:, basis.shape[1] :]
-    unseen = seen[: len(coef)] / scaling.scale[:, None]
+    unseen = metric.null()[: len(coef)] / scaling.scale[:, None]
     directions, size = torch.linalg.svd(unseen, full_matrices=False)[:2]
     directions = directions[:, size > 1e-10 * size.max()]
     least: Tensor = coef - directions @ (directions.mT @ coef)

@@ -59,7 +59,7 @@ def _kernel_certificate(
     terms = gamma * (2 * _FAR + 1) * radius**2
     tau = (x.shape[1] + 8) * _UNIT * terms
     swing = float(y.max() - y.min())
-    moved = math.expm1(min(2 * tau, 700.0)) * swing
+    moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
     added = 2 * (len(x) + 8) * _UNIT * float(y.abs().max())
     return Certificate.total(
         {"rounding of the logits": moved, "rounding of the sums": added},
@@ -110,8 +110,10 @@ class KernelFit:
 class KNeighbors(StreamProgram):
     """The k nearest training samples of a query, nearest first.
 
-    Samples whose squared distances differ by less than about 2e-10 of the square of the data's
-    extent count as equally near, and the earlier one is taken.
+    Samples whose squared distances differ by less than about 1e-10 of the square of the extent of
+    the query and all samples in question count as equally near, and the earlier one is taken. Where
+    many do, another prompt holds only those in question, around their own mean: it is as much
+    sharper as they lie closer together.
     """
 
     n_neighbors: int = 5
@@ -183,10 +185,10 @@ class NeighborsFit:
         bias = -gamma * self.x.square().sum(-1)
         parts = []
         for chunk in torch.split(q, self.machine.samples):
-            parts.append(self._read(2 * gamma * chunk @ self.x.mT + bias))
+            parts.append(self._read(chunk, 2 * gamma * chunk @ self.x.mT + bias))
         return torch.cat(parts)
 
-    def _read(self, logits: Tensor) -> Tensor:
+    def _read(self, points: Tensor, logits: Tensor) -> Tensor:
         """K sharp reads of each row, each hiding the samples read before."""
         most = min(self.k + 1, logits.shape[1])
         top = logits.topk(most, dim=1)
@@ -194,8 +196,26 @@ class NeighborsFit:
         clear = (top.values.diff(dim=1) < -_CLEAR).all(1)
         found = top.indices[:, : self.k].clone()
         for row in torch.nonzero(~clear).flatten().tolist():
-            found[row] = self._read_slowly(logits[row])
+            found[row] = self._zoom(points[row], logits[row])
         return found
+
+    def _zoom(self, point: Tensor, logits: Tensor) -> Tensor:
+        """Reads of prompts that hold ever fewer samples, as long as these lie closer together."""
+        among = torch.arange(len(logits), device=logits.device)
+        reach = math.inf
+        while True:
+            least = float(logits.topk(self.k).values[-1])
+            close = logits >= least - 2 * _CLEAR
+            x = self.x[among[close]]
+            center = x.mean(0)
+            radius = float((x - center).norm(dim=1).max())
+            query = point - center
+            narrower = (2 * float(query.norm()) + radius) * radius
+            if not 0 < narrower < 0.5 * reach:
+                return among[self._read_slowly(logits)]
+            among, reach = among[close], narrower
+            gamma = _sharpest(radius, float(query.norm()))
+            logits = 2 * gamma * (x - center) @ query - gamma * (x - center).square().sum(-1)
 
     def _read_slowly(self, logits: Tensor) -> Tensor:
         """Reads that return a mean of equally near samples' numbers are repeated on the earlier."""

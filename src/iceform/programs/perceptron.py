@@ -42,12 +42,13 @@ class Perceptron(LinearModel):
         return self.positive
 
     def stream(self, machine: StreamMachine, source: Source) -> Fit:
+        self.check_labels(source)
         scaling = self.scaling(source)
         machine.check_dim(scaling.dim)
         encoding = Encoding(scaling, "margin", self.positive)
-        start, count = source.reduce(_Mean(encoding))
+        start, count, _ = source.reduce(_Mean(encoding))
         w = start / count  # the first pass at w = 0 takes every sample for a mistake
-        nearest, passes, mistakes = math.inf, 1, source.rows
+        nearest, closest, passes, mistakes = math.inf, math.inf, 1, source.rows
         while passes < self.max_passes:
             size, least = source.largest(_Margins(encoding, w))
             reach = max(float(size), _UNIT)
@@ -56,21 +57,30 @@ class Perceptron(LinearModel):
             wrong = int(source.reduce(_Mistakes(encoding, w))[0])
             passes += 1
             nearest = min(nearest, -float(least) / reach)
+            closest = min(closest, -float(least))
             mistakes = wrong
             if wrong == 0:
                 break
             w = w - total / source.rows
-        return self._fit(machine, source, encoding, w, passes, mistakes, nearest)
+        return self._fit(machine, source, encoding, w, passes, mistakes, nearest, closest)
 
     def _fit(
         self, machine: StreamMachine, source: Source, encoding: Encoding, w: Tensor, passes: int,
-        mistakes: int, nearest: float,
+        mistakes: int, nearest: float, least: float,
     ) -> Fit:  # fmt: skip
         scaling = encoding.scaling
         coef, intercept = scaling.raw(w)
-        resolved = nearest * _SHARPNESS > _CLEAR
-        size = float(scaling.functionals().abs().max())
-        error = passes * (source.rows + 8) * _UNIT * size * float(w.abs().max() + 1)
+        # A pass adds the mean of samples, whose entries are no more than the largest mean square.
+        entry = float(source.reduce(_Mean(encoding))[2].max()) ** 0.5 / source.rows**0.5
+        slip = passes * (source.rows + source.count + 8) * _UNIT * float(w.abs().max() + entry)
+        reach = float(source.largest(_Lengths(encoding))[0])
+        # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
+        resolved = nearest * _SHARPNESS > _CLEAR and least > (slip * 2) * reach
+        rows = scaling.functionals().abs().sum(1)
+        error = slip * float(rows[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
+        last = slip * float(rows[len(coef) :].sum())
+        if scaling.intercept:
+            last += float(scaling.intercept_slip(coef, intercept))
         step = Step(
             "nearest", "least |margin| of any pass, in units of the largest", nearest,
             f"the step is exact above {_CLEAR / _SHARPNESS:.2g}",
@@ -83,8 +93,8 @@ class Perceptron(LinearModel):
             derivation=(step,),
         )
         return Fit(
-            coef, intercept, certificate, passes, machine.digest, machine, error,
-            mistakes == 0, {"mistakes": mistakes},
+            coef, intercept, certificate, passes, machine.digest, machine,
+            last if resolved else math.inf, mistakes == 0, {"mistakes": mistakes},
         )  # fmt: skip
 
 
@@ -94,7 +104,19 @@ class _Mean:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
-        return [samples.sum(0), torch.tensor(float(len(samples)), dtype=x.dtype, device=x.device)]
+        count = torch.tensor(float(len(samples)), dtype=x.dtype, device=x.device)
+        return [samples.sum(0), count, samples.square().sum(0)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Lengths:
+    """Largest 1-norm of a sample."""
+
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        return [samples.abs().sum(1).max()]
 
 
 @dataclass(frozen=True, eq=False)

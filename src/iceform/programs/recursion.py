@@ -7,16 +7,18 @@ sum of all x x' and the penalty. The frozen machine passes once over each batch.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from iceform.certificates import Step
+from iceform.errors import ProgramError
 from iceform.programs.stream import Fit
 from iceform.streaming import Source, StreamMachine
-from iceform.streaming.problem import Encoding, GradientTask, GramTask, metric_of
-from iceform.streaming.proofs import Proof, certificate_of
+from iceform.streaming.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
+from iceform.streaming.proofs import Proof, certificate_of, gram_slip, lower, slip_of
 from iceform.streaming.scaling import Scaling
 from iceform.streaming.tables import IDENTITY
 from iceform.validation import check_positive
@@ -42,6 +44,7 @@ class Recursion:
     fit_intercept: bool = True
     passes: int = 0
     rows: int = 0
+    _slip: float = field(default=0.0, repr=False)  # relative rounding of the sums of products
     _scaling: Scaling | None = field(default=None, repr=False)
     _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
 
@@ -49,16 +52,24 @@ class Recursion:
         """The solution for everything seen so far, this batch included."""
         scaling, (w, gram, error) = self._begin(batch)
         machine.check_dim(scaling.dim)
+        if batch.dim != len(scaling.mean):
+            raise ProgramError(
+                f"this batch has {batch.dim} features, those before had {len(scaling.mean)}; "
+                "give the same features, or start a new recursion"
+            )
         encoding = Encoding(scaling, "residual")
         (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
         gram = gram + added
+        self._slip += gram_slip(batch.rows, batch.count)
         gradient, slip = self._gradient(machine, batch, encoding, w)
-        metric = metric_of(gram, self.rows + batch.rows)
-        step = metric.step(gradient)
+        step = metric_of(gram, self.rows + batch.rows).step(gradient)
         w = w - step
-        # What the look-up and the solve may leave of the gradient stays for good.
-        top = float(metric.eigenvalues[-1])
-        error = error + slip + len(w) * _UNIT * top * float(step.norm() + w.norm())
+        # What the look-up and the solve leave of the gradient stays for good, and so does what
+        # rounding of the matrix and of w hides.
+        left = (gradient - gram @ step).abs()
+        sizes = gram.diagonal().sqrt()
+        hidden = sizes * float(sizes @ (self._slip * step.abs() + 2 * _UNIT * w.abs()))
+        error = error + slip + left + (len(w) + 4) * _UNIT * gradient.abs() + hidden
         self._state = (w, gram, error)
         self.rows += batch.rows
         return self._fit(machine, batch)
@@ -80,35 +91,45 @@ class Recursion:
         while True:
             table = IDENTITY.on(reach)
             task = GradientTask(machine, table, encoding, w)
-            total, beyond = batch.reduce(task)
+            total, beyond = batch.combine(task, sum_and_farthest)
             self.passes += 1
             if float(beyond) == 0:
                 break
             reach = table.high + float(beyond)
-        (size,) = batch.reduce(_Absolute(encoding))
-        off = table.error + 64 * _UNIT * table.high + (batch.rows + 8) * _UNIT * table.high
-        return total, off * size
+        size, slips = batch.reduce(_Absolute(encoding, w))
+        off = table.error + (batch.rows + batch.count + 8) * _UNIT * table.high
+        return total, off * size + slips
 
     def _fit(self, machine: StreamMachine, batch: Source) -> Fit:
         scaling, (w, gram, error) = self._begin(batch)
-        metric = metric_of(gram, self.rows)
-        radius = float((metric.whitener.abs().mT @ error).norm())
+        computed = metric_of(gram, self.rows)
+        metric = lower(computed, (self._slip + 4 * _UNIT) * gram.diagonal())
+        radius = math.inf
+        if metric is not None and metric.whole:
+            radius = float((metric.whitener.abs().mT @ error).norm())
         step = Step("D", "what look-ups left of all gradients", radius, "in the metric of A")
-        proof = Proof.of(radius, metric, step)
+        proof = Proof.of(radius, metric or computed, step)
         coef, intercept = scaling.raw(w)
         rows = scaling.functionals()
         certificate = certificate_of(
             proof, rows[: len(coef)], coef, batch,
             domain={"data": f"all {self.rows} x {batch.dim} samples so far, as given"},
         )  # fmt: skip
-        last = float(proof.bounds(rows[len(coef) :]).sum()) if self.fit_intercept else 0.0
+        last = 0.0
+        if self.fit_intercept:
+            slip = scaling.intercept_slip(coef, intercept)
+            last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
         return Fit(coef, intercept, certificate, self.passes, machine.digest, machine, last)
 
 
 @dataclass(frozen=True, eq=False)
 class _Absolute:
+    """Sums over a chunk of |x_i|, and of |x_i| times what z_i is off by."""
+
     encoding: Encoding
+    w: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        return [samples.abs().sum(0)]
+        samples, labels, _ = self.encoding(x, y)
+        size = samples.abs()
+        return [size.sum(0), slip_of(samples, self.w, labels) @ size]

@@ -22,8 +22,8 @@ from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant, ScalarFunction
 from iceform.programs.stream import Fit, LinearModel, fitted
 from iceform.streaming import Source, StreamMachine
-from iceform.streaming.problem import Encoding, LinearProblem, metric_of
-from iceform.streaming.proofs import Proof, norm_of
+from iceform.streaming.problem import Encoding, LinearProblem, Metric, metric_of, sum_and_farthest
+from iceform.streaming.proofs import Proof, gram_slip, lower, norm_of, slip_of
 from iceform.streaming.solvers import Solution, minimise
 from iceform.streaming.tables import Table
 from iceform.validation import check_positive
@@ -36,6 +36,7 @@ _CLIP_SQUARED = Table(
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
+_GROWTHS = 12  # balls tried for the proof, each twice as large
 _UNIT = torch.finfo(torch.float64).eps / 2
 
 
@@ -109,7 +110,7 @@ class _Scale:
         for _ in range(3):
             table = _CLIP_SQUARED.on(reach)
             task = _LookupSum(self.machine, table, problem.encoding, w)
-            total, beyond = self.source.reduce(task)
+            total, beyond = self.source.combine(task, sum_and_farthest)
             problem.passes += 1
             if float(beyond) == 0:
                 break
@@ -190,6 +191,9 @@ class _Beyond:
 class _Joint:
     """Sums over a chunk of the joint problem in (w, sigma), labels in units of their deviation.
 
+    They are the Gram matrix of the samples that stay inside, its slips, how far these turn, and the
+    gradient with a bound of its rounding.
+
     F = mean(sigma/2 + sigma h(z/sigma)) + (1/2) sum q w^2. A sample inside bends F by a a'/sigma
     with a = (x, -z/sigma), one outside not at all.
     """
@@ -198,33 +202,37 @@ class _Joint:
     w: Tensor
     sigma: float
     epsilon: float
+    depth: int
     whitener: Tensor | None = None
     radius: float = 0.0
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        t = z / self.sigma
-        rows = torch.cat([samples, -t[:, None]], 1)
+        t = (samples @ self.w - labels) / self.sigma
+        off = slip_of(samples, self.w, labels) / self.sigma + 4 * _UNIT * t.abs()
         drift = torch.zeros_like(t)
         if self.whitener is not None:
             moves = self.radius * (samples @ self.whitener[:-1]).norm(dim=1)
             scale = self.radius * float(self.whitener[-1].norm())
             drift = (moves + t.abs() * scale) / max(self.sigma - scale, _UNIT)
-        safe = (t.abs() + drift < self.epsilon).to(z)
+        drift = 1.001 * drift + off
+        safe = (t.abs() + drift < self.epsilon).to(t)
+        rows = torch.cat([samples, -t[:, None]], 1)
         gram = (rows * safe[:, None]).mT @ rows / self.sigma
-        return [gram, (safe * drift.square()).sum() / self.sigma, *self._gradient(x, samples, t)]
+        # |a_j| c |t| + |a_j| off is at most sqrt(c) |a_j| times sqrt(c) |t| + off/sqrt(c).
+        c = gram_slip(len(x), self.depth)
+        last = (math.sqrt(c) * t.abs() + off / math.sqrt(c)).square()
+        slips = torch.cat([c * safe @ samples.square(), (safe @ last)[None]]) / self.sigma
+        turn = (safe * drift.square()).sum() / self.sigma
+        return [gram, slips, turn, *self._gradient(samples, t, off)]
 
-    def _gradient(self, x: Tensor, samples: Tensor, t: Tensor) -> list[Tensor]:
+    def _gradient(self, samples: Tensor, t: Tensor, off: Tensor) -> list[Tensor]:
         clipped = t.clamp(-self.epsilon, self.epsilon)
-        scaling = self.encoding.scaling
-        terms = scaling.terms(x)
-        off = (len(self.w) + 10) * _UNIT * (terms @ self.w.abs() + 1 + t.abs() * self.sigma)
-        slips = off / self.sigma + (len(t) + 8) * _UNIT * self.epsilon
+        slips = off + (len(t) + self.depth + 8) * _UNIT * self.epsilon
         slope = clipped @ samples
-        lost = slips @ samples.abs() + 4 * _UNIT * self.epsilon * terms.sum(0)
+        lost = slips @ samples.abs()
         share = 0.5 - 0.5 * clipped.square()
-        lost_share = (slips * self.epsilon + len(t) * _UNIT).sum()
+        lost_share = (slips * self.epsilon + (len(t) + self.depth + 8) * _UNIT).sum()
         return [torch.cat([slope, share.sum()[None]]), torch.cat([lost, lost_share[None]])]
 
 
@@ -237,27 +245,38 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
     encoding = Encoding(search.base, "residual")
     q = search.base.penalty(model.alpha * search.base.size / rows)
     ridge = torch.cat([q, q.new_zeros(1)])
+    point = torch.cat([inner, inner.new_zeros(1)])
 
     def sums(whitener: Tensor | None, radius: float) -> list[Tensor]:
-        task = _Joint(encoding, inner, sigma, model.epsilon, whitener, radius)
+        task = _Joint(encoding, inner, sigma, model.epsilon, source.count, whitener, radius)
         return [part / rows for part in source.reduce(task)]
 
-    gram, _, gradient, error = sums(None, 0.0)
-    gradient = gradient + ridge * torch.cat([inner, inner.new_zeros(1)])
-    metric = metric_of(gram + torch.diag(ridge), rows)
-    found, steps = math.inf, [Step("nu", "joint gradient", metric.norm(gradient), "enclosed")]
-    radius, safe = 2 * norm_of(metric, gradient, error), metric
-    for _ in range(12):
-        gram, drift, _, _ = sums(metric.whitener, radius)
-        safe = metric_of(gram + torch.diag(ridge), rows)
-        if safe.rank < len(ridge):
+    def metric(gram: Tensor, slips: Tensor) -> Metric | None:
+        computed = metric_of(gram + torch.diag(ridge), rows)
+        return lower(computed, slips + 8 * _UNIT * ridge) if computed.whole else None
+
+    gram, slips, _, gradient, error = sums(None, 0.0)
+    gradient = gradient + ridge * point
+    error = error + 8 * _UNIT * ((ridge * point).abs() + gradient.abs())
+    start = metric(gram, slips)
+    if start is None:
+        why = "the samples that are no outliers do not determine the answer"
+        step = Step("D", "not bounded", math.inf, why)
+        return Proof(math.inf, torch.eye(len(w), dtype=w.dtype, device=w.device), (step,))
+    found, steps = math.inf, [Step("nu", "joint gradient", start.norm(gradient), "enclosed")]
+    radius, safe = 2 * norm_of(start, gradient, error), start
+    for _ in range(_GROWTHS):
+        gram, slips, turn, _, _ = sums(start.whitener, radius)
+        inside = metric(gram, slips)
+        if inside is None:
             break
-        scale = radius * float(metric.whitener[-1].norm())
-        bent = 2 * math.sqrt(float(drift)) * float(safe.whitener[-1].norm())
-        kept = (1 - bent) / (1 + scale / sigma)
+        safe = inside
+        scale = radius * float(start.whitener[-1].norm())
+        bent = 2 * math.sqrt(float(turn)) * float(safe.whitener[-1].norm())
+        kept = (1 - 1.001 * bent) / (1 + scale / sigma)
         distance = norm_of(safe, gradient, error) / kept if kept > 0 else math.inf
-        turned = metric.eigenvalues.sqrt()[:, None] * (metric.vectors.mT @ safe.whitener)
-        if distance * float(torch.linalg.matrix_norm(turned, 2)) * 1.001 <= radius:
+        stretch = float(torch.linalg.matrix_norm(start.factor.mT @ safe.whitener, 2))
+        if distance * stretch * 1.001 <= radius:
             found = distance
             break
         radius *= 2

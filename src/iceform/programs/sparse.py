@@ -22,8 +22,16 @@ from iceform.certificates import Step
 from iceform.errors import ProgramError
 from iceform.programs.stream import Fit, LinearModel, fitted
 from iceform.streaming import Source, StreamMachine
-from iceform.streaming.problem import LinearProblem, Metric, metric_of
-from iceform.streaming.proofs import Proof, enclose, norm_of
+from iceform.streaming.problem import Encoding, LinearProblem, Metric, metric_of
+from iceform.streaming.proofs import (
+    DEPENDENT,
+    Proof,
+    enclose,
+    independent,
+    lower,
+    norm_of,
+    slip_of,
+)
 from iceform.streaming.solvers import Solution
 from iceform.streaming.tables import CLIP
 from iceform.validation import check_positive
@@ -32,7 +40,10 @@ __all__ = ["ElasticNet", "Lasso"]
 
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
-_SWAPS = 40  # coefficients that may enter or leave in one attempt
+_SWAPS = 200  # coefficients that may enter or leave in one attempt
+_UNIT = torch.finfo(torch.float64).eps / 2
+_LEVEL = 2.0**10  # in thresholds: far beyond the kinks
+_FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
 
 
 @dataclass(frozen=True)
@@ -88,8 +99,9 @@ class _Proximal:
         self.polish = how == "whiten"
         self.hessian = problem.hessian(problem.start())
         self.metric = metric_of(self.hessian, problem.source.rows)
-        top = float(self.metric.eigenvalues[-1]) if self.metric.rank else 1.0
-        self.eta = 1 / top
+        self.eta = 1 / (self.metric.largest or 1.0)
+        # What rounding and the look-up leave in directions that the samples do not see.
+        self._unseen = 1e-9 * float(thresholds.norm())
         self.lookups = 0
         self.done = False
         self.history: list[float] = []
@@ -117,7 +129,8 @@ class _Proximal:
         active = tau > 0
         if not bool(active.any()):
             return u
-        ratio = u[active] / tau[active]
+        # Far beyond its kinks the clip is level: what is cut off there is read as the same.
+        ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
         table = CLIP.on(float(ratio.abs().max()))
         clipped = self.problem.machine.look_up(table, ratio)
         self.lookups += 1
@@ -157,7 +170,7 @@ class _Proximal:
             if crossed:
                 support, signs = (w != 0) | free, torch.sign(w)
                 continue
-            slack = self.tol * self.thresholds.max() + 1e-12
+            slack = self.tol * float(self.thresholds.max()) + 1e-12
             outside = ~support & (gradient.abs() > self.thresholds + slack)
             if not bool(outside.any()):
                 return w, True
@@ -175,7 +188,9 @@ class _Proximal:
         inner = metric_of(part, self.problem.source.rows)
         vectors = inner.vectors.new_zeros(len(support), inner.rank)
         vectors[support] = inner.vectors
-        return Metric(vectors, inner.eigenvalues)
+        scale = inner.scale.new_ones(len(support))
+        scale[support] = inner.scale
+        return Metric(vectors, inner.eigenvalues, scale, inner.noise)
 
     def _solve(
         self, w: Tensor, support: Tensor, signs: Tensor, metric: Metric
@@ -184,8 +199,8 @@ class _Proximal:
         linear = self.thresholds * signs
         gradient = self.problem.gradient(w)
         for _ in range(_POLISH):
-            step = metric.step((gradient + linear) * support)
-            length = metric.norm((gradient + linear) * support)
+            slope = (gradient + linear) * support
+            step, length = self._step(slope, metric)
             share, leaving = _until_crossing(w, step, signs * (self.thresholds > 0))
             w = w - share * step
             if leaving is not None:
@@ -196,6 +211,16 @@ class _Proximal:
             if length <= self.tol * max(1.0, metric.size(w)):
                 break
         return w, gradient, False
+
+    def _step(self, slope: Tensor, metric: Metric) -> tuple[Tensor, float]:
+        """Towards the least point, or down a direction in which the samples see no change.
+
+        There the penalty alone falls, in a straight line, until a coefficient is zero.
+        """
+        unseen = metric.unseen(slope)
+        if float(unseen.norm()) > self._unseen:
+            return unseen * (_FAR_ENOUGH / unseen.abs().max()), math.inf
+        return metric.step(slope), metric.norm(slope)
 
 
 def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int | None]:
@@ -218,45 +243,83 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     :math:`s |g_j| + \sqrt{H_{jj}} \sqrt{2G} < t_j` the optimum has w_j = 0. On the others the
     distance is at most the least subgradient in the inverse Hessian's norm.
     """
-    gradient, error, hessian = enclose(problem, w)
-    penalised = thresholds > 0
-    size = gradient.abs() + error
-    ratios = torch.where(penalised & (size > thresholds), thresholds / size, 1.0)
-    s = float(ratios.min())
-    rho = 2 * _mean_loss(problem, w)
-    slackness = thresholds * w.abs() + s * w * gradient
-    gap = 0.5 * rho * (1 - s) ** 2 + float(slackness.sum()) + float((w.abs() * error).sum())
-    gap = max(gap, 0.0) + 1e-15 * (rho + float((thresholds * w.abs()).sum()))
-    moved = hessian.diagonal().clamp(min=0).sqrt() * math.sqrt(2 * gap)
-    zero = penalised & (s * gradient.abs() + error + moved < thresholds) & (w == 0)
+    gradient, error, hessian, slips = enclose(problem, w)
+    gap, zero = _screen(problem, w, thresholds, (gradient, error, hessian, slips))
     kept = ~zero
-    metric = metric_of(hessian[kept][:, kept], problem.source.rows)
+    computed = metric_of(hessian[kept][:, kept], problem.source.rows)
+    metric = lower(computed, slips[kept])
     soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
     least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
-    nu = norm_of(metric, least[kept], error[kept])
+    error = error + 2 * _UNIT * thresholds
     steps = (
         Step("gap", "duality gap", gap, "bounds the residual's distance to the optimum's"),
         Step("zero", "coefficients proven zero", int(zero.sum()), "gap-safe screening"),
-        Step("nu", "least subgradient on the others", nu, "in the inverse Hessian's norm"),
-        Step("D", "nu", nu, "strong convexity on the coefficients that may be nonzero"),
     )
-    if metric.rank < int(kept.sum()):
+    if metric is not None and metric.whole:
+        nu = norm_of(metric, least[kept], error[kept])
+        last = (
+            Step("nu", "least subgradient on the others", nu, "in the inverse Hessian's norm"),
+            Step("D", "nu", nu, "strong convexity on the coefficients that may be nonzero"),
+        )
+        return Proof.of(nu, metric, *steps, *last, support=kept)
+    if metric is not None and independent(problem, metric, kept):
         # Not unique: the fitted values are, to within the gap.
-        return Proof.of(math.sqrt(2 * gap), metric, *steps, support=kept)
-    return Proof.of(nu, metric, *steps, support=kept)
+        radius = math.sqrt(2 * gap)
+        reach = Step("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
+        return Proof.of(radius, metric, *steps, reach, support=kept, assumptions=(DEPENDENT,))
+    why = "the least eigenvalue of the Hessian may be zero"
+    unknown = Step("D", "not bounded", math.inf, why)
+    return Proof.of(math.inf, computed, *steps, unknown, support=kept)
 
 
-def _mean_loss(problem: LinearProblem, w: Tensor) -> float:
-    """(1/2n) ||r||^2 + (1/2) sum q w^2."""
-    (total,) = problem.source.reduce(_Squares(problem, w))
-    return 0.5 * float(total) / problem.source.rows + 0.5 * float(problem.ridge @ w.square())
+def _screen(
+    problem: LinearProblem,
+    w: Tensor,
+    thresholds: Tensor,
+    enclosed: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> tuple[float, Tensor]:
+    """The duality gap at w, its free coefficient moved to where it is best, and proven zeros."""
+    gradient, error, hessian, slips = enclosed
+    penalised = thresholds > 0
+    nothing = torch.zeros_like(penalised)
+    if int((~penalised).sum()) > problem.scaling.intercept:
+        return math.inf, nothing
+    diagonal = hessian.diagonal().clamp(min=0) + slips
+    rho = _mean_square(problem, w)
+    if problem.scaling.intercept:
+        # The free feature is 1: the shift -g_0 of its coefficient makes its gradient zero.
+        shift = float(gradient[-1].abs() + error[-1])
+        error = error + hessian[:, -1].abs() * error[-1] + shift * (slips * slips[-1]).sqrt()
+        error = error + 4 * _UNIT * (gradient.abs() + shift * hessian[:, -1].abs())
+        gradient = gradient - gradient[-1] * hessian[:, -1]
+    size = gradient.abs() + error
+    ratios = torch.where(penalised & (size > thresholds), thresholds / size, 1.0)
+    s = float(ratios.min()) * (1 - 4 * _UNIT)
+    terms = torch.where(penalised, thresholds * w.abs() + s * w * gradient, 0.0)
+    added = torch.where(penalised, thresholds * w.abs() + (w * gradient).abs(), 0.0)
+    lost = float(torch.where(penalised, w.abs() * error, 0.0).sum())
+    lost += (len(w) + 8) * _UNIT * float(added.sum())
+    gap = 0.5 * rho * (1 - s) ** 2 + max(float(terms.sum()), 0.0) + lost
+    moved = diagonal.sqrt() * math.sqrt(2 * gap) * (1 + 1e-9)
+    return gap, penalised & (s * size + moved < thresholds) & (w == 0)
+
+
+def _mean_square(problem: LinearProblem, w: Tensor) -> float:
+    """No less than (1/n) ||r||^2 + sum q w^2."""
+    rows = problem.source.rows
+    total, slips = problem.source.reduce(_Squares(problem.encoding, w))
+    root = math.sqrt(float(total) / rows) + math.sqrt(float(slips) / rows)
+    return (1 + (rows + len(w) + 8) * _UNIT) * (root**2 + float(problem.ridge @ w.square()))
 
 
 @dataclass(frozen=True, eq=False)
 class _Squares:
-    problem: LinearProblem
+    """sum_i r_i^2 of a chunk, and the same of what r_i is off by."""
+
+    encoding: Encoding
     w: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.problem.encoding(x, y)
-        return [(samples @ self.w - labels).square().sum()]
+        samples, labels, _ = self.encoding(x, y)
+        off = slip_of(samples, self.w, labels)
+        return [(samples @ self.w - labels).square().sum(), off.square().sum()]

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate, Step
 from iceform.constructions import Loss, loss_named
-from iceform.errors import ProgramError
+from iceform.errors import ProgramError, ShapeError
 from iceform.streaming import Source, StreamMachine
 from iceform.streaming.problem import LinearProblem
 from iceform.streaming.proofs import Proof, certificate_of, prove
 from iceform.streaming.scaling import Scaling
 from iceform.streaming.solvers import Solution, minimise
+from iceform.streaming.tables import read_line
 from iceform.validation import check_positive
+
+_UNIT = torch.finfo(torch.float64).eps / 2
 
 __all__ = [
     "Fit",
@@ -67,11 +72,11 @@ class Fit:
 
     def predict(self, x: Tensor) -> Tensor:
         """x.coef + intercept for new samples, looked up by the frozen machine, shape (n,)."""
-        from iceform.streaming.tables import IDENTITY
-
-        z = x @ self.coef + self.intercept
-        reach = float(z.abs().max()) if len(z) else 0.0
-        return self.machine.look_up(IDENTITY.on(reach), z)
+        if x.ndim != 2 or x.shape[1] != len(self.coef):
+            raise ShapeError(
+                f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}"
+            )
+        return read_line(self.machine, x @ self.coef + self.intercept)
 
 
 class StreamProgram(ABC):
@@ -129,8 +134,15 @@ class LinearModel(StreamProgram):
             columns=self.precondition != "none",
         )
 
+    def check_labels(self, source: Source) -> None:
+        """Refuse labels that the loss is not defined for."""
+        loss = self.loss()
+        if loss.kind != "residual" and self._positive is None:
+            source.reduce(_LabelCheck(loss))
+
     def problem(self, machine: StreamMachine, source: Source) -> LinearProblem:
         """The objective on scaled data."""
+        self.check_labels(source)
         scaling = self.scaling(source)
         ridge = scaling.penalty(check_positive("penalty", self.l2(source.rows), zero=True))
         return LinearProblem(machine, source, scaling, self.loss(), ridge, self._positive)
@@ -143,23 +155,42 @@ class LinearModel(StreamProgram):
         return fitted(problem, solution, prove(problem, solution.w))
 
 
+@dataclass(frozen=True, eq=False)
+class _LabelCheck:
+    """Raises where a label is not what a loss takes."""
+
+    loss: Loss
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        self.loss.check_labels(y)
+        return [y.new_zeros(())]
+
+
 def fitted(
     problem: LinearProblem,
     solution: Solution,
     proof: Proof,
     extras: Mapping[str, Any] | None = None,
+    instead: tuple[Tensor, Tensor] | None = None,
 ) -> Fit:
-    """Raw coefficients with their certificate."""
+    """Raw coefficients with their certificate.
+
+    ``instead`` are coefficients and an intercept with the same fitted values, up to rounding.
+    """
     scaling, source = problem.scaling, problem.source
     coef, intercept = scaling.raw(solution.w)
     rows = scaling.functionals()
     certificate = certificate_of(proof, rows[: len(coef)], coef, source)
-    if not certificate.error < float("inf"):
-        certificate = _about_fitted_values(proof, certificate, source, scaling)
-    last = float(proof.bounds(rows[len(coef) :]).sum()) if scaling.intercept else 0.0
+    last = 0.0
     if scaling.intercept:
-        step = Step("intercept", "bound of its distance", last, "D times its norm")
+        slip = scaling.intercept_slip(coef, intercept)
+        last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
+        step = Step("intercept", "bound of its distance", last, "D times its norm, and rounding")
         certificate = replace(certificate, derivation=(*certificate.derivation, step))
+    if not certificate.error < math.inf and proof.radius < math.inf:
+        told = instead or (coef, intercept)
+        certificate = _about_fitted_values(problem, proof, certificate, (coef, intercept), told)
+        coef, intercept = told
     return Fit(
         coef, intercept, certificate, problem.passes, problem.machine.digest, problem.machine,
         last, solution.converged, extras or {}, tuple(solution.history),
@@ -167,22 +198,45 @@ def fitted(
 
 
 def _about_fitted_values(
-    proof: Proof, certificate: Certificate, source: Source, scaling: Scaling
+    problem: LinearProblem,
+    proof: Proof,
+    certificate: Certificate,
+    found: tuple[Tensor, Tensor],
+    told: tuple[Tensor, Tensor],
 ) -> Certificate:
     """Where coefficients are not unique: the fitted values still are."""
-    if not proof.radius < float("inf"):
-        return certificate
-    worst = scaling.size * source.rows**0.5 * proof.radius * 1.001
-    why = "||X d||_2 = sqrt(n) D bounds every entry"
-    step = Step("fitted", "distance of the fitted values", worst, why)
+    scaling = problem.scaling
+    worst = scaling.size * proof.movement(problem)
+    moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
+    rounding = (len(found[0]) + 16) * _UNIT * (float(size) + abs(scaling.center))
+    step = Step("fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}")
     return Certificate.total(
-        {"distance of the fitted values": worst},
+        {
+            "distance of the fitted values": worst,
+            "choice of the coefficients": float(moved),
+            "rounding": rounding,
+        },
         domain={**certificate.domain, "what": "fitted values; the coefficients are not unique"},
         dtype=certificate.dtype,
         backend=certificate.backend,
         derivation=(*certificate.derivation, step),
         assumptions=certificate.assumptions,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _FittedTask:
+    """Largest difference of two models' fitted values in a chunk, and the terms they add up."""
+
+    mean: Tensor
+    found: tuple[Tensor, Tensor]
+    told: tuple[Tensor, Tensor]
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        (coef, intercept), (other, constant) = self.found, self.told
+        moved = x @ (coef - other) + (intercept - constant)
+        sizes = (x.abs() + self.mean.abs()) @ (coef.abs() + other.abs())
+        return [moved.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,32 @@ import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 from torch import Tensor
 
 from iceform.certificates import Certificate
 from iceform.streaming import ArraySource, Source, StreamMachine
 
-__all__ = ["InContext", "as_tensor"]
+__all__ = ["InContext", "as_tensor", "is_dask"]
 
 
 def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
     """A float64 tensor that shares memory with the array where it can."""
     array = np.asarray(values, dtype=np.float64)
-    # torch warns about memory it must not write to; nothing here writes.
-    tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
+    tensor = torch.from_numpy(array if array.flags.writeable else np.asarray(_ReadOnly(array)))
     return tensor if device is None else tensor.to(device)
+
+
+class _ReadOnly:
+    """An array that must not be written to, for torch, which has no such tensors and would warn.
+
+    A file that is mapped for reading stays mapped and is not copied; nothing here writes.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        address, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (address, False)}
 
 
 class InContext(BaseEstimator):  # type: ignore[misc]
@@ -40,29 +51,60 @@ class InContext(BaseEstimator):  # type: ignore[misc]
 
     def _source(self, X: Any, y: Any, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
-        if _is_dask(X):
+        if is_dask(X):
             from iceform.streaming.dask import DaskSource
 
-            source: Source = DaskSource(X, y)
-            self.n_features_in_ = source.dim
-            names = getattr(X, "columns", None)
-            if names is not None:
-                self.feature_names_in_ = np.asarray(names, dtype=object)
-            return source
+            self._check_columns(X, reset=checks.get("reset", True))
+            self._check_labels(y)
+            return DaskSource(X, y)
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
         return ArraySource(as_tensor(X, self.device), as_tensor(y, self.device))
 
     def _labelled(self, X: Any, y: Any) -> Source:
         """As :meth:`_source`, with classes numbered in the order of ``classes_``."""
-        if _is_dask(X):
+        if is_dask(X):
             from iceform.streaming.dask import DaskSource
 
-            self.classes_, numbers = DaskSource.numbered(y)
-            return self._source(X, numbers)
+            self._check_columns(X, reset=True)
+            self._check_labels(y)
+            self.classes_ = DaskSource.classes(y)
+            check_classification_targets(self.classes_)
+            return DaskSource(X, y, classes=self.classes_)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
         self.classes_, numbers = np.unique(y, return_inverse=True)
         return ArraySource(as_tensor(X, self.device), as_tensor(numbers, self.device))
+
+    def _check_columns(self, X: Any, *, reset: bool) -> None:
+        """What ``validate_data`` says of columns, for Dask collections."""
+        if len(X.shape) != 2:
+            raise ValueError(f"Expected 2D input, got {len(X.shape)} dimension(s) instead.")
+        # The empty frame or array that stands for a collection has its column names.
+        _check_feature_names(self, X._meta, reset=reset)
+        if reset:
+            self.n_features_in_ = int(X.shape[1])
+        elif X.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting "
+                f"{self.n_features_in_} features as input."
+            )
+
+    def _check_labels(self, y: Any) -> None:
+        if y is None:
+            raise ValueError(
+                f"This {type(self).__name__} estimator requires y to be passed, but the target y "
+                "is None."
+            )
+
+    def _by_blocks(
+        self, method: str, X: Any, shape: tuple[int, ...] = (), dtype: Any = float
+    ) -> Any:
+        """A prediction for each chunk of a Dask collection, as a Dask array."""
+        from iceform.streaming.dask import by_blocks
+
+        check_is_fitted(self)
+        self._check_columns(X, reset=False)
+        return by_blocks(getattr(self, method), X, shape, np.dtype(dtype))
 
     def _points(self, X: Any) -> Tensor:
         """Validated new samples."""
@@ -87,5 +129,6 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             )
 
 
-def _is_dask(values: Any) -> bool:
+def is_dask(values: Any) -> bool:
+    """Whether a value is a Dask collection."""
     return type(values).__module__.partition(".")[0] in ("dask", "dask_expr")

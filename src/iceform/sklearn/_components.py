@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from iceform import programs
 from iceform.sklearn._base import InContext, as_tensor
-from iceform.sklearn._linear import look_up_line
 from iceform.streaming import ArraySource, StreamMachine
+from iceform.streaming.tables import read_line
 
 __all__ = ["InContextPCA"]
 
@@ -85,7 +85,7 @@ class InContextPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext)
         check_is_fitted(self)
         x = self._points(X) - as_tensor(self.mean_, self.device)
         z = x @ as_tensor(self.components_, self.device).mT
-        return look_up_line(self.machine_, z).cpu().numpy()
+        return read_line(self.machine_, z).cpu().numpy()
 
     def inverse_transform(self, X: Any) -> Any:
         """Back to samples."""

@@ -15,10 +15,10 @@ from torch import Tensor
 from iceform import programs
 from iceform.certificates import Certificate
 from iceform.constructions import loss_named
-from iceform.sklearn._base import InContext, as_tensor
+from iceform.sklearn._base import InContext, as_tensor, is_dask
 from iceform.streaming import ArraySource, Source, StreamMachine
 from iceform.streaming.solvers import PRECONDITIONERS
-from iceform.streaming.tables import IDENTITY, table_of
+from iceform.streaming.tables import read_line, table_of
 
 __all__ = [
     "InContextElasticNet",
@@ -36,12 +36,6 @@ _SHARED: dict[str, Any] = {
     "precondition": [StrOptions(set(PRECONDITIONERS))],
     "device": [None, str],
 }
-
-
-def look_up_line(machine: StreamMachine, z: Tensor) -> Tensor:
-    """Z itself, read from the frozen machine's table of a line."""
-    reach = float(z.abs().max()) if z.numel() else 0.0
-    return machine.look_up(IDENTITY.on(reach), z) if reach > 0 else z
 
 
 class _LinearRegressor(RegressorMixin, InContext):  # type: ignore[misc]
@@ -89,9 +83,11 @@ class _LinearRegressor(RegressorMixin, InContext):  # type: ignore[misc]
         """What an estimator keeps beside the coefficients."""
 
     def predict(self, X: Any) -> Any:
-        """Predictions of the frozen machine, shape (n_samples,)."""
+        """Predictions of the frozen machine, shape (n_samples,); lazy for Dask collections."""
+        if is_dask(X):
+            return self._by_blocks("predict", X)
         x = self._points(X)
-        return look_up_line(self.machine_, x @ self._coef() + self.intercept_).cpu().numpy()
+        return read_line(self.machine_, x @ self._coef() + self.intercept_).cpu().numpy()
 
     def _coef(self) -> Tensor:
         return as_tensor(self.coef_, self.device)
@@ -422,16 +418,22 @@ class InContextLogisticRegression(ClassifierMixin, InContext):  # type: ignore[m
     def _scores(self, X: Any) -> Tensor:
         x = self._points(X)
         z = x @ as_tensor(self.coef_, self.device).mT + as_tensor(self.intercept_, self.device)
-        return look_up_line(self.machine_, z)
+        return read_line(self.machine_, z)
 
     def decision_function(self, X: Any) -> Any:
         """x.w + b: shape (n_samples,) for two classes, (n_samples, n_classes) for more."""
         check_is_fitted(self)
+        if is_dask(X):
+            shape = (len(self.classes_),) if len(self.classes_) > 2 else ()
+            return self._by_blocks("decision_function", X, shape)
         scores = self._scores(X).cpu().numpy()
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Any:
         """The class with the largest score."""
+        check_is_fitted(self)
+        if is_dask(X):
+            return self._by_blocks("predict", X, dtype=self.classes_.dtype)
         scores = self.decision_function(X)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)
         return self.classes_[best]
@@ -439,6 +441,8 @@ class InContextLogisticRegression(ClassifierMixin, InContext):  # type: ignore[m
     def predict_proba(self, X: Any) -> Any:
         """The looked-up sigmoid of the scores, scaled to sum to 1, (n_samples, n_classes)."""
         check_is_fitted(self)
+        if is_dask(X):
+            return self._by_blocks("predict_proba", X, (len(self.classes_),))
         scores = self._scores(X)
         reach = float(scores.abs().max()) if scores.numel() else 1.0
         table = table_of(loss_named("logistic"), self.machine_.tokens).on(min(reach, _SATURATED))

@@ -109,7 +109,8 @@ class StreamMachine:
         if isinstance(x, Source):
             return program.stream(self, x)
         if not isinstance(x, Tensor) or x.ndim != 2:
-            raise ShapeError(f"data must be a tensor (samples, dim), got {type(x).__name__}")
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"data must be a tensor (samples, dim), got {got}")
         labels = x.new_zeros(len(x)) if y is None else y
         source = ArraySource(x, labels)
         for name, values in (("x", x), ("y", labels)):

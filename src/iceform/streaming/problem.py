@@ -7,6 +7,7 @@ which metric to step, is computed by the readout.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -22,7 +23,7 @@ from iceform.streaming.scaling import Scaling
 from iceform.streaming.sources import ArraySource, Source
 from iceform.streaming.tables import Table, table_of
 
-__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of"]
+__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
 
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 _KEPT_BYTES = 1 << 28  # scaled samples up to this size are kept between passes
@@ -80,6 +81,8 @@ class LinearProblem:
 
     def __post_init__(self) -> None:
         self.machine.check_dim(self.dim)
+        if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
+            self._reach = self._tried = self.scaling.label_reach(self.source)
         self._prepared, self._encoding = self.source, self.encoding
         if isinstance(self.source, ArraySource) and 8 * self.source.x.numel() <= _KEPT_BYTES:
             y = (
@@ -122,9 +125,8 @@ class LinearProblem:
         reach = self._reach
         for _ in range(_WIDENINGS):
             table = self.table.on(reach)
-            total, beyond = self._prepared.reduce(
-                GradientTask(self.machine, table, self._encoding, w)
-            )
+            task = GradientTask(self.machine, table, self._encoding, w)
+            total, beyond = self._prepared.combine(task, sum_and_farthest)
             self.passes += 1
             if float(beyond) == 0:
                 self._tried = reach
@@ -150,9 +152,25 @@ class LinearProblem:
     def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
         """Mean of c(z_i) x_i x_i' plus the penalty's, shape (p, p); c is l'' or its majorizer."""
         facts = self.curvature
+        if facts.quadratic:
+            return self._second_moments + torch.diag(self.ridge)
         bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend
         (gram,) = self._prepared.reduce(GramTask(self._encoding, w, bend))
         return gram / self.source.rows + torch.diag(self.ridge)
+
+    @cached_property
+    def _second_moments(self) -> Tensor:
+        """Mean of x_i x_i', for losses whose curvature is 1."""
+        known = self.scaling.second_moments(self.source)
+        if known is not None:
+            return known
+        task = GramTask(self._encoding, self.start(), torch.ones_like)
+        return self._prepared.reduce(task)[0] / self.source.rows
+
+
+def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Of two chunks' look-ups: what they add up to, and how far any of them left the table."""
+    return [first[0] + second[0], torch.maximum(first[1], second[1])]
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,27 +207,45 @@ class GramTask:
 
 @dataclass(frozen=True, eq=False)
 class Metric:
-    """A symmetric matrix H by its eigenvectors: T = V L^{-1/2}, so that T T' is its inverse.
+    """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
 
-    Only eigenvalues above what rounding leaves of zero ones are kept.
+    T = S^{-1} V L^{-1/2} has T T' = H^{-1}. Scaling by S makes what is kept independent of the
+    units of the coefficients: only eigenvalues above what rounding leaves of zero ones are.
     """
 
     vectors: Tensor  # V, (p, rank)
     eigenvalues: Tensor  # L, (rank,), increasing
+    scale: Tensor  # S, (p,), powers of two
+    noise: float = 0.0  # eigenvalues of E up to this are rounding
 
     @property
     def rank(self) -> int:
         """How many eigenvalues are kept."""
         return len(self.eigenvalues)
 
+    @property
+    def whole(self) -> bool:
+        """Whether all are."""
+        return self.rank == len(self.scale)
+
     @cached_property
     def whitener(self) -> Tensor:
         """T, shape (p, rank)."""
-        return self.vectors / self.eigenvalues.sqrt()
+        return self.vectors / self.eigenvalues.sqrt() / self.scale[:, None]
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """S V L^{1/2}, whose product with its transpose is H, shape (p, rank)."""
+        return self.vectors * self.eigenvalues.sqrt() * self.scale[:, None]
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest eigenvalue of H."""
+        return float(torch.linalg.matrix_norm(self.factor, 2)) ** 2 if self.rank else 0.0
 
     def size(self, w: Tensor) -> float:
         """||w|| in the metric."""
-        return float((self.eigenvalues.sqrt() * (self.vectors.mT @ w)).norm())
+        return float((self.factor.mT @ w).norm())
 
     def norm(self, gradient: Tensor) -> float:
         """||g|| in the inverse metric: the length of the step it asks for."""
@@ -220,16 +256,32 @@ class Metric:
         step: Tensor = self.whitener @ (self.whitener.mT @ gradient)
         return step
 
+    def unseen(self, gradient: Tensor) -> Tensor:
+        """The part of g that H knows nothing of, as a direction d with H d = 0."""
+        turned = gradient / self.scale
+        return (turned - self.vectors @ (self.vectors.mT @ turned)) / self.scale
+
+    def null(self) -> Tensor:
+        """Directions d with H d = 0, shape (p, p - rank)."""
+        rest: Tensor = torch.linalg.svd(self.vectors).U[:, self.rank :]
+        return rest / self.scale[:, None]
+
     @property
     def condition(self) -> float:
-        """Largest over least eigenvalue that is not zero."""
+        """Largest over least eigenvalue of E that is not zero."""
         return float(self.eigenvalues[-1] / self.eigenvalues[0]) if self.rank else 1.0
 
 
 def metric_of(matrix: Tensor, rows: int) -> Metric:
     """The metric of a Gram matrix of ``rows`` samples."""
-    values, vectors = torch.linalg.eigh(matrix)
+    diagonal = matrix.diagonal()
+    roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
+    scale = torch.exp2(roots.log2().round())
+    if not len(matrix):
+        return Metric(matrix, diagonal, scale)
+    values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
     # Each entry is a sum of rows products; eigh itself is off by about p u.
-    noise = (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * values[-1].clamp(min=0)
-    keep = values > 4 * noise
-    return Metric(vectors[:, keep], values[keep])
+    top = float(values[-1].clamp(min=0))
+    noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
+    keep = values > noise
+    return Metric(vectors[:, keep], values[keep], scale, noise)

@@ -18,7 +18,7 @@ PRECONDITIONERS = ("whiten", "diagonal", "none")
 _PATIENCE = 12  # steps in which the gradient falls less than this before its floor is reached:
 _PROGRESS = 0.9
 _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
-_LEAP = 100.0  # and be at most this much longer than the safe one
+_LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 
 
 @dataclass(eq=False)
@@ -126,12 +126,12 @@ def _advance(
     step = newton.step(gradient)
     if problem.curvature.quadratic:
         return w - step, problem.gradient(w - step) + linear
-    safe = _safe_step(problem, w, gradient, step, first)
-    if first.size(step) <= _LEAP * first.size(safe):
+    if first.size(step) <= _LEAP:
         after = problem.gradient(w - step, trial=True) + linear
         if first.norm(after) <= _ACCEPT * first.norm(gradient):
             problem.keep()
             return w - step, after
+    safe = _safe_step(problem, w, gradient, step, first)
     return w - safe, problem.gradient(w - safe) + linear
 
 
@@ -150,7 +150,7 @@ def _accelerated(
 ) -> Solution:
     """Nesterov's momentum, restarted whenever it points uphill."""
     metric = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
-    eta = 1 / float(metric.eigenvalues[-1])
+    eta = 1 / (metric.largest or 1.0)
     ahead, t = w, 1.0
     history: list[float] = []
     length = math.inf

@@ -3,20 +3,63 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, ShapeError
+from iceform.streaming.moments import Moments, MomentsTask, merged
 from iceform.validation import check_size
 
-__all__ = ["ArraySource", "Source", "Task"]
+__all__ = ["ArraySource", "Combine", "Source", "Task", "fold", "longest_chain", "rows_at_once"]
 
-# One chunk (x, y) to a tuple of tensors that are added over chunks.
+# One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
+Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
-_CHUNK_BYTES = 1 << 22  # of samples held at once beside the data: stays in a core's cache
+# Entries of a chunk. On a CPU it and what is computed from it stay in a core's cache, and torch
+# does not split its elementwise operations among threads, which would cost more than they do.
+_ENTRIES = {"cpu": 1 << 15}
+_ENTRIES_ELSEWHERE = 1 << 23
+_FEWEST_ROWS = 256
+_GROUP = 64  # chunks that are combined one after the other, before the groups are
+
+
+def rows_at_once(dim: int, device: torch.device) -> int:
+    """Rows of a chunk."""
+    return max(_FEWEST_ROWS, _ENTRIES.get(device.type, _ENTRIES_ELSEWHERE) // dim)
+
+
+def fold(results: Iterable[Sequence[Tensor]], combine: Combine) -> list[Tensor]:
+    """Combine results in order, by groups, so that rounding grows little with their number."""
+    stream, groups = iter(results), []
+    while group := list(islice(stream, _GROUP)):
+        groups.append(_in_order(group, combine))
+    return _in_order(groups, combine)
+
+
+def longest_chain(count: int) -> int:
+    """Most combinations that one of ``count`` results goes through in :func:`fold`."""
+    return min(count, _GROUP) + -(-count // _GROUP)
+
+
+def _in_order(results: Sequence[Sequence[Tensor]], combine: Combine) -> list[Tensor]:
+    total = list(results[0])
+    for part in results[1:]:
+        total = list(combine(total, part))
+    return total
+
+
+def added(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Entrywise sums."""
+    return list(map(torch.add, first, second))
+
+
+def larger(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Entrywise maxima."""
+    return list(map(torch.maximum, first, second))
 
 
 class Source(ABC):
@@ -24,30 +67,47 @@ class Source(ABC):
 
     A pass over the data is one :meth:`reduce`: a task is run on every chunk and its results are
     combined in the order of the chunks, so that they do not depend on who computed what when.
+
+    Attributes
+    ----------
+    rows, dim
+        Shape of the samples.
+    count
+        Most results that are added up one after the other in a :meth:`reduce`.
+    device
+        Where chunks are.
     """
 
     rows: int
     dim: int
-    count: int  # of chunks
+    count: int
     device: torch.device
 
     @abstractmethod
-    def results(self, task: Task) -> Iterator[Sequence[Tensor]]:
-        """The task's results on every chunk, in order."""
+    def combine(self, task: Task, combine: Combine) -> list[Tensor]:
+        """The task's results on every chunk, combined in order."""
 
     def reduce(self, task: Task) -> list[Tensor]:
         """The task's results, added over all chunks."""
-        return self._combine(task, torch.add)
+        return self.combine(task, added)
 
     def largest(self, task: Task) -> list[Tensor]:
         """The task's results, the entrywise largest over all chunks."""
-        return self._combine(task, torch.maximum)
+        return self.combine(task, larger)
 
-    def _combine(self, task: Task, combine: Callable[[Tensor, Tensor], Tensor]) -> list[Tensor]:
-        total: list[Tensor] = []
-        for parts in self.results(task):
-            total = list(map(combine, total, parts)) if total else list(parts)
-        return total
+    def moments(self, *, products: bool) -> Moments:
+        """Means and second moments, in a sweep that is made once.
+
+        Parameters
+        ----------
+        products
+            Whether products of different columns are asked for too.
+        """
+        known: Moments | None = self.__dict__.get("_moments")
+        if known is None or (products and known.products is None):
+            known = Moments.of_sums(self.combine(MomentsTask(products), merged))
+            self._moments = known
+        return known
 
 
 class ArraySource(Source):
@@ -70,13 +130,12 @@ class ArraySource(Source):
             raise DtypeError(f"streamed data must be float64, got {x.dtype} and {y.dtype}")
         self.rows, self.dim = check_size("rows", x.shape[0]), check_size("dim", x.shape[1])
         self.x, self.y, self.device = x, y, x.device
-        self.chunk = check_size("chunk", chunk or max(256, _CHUNK_BYTES // (8 * self.dim)))
-
-        self.count = -(-self.rows // self.chunk)
+        self.chunk = check_size("chunk", chunk or rows_at_once(self.dim, self.device))
+        self.count = longest_chain(-(-self.rows // self.chunk))
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The chunks in order."""
         return zip(torch.split(self.x, self.chunk), torch.split(self.y, self.chunk), strict=True)
 
-    def results(self, task: Task) -> Iterator[Sequence[Tensor]]:
-        return (task(x, y) for x, y in self.chunks())
+    def combine(self, task: Task, combine: Combine) -> list[Tensor]:
+        return fold((task(x, y) for x, y in self.chunks()), combine)

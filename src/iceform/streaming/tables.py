@@ -15,8 +15,9 @@ from torch import Tensor
 from iceform.constructions import Loss
 from iceform.errors import BoundError
 from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.streaming.machine import StreamMachine
 
-__all__ = ["CLIP", "IDENTITY", "Table", "table_of"]
+__all__ = ["CLIP", "IDENTITY", "Table", "read_line", "table_of"]
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
@@ -63,6 +64,22 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
 
 
 IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0), None)
+
+
+def read_line(machine: StreamMachine, z: Tensor) -> Tensor:
+    """Z itself, however large, read from the frozen machine's table of a line.
+
+    A line through 0 may be read in any unit: powers of two leave the digits as they are.
+    """
+    reach = float(z.abs().max()) if z.numel() else 0.0
+    if not math.isfinite(reach):
+        raise BoundError(
+            f"a prediction is {reach}: the samples hold NaN or infinity, or are so large that "
+            "products overflow; fill or remove what is missing, and scale the rest down"
+        )
+    unit = 2.0 ** math.ceil(math.log2(reach)) if reach > 0 else 1.0
+    return machine.look_up(IDENTITY.on(1.0), z / unit) * unit
+
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
 CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0), fourth=0.0), 129)

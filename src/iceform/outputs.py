@@ -1,0 +1,66 @@
+"""Files that are whole or not there: written beside their targets, then renamed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from iceform.errors import IntegrityError, ProgramError
+
+__all__ = ["check_targets", "write_all"]
+
+
+def check_targets(targets: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:
+    """Refuse targets that could not be written, before any work is done.
+
+    Parameters
+    ----------
+    targets
+        What each file is, for messages, and where it goes.
+    inputs
+        Files that must not be overwritten.
+    """
+    taken = {_real(path): f"the input {path}" for path in inputs}
+    for what, path in targets.items():
+        real = _real(path)
+        if real in taken:
+            raise ProgramError(f"{what} would overwrite {taken[real]}; name another file")
+        taken[real] = f"{path}, which another output goes to"
+        if real.is_dir():
+            raise IntegrityError(f"{what}: {path} is a directory; name a file in it")
+        if real.exists() and not real.is_file():
+            raise IntegrityError(f"{what}: {path} is not a plain file; name another")
+        _check_folder(what, path, real.parent)
+
+
+def _check_folder(what: str, path: Path, folder: Path) -> None:
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise IntegrityError(f"{what}: {path} cannot be made, {folder} is not a directory")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise IntegrityError(f"{what}: {path} cannot be made, {folder} is not writable")
+
+
+def _real(path: Path) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def write_all(contents: Mapping[Path, bytes]) -> None:
+    """Write every file or none: drafts first, then the renames."""
+    drafts: dict[Path, Path] = {}
+    try:
+        for path, content in contents.items():
+            target = _real(path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
+            drafts[draft] = target
+            draft.write_bytes(content)
+        for draft, target in drafts.items():
+            os.replace(draft, target)
+    except OSError as failed:
+        raise IntegrityError(f"{failed.filename} cannot be written: {failed.strerror}") from None
+    finally:
+        for draft in drafts:
+            draft.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+r"""Means and second moments of data in one sweep.
+
+Two sets of n_a and n_b samples with means m_a and m_b and centred sums of products
+:math:`M = \sum_i (x_i - m)(x_i - m)^\top` combine, with :math:`\delta = m_b - m_a`, to
+
+.. math:: m = m_a + \tfrac{n_b}{n} \delta, \qquad
+   M = M_a + M_b + \tfrac{n_a n_b}{n} \delta\delta^\top,
+
+which loses nothing to cancellation however far from zero the data lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Moments"]
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What one sweep tells of samples and labels.
+
+    Attributes
+    ----------
+    rows
+        How many.
+    mean
+        Of the samples, shape (d,).
+    spread
+        sum_i (x_i - mean)^2 per column, shape (d,).
+    products
+        sum_i (x_i - mean)(x_i - mean)', shape (d, d), where asked for.
+    center, label_spread
+        The same of the labels.
+    low, high
+        The least and the largest label.
+    """
+
+    rows: int
+    mean: Tensor
+    spread: Tensor
+    products: Tensor | None
+    center: float
+    label_spread: float
+    low: float
+    high: float
+
+    @classmethod
+    def of_sums(cls, parts: Sequence[Tensor]) -> Moments:
+        """From what :class:`MomentsTask` returned for everything."""
+        rows, mean, second, center, label_spread, low, high = parts
+        products = second if second.ndim == 2 else None
+        spread = second if products is None else products.diagonal()
+        labels = (float(part) for part in (center, label_spread, low, high))
+        return cls(int(rows), mean, spread, products, *labels)
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsTask:
+    """Count, means and centred moments of a chunk, (d, d) or only its diagonal."""
+
+    products: bool
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        mean, center = x.mean(0), y.mean()
+        moved, labels = x - mean, y - center
+        second = moved.mT @ moved if self.products else moved.square_().sum(0)
+        count = mean.new_tensor(float(len(x)))
+        return [count, mean, second, center, labels @ labels, *torch.aminmax(y)]
+
+
+def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """The moments of two disjoint sets of samples together."""
+    n_a, mean_a, moment_a, center_a, spread_a, low_a, high_a = first
+    n_b, mean_b, moment_b, center_b, spread_b, low_b, high_b = second
+    rows = n_a + n_b
+    share, weight = n_b / rows, n_a * n_b / rows
+    delta, shift = mean_b - mean_a, center_b - center_a
+    between = torch.outer(weight * delta, delta) if moment_a.ndim == 2 else weight * delta.square()
+    return [
+        rows,
+        mean_a + share * delta,
+        moment_a + moment_b + between,
+        center_a + share * shift,
+        spread_a + spread_b + weight * shift.square(),
+        torch.minimum(low_a, low_b),
+        torch.maximum(high_a, high_b),
+    ]
