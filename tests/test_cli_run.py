@@ -225,7 +225,7 @@ def test_the_list(data):
         ("a,b,y\n,1,2\n,2,3\n,3,4\n,4,5\n", "column 'a' of bad.csv is empty"),
         ("a,y\n1,2\nx,3\n3,4\n4,5\n5,6\n", "holds 'x' in row 2"),
         ("a,y\n1,low\n2,high\n3,low\n4,high\n5,low\n", "holds text ('low' in row 1), a regression"),
-        ("a,y\n7,1\n7,2\n7,3\n7,4\n7,5\n", "has no features left: 'a' (constant: always 7"),
+        ("a,y\n7,1\n7,2\n7,3\n7,4\n7,5\n", "column 'a' of bad.csv is constant: all 5 values are 7"),
         ("a,y\n1,7\n2,7\n3,7\n4,7\n5,7\n", "the target column 'y' is always 7"),
         ("a,y\n1,\n2,\n3,\n", "column 'y' of bad.csv is empty"),
         ("a,y,a\n1,2,3\n2,3,4\n", "more than one column called 'a'"),
@@ -264,16 +264,21 @@ def test_an_unknown_category(tmp_path):
     assert written["part"].value_counts().to_dict() == {"test": 4, "new": 2}
 
 
-def test_a_constant_column_is_left_out_or_refused(tmp_path):
+def test_a_constant_column_is_refused_or_left_out(tmp_path):
     frame = pd.DataFrame({"c": 3, "id": [f"k{i}" for i in range(20)], "n": np.arange(20.0)})
     frame["y"] = frame["n"] * 2 + np.sin(frame["n"])
     frame.to_csv(tmp_path / "c.csv", index=False)
     ask = ["run", "ridge", "--data", tmp_path / "c.csv", "--target", "y"]
-    shown = done(*ask).stdout
-    assert re.search(r"left out: c\s+constant: always 3", shown)
+    assert "column 'c' of c.csv is constant: all 20 values are 3.0" in refused(*ask)
+    shown = done(*ask, "--drop", "c").stdout
     assert re.search(r"left out: id\s+an identifier", shown)
-    assert "column 'c' of c.csv says nothing: constant: always 3" in refused(*ask, "--strict")
     assert done(*ask, "--strict", "--drop", "c", "--drop", "id")
+    # Constant in the training rows alone: the one other value is in a test row.
+    _, test = tables.table_from(frame, "y").split(0.2, 0, None)
+    frame.loc[int(test.rows[0]) - 1, "c"] = 4
+    frame.to_csv(tmp_path / "c.csv", index=False)
+    assert re.search(r"left out: c\s+constant: always 3", done(*ask).stdout)
+    assert "column 'c' of c.csv says nothing: constant: always 3" in refused(*ask, "--strict")
 
 
 def test_targets_of_classifiers(tmp_path):

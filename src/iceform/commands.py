@@ -384,7 +384,7 @@ Strict = Annotated[
     bool,
     typer.Option(
         "--strict",
-        help="Refuse columns that would be left out: constants, identifiers.",
+        help="Refuse columns that would be left out: identifiers, constants in the training rows.",
         rich_help_panel=_DATA,
     ),
 ]

@@ -464,6 +464,7 @@ class Data:
         _check_suits(entry, known)
         labels = _labels(entry, known)
         strata = labels if entry.task == "classification" else None
+        known.check_varies()
         train, test = known.split(settings.test_share, settings.seed, strata)
         preparation = Preparation.fit(
             train,

@@ -138,6 +138,16 @@ class Table:
         target = None if self.target is None else self.target.iloc[positions]
         return Table(self.features.iloc[positions], target, self.source, self.notes)
 
+    def check_varies(self) -> None:
+        """Refuse a feature that has one and the same value in all rows: nothing depends on it."""
+        for name in self.columns:
+            values = self.features[name]
+            if len(self) > 1 and values.notna().all() and values.nunique() == 1:
+                raise BoundError(
+                    f"column {name!r} of {self.source} is constant: all {len(self)} values are "
+                    f"{values.iloc[0]}; leave it out (drop=[{name!r}], --drop {name})"
+                )
+
     def labelled(self) -> tuple[Table, Table]:
         """The rows that have a target, and those that do not."""
         absent = np.asarray(self._target().isna())

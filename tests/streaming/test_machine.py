@@ -193,7 +193,7 @@ def test_pickles_and_copies_rebuild_the_same_weights():
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
     assert machine != StreamMachine(3, 4, 6)
-    assert eval(repr(machine)) == machine  # noqa: S307
+    assert eval(repr(machine)) == machine
 
 
 # ----------------------------------------------------------------------------------- bad input

@@ -16,7 +16,15 @@ from dask.delayed import delayed
 from torch import Tensor
 
 from iceform.errors import DtypeError, ShapeError
-from iceform.streaming.sources import Combine, Source, Task, fold, longest_chain, rows_at_once
+from iceform.streaming.sources import (
+    Combine,
+    Source,
+    Task,
+    fold,
+    longest_chain,
+    one_thread,
+    rows_at_once,
+)
 from iceform.validation import check_size
 
 __all__ = ["DaskSource", "by_blocks"]
@@ -124,7 +132,8 @@ class _OnWorker:
         if not len(samples):
             return None
         pieces = zip(torch.split(samples, self.piece), torch.split(labels, self.piece), strict=True)
-        return [part.numpy() for part in fold((self.task(*p) for p in pieces), self.combine)]
+        with one_thread(_CPU):
+            return [part.numpy() for part in fold((self.task(*p) for p in pieces), self.combine)]
 
     def _labels(self, y: Any, rows: int) -> Any:
         if y is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -13,18 +14,44 @@ from iceform.errors import DtypeError, ShapeError
 from iceform.streaming.moments import Moments, MomentsTask, merged
 from iceform.validation import check_size
 
-__all__ = ["ArraySource", "Combine", "Source", "Task", "fold", "longest_chain", "rows_at_once"]
+__all__ = [
+    "ArraySource",
+    "Combine",
+    "Source",
+    "Task",
+    "fold",
+    "longest_chain",
+    "one_thread",
+    "rows_at_once",
+]
 
 # One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
-# Entries of a chunk. On a CPU it and what is computed from it stay in a core's cache, and torch
-# does not split its elementwise operations among threads, which would cost more than they do.
+# Entries of a chunk. On a CPU it and what is computed from it stay in a core's cache.
 _ENTRIES = {"cpu": 1 << 15}
 _ENTRIES_ELSEWHERE = 1 << 23
 _FEWEST_ROWS = 256
 _GROUP = 64  # chunks that are combined one after the other, before the groups are
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """Chunks that fit a core's cache are done by one core.
+
+    Handing parts of them to others takes longer than they do, many times so where another process
+    wants the cores too.
+    """
+    before = torch.get_num_threads()
+    alone = device.type == "cpu" and before > 1
+    if alone:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if alone:
+            torch.set_num_threads(before)
 
 
 def rows_at_once(dim: int, device: torch.device) -> int:
@@ -138,4 +165,5 @@ class ArraySource(Source):
         return zip(torch.split(self.x, self.chunk), torch.split(self.y, self.chunk), strict=True)
 
     def combine(self, task: Task, combine: Combine) -> list[Tensor]:
-        return fold((task(x, y) for x, y in self.chunks()), combine)
+        with one_thread(self.device):
+            return fold((task(x, y) for x, y in self.chunks()), combine)
