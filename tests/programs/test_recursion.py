@@ -25,7 +25,7 @@ def test_every_batch_is_within_its_certificate(kind, intercept):
     machine = StreamMachine(x.shape[1] + 1)
     recursion = programs.Recursion(1.0, fit_intercept=intercept)
     seen, finite = 0, 0
-    for rows in (torch.split(x, 7)):
+    for rows in torch.split(x, 7):
         batch = slice(seen, seen + len(rows))
         seen += len(rows)
         fit = recursion.update(machine, ArraySource(x[batch], y[batch], chunk=3))
@@ -67,5 +67,5 @@ def test_bad_batches_are_refused():
         programs.Recursion(1.0).update(machine, ArraySource(torch.randn(5, 3).double(), y))
     recursion = programs.Recursion(1.0)
     recursion.update(machine, ArraySource(x, y))
-    with pytest.raises(ProgramError, match="1 feature.*2"):
+    with pytest.raises(ProgramError, match=r"1 feature.*2"):
         recursion.update(machine, ArraySource(x[:, :1].contiguous(), y))

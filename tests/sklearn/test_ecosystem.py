@@ -109,7 +109,7 @@ def test_bad_input_gets_scikit_learns_own_messages(name):
     with pytest.raises(NotFittedError, match="not fitted yet"):
         getattr(ALL[name](), use)(x)
     model = ALL[name]().fit(x, y)
-    with pytest.raises(ValueError, match="X has 3 features, but .* is expecting 4 features"):
+    with pytest.raises(ValueError, match=r"X has 3 features, but .* is expecting 4 features"):
         getattr(model, use)(x[:, :3])
     broken = x.copy()
     broken[3, 1] = np.nan

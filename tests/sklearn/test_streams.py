@@ -75,7 +75,10 @@ def test_mapped_files_are_shared_not_copied(tmp_path, mode, order):
     found, expected = InContextRidge().fit(mapped, y), InContextRidge().fit(x, y)
     off, allowed = apart(found, expected)
     assert off <= allowed
-    assert (found.predict(mapped) == found.predict(x)).all()
+    # Sums over columns round differently where columns, not rows, are contiguous.
+    scale = np.abs(x) @ np.abs(found.coef_) + abs(found.intercept_)
+    slip = np.finfo(float).eps * (x.shape[1] + 64) * scale.max()
+    assert np.abs(found.predict(mapped) - found.predict(x)).max() <= slip
 
 
 def test_read_only_arrays_stay_as_they_are():

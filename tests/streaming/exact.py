@@ -20,7 +20,7 @@ _TINY = arb(2) ** -160  # relative length of a Newton step at which the next one
 Scalar = Callable[[arb], arb]
 
 
-class NoOptimum(Exception):
+class NoOptimumError(Exception):
     """The reference did not find the optimum; the case is of no use."""
 
 
@@ -54,10 +54,9 @@ class ExactLoss:
                 lambda z: _sigmoid(z / w) - q, lambda z: _sigmoid(z / w) * _sigmoid(-z / w) / w
             )
         if name == "squared_hinge":
-            return cls(
-                lambda m: -(1 - m) if m < 1 else zero, lambda m: one if m < 1 else zero
-            )
+            return cls(lambda m: -(1 - m) if m < 1 else zero, lambda m: one if m < 1 else zero)
         if name == "huber":  # with kinks at -1 and 1
+
             def clip(z: arb) -> arb:
                 return one if z > 1 else -one if z < -1 else z
 
@@ -155,14 +154,14 @@ class ExactModel:
             try:
                 step = small.mid().solve(pull.mid())
             except ZeroDivisionError:
-                raise NoOptimum("the Hessian is singular") from None
+                raise NoOptimumError("the Hessian is singular") from None
             moved = max((abs(step[i, 0]).mid() for i in range(len(kept))), default=arb(0))
             for i, j in enumerate(kept):
                 v[j] = (v[j] - step[i, 0]).mid()
             size = max((abs(a) for a in v), default=arb(0)) + 1
             if moved < _TINY * size:
                 return self._checked(v, kept, signs, t)
-        raise NoOptimum("Newton's method did not converge")
+        raise NoOptimumError("Newton's method did not converge")
 
     def _checked(
         self, v: list[arb], kept: list[int], signs: list[int], t: list[arb]
@@ -171,11 +170,11 @@ class ExactModel:
         for j, g in enumerate(gradient):
             if j in kept:
                 if signs[j] and t[j] > 0 and not v[j] * signs[j] > 0:
-                    raise NoOptimum("a coefficient changed sign")
+                    raise NoOptimumError("a coefficient changed sign")
                 if not abs(g + t[j] * signs[j]) < arb(2) ** -100 * (1 + abs(g)):
-                    raise NoOptimum("the gradient is not zero")
+                    raise NoOptimumError("the gradient is not zero")
             elif not abs(g) < t[j]:
-                raise NoOptimum("a coefficient should not be zero")
+                raise NoOptimumError("a coefficient should not be zero")
         return self.raw(v)
 
 
@@ -186,9 +185,7 @@ def exact_huber(
     """Coefficients, intercept and scale of Huber's joint problem, from a guess."""
     ctx.prec = BITS
     n = len(y)
-    model = ExactModel.of(
-        x, y, ExactLoss.named("squared"), arb(alpha) / n, intercept=fit_intercept
-    )
+    model = ExactModel.of(x, y, ExactLoss.named("squared"), arb(alpha) / n, intercept=fit_intercept)
     eps, s = arb(epsilon), arb(sigma)
     v = model.inner(numbers(coef), arb(intercept))
     p = len(v)
@@ -201,7 +198,7 @@ def exact_huber(
         slope.append(sum((1 - a * a for a in clipped), zero) / (2 * n))
         inside = [i for i in range(n) if abs(t[i]) < eps]
         if not inside:
-            raise NoOptimum("no sample is inside")
+            raise NoOptimumError("no sample is inside")
         part = arb_mat([[model.rows[i, j] for j in range(p)] + [-t[i]] for i in inside])
         hessian = part.transpose() * part / (n * s)
         for j, q in enumerate(model.ridge):
@@ -209,15 +206,15 @@ def exact_huber(
         try:
             step = hessian.mid().solve(arb_mat([[a] for a in slope]).mid())
         except ZeroDivisionError:
-            raise NoOptimum("the Hessian is singular") from None
+            raise NoOptimumError("the Hessian is singular") from None
         v = [(a - step[j, 0]).mid() for j, a in enumerate(v)]
         s = (s - step[p, 0]).mid()
         if not s > 0:
-            raise NoOptimum("the scale left its domain")
+            raise NoOptimumError("the scale left its domain")
         moved = max(abs(step[j, 0]).mid() for j in range(p + 1))
         if moved < _TINY * (1 + max(abs(a) for a in [*v, s])):
             return *model.raw(v), s
-    raise NoOptimum("Newton's method did not converge")
+    raise NoOptimumError("Newton's method did not converge")
 
 
 def apart(found: Tensor, exact: Sequence[arb]) -> float:

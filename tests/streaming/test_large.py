@@ -174,12 +174,12 @@ def test_a_million_rows_within_three_gib():
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_DATA"), reason="no limit on data")
 @pytest.mark.skipif(sys.platform != "linux", reason="mapped files count as data elsewhere")
 def test_a_mapped_file_is_not_loaded(tmp_path):
-    """With 64 MiB to spare, a file of 160 MB is fitted: twice in chunks and by batches."""
+    """With 32 MiB to spare, a file of 48 MB is fitted, as a whole and by batches."""
     code = f"""
         import resource
         import numpy as np
         from iceform.sklearn import InContextRidge
-        rows, dim = 1_000_000, 20
+        rows, dim = 300_000, 20
         x = np.memmap({str(tmp_path / "x")!r}, np.float64, "w+", shape=(rows, dim))
         rng = np.random.default_rng(0)
         for start in range(0, rows, 10_000):
@@ -190,7 +190,7 @@ def test_a_mapped_file_is_not_loaded(tmp_path):
         for line in open("/proc/self/status"):
             if line.startswith("VmData"):
                 used = int(line.split()[1]) << 10
-        resource.setrlimit(resource.RLIMIT_DATA, (used + (64 << 20),) * 2)
+        resource.setrlimit(resource.RLIMIT_DATA, (used + (32 << 20),) * 2)
         try:
             np.ones((rows, dim))
         except MemoryError:
@@ -200,8 +200,8 @@ def test_a_mapped_file_is_not_loaded(tmp_path):
         read = np.memmap({str(tmp_path / "x")!r}, np.float64, "r", shape=(rows, dim))
         found = InContextRidge().fit(read, y)
         batches = InContextRidge()
-        for start in range(0, rows, 200_000):
-            batches.partial_fit(read[start : start + 200_000], y[start : start + 200_000])
+        for start in range(0, rows, 100_000):
+            batches.partial_fit(read[start : start + 100_000], y[start : start + 100_000])
         bound = found.certificate_.error + batches.certificate_.error
         off = np.abs(found.coef_ - batches.coef_).max()
         assert off <= bound, (off, bound)

@@ -15,7 +15,7 @@ from iceform.streaming.problem import Metric, metric_of
 from iceform.streaming.proofs import DEPENDENT, enclose, lower, prove
 from tests.programs.cases import CASES
 from tests.streaming import data
-from tests.streaming.exact import NoOptimum, apart, numbers
+from tests.streaming.exact import NoOptimumError, apart, numbers
 
 SMOOTH = ["LeastSquares", "Ridge", "Quantile", "Logistic", "Poisson", "LinearSVM"]
 KINDS = ["normal", "ill 1e4", "offset 1e6", "mixed sizes", "few samples"]
@@ -57,7 +57,7 @@ def test_proofs_hold_at_wrong_points(name):
     for kind in KINDS:
         try:
             g, x, y, program, fit, exact = prepared(name, kind, 0)
-        except NoOptimum:
+        except NoOptimumError:
             continue
         model = program if not isinstance(program, programs.Ridge) else penalised(program)
         problem = model.problem(fit.machine, ArraySource(x, y, chunk=17))
@@ -86,7 +86,7 @@ def test_sparse_proofs_hold_at_wrong_points(name):
     for kind in [*KINDS, "collinear", "wide"]:
         try:
             g, x, y, program, fit, exact = prepared(name, kind, 0)
-        except NoOptimum:
+        except NoOptimumError:
             continue
         problem = program.problem(fit.machine, ArraySource(x, y, chunk=17))
         scaling = problem.scaling
@@ -106,6 +106,7 @@ def test_sparse_proofs_hold_at_wrong_points(name):
 
 def expand(proof, dim):
     """Bounds for all functionals: coefficients that are proven zero are exact."""
+
     def bounds(functionals):
         if not math.isfinite(proof.radius):
             return torch.full((len(functionals),), math.inf, dtype=torch.float64)
@@ -116,7 +117,7 @@ def expand(proof, dim):
 
 def test_hubers_proof_holds_at_wrong_points_and_scales():
     finite = 0
-    for kind in ["normal", "mixed sizes", "heavy tails"]:
+    for kind in ["normal", "mixed sizes"]:
         g, x, y, program, fit, exact = prepared("Huber", kind, 0)
         search = _Scale(program, fit.machine, ArraySource(x, y, chunk=17))
         sigma = fit.extras["scale"] / search.base.size
@@ -129,7 +130,7 @@ def test_hubers_proof_holds_at_wrong_points_and_scales():
             w = best + far * data.normal(g, len(best))
             proof = _prove(search, problem, w, moved)
             finite += check(proof, problem.scaling, w, exact, (kind, far))
-    assert finite >= 3, finite
+    assert finite >= 4, finite
 
 
 def test_the_gradient_is_enclosed():

@@ -18,9 +18,9 @@ from iceform.streaming import Source, StreamMachine
 from iceform.streaming.problem import LinearProblem
 from iceform.streaming.proofs import Proof, certificate_of, prove
 from iceform.streaming.scaling import Scaling
-from iceform.streaming.solvers import Solution, minimise
+from iceform.streaming.solvers import PRECONDITIONERS, Solution, minimise
 from iceform.streaming.tables import read_line
-from iceform.validation import check_positive
+from iceform.validation import check_choice, check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
@@ -73,9 +73,7 @@ class Fit:
     def predict(self, x: Tensor) -> Tensor:
         """x.coef + intercept for new samples, looked up by the frozen machine, shape (n,)."""
         if x.ndim != 2 or x.shape[1] != len(self.coef):
-            raise ShapeError(
-                f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}"
-            )
+            raise ShapeError(f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}")
         return read_line(self.machine, x @ self.coef + self.intercept)
 
 
@@ -142,9 +140,11 @@ class LinearModel(StreamProgram):
 
     def problem(self, machine: StreamMachine, source: Source) -> LinearProblem:
         """The objective on scaled data."""
+        check_choice("precondition", self.precondition, PRECONDITIONERS)
+        l2 = check_positive("penalty", self.l2(source.rows), zero=True)
         self.check_labels(source)
         scaling = self.scaling(source)
-        ridge = scaling.penalty(check_positive("penalty", self.l2(source.rows), zero=True))
+        ridge = scaling.penalty(l2)
         return LinearProblem(machine, source, scaling, self.loss(), ridge, self._positive)
 
     def stream(self, machine: StreamMachine, source: Source) -> Fit:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -20,13 +20,12 @@ from iceform.interpolation import Interpolant
 from iceform.streaming.curvature import Curvature, curvature_of
 from iceform.streaming.machine import StreamMachine
 from iceform.streaming.scaling import Scaling
-from iceform.streaming.sources import ArraySource, Source
+from iceform.streaming.sources import Source
 from iceform.streaming.tables import Table, table_of
 
 __all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
 
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
-_KEPT_BYTES = 1 << 28  # scaled samples up to this size are kept between passes
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +35,11 @@ class Encoding:
     scaling: Scaling
     kind: str
     positive: float | None = None  # one-vs-rest: the label that counts as 1
-    scaled: bool = False  # whether the chunk is scaled already
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        samples = x if self.scaled else self.scaling.samples(x)
+        samples = self.scaling.samples(x)
         if self.kind == "residual":
-            labels = y if self.scaled else self.scaling.labels(y)
+            labels = self.scaling.labels(y)
             return samples, labels, torch.zeros_like(labels)
         if self.positive is not None:
             y = (y == self.positive).to(x)
@@ -76,22 +74,11 @@ class LinearProblem:
     passes: int = 0
     _reach: float = field(default=1.0, repr=False)
     _tried: float = field(default=1.0, repr=False)
-    _prepared: Source = field(init=False, repr=False)
-    _encoding: Encoding = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.machine.check_dim(self.dim)
         if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
             self._reach = self._tried = self.scaling.label_reach(self.source)
-        self._prepared, self._encoding = self.source, self.encoding
-        if isinstance(self.source, ArraySource) and 8 * self.source.x.numel() <= _KEPT_BYTES:
-            y = (
-                self.source.y
-                if self.loss.kind != "residual"
-                else self.scaling.labels(self.source.y)
-            )
-            self._prepared = ArraySource(self.scaling.samples(self.source.x), y)
-            self._encoding = replace(self.encoding, scaled=True)
 
     @property
     def dim(self) -> int:
@@ -125,8 +112,8 @@ class LinearProblem:
         reach = self._reach
         for _ in range(_WIDENINGS):
             table = self.table.on(reach)
-            task = GradientTask(self.machine, table, self._encoding, w)
-            total, beyond = self._prepared.combine(task, sum_and_farthest)
+            task = GradientTask(self.machine, table, self.encoding, w)
+            total, beyond = self.source.combine(task, sum_and_farthest)
             self.passes += 1
             if float(beyond) == 0:
                 self._tried = reach
@@ -155,7 +142,7 @@ class LinearProblem:
         if facts.quadratic:
             return self._second_moments + torch.diag(self.ridge)
         bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend
-        (gram,) = self._prepared.reduce(GramTask(self._encoding, w, bend))
+        (gram,) = self.source.reduce(GramTask(self.encoding, w, bend))
         return gram / self.source.rows + torch.diag(self.ridge)
 
     @cached_property
@@ -164,8 +151,8 @@ class LinearProblem:
         known = self.scaling.second_moments(self.source)
         if known is not None:
             return known
-        task = GramTask(self._encoding, self.start(), torch.ones_like)
-        return self._prepared.reduce(task)[0] / self.source.rows
+        task = GramTask(self.encoding, self.start(), torch.ones_like)
+        return self.source.reduce(task)[0] / self.source.rows
 
 
 def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:

@@ -77,7 +77,9 @@ def read_line(machine: StreamMachine, z: Tensor) -> Tensor:
             f"a prediction is {reach}: the samples hold NaN or infinity, or are so large that "
             "products overflow; fill or remove what is missing, and scale the rest down"
         )
-    unit = 2.0 ** math.ceil(math.log2(reach)) if reach > 0 else 1.0
+    if reach == 0:
+        return z
+    unit = 2.0 ** math.ceil(math.log2(reach))
     return machine.look_up(IDENTITY.on(1.0), z / unit) * unit
 
 
