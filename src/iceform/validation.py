@@ -135,7 +135,8 @@ def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
     """|value| <= bound everywhere; NaN and infinity are named as such."""
     if value.numel() == 0:
         raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
-    largest = value.detach().abs().max()
+    least, most = torch.aminmax(value.detach())
+    largest = torch.maximum(most, -least)  # one pass, no copy; NaN is passed on
     # Written so that NaN fails: every comparison with NaN is false.
     if not bool(largest <= bound):
         seen = float(largest)
