@@ -1,10 +1,578 @@
-"""Triton kernels."""
+r"""The primitives as Triton kernels, for GPUs (``iceform[gpu]``).
+
+``residual_sum`` reads every sample once: a persistent grid walks over tiles of rows, computes
+z = w.x - y, looks it up and adds A(z) x to partial sums that stay in registers. A lane adds at
+most :func:`~iceform.backends.registry.sum_block` rows in the data's own precision, then float64
+takes over; each program writes one row of partial sums, which a second stage adds up in a fixed
+order. So the result does not depend on scheduling.
+
+``project`` is a matrix product whose epilogue is the look-up: keys, queries and values of a head
+are written once.
+
+The look-up is that of :mod:`iceform.backends.windowed`; tables with graded tokens are read whole.
+With ``TRITON_INTERPRET=1`` in the environment the kernels run on the CPU, slowly.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from iceform.backends.registry import sum_block
+from iceform.backends.windowed import window_of
+from iceform.errors import DeviceError
+from iceform.interpolation import Interpolant
+
+__all__ = ["can_look_up", "can_run", "can_sum", "interpolate", "project", "residual_sum"]
+
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+_OLDEST = (7, 0)  # compute capability that Triton supports
+_LINE, _TABLE, _GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
+_WIDEST_ROW = 512  # features that a program keeps in registers; wider samples are tiled
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter."""
+    return bool(triton.knobs.runtime.interpret)
 
 
 def can_run(tensor: Tensor) -> bool:
-    """Whether the kernels can run on this tensor."""
-    return False
+    """Whether the kernels can run on this tensor: its device and its dtype."""
+    if tensor.dtype not in _DTYPES:
+        return False
+    if interpreted():
+        return tensor.device.type in ("cpu", "cuda")
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= _OLDEST
+
+
+def can_look_up(it: Interpolant, dtype: torch.dtype) -> bool:
+    """Whether a table can be read: by a window, or graded and so read whole."""
+    return not it.uniform or window_of(it, _wide(dtype)) is not None
+
+
+def can_sum(x: Tensor, y: Tensor, w: Tensor, it: Interpolant) -> bool:
+    """Whether ``residual_sum`` takes these shapes and this table."""
+    same = y.dtype == w.dtype == _wide(x.dtype)
+    return same and x.ndim <= 3 and y.ndim <= 2 and w.ndim <= 2 and can_look_up(it, x.dtype)
+
+
+def require(tensor: Tensor, it: Interpolant) -> None:
+    """Say why the kernels cannot run, where somebody insists on them."""
+    if not can_run(tensor):
+        raise DeviceError(
+            f"backend='triton' cannot run {tensor.dtype} on {tensor.device}; move the data to a "
+            "CUDA device in float32, float64 or bfloat16, set TRITON_INTERPRET=1 to try it on "
+            "the CPU, or use backend='fused'"
+        )
+    if not can_look_up(it, tensor.dtype):
+        raise DeviceError(
+            f"backend='triton' has no window for a table of sharpness {it.sharpness:.3g}; use "
+            "backend='fused'"
+        )
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of this dtype are computed in."""
+    return torch.float32 if dtype == torch.bfloat16 else dtype
+
+
+@dataclass(frozen=True)
+class _Table:
+    """What kernels read of an interpolant."""
+
+    kind: int
+    half: int
+    bounded: bool
+    tokens: int
+    numbers: Tensor  # center, cells per unit, middle, last, sharpness, slope, value
+    ratios: Tensor  # e^{-2c(j-1)}, or the slopes of graded keys
+    biases: Tensor  # the biases of graded keys
+    values: Tensor
+
+
+@lru_cache(maxsize=512)
+def _table(it: Interpolant, dtype: torch.dtype, device: torch.device) -> _Table:
+    window = window_of(it, dtype)
+    if window is not None:
+        numbers, ratios, values = window.operands(dtype, device)
+        kind = _LINE if window.affine else _TABLE
+        return _Table(
+            kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values
+        )
+    center = torch.full((7,), it.grid.center, dtype=torch.float64)
+    parts = (center, it.keys.slopes, it.keys.biases, it.values)
+    numbers, slopes, biases, values = (
+        t.detach().to(device=device, dtype=dtype).contiguous() for t in parts
+    )
+    return _Table(_GRADED, 0, False, it.tokens, numbers, slopes, biases, values)
+
+
+# ---------------------------------------------------------------------------------------------
+# the look-up, inside kernels
+# ---------------------------------------------------------------------------------------------
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _look_up(  # type: ignore[no-untyped-def]
+    z, numbers, ratios, biases, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """A(z), and A'(z) where SLOPE asks for it (else zeros)."""
+    if KIND == 2:
+        looked, slope = _whole(z, numbers, ratios, biases, values, TOKENS, SLOPE)
+    else:
+        looked, slope = _window(
+            z, numbers, ratios, values, TOKENS, KIND, HALF, BOUNDED, SLOPE
+        )  # fmt: skip
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _whole(  # type: ignore[no-untyped-def]
+    z, numbers, slopes, biases, values, TOKENS, SLOPE: tl.constexpr
+):  # fmt: skip
+    """Softmax over all tokens with keys (slopes, biases); the largest logit first."""
+    t = z - tl.load(numbers)
+    zero = t * 0
+    top = zero - float("inf")
+    k = 0
+    while k < TOKENS:
+        top = tl.maximum(top, t * tl.load(slopes + k) + tl.load(biases + k))
+        k += 1
+    mass, total, ahead, both = zero, zero, zero, zero
+    k = 0
+    while k < TOKENS:
+        slope = tl.load(slopes + k)
+        weight = tl.exp(t * slope + tl.load(biases + k) - top)
+        value = tl.load(values + k)
+        mass += weight
+        total += weight * value
+        if SLOPE:
+            ahead += weight * slope
+            both += weight * slope * value
+        k += 1
+    looked = total / mass
+    return looked, both / mass - looked * (ahead / mass)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _window(  # type: ignore[no-untyped-def]
+    z, numbers, ratios, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """The 2 HALF + 1 tokens around z by recurrence; KIND 0 is a line, 1 a table."""
+    center, per_unit, middle = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    last, sharpness = tl.load(numbers + 3), tl.load(numbers + 4)
+    cells = (z - center) * per_unit
+    nearest = tl.minimum(tl.maximum(tl.floor(cells + middle + 0.5), 0.0), last)
+    u = cells - (nearest - middle)
+    first = tl.minimum(tl.maximum(nearest.to(tl.int32), 0), TOKENS - 1) + HALF
+    zero = z * 0
+    own = zero
+    if KIND == 1:
+        own = tl.load(values + first)
+    mass, total, ahead, both = zero + 1.0, zero, zero, zero
+    for side in tl.static_range(2):
+        sign = 1 - 2 * side
+        factor = tl.exp(sharpness * (sign * 2 * u - 1.0))
+        if side == 0:
+            room = last - nearest
+        else:
+            room = nearest
+        weight, moment, place, mixed = zero, zero, zero, zero
+        for back in tl.static_range(HALF):
+            j = HALF - back
+            step = factor * tl.load(ratios + (j - 1))
+            if BOUNDED:
+                step = tl.where(room >= j, step, 0.0)
+            if KIND == 0:
+                value = zero + sign * j
+            else:
+                value = tl.load(values + (first + sign * j))
+            if SLOPE:
+                if KIND == 1:
+                    value = value - own
+                place = step * (place + sign * j)
+                mixed = step * (mixed + value * (sign * j))
+            moment = step * (moment + value)
+            weight = step * (weight + 1.0)
+        mass += weight
+        total += moment
+        ahead += place
+        both += mixed
+    shift = total / mass
+    slope = zero
+    if SLOPE:
+        slope = 2.0 * sharpness * per_unit * (both / mass - shift * (ahead / mass))
+    if KIND == 0:
+        line = tl.load(numbers + 5)
+        looked = tl.load(numbers + 6) + line * ((nearest - TOKENS // 2) + shift)
+        slope = slope * line
+    elif SLOPE:
+        looked = own + shift
+    else:
+        looked = (own + total) / mass
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _interpolate_kernel(  # type: ignore[no-untyped-def]
+    z_ptr, out_ptr, grad_ptr, count, numbers, ratios, biases, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    BACKWARD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    wide = numbers.dtype.element_ty
+    center = tl.load(numbers)
+    z = tl.load(z_ptr + at, mask=inside, other=0.0).to(wide)
+    z = tl.where(inside, z, center)
+    looked, slope = _look_up(
+        z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
+    )
+    if BACKWARD:
+        looked = slope * tl.load(grad_ptr + at, mask=inside, other=0.0).to(wide)
+    tl.store(out_ptr + at, looked.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _residual_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr,
+    samples, x_batch, y_batch, w_batch, label_batch,
+    numbers, ratios, biases, values, TOKENS,
+    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, FLUSH: tl.constexpr,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr,
+):  # fmt: skip
+    """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; DIM features at once."""
+    pid, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    programs = tl.num_programs(0)
+    wide = numbers.dtype.element_ty
+    at_d = tl.arange(0, WIDE)
+    at_m = tl.arange(0, ROWS)
+    in_d = at_d < DIM
+    w = tl.load(w_ptr + batch * w_batch + at_d, mask=in_d, other=0.0)
+    g = w
+    if BACKWARD:
+        g = tl.load(grad_ptr + batch * DIM + at_d, mask=in_d, other=0.0)
+    total = tl.zeros((WIDE,), tl.float64)
+    tiles = tl.cdiv(samples, ROWS)
+    center = tl.load(numbers)
+    tile = pid
+    while tile < tiles:
+        kept = tl.zeros((ROWS, WIDE), wide)
+        stop = tl.minimum(tile + FLUSH * programs, tiles)
+        while tile < stop:
+            rows = tile.to(tl.int64) * ROWS + at_m
+            inside = rows < samples
+            place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
+            if WIDE == DIM:
+                x = tl.load(place, mask=inside[:, None], other=0.0).to(wide)
+            else:
+                x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+            y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
+            z = tl.sum(x * w[None, :], 1) - y
+            z = tl.where(inside, z, center)
+            looked, slope = _look_up(
+                z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
+            )
+            if LABELS:
+                looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
+            if BACKWARD:
+                tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
+                looked = slope * tl.sum(x * g[None, :], 1)
+                tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
+            kept += looked[:, None] * x
+            tile += programs
+        total += tl.sum(kept.to(tl.float64), 0)
+    tl.store(partial_ptr + (batch * programs + pid) * DIM + at_d, total, mask=in_d)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _wide_residual_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr,
+    samples, x_batch, y_batch, w_batch, label_batch,
+    numbers, ratios, biases, values, TOKENS,
+    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr,
+):  # fmt: skip
+    """The same for samples too wide for registers: WIDE features at a time, twice.
+
+    The second reading finds a tile of few rows still in the cache. Partial sums are in memory,
+    where only this program touches them.
+    """
+    pid, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    programs = tl.num_programs(0)
+    wide = numbers.dtype.element_ty
+    at_d = tl.arange(0, WIDE)
+    at_m = tl.arange(0, ROWS)
+    tiles = tl.cdiv(samples, ROWS)
+    center = tl.load(numbers)
+    own = partial_ptr + (batch * programs + pid) * DIM
+    tile = pid
+    while tile < tiles:
+        rows = tile.to(tl.int64) * ROWS + at_m
+        inside = rows < samples
+        z = -tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0).to(wide)
+        along = z * 0
+        for start in range(0, DIM, WIDE):
+            in_d = start + at_d < DIM
+            place = x_ptr + batch * x_batch + rows[:, None] * DIM + (start + at_d)[None, :]
+            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+            w = tl.load(w_ptr + batch * w_batch + start + at_d, mask=in_d, other=0.0)
+            z += tl.sum(x * w[None, :], 1)
+            if BACKWARD:
+                g = tl.load(grad_ptr + batch * DIM + start + at_d, mask=in_d, other=0.0)
+                along += tl.sum(x * g[None, :], 1)
+        z = tl.where(inside, z, center)
+        looked, slope = _look_up(
+            z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
+        )
+        if LABELS:
+            looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
+        if BACKWARD:
+            tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
+            looked = slope * along
+            tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
+        for start in range(0, DIM, WIDE):
+            in_d = start + at_d < DIM
+            place = x_ptr + batch * x_batch + rows[:, None] * DIM + (start + at_d)[None, :]
+            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+            sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)
+            before = tl.load(own + start + at_d, mask=in_d, other=0.0)
+            tl.store(own + start + at_d, before + sums, mask=in_d)
+        tile += programs
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _project_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, w_ptr, out_ptr, rows, outputs,
+    numbers, ratios, biases, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    DIM: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
+):  # fmt: skip
+    """out = A(x w'), a tile of (ROWS, OUTPUTS) each; products in full precision."""
+    at_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at_o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    in_m, in_o = at_m < rows, at_o < outputs
+    wide = numbers.dtype.element_ty
+    z = tl.zeros((ROWS, OUTPUTS), wide)
+    for start in range(0, DIM, INNER):
+        at_d = start + tl.arange(0, INNER)
+        in_d = at_d < DIM
+        x = tl.load(
+            x_ptr + at_m[:, None] * DIM + at_d[None, :],
+            mask=in_m[:, None] & in_d[None, :], other=0.0,
+        )  # fmt: skip
+        w = tl.load(
+            w_ptr + at_o[None, :] * DIM + at_d[:, None],
+            mask=in_o[None, :] & in_d[:, None], other=0.0,
+        )  # fmt: skip
+        z = tl.dot(x, w, z, input_precision="ieee", out_dtype=wide)
+    inside = in_m[:, None] & in_o[None, :]
+    z = tl.where(inside, z, tl.load(numbers))
+    looked, _ = _look_up(z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, False)
+    place = out_ptr + at_m[:, None] * outputs + at_o[None, :]
+    tl.store(place, looked.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+# ---------------------------------------------------------------------------------------------
+# launches
+# ---------------------------------------------------------------------------------------------
+
+
+def interpolate(z: Tensor, it: Interpolant) -> Tensor:
+    """Look up each entry of z."""
+    out: Tensor = _Interpolate.apply(z, it)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _interpolate(z: Tensor, it: Interpolant, grad: Tensor | None) -> Tensor:
+    z = z.contiguous()
+    table = _table(it, _wide(z.dtype), z.device)
+    out = torch.empty_like(z)
+    block = 1024
+    given = z if grad is None else grad.contiguous()
+    _interpolate_kernel[(triton.cdiv(z.numel(), block),)](
+        z, out, given, z.numel(),
+        table.numbers, table.ratios, table.biases, table.values, table.tokens,
+        KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
+        BACKWARD=grad is not None, BLOCK=block,
+    )  # fmt: skip
+    return out
+
+
+class _Interpolate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, it: Interpolant) -> Tensor:  # type: ignore[override]
+        ctx.it = it
+        ctx.save_for_backward(z)
+        return _interpolate(z, it, None)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        (z,) = ctx.saved_tensors
+        return _interpolate(z, ctx.it, grads[0]), None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How ``residual_sum`` is laid out: rows of a tile, warps, programs per multiprocessor."""
+
+    rows: int
+    warps: int
+    programs: int
+
+
+def _launch(wide: int, size: int, samples: int) -> Launch:
+    """By the bytes of a row, as measured on an H200; small data takes smaller tiles."""
+    row = wide * size
+    rows = max(16, min(512, 32768 // row))
+    while rows > 16 and rows * 132 > samples:
+        rows //= 2
+    return Launch(rows=rows, warps=4 if rows * row <= 16384 else 8, programs=4)
+
+
+@lru_cache(maxsize=16)
+def _multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 2  # in the interpreter: enough to try the second stage
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def residual_sum(
+    x: Tensor,
+    y: Tensor,
+    w: Tensor,
+    it: Interpolant,
+    labels: Tensor | None = None,
+    launch: Launch | None = None,
+) -> Tensor:
+    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once."""
+    out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)  # type: ignore[no-untyped-call]
+    return out
+
+
+def _sums(
+    x: Tensor, y: Tensor, w: Tensor, labels: Tensor | None, it: Interpolant,
+    launch: Launch | None, grad: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """The sums; in the backward pass also each sample's A(z) - label and A'(z) (g.x)."""
+    samples, dim = x.shape[-2:]
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+    count = max(1, batch.numel())
+    x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
+    table = _table(it, w.dtype, x.device)
+    wide = triton.next_power_of_2(dim)
+    tiled = wide > _WIDEST_ROW
+    wide = min(wide, _WIDEST_ROW)
+    if launch is None:
+        launch = _launch(wide, x.element_size(), samples)
+    tiles = triton.cdiv(samples, launch.rows)
+    most = max(1, _multiprocessors(x.device) * launch.programs // count)
+    programs = min(tiles, most)
+    # Wide samples add to their sums in memory, so those must start at zero.
+    make = torch.zeros if tiled else torch.empty
+    partial = make(count, programs, dim, dtype=torch.float64, device=x.device)
+    backward = grad is not None
+    shape = (count, samples) if backward else (1,)
+    rows, weights = (torch.empty(shape, dtype=w.dtype, device=x.device) for _ in range(2))
+    offsets = y if labels is None else labels.contiguous()
+    arguments = (
+        x, y, w, offsets, w if grad is None else grad.contiguous(), partial, rows, weights,
+        samples, _batch_stride(x, 2), _batch_stride(y, 1), _batch_stride(w, 1),
+        _batch_stride(offsets, 1),
+        table.numbers, table.ratios, table.biases, table.values, table.tokens,
+    )  # fmt: skip
+    options = {
+        "DIM": dim, "WIDE": wide, "ROWS": launch.rows, "KIND": table.kind, "HALF": table.half,
+        "BOUNDED": table.bounded, "LABELS": labels is not None, "BACKWARD": backward,
+        "num_warps": launch.warps,
+    }  # fmt: skip
+    if tiled:
+        _wide_residual_kernel[(programs, count)](*arguments, **options)
+    else:
+        flush = sum_block(x.dtype, samples)
+        _residual_kernel[(programs, count)](*arguments, FLUSH=flush, **options)
+    return partial.sum(1).reshape(*batch, dim), rows, weights
+
+
+def _batch_stride(t: Tensor, core: int) -> int:
+    return t.stride(0) if t.ndim > core and t.shape[0] > 1 else 0
+
+
+class _ResidualSum(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        w: Tensor,
+        labels: Tensor | None,
+        it: Interpolant,
+        launch: Launch | None,
+    ) -> Tensor:
+        ctx.it = it
+        ctx.save_for_backward(x, y, w, labels)
+        return _sums(x, y, w, labels, it, launch, None)[0]
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        r"""With g given, p_i = g.x_i and q_i = A'(z_i) p_i: the sums of q_i x_i are w's."""
+        x, y, w, labels = ctx.saved_tensors
+        given = grads[0].to(w.dtype).contiguous()
+        sums, rows, weights = _sums(x, y, w, labels, ctx.it, None, given)
+        batch, samples = sums.shape[:-1], x.shape[-2]
+        rows, weights = (t.reshape(*batch, samples) for t in (rows, weights))
+        for_x = for_y = for_w = for_labels = None
+        if ctx.needs_input_grad[0]:
+            both = weights[..., None] * w[..., None, :] + rows[..., None] * given[..., None, :]
+            for_x = both.sum_to_size(x.shape).to(x.dtype)
+        if ctx.needs_input_grad[1]:
+            for_y = (-weights).sum_to_size(y.shape)
+        if ctx.needs_input_grad[2]:
+            for_w = sums.sum_to_size(w.shape).to(w.dtype)
+        if labels is not None and ctx.needs_input_grad[3]:
+            along = (x.to(w.dtype) @ given[..., None])[..., 0]
+            for_labels = (-along).sum_to_size(labels.shape)
+        return for_x, for_y, for_w, for_labels, None, None
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How ``project`` is laid out."""
+
+    rows: int = 128
+    outputs: int = 64
+    inner: int = 64
+    warps: int = 4
+    stages: int = 3
+
+
+def project(x: Tensor, weight: Tensor, it: Interpolant, tiling: Tiling | None = None) -> Tensor:
+    """A(x weight') entry by entry, without autograd; x (..., d), weight (outputs, d)."""
+    rows, dim = x.numel() // x.shape[-1], x.shape[-1]
+    outputs = len(weight)
+    x, weight = x.contiguous(), weight.contiguous()
+    table = _table(it, _wide(x.dtype), x.device)
+    out = torch.empty(*x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
+    if tiling is None:
+        tiling = Tiling()
+    grid = (triton.cdiv(rows, tiling.rows), triton.cdiv(outputs, tiling.outputs))
+    _project_kernel[grid](
+        x, weight, out, rows, outputs,
+        table.numbers, table.ratios, table.biases, table.values, table.tokens,
+        KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
+        DIM=dim, ROWS=tiling.rows, OUTPUTS=tiling.outputs, INNER=tiling.inner,
+        num_warps=tiling.warps, num_stages=tiling.stages,
+    )  # fmt: skip
+    return out

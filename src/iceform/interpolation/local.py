@@ -220,7 +220,8 @@ def half_width(it: Interpolant, unit: float) -> int | None:
     level = max(float(w.mean.abs().max()) for w in local_weights(it, it.grid.mesh(1)))
     allowed = max(unit * level, _TAIL_SHARE * it.error)
     for half in range(2, _WIDEST + 1, 2):
-        if tail_mass(it.sharpness, half) * it.swing <= allowed:
+        # A window as wide as the table leaves nothing out.
+        if half >= it.tokens - 1 or tail_mass(it.sharpness, half) * it.swing <= allowed:
             return half
     return None
 
