@@ -34,7 +34,7 @@ __all__ = ["can_look_up", "can_run", "can_sum", "interpolate", "project", "resid
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _OLDEST = (7, 0)  # compute capability that Triton supports
 _LINE, _TABLE, _GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
-_WIDEST_ROW = 512  # features that a program keeps in registers; wider samples are tiled
+_WHOLE_ROW = 512  # bytes of a sample that a program keeps in registers; wider ones are tiled
 
 
 def interpreted() -> bool:
@@ -246,11 +246,11 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr,
     samples, x_batch, y_batch, w_batch, label_batch,
     numbers, ratios, biases, values, TOKENS,
-    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, FLUSH: tl.constexpr,
+    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     LABELS: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; DIM features at once."""
+    """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; whole rows in registers."""
     pid, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     programs = tl.num_programs(0)
     wide = numbers.dtype.element_ty
@@ -266,31 +266,30 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     center = tl.load(numbers)
     tile = pid
     while tile < tiles:
-        kept = tl.zeros((ROWS, WIDE), wide)
-        stop = tl.minimum(tile + FLUSH * programs, tiles)
-        while tile < stop:
-            rows = tile.to(tl.int64) * ROWS + at_m
-            inside = rows < samples
-            place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
-            if WIDE == DIM:
-                x = tl.load(place, mask=inside[:, None], other=0.0).to(wide)
-            else:
-                x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
-            y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
-            z = tl.sum(x * w[None, :], 1) - y
-            z = tl.where(inside, z, center)
-            looked, slope = _look_up(
-                z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
-            )
-            if LABELS:
-                looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
-            if BACKWARD:
-                tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
-                looked = slope * tl.sum(x * g[None, :], 1)
-                tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
-            kept += looked[:, None] * x
-            tile += programs
-        total += tl.sum(kept.to(tl.float64), 0)
+        rows = tile.to(tl.int64) * ROWS + at_m
+        inside = rows < samples
+        place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
+        if WIDE == DIM:
+            x = tl.load(place, mask=inside[:, None], other=0.0).to(wide)
+        else:
+            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+        y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
+        z = tl.sum(x * w[None, :], 1) - y
+        z = tl.where(inside, z, center)
+        looked, slope = _look_up(
+            z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
+        )
+        if LABELS:
+            looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
+        if BACKWARD:
+            tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
+            looked = slope * tl.sum(x * g[None, :], 1)
+            tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
+        if EXACT:
+            total += tl.sum((looked[:, None] * x).to(tl.float64), 0)
+        else:
+            total += tl.sum(looked[:, None] * x, 0).to(tl.float64)
+        tile += programs
     tl.store(partial_ptr + (batch * programs + pid) * DIM + at_d, total, mask=in_d)
 
 
@@ -299,7 +298,7 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
     x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr,
     samples, x_batch, y_batch, w_batch, label_batch,
     numbers, ratios, biases, values, TOKENS,
-    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     LABELS: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
@@ -320,18 +319,19 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
     while tile < tiles:
         rows = tile.to(tl.int64) * ROWS + at_m
         inside = rows < samples
-        z = -tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0).to(wide)
-        along = z * 0
+        here = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
+        products = tl.zeros((ROWS, WIDE), wide)
+        steepest = tl.zeros((ROWS, WIDE), wide)
         for start in range(0, DIM, WIDE):
             in_d = start + at_d < DIM
-            place = x_ptr + batch * x_batch + rows[:, None] * DIM + (start + at_d)[None, :]
-            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+            x = tl.load(here + start, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
             w = tl.load(w_ptr + batch * w_batch + start + at_d, mask=in_d, other=0.0)
-            z += tl.sum(x * w[None, :], 1)
+            products += x * w[None, :]
             if BACKWARD:
                 g = tl.load(grad_ptr + batch * DIM + start + at_d, mask=in_d, other=0.0)
-                along += tl.sum(x * g[None, :], 1)
-        z = tl.where(inside, z, center)
+                steepest += x * g[None, :]
+        y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
+        z = tl.where(inside, tl.sum(products, 1) - y, center)
         looked, slope = _look_up(
             z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
         )
@@ -339,13 +339,15 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
             looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
         if BACKWARD:
             tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
-            looked = slope * along
+            looked = slope * tl.sum(steepest, 1)
             tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
         for start in range(0, DIM, WIDE):
             in_d = start + at_d < DIM
-            place = x_ptr + batch * x_batch + rows[:, None] * DIM + (start + at_d)[None, :]
-            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
-            sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)
+            x = tl.load(here + start, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
+            if EXACT:
+                sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)
+            else:
+                sums = tl.sum(looked[:, None] * x, 0).to(tl.float64)
             before = tl.load(own + start + at_d, mask=in_d, other=0.0)
             tl.store(own + start + at_d, before + sums, mask=in_d)
         tile += programs
@@ -357,6 +359,7 @@ def _project_kernel(  # type: ignore[no-untyped-def]
     numbers, ratios, biases, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     DIM: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
+    WIDEN: tl.constexpr,
 ):  # fmt: skip
     """out = A(x w'), a tile of (ROWS, OUTPUTS) each; products in full precision."""
     at_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
@@ -375,6 +378,8 @@ def _project_kernel(  # type: ignore[no-untyped-def]
             w_ptr + at_o[None, :] * DIM + at_d[:, None],
             mask=in_o[None, :] & in_d[:, None], other=0.0,
         )  # fmt: skip
+        if WIDEN:
+            x, w = x.to(wide), w.to(wide)
         z = tl.dot(x, w, z, input_precision="ieee", out_dtype=wide)
     inside = in_m[:, None] & in_o[None, :]
     z = tl.where(inside, z, tl.load(numbers))
@@ -425,20 +430,24 @@ class _Interpolate(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Launch:
-    """How ``residual_sum`` is laid out: rows of a tile, warps, programs per multiprocessor."""
+    """How ``residual_sum`` is laid out.
 
-    rows: int
+    A tile has at least as many rows as its program has threads, so that no look-up is done twice.
+    """
+
+    rows: int  # of a tile
+    wide: int  # features read at once
     warps: int
-    programs: int
+    programs: int  # per multiprocessor
 
 
-def _launch(wide: int, size: int, samples: int) -> Launch:
-    """By the bytes of a row, as measured on an H200; small data takes smaller tiles."""
-    row = wide * size
-    rows = max(16, min(512, 32768 // row))
-    while rows > 16 and rows * 132 > samples:
-        rows //= 2
-    return Launch(rows=rows, warps=4 if rows * row <= 16384 else 8, programs=4)
+def _launch(dim: int, dtype: torch.dtype) -> Launch:
+    """As measured on an H200: one warp per program, some 64 numbers of x per thread."""
+    wide = triton.next_power_of_2(dim)
+    size = 8 if dtype == torch.float64 else 4
+    if wide * size <= _WHOLE_ROW:
+        return Launch(max(32, min(256, 8192 // (wide * size))), wide, 1, 16)
+    return Launch(32, 256 // size, 1, 8)
 
 
 @lru_cache(maxsize=16)
@@ -471,11 +480,9 @@ def _sums(
     count = max(1, batch.numel())
     x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
     table = _table(it, w.dtype, x.device)
-    wide = triton.next_power_of_2(dim)
-    tiled = wide > _WIDEST_ROW
-    wide = min(wide, _WIDEST_ROW)
     if launch is None:
-        launch = _launch(wide, x.element_size(), samples)
+        launch = _launch(dim, x.dtype)
+    tiled = launch.wide < dim
     tiles = triton.cdiv(samples, launch.rows)
     most = max(1, _multiprocessors(x.device) * launch.programs // count)
     programs = min(tiles, most)
@@ -493,15 +500,13 @@ def _sums(
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
     )  # fmt: skip
     options = {
-        "DIM": dim, "WIDE": wide, "ROWS": launch.rows, "KIND": table.kind, "HALF": table.half,
-        "BOUNDED": table.bounded, "LABELS": labels is not None, "BACKWARD": backward,
+        "DIM": dim, "WIDE": launch.wide, "ROWS": launch.rows, "KIND": table.kind,
+        "HALF": table.half, "BOUNDED": table.bounded, "LABELS": labels is not None,
+        "BACKWARD": backward, "EXACT": sum_block(x.dtype, samples) < launch.rows,
         "num_warps": launch.warps,
     }  # fmt: skip
-    if tiled:
-        _wide_residual_kernel[(programs, count)](*arguments, **options)
-    else:
-        flush = sum_block(x.dtype, samples)
-        _residual_kernel[(programs, count)](*arguments, FLUSH=flush, **options)
+    kernel = _wide_residual_kernel if tiled else _residual_kernel
+    kernel[(programs, count)](*arguments, **options)
     return partial.sum(1).reshape(*batch, dim), rows, weights
 
 
@@ -573,6 +578,7 @@ def project(x: Tensor, weight: Tensor, it: Interpolant, tiling: Tiling | None = 
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
         DIM=dim, ROWS=tiling.rows, OUTPUTS=tiling.outputs, INNER=tiling.inner,
+        WIDEN=interpreted(),  # the interpreter multiplies no bfloat16
         num_warps=tiling.warps, num_stages=tiling.stages,
     )  # fmt: skip
     return out
