@@ -8,16 +8,25 @@ certificate of the fused backend covers all of these.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.registry import gpu_kernels, sum_block
+from iceform.backends.registry import is_transformed, kernels_for, sum_block
 from iceform.interpolation import Interpolant
 
-__all__ = ["attention", "interpolate", "plain_interpolate", "residual_map", "residual_sum"]
+__all__ = [
+    "attention",
+    "interpolate",
+    "plain_interpolate",
+    "project",
+    "residual_map",
+    "residual_sum",
+]
 
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
 _ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
@@ -26,18 +35,19 @@ _SMALL_COMPILED = 1 << 12  # the same against one compiled loop
 _WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
 
 
-def interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
+def interpolate(
+    z: Float[Tensor, "*b"], it: Interpolant, backend: str = "fused"
+) -> Float[Tensor, "*b"]:
     """Look up each entry of z."""
+    kernels = kernels_for(z, it, backend)
+    if kernels is not None:
+        looked: Tensor = kernels.interpolate(z, it)
+        return looked
     if z.dtype in _WIDENED:
         return interpolate(z.float(), it).to(z.dtype)
     window = _window_for(z, it)
     if window is None:
         return plain_interpolate(z, it)
-    if z.is_cuda:
-        kernels = gpu_kernels(z)
-        if kernels is not None:
-            looked: Tensor = kernels.interpolate(z, it)
-            return looked
     if z.requires_grad:
         out: Tensor = windowed.LookUp.apply(z, window)  # type: ignore[no-untyped-call]
         return out
@@ -46,18 +56,13 @@ def interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
 
 def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
     """The window to use, or None where summing every token is right or quicker."""
-    if torch.compiler.is_compiling() or _transformed(z):
+    if torch.compiler.is_compiling() or is_transformed(z):
         return None
     window = windowed.window_of(it, z.dtype)
     if window is None or z.is_cuda:
         return window
     ready = windowed.is_compiled(window, z.dtype)
     return window if z.numel() * it.tokens > (_SMALL_COMPILED if ready else _SMALL) else None
-
-
-def _transformed(z: Tensor) -> bool:
-    """Whether z is inside torch.func's vmap or grad, which want plain operations."""
-    return type(z) is not Tensor or torch._C._functorch.is_functorch_wrapped_tensor(z)
 
 
 def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
@@ -83,9 +88,10 @@ def residual_map(
     y: Float[Tensor, "... n"],
     w: Float[Tensor, "... d"],
     it: Interpolant,
+    backend: str = "fused",
 ) -> Float[Tensor, "... n d"]:
     """A(w.x_i - y_i) x_i for every sample."""
-    return interpolate(_residual(x, y, w), it)[..., None] * x
+    return interpolate(_residual(x, y, w), it, backend)[..., None] * x
 
 
 def residual_sum(
@@ -94,16 +100,16 @@ def residual_sum(
     w: Float[Tensor, "... d"],
     it: Interpolant,
     labels: Float[Tensor, "... n"] | None = None,
+    backend: str = "fused",
 ) -> Float[Tensor, "... d"]:
     """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
 
     x may be bfloat16 beside float32 y and w: its numbers are taken as they are.
     """
-    if x.is_cuda and not torch.compiler.is_compiling():
-        kernels = gpu_kernels(x)
-        if kernels is not None and kernels.can_sum(x, y, w, it):
-            summed: Tensor = kernels.residual_sum(x, y, w, it, labels)
-            return summed
+    kernels = kernels_for(x, it, backend)
+    if kernels is not None and kernels.can_sum(x, y, w, it):
+        summed: Tensor = kernels.residual_sum(x, y, w, it, labels)
+        return summed
     if x.ndim == 2 and (y.ndim > 1 or w.ndim > 1):
         return _shared_samples(x, y, w, it, labels)
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
@@ -135,13 +141,37 @@ def _shared_samples(
     return total.reshape(*batch, w.shape[-1])
 
 
+def project(
+    x: Float[Tensor, "... n d"],
+    weights: Sequence[Float[Tensor, "... r d"]],
+    it: Interpolant,
+    backend: str = "fused",
+) -> list[Float[Tensor, "... n r"]]:
+    """A(x weight') for several weights at once, every entry looked up as it is made."""
+    if any(w.ndim > 2 for w in weights):
+        return [interpolate(x @ w.mT, it, backend) for w in weights]
+    stacked = torch.cat(tuple(weights))
+    kernels = kernels_for(x, it, backend)
+    recorded = torch.is_grad_enabled() and (x.requires_grad or stacked.requires_grad)
+    if kernels is not None and not recorded and kernels.should_project(x):
+        looked = kernels.project(x, stacked, it)
+    else:
+        looked = interpolate(x @ stacked.mT, it, backend)
+    return list(looked.split([len(w) for w in weights], -1))
+
+
 def attention(
     q: Float[Tensor, "... m h"], k: Float[Tensor, "... n h"], v: Float[Tensor, "... n c"]
 ) -> Float[Tensor, "... m c"]:
     """softmax(q k') v: the second layer, scale 1, never holding all scores on a GPU."""
-    if q.is_cuda or q.ndim == 4:
-        return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
-    return torch.softmax(q @ k.mT, -1) @ v
+    if not q.is_cuda:
+        return torch.softmax(q @ k.mT, -1) @ v
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    # The kernels that hold no scores want (batch, heads, tokens, features).
+    wide = [t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:]) for t in (q, k, v)]
+    query, key, value = wide
+    out: Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=1.0)
+    return out.reshape(*batch, *out.shape[-2:])
 
 
 def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -153,14 +183,14 @@ def _as(x: Tensor, w: Tensor) -> Tensor:
 
 
 def _weighted(looked: Tensor, x: Tensor, samples: int) -> Tensor:
-    """looked @ x with sums in float64 but for blocks of rows, as the certificate has it."""
+    """Looked @ x with sums in float64 but for blocks of rows, as the certificate has it."""
     block = sum_block(x.dtype, samples)
     rows = x.shape[-2] // block * block
     if block == 1 or rows == 0:
         return looked.double() @ x.double()
     blocks = x[..., :rows, :].unflatten(-2, (-1, block))
     weights = looked[..., :rows].unflatten(-1, (-1, block)).movedim(-2, -3)
-    total = (weights @ blocks).sum(-3, dtype=torch.float64)
+    total: Tensor = (weights @ blocks).sum(-3, dtype=torch.float64)
     if rows < x.shape[-2]:
         total = total + looked[..., rows:].double() @ x[..., rows:, :].double()
     return total

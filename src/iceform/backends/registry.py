@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import dataclass
+from functools import lru_cache
 from types import ModuleType
 
 import torch
@@ -13,7 +14,7 @@ from iceform.errors import DeviceError
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, unit_roundoff
 
-__all__ = ["BACKENDS", "Rounding", "gpu_kernels", "resolve", "sum_block"]
+__all__ = ["BACKENDS", "Rounding", "is_transformed", "kernels_for", "resolve", "sum_block"]
 
 _FEW = 4096  # samples whose sums cost nothing in float64
 _BLOCK = 128  # rows summed in float32 before they are added in float64, where there are more
@@ -81,17 +82,39 @@ def resolve(name: str) -> str:
     every call; "triton" insists on the GPU kernels.
     """
     choice = check_choice("backend", name, ("auto", *BACKENDS))
-    if choice == "triton" and importlib.util.find_spec("triton") is None:
+    if choice == "triton" and not _has_triton():
         raise DeviceError(
             "backend='triton' needs Triton; install iceform[gpu], or use backend='fused'"
         )
     return "fused" if choice == "auto" else choice
 
 
-def gpu_kernels(tensor: Tensor) -> ModuleType | None:
-    """The Triton kernels where they can run on this tensor, else None."""
-    if importlib.util.find_spec("triton") is None:
+def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
+    """The Triton kernels where they should run, else None.
+
+    "triton" insists on them and says why they cannot run; other backends take them for anything
+    on a GPU that they can do.
+    """
+    insisted = backend == "triton"
+    if not insisted and (not tensor.is_cuda or not _has_triton()):
+        return None
+    if torch.compiler.is_compiling() or is_transformed(tensor):
         return None
     from iceform.backends import triton_kernels
 
-    return triton_kernels if triton_kernels.can_run(tensor) else None
+    if insisted:
+        triton_kernels.require(tensor, it)
+        return triton_kernels
+    able = triton_kernels.can_run(tensor) and triton_kernels.can_look_up(it, tensor.dtype)
+    return triton_kernels if able else None
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether it is inside torch.func's vmap or grad, which want plain operations."""
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped
+
+
+@lru_cache(maxsize=1)
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -20,8 +20,8 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from iceform.backends.registry import sum_block
@@ -29,7 +29,18 @@ from iceform.backends.windowed import window_of
 from iceform.errors import DeviceError
 from iceform.interpolation import Interpolant
 
-__all__ = ["can_look_up", "can_run", "can_sum", "interpolate", "project", "residual_sum"]
+__all__ = [
+    "Launch",
+    "Tiling",
+    "can_look_up",
+    "can_run",
+    "can_sum",
+    "interpolate",
+    "project",
+    "require",
+    "residual_sum",
+    "should_project",
+]
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _OLDEST = (7, 0)  # compute capability that Triton supports
@@ -60,6 +71,15 @@ def can_sum(x: Tensor, y: Tensor, w: Tensor, it: Interpolant) -> bool:
     """Whether ``residual_sum`` takes these shapes and this table."""
     same = y.dtype == w.dtype == _wide(x.dtype)
     return same and x.ndim <= 3 and y.ndim <= 2 and w.ndim <= 2 and can_look_up(it, x.dtype)
+
+
+def should_project(x: Tensor) -> bool:
+    """Whether ``project`` beats a library's matrix product followed by a look-up.
+
+    Tensor cores multiply bfloat16 as fast here as there; full float32 and float64 products are
+    the library's strength.
+    """
+    return x.dtype == torch.bfloat16
 
 
 def require(tensor: Tensor, it: Interpolant) -> None:
@@ -102,9 +122,7 @@ def _table(it: Interpolant, dtype: torch.dtype, device: torch.device) -> _Table:
     if window is not None:
         numbers, ratios, values = window.operands(dtype, device)
         kind = _LINE if window.affine else _TABLE
-        return _Table(
-            kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values
-        )
+        return _Table(kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values)
     center = torch.full((7,), it.grid.center, dtype=torch.float64)
     parts = (center, it.keys.slopes, it.keys.biases, it.values)
     numbers, slopes, biases, values = (
@@ -162,7 +180,7 @@ def _whole(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _window(  # type: ignore[no-untyped-def]
+def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
     z, numbers, ratios, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
@@ -181,20 +199,14 @@ def _window(  # type: ignore[no-untyped-def]
     for side in tl.static_range(2):
         sign = 1 - 2 * side
         factor = tl.exp(sharpness * (sign * 2 * u - 1.0))
-        if side == 0:
-            room = last - nearest
-        else:
-            room = nearest
+        room = last - nearest if side == 0 else nearest
         weight, moment, place, mixed = zero, zero, zero, zero
         for back in tl.static_range(HALF):
             j = HALF - back
             step = factor * tl.load(ratios + (j - 1))
             if BOUNDED:
                 step = tl.where(room >= j, step, 0.0)
-            if KIND == 0:
-                value = zero + sign * j
-            else:
-                value = tl.load(values + (first + sign * j))
+            value = zero + sign * j if KIND == 0 else tl.load(values + (first + sign * j))
             if SLOPE:
                 if KIND == 1:
                     value = value - own
@@ -361,7 +373,7 @@ def _project_kernel(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """out = A(x w'), a tile of (ROWS, OUTPUTS) each; products in full precision."""
+    """Out = A(x w'), a tile of (ROWS, OUTPUTS) each; products in full precision."""
     at_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     at_o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
     in_m, in_o = at_m < rows, at_o < outputs
@@ -395,7 +407,7 @@ def _project_kernel(  # type: ignore[no-untyped-def]
 
 def interpolate(z: Tensor, it: Interpolant) -> Tensor:
     """Look up each entry of z."""
-    out: Tensor = _Interpolate.apply(z, it)  # type: ignore[no-untyped-call]
+    out: Tensor = _Interpolate.apply(z, it)
     return out
 
 
@@ -416,7 +428,7 @@ def _interpolate(z: Tensor, it: Interpolant, grad: Tensor | None) -> Tensor:
 
 class _Interpolate(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, it: Interpolant) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, z: Tensor, it: Interpolant) -> Tensor:
         ctx.it = it
         ctx.save_for_backward(z)
         return _interpolate(z, it, None)
@@ -466,7 +478,7 @@ def residual_sum(
     launch: Launch | None = None,
 ) -> Tensor:
     """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once."""
-    out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)  # type: ignore[no-untyped-call]
+    out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)
     return out
 
 
@@ -516,7 +528,7 @@ def _batch_stride(t: Tensor, core: int) -> int:
 
 class _ResidualSum(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         x: Tensor,
         y: Tensor,

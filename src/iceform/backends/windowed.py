@@ -331,7 +331,7 @@ class LookUp(torch.autograd.Function):
     """A(z) with the derivative in closed form; both can be differentiated again."""
 
     @staticmethod
-    def forward(z: Tensor, window: Window) -> Tensor:  # type: ignore[override]
+    def forward(z: Tensor, window: Window) -> Tensor:
         """A(z)."""
         return look_up(z, window)
 

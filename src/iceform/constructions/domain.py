@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from iceform.errors import BoundError
@@ -116,9 +117,16 @@ class Domain:
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""
+        self._check_w(w, w.detach().norm(dim=-1))
+
+    def check_sizes(self, largest: float, norm: float) -> None:
+        """The same, knowing only their largest entry and 2-norm."""
+        self._check_w(*torch.tensor([largest, norm], dtype=torch.float64).unbind())
+
+    def _check_w(self, w: Tensor, norms: Tensor) -> None:
         check_bound("w", w, self.w, "raise bound= (or w_bound=), or take smaller steps")
         if self.w_norm < math.sqrt(self.dim) * self.w:
-            check_bound("||w||_2", w.detach().norm(dim=-1), self.w_norm, "raise w_norm=")
+            check_bound("||w||_2", norms, self.w_norm, "raise w_norm=")
 
     def check_residuals(self, z: Tensor) -> None:
         """Refuse residuals outside an explicit z_range."""
@@ -138,4 +146,5 @@ def _in_cache(x: Tensor) -> tuple[Tensor, ...]:
     if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:
         return (x,)
     rows = x.reshape(-1, x.shape[-1])
-    return rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size())))
+    parts: tuple[Tensor, ...] = rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size())))
+    return parts
