@@ -148,16 +148,17 @@ def project(
     backend: str = "fused",
 ) -> list[Float[Tensor, "... n r"]]:
     """A(x weight') for several weights at once, every entry looked up as it is made."""
-    if any(w.ndim > 2 for w in weights):
-        return [interpolate(x @ w.mT, it, backend) for w in weights]
-    stacked = torch.cat(tuple(weights))
     kernels = kernels_for(x, it, backend)
-    recorded = torch.is_grad_enabled() and (x.requires_grad or stacked.requires_grad)
-    if kernels is not None and not recorded and kernels.should_project(x):
-        looked = kernels.project(x, stacked, it)
-    else:
-        looked = interpolate(x @ stacked.mT, it, backend)
-    return list(looked.split([len(w) for w in weights], -1))
+    same = all(w.ndim == 2 and w.shape == weights[0].shape for w in weights)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights))
+    if kernels is None or recorded or not same:
+        return [interpolate(x @ w.mT, it, backend) for w in weights]
+    if kernels.should_project(x):
+        return list(kernels.project(x, torch.stack(tuple(weights)), it))
+    products = x.new_empty(len(weights), *x.shape[:-1], len(weights[0]))
+    for out, weight in zip(products, weights, strict=True):
+        torch.matmul(x, weight.mT, out=out)
+    return list(kernels.interpolate(products, it, out=products))
 
 
 def attention(

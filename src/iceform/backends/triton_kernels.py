@@ -45,7 +45,7 @@ __all__ = [
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _OLDEST = (7, 0)  # compute capability that Triton supports
 _LINE, _TABLE, _GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
-_WHOLE_ROW = 512  # bytes of a sample that a program keeps in registers; wider ones are tiled
+_WHOLE_ROW = 4096  # bytes of a sample that a program keeps in registers; wider ones are tiled
 
 
 def interpreted() -> bool:
@@ -117,8 +117,9 @@ class _Table:
 
 
 @lru_cache(maxsize=512)
-def _table(it: Interpolant, dtype: torch.dtype, device: torch.device) -> _Table:
-    window = window_of(it, dtype)
+def _table(it: Interpolant, dtype: torch.dtype, device: torch.device, out: torch.dtype) -> _Table:
+    """The table in the dtype of the computation, its window as wide as the result can tell."""
+    window = window_of(it, out)
     if window is not None:
         numbers, ratios, values = window.operands(dtype, device)
         kind = _LINE if window.affine else _TABLE
@@ -137,26 +138,36 @@ def _table(it: Interpolant, dtype: torch.dtype, device: torch.device) -> _Table:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _constants(numbers, ratios, KIND: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The seven numbers and the ratios as scalars, loaded once before a loop."""
+    loaded = (tl.load(numbers),)
+    if KIND < 2:
+        for i in tl.static_range(1, 7):
+            loaded = loaded + (tl.load(numbers + i),)  # type: ignore[assignment]
+        for j in tl.static_range(HALF):
+            loaded = loaded + (tl.load(ratios + j),)  # type: ignore[assignment]
+    return loaded
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _look_up(  # type: ignore[no-untyped-def]
-    z, numbers, ratios, biases, values, TOKENS,
+    z, constants, ratios, biases, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
     """A(z), and A'(z) where SLOPE asks for it (else zeros)."""
     if KIND == 2:
-        looked, slope = _whole(z, numbers, ratios, biases, values, TOKENS, SLOPE)
+        looked, slope = _whole(z, constants[0], ratios, biases, values, TOKENS, SLOPE)
     else:
-        looked, slope = _window(
-            z, numbers, ratios, values, TOKENS, KIND, HALF, BOUNDED, SLOPE
-        )  # fmt: skip
+        looked, slope = _window(z, constants, values, TOKENS, KIND, HALF, BOUNDED, SLOPE)
     return looked, slope
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _whole(  # type: ignore[no-untyped-def]
-    z, numbers, slopes, biases, values, TOKENS, SLOPE: tl.constexpr
-):  # fmt: skip
+    z, center, slopes, biases, values, TOKENS, SLOPE: tl.constexpr
+):
     """Softmax over all tokens with keys (slopes, biases); the largest logit first."""
-    t = z - tl.load(numbers)
+    t = z - center
     zero = t * 0
     top = zero - float("inf")
     k = 0
@@ -180,15 +191,14 @@ def _whole(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
-    z, numbers, ratios, values, TOKENS,
+def _window(  # type: ignore[no-untyped-def]
+    z, constants, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
     """The 2 HALF + 1 tokens around z by recurrence; KIND 0 is a line, 1 a table."""
-    center, per_unit, middle = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
-    last, sharpness = tl.load(numbers + 3), tl.load(numbers + 4)
-    cells = (z - center) * per_unit
-    nearest = tl.minimum(tl.maximum(tl.floor(cells + middle + 0.5), 0.0), last)
+    middle, last, sharpness = constants[2], constants[3], constants[4]
+    cells = (z - constants[0]) * constants[1]
+    nearest = tl.minimum(tl.maximum(tl.floor(cells + (middle + 0.5)), 0.0), last)
     u = cells - (nearest - middle)
     first = tl.minimum(tl.maximum(nearest.to(tl.int32), 0), TOKENS - 1) + HALF
     zero = z * 0
@@ -203,31 +213,39 @@ def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
         weight, moment, place, mixed = zero, zero, zero, zero
         for back in tl.static_range(HALF):
             j = HALF - back
-            step = factor * tl.load(ratios + (j - 1))
+            step = factor * constants[6 + HALF - back]
             if BOUNDED:
                 step = tl.where(room >= j, step, 0.0)
-            value = zero + sign * j if KIND == 0 else tl.load(values + (first + sign * j))
-            if SLOPE:
-                if KIND == 1:
+            weight = step * weight + step
+            if KIND == 0:
+                # Sums of i - j + 1 over i >= j; with slopes, of their squares as well.
+                if SLOPE:
+                    mixed = step * (mixed + 2 * moment) + weight
+                moment = step * moment + weight
+            else:
+                value = tl.load(values + (first + sign * j))
+                if SLOPE:
                     value = value - own
-                place = step * (place + sign * j)
-                mixed = step * (mixed + value * (sign * j))
-            moment = step * (moment + value)
-            weight = step * (weight + 1.0)
+                    place = step * (place + sign * j)
+                    mixed = step * (mixed + value * (sign * j))
+                moment = step * (moment + value)
         mass += weight
-        total += moment
-        ahead += place
         both += mixed
+        if KIND == 0:
+            total += sign * moment
+        else:
+            total += moment
+            ahead += place
     shift = total / mass
     slope = zero
-    if SLOPE:
-        slope = 2.0 * sharpness * per_unit * (both / mass - shift * (ahead / mass))
     if KIND == 0:
-        line = tl.load(numbers + 5)
-        looked = tl.load(numbers + 6) + line * ((nearest - TOKENS // 2) + shift)
-        slope = slope * line
+        looked = constants[6] + constants[5] * ((nearest - TOKENS // 2) + shift)
+        if SLOPE:
+            slope = both / mass - shift * shift
+            slope = slope * (2.0 * sharpness * constants[1] * constants[5])
     elif SLOPE:
         looked = own + shift
+        slope = 2.0 * sharpness * constants[1] * (both / mass - shift * (ahead / mass))
     else:
         looked = (own + total) / mass
     return looked, slope
@@ -242,15 +260,75 @@ def _interpolate_kernel(  # type: ignore[no-untyped-def]
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     wide = numbers.dtype.element_ty
-    center = tl.load(numbers)
+    constants = _constants(numbers, ratios, KIND, HALF)
     z = tl.load(z_ptr + at, mask=inside, other=0.0).to(wide)
-    z = tl.where(inside, z, center)
+    z = tl.where(inside, z, constants[0])
     looked, slope = _look_up(
-        z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
+        z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
     )
     if BACKWARD:
         looked = slope * tl.load(grad_ptr + at, mask=inside, other=0.0).to(wide)
     tl.store(out_ptr + at, looked.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _spread_look_up(  # type: ignore[no-untyped-def]
+    z, constants, ratios, biases, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+    ROWS: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """The look-up of fewer rows than there are threads: COPIES threads do the same one.
+
+    Left alone, the compiler lays z out so that every thread does many rows.
+    """
+    if COPIES == 1:
+        looked, slope = _look_up(
+            z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, SLOPE
+        )
+    else:
+        copied = tl.broadcast_to(z[:, None], (ROWS, COPIES))
+        looked, slope = _look_up(
+            tl.reshape(copied, (ROWS * COPIES,)), constants, ratios, biases, values, TOKENS,
+            KIND, HALF, BOUNDED, SLOPE,
+        )  # fmt: skip
+        looked = tl.max(tl.reshape(looked, (ROWS, COPIES)), 1)
+        slope = tl.max(tl.reshape(slope, (ROWS, COPIES)), 1) if SLOPE else looked
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tile_sums(  # type: ignore[no-untyped-def]
+    tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+    samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr,
+):  # fmt: skip
+    """What the rows of one tile add to the sums, float64."""
+    at_d = tl.arange(0, WIDE)
+    rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = rows < samples
+    place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
+    if WIDE == DIM:
+        x = tl.load(place, mask=inside[:, None], other=0.0).to(w.dtype)
+    else:
+        x = tl.load(place, mask=inside[:, None] & (at_d < DIM)[None, :], other=0.0).to(w.dtype)
+    y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
+    z = tl.where(inside, tl.sum(x * w[None, :], 1) - y, constants[0])
+    looked, slope = _spread_look_up(
+        z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES
+    )
+    if LABELS:
+        looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
+    if BACKWARD:
+        tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
+        looked = slope * tl.sum(x * g[None, :], 1)
+        tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
+    if EXACT:
+        sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)
+    else:
+        sums = tl.sum(looked[:, None] * x, 0).to(tl.float64)
+    return sums
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -260,48 +338,36 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     numbers, ratios, biases, values, TOKENS,
     DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    LABELS: tl.constexpr, BACKWARD: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; whole rows in registers."""
     pid, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     programs = tl.num_programs(0)
-    wide = numbers.dtype.element_ty
     at_d = tl.arange(0, WIDE)
-    at_m = tl.arange(0, ROWS)
     in_d = at_d < DIM
     w = tl.load(w_ptr + batch * w_batch + at_d, mask=in_d, other=0.0)
     g = w
     if BACKWARD:
         g = tl.load(grad_ptr + batch * DIM + at_d, mask=in_d, other=0.0)
+    constants = _constants(numbers, ratios, KIND, HALF)
     total = tl.zeros((WIDE,), tl.float64)
     tiles = tl.cdiv(samples, ROWS)
-    center = tl.load(numbers)
-    tile = pid
-    while tile < tiles:
-        rows = tile.to(tl.int64) * ROWS + at_m
-        inside = rows < samples
-        place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
-        if WIDE == DIM:
-            x = tl.load(place, mask=inside[:, None], other=0.0).to(wide)
-        else:
-            x = tl.load(place, mask=inside[:, None] & in_d[None, :], other=0.0).to(wide)
-        y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
-        z = tl.sum(x * w[None, :], 1) - y
-        z = tl.where(inside, z, center)
-        looked, slope = _look_up(
-            z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
-        )
-        if LABELS:
-            looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
-        if BACKWARD:
-            tl.store(row_ptr + batch * samples + rows, looked, mask=inside)
-            looked = slope * tl.sum(x * g[None, :], 1)
-            tl.store(weight_ptr + batch * samples + rows, looked, mask=inside)
-        if EXACT:
-            total += tl.sum((looked[:, None] * x).to(tl.float64), 0)
-        else:
-            total += tl.sum(looked[:, None] * x, 0).to(tl.float64)
-        tile += programs
+    if STAGES > 1:
+        for tile in tl.range(pid, tiles, programs, num_stages=STAGES):
+            total += _tile_sums(
+                tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+                samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+                DIM, WIDE, ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
+            )  # fmt: skip
+    else:
+        tile = pid
+        while tile < tiles:
+            total += _tile_sums(
+                tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+                samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+                DIM, WIDE, ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
+            )  # fmt: skip
+            tile += programs
     tl.store(partial_ptr + (batch * programs + pid) * DIM + at_d, total, mask=in_d)
 
 
@@ -312,7 +378,7 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
     numbers, ratios, biases, values, TOKENS,
     DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    LABELS: tl.constexpr, BACKWARD: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The same for samples too wide for registers: WIDE features at a time, twice.
 
@@ -325,7 +391,7 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
     at_d = tl.arange(0, WIDE)
     at_m = tl.arange(0, ROWS)
     tiles = tl.cdiv(samples, ROWS)
-    center = tl.load(numbers)
+    constants = _constants(numbers, ratios, KIND, HALF)
     own = partial_ptr + (batch * programs + pid) * DIM
     tile = pid
     while tile < tiles:
@@ -343,10 +409,11 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
                 g = tl.load(grad_ptr + batch * DIM + start + at_d, mask=in_d, other=0.0)
                 steepest += x * g[None, :]
         y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
-        z = tl.where(inside, tl.sum(products, 1) - y, center)
-        looked, slope = _look_up(
-            z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD
-        )
+        z = tl.where(inside, tl.sum(products, 1) - y, constants[0])
+        looked, slope = _spread_look_up(
+            z, constants, ratios, biases, values, TOKENS,
+            KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES,
+        )  # fmt: skip
         if LABELS:
             looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
         if BACKWARD:
@@ -373,11 +440,17 @@ def _project_kernel(  # type: ignore[no-untyped-def]
     DIM: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, INNER: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Out = A(x w'), a tile of (ROWS, OUTPUTS) each; products in full precision."""
-    at_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    at_o = tl.program_id(1) * OUTPUTS + tl.arange(0, OUTPUTS)
+    """out[p] = A(x w[p]') for every part p, a tile of (ROWS, OUTPUTS) at a time.
+
+    Tiles of the same rows are neighbours in time, so that x is read from memory once.
+    """
+    across = tl.cdiv(outputs, OUTPUTS)
+    part, column = tl.program_id(0) // across, tl.program_id(0) % across
+    at_m = tl.program_id(1).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at_o = column * OUTPUTS + tl.arange(0, OUTPUTS)
     in_m, in_o = at_m < rows, at_o < outputs
     wide = numbers.dtype.element_ty
+    own = w_ptr + part * outputs * DIM
     z = tl.zeros((ROWS, OUTPUTS), wide)
     for start in range(0, DIM, INNER):
         at_d = start + tl.arange(0, INNER)
@@ -387,16 +460,17 @@ def _project_kernel(  # type: ignore[no-untyped-def]
             mask=in_m[:, None] & in_d[None, :], other=0.0,
         )  # fmt: skip
         w = tl.load(
-            w_ptr + at_o[None, :] * DIM + at_d[:, None],
+            own + at_o[None, :] * DIM + at_d[:, None],
             mask=in_o[None, :] & in_d[:, None], other=0.0,
         )  # fmt: skip
         if WIDEN:
             x, w = x.to(wide), w.to(wide)
         z = tl.dot(x, w, z, input_precision="ieee", out_dtype=wide)
     inside = in_m[:, None] & in_o[None, :]
-    z = tl.where(inside, z, tl.load(numbers))
-    looked, _ = _look_up(z, numbers, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, False)
-    place = out_ptr + at_m[:, None] * outputs + at_o[None, :]
+    constants = _constants(numbers, ratios, KIND, HALF)
+    z = tl.where(inside, z, constants[0])
+    looked, _ = _look_up(z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, False)
+    place = out_ptr + part.to(tl.int64) * rows * outputs + at_m[:, None] * outputs + at_o[None, :]
     tl.store(place, looked.to(out_ptr.dtype.element_ty), mask=inside)
 
 
@@ -405,16 +479,20 @@ def _project_kernel(  # type: ignore[no-untyped-def]
 # ---------------------------------------------------------------------------------------------
 
 
-def interpolate(z: Tensor, it: Interpolant) -> Tensor:
-    """Look up each entry of z."""
-    out: Tensor = _Interpolate.apply(z, it)
-    return out
+def interpolate(z: Tensor, it: Interpolant, out: Tensor | None = None) -> Tensor:
+    """Look up each entry of z; ``out`` may be z itself where no gradient is recorded."""
+    if out is not None or not (torch.is_grad_enabled() and z.requires_grad):
+        return _interpolate(z, it, None, out)
+    looked: Tensor = _Interpolate.apply(z, it)  # type: ignore[no-untyped-call]
+    return looked
 
 
-def _interpolate(z: Tensor, it: Interpolant, grad: Tensor | None) -> Tensor:
+def _interpolate(
+    z: Tensor, it: Interpolant, grad: Tensor | None, out: Tensor | None = None
+) -> Tensor:
     z = z.contiguous()
-    table = _table(it, _wide(z.dtype), z.device)
-    out = torch.empty_like(z)
+    table = _table(it, _wide(z.dtype), z.device, z.dtype)
+    out = torch.empty_like(z) if out is None else out
     block = 1024
     given = z if grad is None else grad.contiguous()
     _interpolate_kernel[(triton.cdiv(z.numel(), block),)](
@@ -434,7 +512,7 @@ class _Interpolate(torch.autograd.Function):
         return _interpolate(z, it, None)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         (z,) = ctx.saved_tensors
         return _interpolate(z, ctx.it, grads[0]), None
@@ -442,23 +520,27 @@ class _Interpolate(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class Launch:
-    """How ``residual_sum`` is laid out.
-
-    A tile has at least as many rows as its program has threads, so that no look-up is done twice.
-    """
+    """How ``residual_sum`` is laid out."""
 
     rows: int  # of a tile
     wide: int  # features read at once
     warps: int
     programs: int  # per multiprocessor
+    stages: int = 1  # tiles under way at once; 1 leaves that to the other programs
+
+    @property
+    def copies(self) -> int:
+        """Threads that do the same look-up."""
+        return max(1, 32 * self.warps // self.rows)
 
 
 def _launch(dim: int, dtype: torch.dtype) -> Launch:
-    """As measured on an H200: one warp per program, some 64 numbers of x per thread."""
+    """As measured on an H200: one warp per program, some 64 to 128 numbers of x per thread."""
     wide = triton.next_power_of_2(dim)
     size = 8 if dtype == torch.float64 else 4
     if wide * size <= _WHOLE_ROW:
-        return Launch(max(32, min(256, 8192 // (wide * size))), wide, 1, 16)
+        rows = max(4, min(64, 16384 // (wide * size)))
+        return Launch(min(rows, 32) if wide * size >= 256 else rows, wide, 1, 16)
     return Launch(32, 256 // size, 1, 8)
 
 
@@ -478,7 +560,10 @@ def residual_sum(
     launch: Launch | None = None,
 ) -> Tensor:
     """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once."""
-    out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)
+    inputs = (x, y, w) if labels is None else (x, y, w, labels)
+    if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
+        return _sums(x, y, w, labels, it, launch, None)[0]
+    out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -491,7 +576,7 @@ def _sums(
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     count = max(1, batch.numel())
     x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
-    table = _table(it, w.dtype, x.device)
+    table = _table(it, w.dtype, x.device, w.dtype)
     if launch is None:
         launch = _launch(dim, x.dtype)
     tiled = launch.wide < dim
@@ -502,8 +587,9 @@ def _sums(
     make = torch.zeros if tiled else torch.empty
     partial = make(count, programs, dim, dtype=torch.float64, device=x.device)
     backward = grad is not None
-    shape = (count, samples) if backward else (1,)
-    rows, weights = (torch.empty(shape, dtype=w.dtype, device=x.device) for _ in range(2))
+    rows = weights = partial  # not written unless backwards
+    if backward:
+        rows, weights = torch.empty(2, count, samples, dtype=w.dtype, device=x.device)
     offsets = y if labels is None else labels.contiguous()
     arguments = (
         x, y, w, offsets, w if grad is None else grad.contiguous(), partial, rows, weights,
@@ -515,6 +601,7 @@ def _sums(
         "DIM": dim, "WIDE": launch.wide, "ROWS": launch.rows, "KIND": table.kind,
         "HALF": table.half, "BOUNDED": table.bounded, "LABELS": labels is not None,
         "BACKWARD": backward, "EXACT": sum_block(x.dtype, samples) < launch.rows,
+        "COPIES": launch.copies, "STAGES": 1 if interpreted() else launch.stages,
         "num_warps": launch.warps,
     }  # fmt: skip
     kernel = _wide_residual_kernel if tiled else _residual_kernel
@@ -542,7 +629,7 @@ class _ResidualSum(torch.autograd.Function):
         return _sums(x, y, w, labels, it, launch, None)[0]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable  # type: ignore[untyped-decorator]
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         r"""With g given, p_i = g.x_i and q_i = A'(z_i) p_i: the sums of q_i x_i are w's."""
         x, y, w, labels = ctx.saved_tensors
@@ -568,25 +655,28 @@ class _ResidualSum(torch.autograd.Function):
 class Tiling:
     """How ``project`` is laid out."""
 
-    rows: int = 128
+    rows: int = 64
     outputs: int = 64
     inner: int = 64
-    warps: int = 4
+    warps: int = 8
     stages: int = 3
 
 
-def project(x: Tensor, weight: Tensor, it: Interpolant, tiling: Tiling | None = None) -> Tensor:
-    """A(x weight') entry by entry, without autograd; x (..., d), weight (outputs, d)."""
+def project(x: Tensor, weights: Tensor, it: Interpolant, tiling: Tiling | None = None) -> Tensor:
+    """A(x weight') of several weights, without autograd.
+
+    x is (..., d), weights are (parts, outputs, d); the result is (parts, ..., outputs).
+    """
     rows, dim = x.numel() // x.shape[-1], x.shape[-1]
-    outputs = len(weight)
-    x, weight = x.contiguous(), weight.contiguous()
-    table = _table(it, _wide(x.dtype), x.device)
-    out = torch.empty(*x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
+    parts, outputs = weights.shape[:2]
+    x, weights = x.contiguous(), weights.contiguous()
+    table = _table(it, _wide(x.dtype), x.device, x.dtype)
+    out = torch.empty(parts, *x.shape[:-1], outputs, dtype=x.dtype, device=x.device)
     if tiling is None:
         tiling = Tiling()
-    grid = (triton.cdiv(rows, tiling.rows), triton.cdiv(outputs, tiling.outputs))
+    grid = (parts * triton.cdiv(outputs, tiling.outputs), triton.cdiv(rows, tiling.rows))
     _project_kernel[grid](
-        x, weight, out, rows, outputs,
+        x, weights, out, rows, outputs,
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
         DIM=dim, ROWS=tiling.rows, OUTPUTS=tiling.outputs, INNER=tiling.inner,

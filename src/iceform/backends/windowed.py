@@ -176,10 +176,13 @@ def _make_look_up(half: int, affine: bool, bounded: bool) -> Formula:
                 step = factor * ratios[j - 1]
                 if bounded:
                     step = torch.where(room >= j, step, 0.0)
-                value = side * j if affine else values[first + (half + side * j)]
-                moment = step * (moment + value)
                 weight = step * (weight + 1.0)
-            mass, total = mass + weight, total + moment
+                if affine:
+                    # Sums of i - j + 1 over i >= j: the step before counts every token once more.
+                    moment = step * moment + weight
+                else:
+                    moment = step * (moment + values[first + (half + side * j)])
+            mass, total = mass + weight, total + (side * moment if affine else moment)
         if affine:
             middle = values.shape[0] // 2 - half
             return numbers[6] + numbers[5] * ((nearest - middle) + total / mass)

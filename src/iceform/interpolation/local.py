@@ -36,6 +36,7 @@ __all__ = [
 
 _CHUNK = 1 << 21  # entries of (points, window) held at once
 _NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
+_TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brings more
 _TAIL_SHARE = 2.0**-6  # of the table's own error that leaving far tokens out may add
 _WIDEST = 32  # tokens either side beyond which a window costs as much as the whole table
 
@@ -211,15 +212,15 @@ def tail_mass(sharpness: float, half: int) -> float:
 def half_width(it: Interpolant, unit: float) -> int | None:
     """J, the tokens either side of the nearest that a windowed look-up sums; None for all.
 
-    The smallest even J whose tail adds less than rounding, or than a small share of the table's
+    The smallest J whose tail adds less than rounding, or than a small share of the table's
     own error. Graded tokens, and temperatures so high that a window spares nothing, have none.
     """
     if not it.uniform:
         return None
     # Values beyond the ends of the range can be far larger than anything that is looked up.
     level = max(float(w.mean.abs().max()) for w in local_weights(it, it.grid.mesh(1)))
-    allowed = max(unit * level, _TAIL_SHARE * it.error)
-    for half in range(2, _WIDEST + 1, 2):
+    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * it.error)
+    for half in range(1, _WIDEST + 1):
         # A window as wide as the table leaves nothing out.
         if half >= it.tokens - 1 or tail_mass(it.sharpness, half) * it.swing <= allowed:
             return half
