@@ -143,9 +143,9 @@ def _constants(numbers, ratios, KIND: tl.constexpr, HALF: tl.constexpr):  # type
     loaded = (tl.load(numbers),)
     if KIND < 2:
         for i in tl.static_range(1, 7):
-            loaded = loaded + (tl.load(numbers + i),)  # type: ignore[assignment]
+            loaded = loaded + (tl.load(numbers + i),)  # type: ignore[assignment]  # noqa: RUF005
         for j in tl.static_range(HALF):
-            loaded = loaded + (tl.load(ratios + j),)  # type: ignore[assignment]
+            loaded = loaded + (tl.load(ratios + j),)  # type: ignore[assignment]  # noqa: RUF005
     return loaded
 
 
@@ -191,7 +191,7 @@ def _whole(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _window(  # type: ignore[no-untyped-def]
+def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
     z, constants, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
@@ -272,27 +272,29 @@ def _interpolate_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _spread_look_up(  # type: ignore[no-untyped-def]
-    z, constants, ratios, biases, values, TOKENS,
+def _look_up_rows(  # type: ignore[no-untyped-def]
+    product, y_ptr, tile, samples, constants, ratios, biases, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
     ROWS: tl.constexpr, COPIES: tl.constexpr,
 ):  # fmt: skip
-    """The look-up of fewer rows than there are threads: COPIES threads do the same one.
+    """A(product - y) for the rows of a tile, where COPIES threads share a row.
 
-    Left alone, the compiler lays z out so that every thread does many rows.
+    With fewer rows than threads the compiler would give every thread many rows; labels loaded
+    once per thread keep one row each.
     """
-    if COPIES == 1:
-        looked, slope = _look_up(
-            z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, SLOPE
-        )
-    else:
-        copied = tl.broadcast_to(z[:, None], (ROWS, COPIES))
-        looked, slope = _look_up(
-            tl.reshape(copied, (ROWS * COPIES,)), constants, ratios, biases, values, TOKENS,
-            KIND, HALF, BOUNDED, SLOPE,
-        )  # fmt: skip
-        looked = tl.max(tl.reshape(looked, (ROWS, COPIES)), 1)
-        slope = tl.max(tl.reshape(slope, (ROWS, COPIES)), 1) if SLOPE else looked
+    rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS * COPIES) // COPIES
+    inside = rows < samples
+    y = tl.load(y_ptr + rows, mask=inside, other=0.0)
+    if COPIES > 1:
+        product = tl.reshape(tl.broadcast_to(product[:, None], (ROWS, COPIES)), (ROWS * COPIES,))
+    z = tl.where(inside, product - y, constants[0])
+    looked, slope = _look_up(
+        z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, SLOPE
+    )
+    if COPIES > 1:
+        one = tl.arange(0, ROWS) * COPIES
+        looked = tl.gather(looked, one, 0)
+        slope = tl.gather(slope, one, 0) if SLOPE else looked
     return looked, slope
 
 
@@ -313,11 +315,10 @@ def _tile_sums(  # type: ignore[no-untyped-def]
         x = tl.load(place, mask=inside[:, None], other=0.0).to(w.dtype)
     else:
         x = tl.load(place, mask=inside[:, None] & (at_d < DIM)[None, :], other=0.0).to(w.dtype)
-    y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
-    z = tl.where(inside, tl.sum(x * w[None, :], 1) - y, constants[0])
-    looked, slope = _spread_look_up(
-        z, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES
-    )
+    looked, slope = _look_up_rows(
+        tl.sum(x * w[None, :], 1), y_ptr + batch * y_batch, tile, samples,
+        constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES,
+    )  # fmt: skip
     if LABELS:
         looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
     if BACKWARD:
@@ -408,11 +409,9 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
             if BACKWARD:
                 g = tl.load(grad_ptr + batch * DIM + start + at_d, mask=in_d, other=0.0)
                 steepest += x * g[None, :]
-        y = tl.load(y_ptr + batch * y_batch + rows, mask=inside, other=0.0)
-        z = tl.where(inside, tl.sum(products, 1) - y, constants[0])
-        looked, slope = _spread_look_up(
-            z, constants, ratios, biases, values, TOKENS,
-            KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES,
+        looked, slope = _look_up_rows(
+            tl.sum(products, 1), y_ptr + batch * y_batch, tile, samples,
+            constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES,
         )  # fmt: skip
         if LABELS:
             looked -= tl.load(label_ptr + batch * label_batch + rows, mask=inside, other=0.0)
