@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
-_ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
+_ROWS_BYTES = 1 << 23  # of samples looked at together: they are read twice, so they stay in cache
 _SMALL = 1 << 18  # weights: below this one softmax is quicker than many small operations
 _SMALL_COMPILED = 1 << 12  # the same against one compiled loop
 _WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32

@@ -191,7 +191,7 @@ def _whole(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
+def _window(  # type: ignore[no-untyped-def]
     z, constants, values, TOKENS,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
@@ -201,15 +201,42 @@ def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
     nearest = tl.minimum(tl.maximum(tl.floor(cells + (middle + 0.5)), 0.0), last)
     u = cells - (nearest - middle)
     first = tl.minimum(tl.maximum(nearest.to(tl.int32), 0), TOKENS - 1) + HALF
-    zero = z * 0
-    own = zero
+    own = z * 0
     if KIND == 1:
         own = tl.load(values + first)
+    mass, total, ahead, both = _sides(
+        u, nearest, first, own, constants, values, KIND, HALF, BOUNDED, SLOPE
+    )
+    shift = total / mass
+    slope = shift
+    if KIND == 0:
+        looked = constants[6] + constants[5] * ((nearest - TOKENS // 2) + shift)
+        if SLOPE:
+            slope = both / mass - shift * shift
+            slope = slope * (2.0 * sharpness * constants[1] * constants[5])
+    elif SLOPE:
+        looked = own + shift
+        slope = 2.0 * sharpness * constants[1] * (both / mass - shift * (ahead / mass))
+    else:
+        looked = (own + total) / mass
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sides(  # type: ignore[no-untyped-def]
+    u, nearest, first, own, constants, values,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """Sums over the window of the weights, and of the weights times v, j and j v.
+
+    v counts from the nearest token's own value where slopes are asked for.
+    """
+    zero = u * 0
     mass, total, ahead, both = zero + 1.0, zero, zero, zero
     for side in tl.static_range(2):
         sign = 1 - 2 * side
-        factor = tl.exp(sharpness * (sign * 2 * u - 1.0))
-        room = last - nearest if side == 0 else nearest
+        factor = tl.exp(constants[4] * (sign * 2 * u - 1.0))
+        room = constants[3] - nearest if side == 0 else nearest
         weight, moment, place, mixed = zero, zero, zero, zero
         for back in tl.static_range(HALF):
             j = HALF - back
@@ -231,24 +258,9 @@ def _window(  # type: ignore[no-untyped-def]  # noqa: PLR0912
                 moment = step * (moment + value)
         mass += weight
         both += mixed
-        if KIND == 0:
-            total += sign * moment
-        else:
-            total += moment
-            ahead += place
-    shift = total / mass
-    slope = zero
-    if KIND == 0:
-        looked = constants[6] + constants[5] * ((nearest - TOKENS // 2) + shift)
-        if SLOPE:
-            slope = both / mass - shift * shift
-            slope = slope * (2.0 * sharpness * constants[1] * constants[5])
-    elif SLOPE:
-        looked = own + shift
-        slope = 2.0 * sharpness * constants[1] * (both / mass - shift * (ahead / mass))
-    else:
-        looked = (own + total) / mass
-    return looked, slope
+        ahead += place
+        total += sign * moment if KIND == 0 else moment
+    return mass, total, ahead, both
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -299,22 +311,30 @@ def _look_up_rows(  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _load_rows(  # type: ignore[no-untyped-def]
+    x_ptr, tile, samples, DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr
+):
+    """The samples of one tile, zeros beyond the last."""
+    at_d = tl.arange(0, WIDE)
+    rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    inside = (rows < samples)[:, None]
+    if WIDE != DIM:
+        inside = inside & (at_d < DIM)[None, :]
+    return tl.load(x_ptr + rows[:, None] * DIM + at_d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _tile_sums(  # type: ignore[no-untyped-def]
-    tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
-    samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
-    DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
+    x, tile, batch, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+    samples, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+    ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr,
 ):  # fmt: skip
     """What the rows of one tile add to the sums, float64."""
-    at_d = tl.arange(0, WIDE)
     rows = tile.to(tl.int64) * ROWS + tl.arange(0, ROWS)
     inside = rows < samples
-    place = x_ptr + batch * x_batch + rows[:, None] * DIM + at_d[None, :]
-    if WIDE == DIM:
-        x = tl.load(place, mask=inside[:, None], other=0.0).to(w.dtype)
-    else:
-        x = tl.load(place, mask=inside[:, None] & (at_d < DIM)[None, :], other=0.0).to(w.dtype)
+    x = x.to(w.dtype)
     looked, slope = _look_up_rows(
         tl.sum(x * w[None, :], 1), y_ptr + batch * y_batch, tile, samples,
         constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, BACKWARD, ROWS, COPIES,
@@ -339,9 +359,12 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     numbers, ratios, biases, values, TOKENS,
     DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
-    """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; whole rows in registers."""
+    """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; whole rows in registers.
+
+    With AHEAD the next tile is on its way while one is worked on.
+    """
     pid, batch = tl.program_id(0), tl.program_id(1).to(tl.int64)
     programs = tl.num_programs(0)
     at_d = tl.arange(0, WIDE)
@@ -353,20 +376,26 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     constants = _constants(numbers, ratios, KIND, HALF)
     total = tl.zeros((WIDE,), tl.float64)
     tiles = tl.cdiv(samples, ROWS)
-    if STAGES > 1:
-        for tile in tl.range(pid, tiles, programs, num_stages=STAGES):
-            total += _tile_sums(
-                tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
-                samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
-                DIM, WIDE, ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
-            )  # fmt: skip
-    else:
-        tile = pid
+    own = x_ptr + batch * x_batch
+    tile = pid
+    if AHEAD:
+        x = _load_rows(own, tile, samples, DIM, WIDE, ROWS)
         while tile < tiles:
+            later = _load_rows(own, tile + programs, samples, DIM, WIDE, ROWS)
             total += _tile_sums(
-                tile, batch, x_ptr, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
-                samples, x_batch, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
-                DIM, WIDE, ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
+                x, tile, batch, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+                samples, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+                ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
+            )  # fmt: skip
+            x = later
+            tile += programs
+    else:
+        while tile < tiles:
+            x = _load_rows(own, tile, samples, DIM, WIDE, ROWS)
+            total += _tile_sums(
+                x, tile, batch, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
+                samples, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
+                ROWS, EXACT, KIND, HALF, BOUNDED, LABELS, BACKWARD, COPIES,
             )  # fmt: skip
             tile += programs
     tl.store(partial_ptr + (batch * programs + pid) * DIM + at_d, total, mask=in_d)
@@ -379,7 +408,7 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
     numbers, ratios, biases, values, TOKENS,
     DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, STAGES: tl.constexpr,
+    LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, AHEAD: tl.constexpr,
 ):  # fmt: skip
     """The same for samples too wide for registers: WIDE features at a time, twice.
 
@@ -523,9 +552,9 @@ class Launch:
 
     rows: int  # of a tile
     wide: int  # features read at once
-    warps: int
-    programs: int  # per multiprocessor
-    stages: int = 1  # tiles under way at once; 1 leaves that to the other programs
+    warps: int = 1
+    programs: int | None = None  # per multiprocessor; None for as many as fit
+    ahead: bool = False  # whether a program loads its next tile early
 
     @property
     def copies(self) -> int:
@@ -533,14 +562,35 @@ class Launch:
         return max(1, 32 * self.warps // self.rows)
 
 
+_TILE = 8192  # bytes of x (in the precision of the computation) that a program holds at once
+
+
 def _launch(dim: int, dtype: torch.dtype) -> Launch:
-    """As measured on an H200: one warp per program, some 64 to 128 numbers of x per thread."""
+    """As measured on an H200: programs of one warp, 64 numbers of x in each of its threads."""
     wide = triton.next_power_of_2(dim)
     size = 8 if dtype == torch.float64 else 4
     if wide * size <= _WHOLE_ROW:
-        rows = max(4, min(64, 16384 // (wide * size)))
-        return Launch(min(rows, 32) if wide * size >= 256 else rows, wide, 1, 16)
-    return Launch(32, 256 // size, 1, 8)
+        rows = _TILE // (wide * size)
+        # Rows shared by threads cost bfloat16 more than registers do: it has twice as many.
+        if dtype == torch.bfloat16 and wide > 64:
+            rows *= 2
+        return Launch(min(64, max(4, rows)), wide)
+    return Launch(32, 256 // size)
+
+
+def _resident(kernel: Any, warps: int) -> int:
+    """Programs that a multiprocessor holds at once, by their registers."""
+    used = int(getattr(kernel, "n_regs", None) or 0)
+    if not used:
+        return _MOST_RESIDENT
+    granule = 256  # registers are handed out to a warp in such steps
+    per_warp = -(-32 * used // granule) * granule
+    return max(1, min(_MOST_RESIDENT, _REGISTERS // (per_warp * warps)))
+
+
+_REGISTERS = 65536  # of a multiprocessor
+_MOST_RESIDENT = 32
+_known_residents: dict[tuple[Any, ...], int] = {}
 
 
 @lru_cache(maxsize=16)
@@ -579,19 +629,12 @@ def _sums(
     if launch is None:
         launch = _launch(dim, x.dtype)
     tiled = launch.wide < dim
-    tiles = triton.cdiv(samples, launch.rows)
-    most = max(1, _multiprocessors(x.device) * launch.programs // count)
-    programs = min(tiles, most)
-    # Wide samples add to their sums in memory, so those must start at zero.
-    make = torch.zeros if tiled else torch.empty
-    partial = make(count, programs, dim, dtype=torch.float64, device=x.device)
     backward = grad is not None
-    rows = weights = partial  # not written unless backwards
+    rows = weights = x  # not written unless backwards
     if backward:
         rows, weights = torch.empty(2, count, samples, dtype=w.dtype, device=x.device)
     offsets = y if labels is None else labels.contiguous()
-    arguments = (
-        x, y, w, offsets, w if grad is None else grad.contiguous(), partial, rows, weights,
+    sizes = (
         samples, _batch_stride(x, 2), _batch_stride(y, 1), _batch_stride(w, 1),
         _batch_stride(offsets, 1),
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
@@ -600,12 +643,31 @@ def _sums(
         "DIM": dim, "WIDE": launch.wide, "ROWS": launch.rows, "KIND": table.kind,
         "HALF": table.half, "BOUNDED": table.bounded, "LABELS": labels is not None,
         "BACKWARD": backward, "EXACT": sum_block(x.dtype, samples) < launch.rows,
-        "COPIES": launch.copies, "STAGES": 1 if interpreted() else launch.stages,
+        "COPIES": launch.copies, "AHEAD": launch.ahead,
         "num_warps": launch.warps,
     }  # fmt: skip
     kernel = _wide_residual_kernel if tiled else _residual_kernel
-    kernel[(programs, count)](*arguments, **options)
+    key = (x.dtype, x.device, *options.values())
+    resident = launch.programs or _known_residents.get(key)
+    partial = _partial_sums(launch, resident or 1, x, count, tiled)
+    given = w if grad is None else grad.contiguous()
+    grid = (partial.shape[1], count)
+    built = kernel[grid](
+        x, y, w, offsets, given, partial, rows, weights, *sizes, **options
+    )  # fmt: skip
+    if resident is None:
+        # The first call of its kind was as good as any; the next ones fill the device.
+        _known_residents[key] = _resident(built, launch.warps)
     return partial.sum(1).reshape(*batch, dim), rows, weights
+
+
+def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:
+    """One row of sums for every program."""
+    tiles = triton.cdiv(x.shape[-2], launch.rows)
+    programs = min(tiles, max(1, _multiprocessors(x.device) * resident // count))
+    # Wide samples add to their sums in memory, so those must start at zero.
+    make = torch.zeros if tiled else torch.empty
+    return make(count, programs, x.shape[-1], dtype=torch.float64, device=x.device)
 
 
 def _batch_stride(t: Tensor, core: int) -> int:
@@ -654,7 +716,7 @@ class _ResidualSum(torch.autograd.Function):
 class Tiling:
     """How ``project`` is laid out."""
 
-    rows: int = 64
+    rows: int = 128
     outputs: int = 64
     inner: int = 64
     warps: int = 8
