@@ -30,12 +30,12 @@ def main() -> None:
     torch.manual_seed(0)
     bench = Bench(torch.device(asked.device))
     print(", ".join(f"{k} {v}" for k, v in machine(bench.device).items()))
+    saved = asked.out / f"benchmarks-{bench.device.type}.json"
     for name in asked.suites or SUITES:
         SUITES[name](bench)
         if bench.device.type == "cuda":
             torch.cuda.empty_cache()
-    saved = asked.out / f"benchmarks-{bench.device.type}.json"
-    bench.save(saved, "python -m benchmarks " + " ".join(sys.argv[1:]))
+        bench.save(saved, "python -m benchmarks " + " ".join(sys.argv[1:]))
     print(f"wrote {saved}")
     draw(saved, asked.out)
 

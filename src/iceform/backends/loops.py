@@ -11,6 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from iceform.backends.registry import step_kernel
+
 __all__ = ["descend", "repeat"]
 
 Sums = Callable[[Tensor], Tensor]
@@ -44,6 +46,7 @@ def descend(
     samples: int,
     rates: list[tuple[float, float, float]],
     l1: float = 0.0,
+    backend: str = "fused",
 ) -> tuple[Tensor, Tensor]:
     r"""Gradient descent with a (gain, shrink, momentum) per step.
 
@@ -62,29 +65,45 @@ def descend(
         One triple per step.
     l1
         The weight of an l1 penalty.
+    backend
+        "triton" insists on a kernel for the step; others use it on a GPU.
 
     Returns
     -------
     The last iterate, and the largest entry and 2-norm among the points where gradients were taken.
     """
-    dtype, device = w.dtype, w.device
-    table = torch.tensor(rates, dtype=torch.float64, device=device)
-    at = torch.zeros(1, dtype=torch.int64, device=device)
-    current, ahead = w.clone(), w.clone()
-    seen = torch.zeros(2, dtype=dtype, device=device)
+    dim = w.shape[-1]
+    table = torch.tensor(
+        [(gain / samples, shrink, mu, gain * l1) for gain, shrink, mu in rates],
+        dtype=torch.float64,
+        device=w.device,
+    )
+    current, ahead = (w.detach().clone(memory_format=torch.contiguous_format) for _ in range(2))
+    rows, points = current.view(-1, dim), ahead.view(-1, dim)
+    at = torch.zeros(len(rows), dtype=torch.int64, device=w.device)
+    seen = torch.zeros(len(rows), 2, dtype=torch.float64, device=w.device)
+    kernels = step_kernel(w, backend)
+    advance = _advance if kernels is None else kernels.advance
 
     def step() -> None:
-        gain, shrink, momentum = table.index_select(0, at)[0].unbind()
-        size = torch.stack([ahead.abs().amax(), ahead.norm(dim=-1).amax()])
-        seen.copy_(torch.maximum(seen, size))
-        moved = (1 - shrink) * ahead.double() - gain / samples * sums(ahead)
-        if l1 > 0:
-            moved = torch.sign(moved) * (moved.abs() - gain * l1).clamp(min=0)
-        after = moved.to(dtype)
-        ahead.copy_(after + momentum.to(dtype) * (after - current))
-        current.copy_(after)
-        at.add_(1)
+        advance(sums(ahead).view(-1, dim), rows, points, seen, at, table)
 
     with torch.no_grad():
-        repeat(step, len(rates), device)
-    return current, seen
+        repeat(step, len(rates), w.device)
+    return current, seen.amax(0)
+
+
+def _advance(
+    sums: Tensor, current: Tensor, ahead: Tensor, seen: Tensor, at: Tensor, rates: Tensor
+) -> None:
+    """One step in place; every row is at the same one."""
+    gain, shrink, momentum, threshold = rates.index_select(0, at[:1])[0].unbind()
+    point = ahead.double()
+    size = torch.stack([point.abs().amax(-1), point.norm(dim=-1)], -1)
+    seen.copy_(torch.maximum(seen, size))
+    moved = (1 - shrink) * point - gain * sums
+    shrunk = torch.sign(moved) * (moved.abs() - threshold).clamp(min=0)
+    after = torch.where(threshold > 0, shrunk, moved).to(current.dtype)
+    ahead.copy_(after + momentum.to(current.dtype) * (after - current))
+    current.copy_(after)
+    at.add_(1)

@@ -14,7 +14,15 @@ from iceform.errors import DeviceError
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, unit_roundoff
 
-__all__ = ["BACKENDS", "Rounding", "is_transformed", "kernels_for", "resolve", "sum_block"]
+__all__ = [
+    "BACKENDS",
+    "Rounding",
+    "is_transformed",
+    "kernels_for",
+    "resolve",
+    "step_kernel",
+    "sum_block",
+]
 
 _FEW = 4096  # samples whose sums cost nothing in float64
 _BLOCK = 128  # rows summed in float32 before they are added in float64, where there are more
@@ -107,6 +115,15 @@ def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | N
         return triton_kernels
     able = triton_kernels.can_run(tensor) and triton_kernels.can_look_up(it, tensor.dtype)
     return triton_kernels if able else None
+
+
+def step_kernel(w: Tensor, backend: str) -> ModuleType | None:
+    """The kernels, for a step of coefficients that are where the kernels can run."""
+    if backend != "triton" and (not w.is_cuda or not _has_triton()):
+        return None
+    from iceform.backends import triton_kernels
+
+    return triton_kernels if triton_kernels.can_run(w) else None
 
 
 def is_transformed(tensor: Tensor) -> bool:

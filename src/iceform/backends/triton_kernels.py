@@ -32,6 +32,7 @@ from iceform.interpolation import Interpolant
 __all__ = [
     "Launch",
     "Tiling",
+    "advance",
     "can_look_up",
     "can_run",
     "can_sum",
@@ -502,6 +503,40 @@ def _project_kernel(  # type: ignore[no-untyped-def]
     tl.store(place, looked.to(out_ptr.dtype.element_ty), mask=inside)
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _advance_kernel(  # type: ignore[no-untyped-def]
+    sums_ptr, current_ptr, ahead_ptr, seen_ptr, at_ptr, rates_ptr,
+    DIM: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """One step of every row of coefficients, its rates read from the device."""
+    row = tl.program_id(0)
+    at_d = tl.arange(0, WIDE)
+    inside = at_d < DIM
+    place = row * DIM + at_d
+    step = tl.load(at_ptr + row)
+    rates = rates_ptr + 4 * step
+    gain, shrink, momentum, threshold = (
+        tl.load(rates), tl.load(rates + 1), tl.load(rates + 2), tl.load(rates + 3)
+    )  # fmt: skip
+    dtype = ahead_ptr.dtype.element_ty
+    point = tl.load(ahead_ptr + place, mask=inside, other=0.0).to(tl.float64)
+    before = tl.load(current_ptr + place, mask=inside, other=0.0)
+    moved = (1 - shrink) * point - gain * tl.load(sums_ptr + place, mask=inside, other=0.0)
+    size = tl.abs(moved) - threshold
+    sign = tl.where(moved < 0, -1.0, 1.0)
+    moved = tl.where(threshold > 0, tl.where(size > 0, sign * size, 0.0), moved)
+    after = moved.to(dtype)
+    tl.store(current_ptr + place, after, mask=inside)
+    tl.store(ahead_ptr + place, after + momentum.to(dtype) * (after - before), mask=inside)
+    tl.store(at_ptr + row, step + 1)
+    # Written so that a size that is not a number is kept, not passed over.
+    largest, norm = tl.max(tl.abs(point), 0), tl.sqrt(tl.sum(point * point, 0))
+    held = tl.load(seen_ptr + 2 * row)
+    tl.store(seen_ptr + 2 * row, tl.where(largest <= held, held, largest))
+    held = tl.load(seen_ptr + 2 * row + 1)
+    tl.store(seen_ptr + 2 * row + 1, tl.where(norm <= held, held, norm))
+
+
 # ---------------------------------------------------------------------------------------------
 # launches
 # ---------------------------------------------------------------------------------------------
@@ -563,19 +598,26 @@ class Launch:
 
 
 _TILE = 8192  # bytes of x (in the precision of the computation) that a program holds at once
+_MOST_ROWS = 128
+_NARROW = 128  # bytes of a row (as above) up to which the next tile is loaded early
+_REGISTERS = 16384  # of one of the four parts of a multiprocessor
+_MOST_RESIDENT = 32
+_known_residents: dict[tuple[Any, ...], int] = {}
 
 
 def _launch(dim: int, dtype: torch.dtype) -> Launch:
-    """As measured on an H200: programs of one warp, 64 numbers of x in each of its threads."""
+    """As measured on an H200: programs of one warp, 64 numbers of x in each of its threads.
+
+    Narrow rows, and those that take few bytes or many registers for what they compute, leave too
+    little under way; their next tile is loaded early.
+    """
     wide = triton.next_power_of_2(dim)
     size = 8 if dtype == torch.float64 else 4
-    if wide * size <= _WHOLE_ROW:
-        rows = _TILE // (wide * size)
-        # Rows shared by threads cost bfloat16 more than registers do: it has twice as many.
-        if dtype == torch.bfloat16 and wide > 64:
-            rows *= 2
-        return Launch(min(64, max(4, rows)), wide)
-    return Launch(32, 256 // size)
+    if wide * size > _WHOLE_ROW:
+        return Launch(32, 256 // size)
+    narrow = _NARROW if dtype == torch.float32 else 4 * _NARROW
+    rows = min(_MOST_ROWS, max(4, _TILE // (wide * size)))
+    return Launch(rows, wide, ahead=wide * size <= narrow)
 
 
 def _resident(kernel: Any, warps: int) -> int:
@@ -585,12 +627,7 @@ def _resident(kernel: Any, warps: int) -> int:
         return _MOST_RESIDENT
     granule = 256  # registers are handed out to a warp in such steps
     per_warp = -(-32 * used // granule) * granule
-    return max(1, min(_MOST_RESIDENT, _REGISTERS // (per_warp * warps)))
-
-
-_REGISTERS = 65536  # of a multiprocessor
-_MOST_RESIDENT = 32
-_known_residents: dict[tuple[Any, ...], int] = {}
+    return max(1, min(_MOST_RESIDENT, 4 * (_REGISTERS // per_warp) // warps))
 
 
 @lru_cache(maxsize=16)
@@ -710,6 +747,20 @@ class _ResidualSum(torch.autograd.Function):
             along = (x.to(w.dtype) @ given[..., None])[..., 0]
             for_labels = (-along).sum_to_size(labels.shape)
         return for_x, for_y, for_w, for_labels, None, None
+
+
+def advance(
+    sums: Tensor, current: Tensor, ahead: Tensor, seen: Tensor, at: Tensor, rates: Tensor
+) -> None:
+    """One step of gradient descent in place, as :func:`iceform.backends.loops.descend` has it.
+
+    ``sums``, ``current`` and ``ahead`` are (rows, d), ``seen`` is (rows, 2) in float64, ``at`` is
+    (rows,), and ``rates`` holds (gain/n, shrink, momentum, threshold) for every step.
+    """
+    rows, dim = current.shape
+    _advance_kernel[(rows,)](
+        sums, current, ahead, seen, at, rates, DIM=dim, WIDE=triton.next_power_of_2(dim)
+    )
 
 
 @dataclass(frozen=True)

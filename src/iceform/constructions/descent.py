@@ -403,7 +403,9 @@ class GradientDescent(Emulator):
         rates = [(eta, eta * self.l2, mu) for eta, mu in pairs]
         batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         start = w.expand(*batch, w.shape[-1])
-        last, seen = descend(self.step._sums(x, y), start, self.domain.samples, rates)
+        last, seen = descend(
+            self.step._sums(x, y), start, self.domain.samples, rates, backend=self.backend
+        )
         self.domain.check_sizes(*seen.tolist())
         return last
 
