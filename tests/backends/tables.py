@@ -35,7 +35,11 @@ def points(it: Interpolant, dtype: torch.dtype, count: int = 4001) -> torch.Tens
 
 
 def rounding_bound(it: Interpolant, dtype: torch.dtype) -> float:
-    """What the fused backends declare for a look-up of z that is given, not computed."""
+    """What the fused backends declare for a look-up of z that is given, not computed.
+
+    Literal logits round as large as z is; squared distances only see how z itself was computed.
+    """
     from iceform.backends import BACKENDS
 
-    return it.rounding(BACKENDS["fused"].model(dtype, it, 0.0, 0))
+    magnitude = 0.0 if it.uniform else max(abs(it.low), abs(it.high)) + abs(it.grid.center)
+    return it.rounding(BACKENDS["fused"].model(dtype, it, magnitude, 0))

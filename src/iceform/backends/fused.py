@@ -143,10 +143,10 @@ def _shared_samples(
 
 def project(
     x: Float[Tensor, "... n d"],
-    weights: Sequence[Float[Tensor, "... r d"]],
+    weights: Sequence[Float[Tensor, "... _ d"]],
     it: Interpolant,
     backend: str = "fused",
-) -> list[Float[Tensor, "... n r"]]:
+) -> list[Float[Tensor, "... n _"]]:
     """A(x weight') for several weights at once, every entry looked up as it is made."""
     kernels = kernels_for(x, it, backend)
     same = all(w.ndim == 2 and w.shape == weights[0].shape for w in weights)

@@ -152,24 +152,27 @@ def _line(it: Interpolant) -> tuple[float, bool]:
 # ---------------------------------------------------------------------------------------------
 
 
-def _place(z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The nearest token k, and what its neighbours right and left weigh; the derivative needs u."""
+def _place(z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The nearest token, what its neighbours right and left weigh, the last token, and ones.
+
+    The ones are not a number where z is not, so that no mask hides it.
+    """
     center, per_unit, middle, last, sharpness = numbers[:5].unbind()
     cells = (z - center) * per_unit
     nearest = torch.minimum((cells + middle).round().clamp(min=0), last)
     u = cells - (nearest - middle)
     right = torch.exp(sharpness * (2 * u - 1))
     left = torch.exp(sharpness * (-2 * u - 1))
-    return nearest, right, left, last
+    return nearest, right, left, last, 1 + 0 * u
 
 
 def _make_look_up(half: int, affine: bool, bounded: bool) -> Formula:
     """A(z) for one kind of window."""
 
     def formula(z: Tensor, numbers: Tensor, ratios: Tensor, values: Tensor) -> Tensor:
-        nearest, right, left, last = _place(z, numbers)
+        nearest, right, left, last, mass = _place(z, numbers)
         first = nearest.to(torch.int64).clamp(0, values.shape[0] - 2 * half - 1)
-        mass, total = torch.ones_like(z), torch.zeros_like(z)
+        total = torch.zeros_like(z)
         for side, factor, room in ((1, right, last - nearest), (-1, left, nearest)):
             weight, moment = torch.zeros_like(z), torch.zeros_like(z)
             for j in range(half, 0, -1):
@@ -195,11 +198,11 @@ def _make_derivative(half: int, affine: bool, bounded: bool) -> Formula:
     r"""A'(z) = (2 c / h) Cov(j, v), for one kind of window."""
 
     def formula(z: Tensor, numbers: Tensor, ratios: Tensor, values: Tensor) -> Tensor:
-        nearest, right, left, last = _place(z, numbers)
+        nearest, right, left, last, mass = _place(z, numbers)
         first = nearest.to(torch.int64).clamp(0, values.shape[0] - 2 * half - 1)
         own = values[first + half]
         zero = torch.zeros_like(z)
-        mass, ahead, total, both = zero + 1.0, zero, zero, zero
+        ahead, total, both = zero, zero, zero
         for side, factor, room in ((1, right, last - nearest), (-1, left, nearest)):
             weight, place, moment, mixed = zero, zero, zero, zero
             for j in range(half, 0, -1):
