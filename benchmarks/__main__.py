@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.suites import SUITES
-from benchmarks.timing import Bench, machine
+from benchmarks.timing import Bench, machine, markdown
 
 
 def main() -> None:
@@ -20,7 +20,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=Path("out"), help="folder for JSON and plots")
     parser.add_argument("--plot", type=Path, help="draw the plots of a saved JSON and stop")
+    parser.add_argument("--table", type=Path, help="print a saved JSON as Markdown and stop")
     asked = parser.parse_args()
+    if asked.table is not None:
+        print(markdown(json.loads(asked.table.read_text(encoding="utf-8"))))
+        return
     if asked.plot is not None:
         draw(asked.plot, asked.out)
         return

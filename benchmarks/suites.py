@@ -102,10 +102,9 @@ def step(bench: Bench) -> None:
             note = f"{read / took:.1%} of the read rate, window {2 * half.half + 1}" if half else ""
             bench.add("step", case, f"emulated, {name}", took, took / base, off, note)
         del x, y
-    _whole_step(bench)
 
 
-def _whole_step(bench: Bench) -> None:
+def emulator(bench: Bench) -> None:
     """The emulator as called, its checks of the data included."""
     device, cuda = bench.device, bench.device.type == "cuda"
     n, d = (1 << 22, 64) if cuda else (10**6, 50)
@@ -301,6 +300,7 @@ def accuracy(bench: Bench) -> None:
 
 SUITES: dict[str, Callable[[Bench], None]] = {
     "step": step,
+    "emulator": emulator,
     "head": head,
     "loop": loop,
     "scaling": scaling,

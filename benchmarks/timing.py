@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-__all__ = ["Bench", "Row", "machine", "median_ms"]
+__all__ = ["Bench", "Row", "machine", "markdown", "median_ms", "replayed"]
 
 _REPEATS = 9  # medians of this many
 _LONG = 0.05  # seconds that one timed stretch should last on a GPU, so that launches are hidden
@@ -72,6 +73,20 @@ def machine(device: torch.device) -> dict[str, str]:
         else f"{_processor()}, {torch.get_num_threads()} threads"
     )
     return {"device": name, "torch": torch.__version__, "python": platform.python_version()}
+
+
+def markdown(run: dict[str, Any]) -> str:
+    """A saved run as tables, one per suite."""
+    lines = [f"`{run['command']}`, " + ", ".join(f"{k} {v}" for k, v in run["machine"].items())]
+    for suite in dict.fromkeys(row["suite"] for row in run["rows"]):
+        lines += ["", f"**{suite}**", "", "| case | method | ms | ratio | error | |"]
+        lines += ["|---|---|---:|---:|---:|---|"]
+        for row in (r for r in run["rows"] if r["suite"] == suite):
+            ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
+            error = "" if row["error"] is None else f"{row['error']:.1e}"
+            cells = (row["case"], row["method"], f"{row['ms']:.4f}", ratio, error, row["note"])
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def _processor() -> str:
