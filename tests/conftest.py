@@ -10,7 +10,11 @@ from jaxtyping import install_import_hook
 
 install_import_hook(
     [
-        "iceform.backends",
+        # Not the Triton kernels: the compiler reads their source as it stands.
+        "iceform.backends.fused",
+        "iceform.backends.loops",
+        "iceform.backends.registry",
+        "iceform.backends.windowed",
         "iceform.interpolation.fitting",
         "iceform.interpolation.local",
         "iceform.interpolation.posterior",

@@ -135,7 +135,10 @@ def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
     """|value| <= bound everywhere; NaN and infinity are named as such."""
     if value.numel() == 0:
         raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
-    largest = value.detach().abs().max()
+    value = value.detach()
+    # No copy of the data, and NaN is passed on; on a GPU two reductions are quicker than both.
+    least, most = (value.amin(), value.amax()) if value.is_cuda else torch.aminmax(value)
+    largest = torch.maximum(most, -least)
     # Written so that NaN fails: every comparison with NaN is false.
     if not bool(largest <= bound):
         seen = float(largest)

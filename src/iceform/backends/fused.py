@@ -1,36 +1,85 @@
-"""Plain torch, in chunks: a chunk's grid tokens exist only while it is looked up."""
+"""The three primitives, without a token in memory longer than it is needed.
+
+Plain torch (:func:`plain_interpolate`) is the oracle: every token's weight, a chunk at a time. On
+equally spaced tokens, anything large goes through :mod:`iceform.backends.windowed` instead, and
+on a GPU through the kernels of :mod:`iceform.backends.triton_kernels` where they can run. The
+certificate of the fused backend covers all of these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from iceform.backends import windowed
+from iceform.backends.registry import is_transformed, kernels_for, sum_block
 from iceform.interpolation import Interpolant
 
-__all__ = ["interpolate", "residual_map", "residual_sum"]
+__all__ = [
+    "attention",
+    "interpolate",
+    "plain_interpolate",
+    "project",
+    "residual_map",
+    "residual_sum",
+]
 
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
+_ROWS_BYTES = 1 << 23  # of samples looked at together: they are read twice, so they stay in cache
+_SMALL = 1 << 18  # weights: below this one softmax is quicker than many small operations
+_SMALL_COMPILED = 1 << 12  # the same against one compiled loop
+_WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
 
 
-def interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
-    """Look up each entry of z, without materialising all weights at once."""
+def interpolate(
+    z: Float[Tensor, "*b"], it: Interpolant, backend: str = "fused"
+) -> Float[Tensor, "*b"]:
+    """Look up each entry of z."""
+    kernels = kernels_for(z, it, backend)
+    if kernels is not None:
+        looked: Tensor = kernels.interpolate(z, it)
+        return looked
+    if z.dtype in _WIDENED:
+        return interpolate(z.float(), it).to(z.dtype)
+    window = _window_for(z, it)
+    if window is None:
+        return plain_interpolate(z, it)
+    if z.requires_grad:
+        out: Tensor = windowed.LookUp.apply(z, window)  # type: ignore[no-untyped-call]
+        return out
+    return windowed.look_up(z, window)
+
+
+def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
+    """The window to use, or None where summing every token is right or quicker."""
+    if torch.compiler.is_compiling() or is_transformed(z):
+        return None
+    window = windowed.window_of(it, z.dtype)
+    if window is None or z.is_cuda:
+        return window
+    ready = windowed.is_compiled(window, z.dtype)
+    return window if z.numel() * it.tokens > (_SMALL_COMPILED if ready else _SMALL) else None
+
+
+def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
+    """Look up each entry of z by a softmax over all tokens, a chunk of weights at a time."""
     values = it.values.to(z)
     flat = z.reshape(-1)
     rows = max(1, _CHUNK // it.tokens)
     if flat.numel() <= rows:
         return (it.weights(z) @ values).reshape(z.shape)
 
-    def look_up(part: Tensor) -> Tensor:
+    def one_chunk(part: Tensor) -> Tensor:
         return it.weights(part) @ values
 
     if torch.is_grad_enabled() and z.requires_grad:
-        parts = [checkpoint(look_up, part, use_reentrant=False) for part in torch.split(flat, rows)]
+        parts = [checkpoint(one_chunk, part, use_reentrant=False) for part in flat.split(rows)]
     else:
-        parts = [look_up(part) for part in torch.split(flat, rows)]
+        parts = [one_chunk(part) for part in flat.split(rows)]
     return torch.cat(parts).reshape(z.shape)
 
 
@@ -39,9 +88,10 @@ def residual_map(
     y: Float[Tensor, "... n"],
     w: Float[Tensor, "... d"],
     it: Interpolant,
+    backend: str = "fused",
 ) -> Float[Tensor, "... n d"]:
     """A(w.x_i - y_i) x_i for every sample."""
-    return interpolate(_residual(x, y, w), it)[..., None] * x
+    return interpolate(_residual(x, y, w), it, backend)[..., None] * x
 
 
 def residual_sum(
@@ -50,24 +100,108 @@ def residual_sum(
     w: Float[Tensor, "... d"],
     it: Interpolant,
     labels: Float[Tensor, "... n"] | None = None,
+    backend: str = "fused",
 ) -> Float[Tensor, "... d"]:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, a chunk of samples at a time."""
+    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+
+    x may be bfloat16 beside float32 y and w: its numbers are taken as they are.
+    """
+    kernels = kernels_for(x, it, backend)
+    if kernels is not None and kernels.can_sum(x, y, w, it):
+        summed: Tensor = kernels.residual_sum(x, y, w, it, labels)
+        return summed
+    if x.ndim == 2 and (y.ndim > 1 or w.ndim > 1):
+        return _shared_samples(x, y, w, it, labels)
     batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     total = torch.zeros(*batch, x.shape[-1], dtype=torch.float64, device=x.device)
-    for rows in _chunks(x.shape[-2], max(1, batch.numel() if batch else 1), it.tokens):
-        part = x[..., rows, :]
-        looked = interpolate(_residual(part, y[..., rows], w), it).double()
+    for rows in _row_chunks(x, max(1, batch.numel()), it.tokens):
+        part = _as(x[..., rows, :], w)
+        looked = interpolate(_residual(part, y[..., rows], w), it)
         if labels is not None:
-            looked = looked - labels[..., rows].double()
-        total = total + (looked[..., None, :] @ part.double())[..., 0, :]
+            looked = looked - labels[..., rows]
+        total = total + _weighted(looked[..., None, :], part, x.shape[-2])[..., 0, :]
     return total
+
+
+def _shared_samples(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None
+) -> Tensor:
+    """Many labels and coefficients on the same samples: products of matrices, not of vectors."""
+    batch = torch.broadcast_shapes(y.shape[:-1], w.shape[:-1])
+    coefficients = w.expand(*batch, w.shape[-1]).reshape(-1, w.shape[-1])
+    targets = y.expand(*batch, y.shape[-1]).reshape(-1, y.shape[-1])
+    offsets = None if labels is None else labels.expand(*batch, -1).reshape(-1, labels.shape[-1])
+    total = torch.zeros(*coefficients.shape, dtype=torch.float64, device=x.device)
+    for rows in _row_chunks(x, len(coefficients), it.tokens):
+        part = _as(x[rows], w)
+        looked = interpolate(coefficients @ part.mT - targets[:, rows], it)
+        if offsets is not None:
+            looked = looked - offsets[:, rows]
+        total = total + _weighted(looked, part, x.shape[-2])
+    return total.reshape(*batch, w.shape[-1])
+
+
+def project(
+    x: Float[Tensor, "... n d"],
+    weights: Sequence[Float[Tensor, "... _ d"]],
+    it: Interpolant,
+    backend: str = "fused",
+) -> list[Float[Tensor, "... n _"]]:
+    """A(x weight') for several weights at once, every entry looked up as it is made."""
+    kernels = kernels_for(x, it, backend)
+    same = all(w.ndim == 2 and w.shape == weights[0].shape for w in weights)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights))
+    if kernels is None or recorded or not same:
+        return [interpolate(x @ w.mT, it, backend) for w in weights]
+    if kernels.should_project(x):
+        return list(kernels.project(x, torch.stack(tuple(weights)), it))
+    products = x.new_empty(len(weights), *x.shape[:-1], len(weights[0]))
+    for out, weight in zip(products, weights, strict=True):
+        torch.matmul(x, weight.mT, out=out)
+    return list(kernels.interpolate(products, it, out=products))
+
+
+def attention(
+    q: Float[Tensor, "... m h"], k: Float[Tensor, "... n h"], v: Float[Tensor, "... n c"]
+) -> Float[Tensor, "... m c"]:
+    """softmax(q k') v: the second layer, scale 1, never holding all scores on a GPU."""
+    if not q.is_cuda:
+        return torch.softmax(q @ k.mT, -1) @ v
+    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    # The kernels that hold no scores want (batch, heads, tokens, features).
+    wide = [t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:]) for t in (q, k, v)]
+    query, key, value = wide
+    out: Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=1.0)
+    return out.reshape(*batch, *out.shape[-2:])
 
 
 def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return (x @ w[..., None])[..., 0] - y
 
 
-def _chunks(samples: int, batch: int, tokens: int) -> Iterator[slice]:
-    rows = max(1, _CHUNK // (tokens * batch))
-    for start in range(0, samples, rows):
-        yield slice(start, min(start + rows, samples))
+def _as(x: Tensor, w: Tensor) -> Tensor:
+    return x if x.dtype == w.dtype else x.to(w.dtype)
+
+
+def _weighted(looked: Tensor, x: Tensor, samples: int) -> Tensor:
+    """Looked @ x with sums in float64 but for blocks of rows, as the certificate has it."""
+    block = sum_block(x.dtype, samples)
+    rows = x.shape[-2] // block * block
+    if block == 1 or rows == 0:
+        return looked.double() @ x.double()
+    blocks = x[..., :rows, :].unflatten(-2, (-1, block))
+    weights = looked[..., :rows].unflatten(-1, (-1, block)).movedim(-2, -3)
+    total: Tensor = (weights @ blocks).sum(-3, dtype=torch.float64)
+    if rows < x.shape[-2]:
+        total = total + looked[..., rows:].double() @ x[..., rows:, :].double()
+    return total
+
+
+def _row_chunks(x: Tensor, batch: int, tokens: int) -> list[slice]:
+    """Rows that stay in cache between their two readings, and whose look-ups do so too."""
+    samples, row = x.shape[-2], x.shape[-1] * x.element_size()
+    copies = max(1, x[..., 0, 0].numel())
+    rows = max(256, min(_ROWS_BYTES // (row * copies), _CHUNK // batch))
+    if x.is_cuda:
+        rows = max(1, (_CHUNK << 4) // (tokens * batch))
+    return [slice(start, min(start + rows, samples)) for start in range(0, samples, rows)]

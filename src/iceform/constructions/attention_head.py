@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork, SoftmaxAttention
+from iceform.backends import fused
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan, Prompt
 from iceform.constructions.linear import RowEmulator
@@ -156,7 +157,8 @@ class AttentionHead(RowEmulator):
     def _second_layer(self) -> tuple[float, float]:
         """Rounding of the second layer's logits (relative to their terms) and of its sums."""
         unit = unit_roundoff(self.dtype)
-        return (self.head_dim + 2) * unit, (2 * self.samples + 16) * unit
+        # Two of the roundings are a change of base, where exp is a power of two.
+        return (self.head_dim + 4) * unit, (2 * self.samples + 16) * unit
 
     def _certify(self, it: Interpolant) -> Certificate:
         looked = self._looked(it)
@@ -175,7 +177,7 @@ class AttentionHead(RowEmulator):
             *self._steps(it, looked),
             Step("e", "error of an entry of K, Q, V", each, "sum of the above"),
             Step("delta", "e (||K||_1 + ||Q||_1) + d_h e^2", delta, "how far logits move"),
-            Step("logits", "rounding of the second layer's logits", logits, "(d_h + 2) u terms"),
+            Step("logits", "rounding of the second layer's logits", logits, "(d_h + 4) u terms"),
             Step("tanh", "tanh((delta + logits)/2)", moved, "how far attention weights move"),
         )
         return self._certificate(terms, steps, it, self._describe())
@@ -259,7 +261,9 @@ class AttentionHead(RowEmulator):
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, *weights = self._flat(inputs)
-        return self._attend([self._look_up(x, w) for w in weights])
+        looked = fused.project(x, weights, self.interpolant, self.backend)
+        heads = [looked[i : i + 3] for i in range(0, len(looked), 3)]
+        return torch.stack([fused.attention(q, k, v) for k, q, v in heads]).sum(0)
 
     def _build_network(self) -> FrozenNetwork:
         outputs, d_h = self.layer.outputs, self.head_dim

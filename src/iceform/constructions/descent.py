@@ -22,6 +22,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
 from iceform.backends import BACKENDS, fused
+from iceform.backends.loops import descend
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
@@ -120,13 +121,18 @@ class GradientStep(ResidualEmulator):
         return self._fused_step(x, y, w, self.rates)
 
     def _fused_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        if self.loss.kind == "glm":
-            total = fused.residual_sum(x, torch.zeros_like(y), w, self.interpolant, labels=y)
-        else:
-            samples, labels, _ = self.loss.encode(x, y)
-            total = fused.residual_sum(samples, labels, w, self.interpolant)
+        total = self._sums(x, y)(w)
         step = (1 - rates.shrink) * w.double() - rates.gain / self.domain.samples * total
         return step.to(self.dtype)
+
+    def _sums(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Sums over the samples of their gradients at w, float64, as a function of w."""
+        it, backend = self.interpolant, self.backend
+        if self.loss.kind == "glm":
+            zero = torch.zeros_like(y)
+            return lambda w: fused.residual_sum(x, zero, w, it, labels=y, backend=backend)
+        samples, labels, _ = self.loss.encode(x, y)
+        return lambda w: fused.residual_sum(samples, labels, w, it, backend=backend)
 
     def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
         prompt = self._prompt(x, y, w, rates)
@@ -386,7 +392,22 @@ class GradientDescent(Emulator):
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
+        recorded = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
+        if x.is_cuda and not recorded and self.domain.z_range is None:
+            return self._on_device(x, y, w)
         return self._iterate(x, y, w, self._checked_pass)
+
+    def _on_device(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """All passes without waiting for the host; the iterates are checked at the end."""
+        pairs = zip(self.schedule.steps, self.schedule.momenta, strict=True)
+        rates = [(eta, eta * self.l2, mu) for eta, mu in pairs]
+        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+        start = w.expand(*batch, w.shape[-1])
+        last, seen = descend(
+            self.step._sums(x, y), start, self.domain.samples, rates, backend=self.backend
+        )
+        self.domain.check_sizes(*seen.tolist())
+        return last
 
     def _dense(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from iceform.errors import BoundError
 from iceform.validation import check_bound, check_pair, check_positive, check_size
 
 __all__ = ["Domain"]
+
+_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
 
 _LARGEST = 1e100  # keys hold squares of residuals
 
@@ -106,16 +109,24 @@ class Domain:
 
     def check_data(self, x: Tensor, y: Tensor) -> None:
         """Refuse samples or labels outside the domain."""
-        check_bound("x", x, self.x, "scale the samples or raise bound=")
         check_bound("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
-        if self.x_norm < math.sqrt(self.dim) * self.x:
-            check_bound("||x||_2", x.detach().norm(dim=-1), self.x_norm, "raise x_norm=")
+        for part in _in_cache(x.detach()):
+            check_bound("x", part, self.x, "scale the samples or raise bound=")
+            if self.x_norm < math.sqrt(self.dim) * self.x:
+                check_bound("||x||_2", part.norm(dim=-1), self.x_norm, "raise x_norm=")
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""
+        self._check_w(w, w.detach().norm(dim=-1))
+
+    def check_sizes(self, largest: float, norm: float) -> None:
+        """The same, knowing only their largest entry and 2-norm."""
+        self._check_w(*torch.tensor([largest, norm], dtype=torch.float64).unbind())
+
+    def _check_w(self, w: Tensor, norms: Tensor) -> None:
         check_bound("w", w, self.w, "raise bound= (or w_bound=), or take smaller steps")
         if self.w_norm < math.sqrt(self.dim) * self.w:
-            check_bound("||w||_2", w.detach().norm(dim=-1), self.w_norm, "raise w_norm=")
+            check_bound("||w||_2", norms, self.w_norm, "raise w_norm=")
 
     def check_residuals(self, z: Tensor) -> None:
         """Refuse residuals outside an explicit z_range."""
@@ -128,3 +139,12 @@ class Domain:
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
                 f"[{low:.6g}, {high:.6g}]; widen z_range="
             )
+
+
+def _in_cache(x: Tensor) -> tuple[Tensor, ...]:
+    """Samples in parts that are read from memory once; on a GPU, where waiting costs more, all."""
+    if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:
+        return (x,)
+    rows = x.reshape(-1, x.shape[-1])
+    parts: tuple[Tensor, ...] = rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size())))
+    return parts

@@ -175,7 +175,7 @@ class HopfieldMap(Emulator):
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        return fused.interpolate(z @ self.a.to(z) + self.b, self.interpolant)
+        return fused.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
 
     @property
     def plan(self) -> Plan:

@@ -393,7 +393,7 @@ class RowEmulator(Emulator):
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
 
     def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
-        return fused.interpolate(x @ weight.mT, self.interpolant)
+        return fused.project(x, [weight], self.interpolant, self.backend)[0]
 
     def _dense(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)

@@ -162,7 +162,7 @@ class MLP(nn.Module):
             x = layer(_with_one(x), torch.cat([weight, bias[..., None]], -1))
             if index < len(self.tables):
                 self._check_range(index, x)
-                x = fused.interpolate(x, self.tables[index])
+                x = fused.interpolate(x, self.tables[index], str(layer.backend))
         return x
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -548,7 +548,7 @@ class SampleGradients(ResidualEmulator):
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
         samples, labels, offset = self.loss.encode(x, y)
-        looked = fused.residual_map(samples, labels, w, self.interpolant)
+        looked = fused.residual_map(samples, labels, w, self.interpolant, self.backend)
         return looked if offset is None else looked - offset
 
     def reprogram(self, loss: Any, eps: float | None = None) -> SampleGradients:

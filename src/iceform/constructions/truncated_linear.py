@@ -22,7 +22,7 @@ whole grid is always better; the split is here because the theorem has it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -262,7 +262,8 @@ class TruncatedLinear(Emulator):
         near, lost = 0.0, 0.0
         for table in self.tables:
             model = BACKENDS[self.backend].model(self.dtype, table, terms, self.dim + 1)
-            near = max(near, table.rounding(model))
+            # z may lie far outside a head's own tokens, so all of them are weighed.
+            near = max(near, table.rounding(replace(model, half=None)))
             if not model.squared:
                 logits = table.keys.slopes.abs() * terms + table.keys.biases.abs()
                 lost = max(lost, 2 * model.gamma * float(logits.max()))

@@ -15,6 +15,7 @@ from iceform.interpolation.functions import ScalarFunction
 from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.local import (
     RoundingModel,
+    half_width,
     rounding,
     significant_tokens,
     steepness,
@@ -59,6 +60,7 @@ class Interpolant:
     function: ScalarFunction | None = None
     assumptions: tuple[str, ...] = ()
     _rounding: dict[RoundingModel, float] = field(default_factory=dict, repr=False)
+    _windows: dict[float, int | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def fit(
@@ -167,6 +169,12 @@ class Interpolant:
             self._rounding[model] = rounding(self, model)
         return self._rounding[model]
 
+    def half_width(self, unit: float) -> int | None:
+        """Tokens either side of the nearest that matter beside roundoff ``unit``; None for all."""
+        if unit not in self._windows:
+            self._windows[unit] = half_width(self, unit)
+        return self._windows[unit]
+
     def significant(self, unit: float) -> float:
         """A bound on the number of tokens whose weight exceeds ``unit`` at any z."""
         return significant_tokens(self, unit)
@@ -180,7 +188,7 @@ class Interpolant:
 
     def with_values(self, values: Tensor, error: float) -> Interpolant:
         """The same keys with values given by hand."""
-        return replace(self, values=values, error=error, function=None, _rounding={})
+        return replace(self, values=values, error=error, function=None, _rounding={}, _windows={})
 
     def logits(self, z: Float[Tensor, "*b"], index: Tensor | None = None) -> Float[Tensor, "*b k"]:
         """Logits of the tokens (those in ``index``, shape (*b, k), if given) for each z."""

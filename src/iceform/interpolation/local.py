@@ -25,15 +25,20 @@ if TYPE_CHECKING:
 __all__ = [
     "LocalWeights",
     "RoundingModel",
+    "half_width",
     "intervals",
     "local_weights",
     "rounding",
     "significant_tokens",
     "steepness",
+    "tail_mass",
 ]
 
 _CHUNK = 1 << 21  # entries of (points, window) held at once
 _NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
+_TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brings more
+_TAIL_SHARE = 2.0**-6  # of the table's own error that leaving far tokens out may add
+_WIDEST = 32  # tokens either side beyond which a window costs as much as the whole table
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class LocalWeights:
     raw_slopes: Tensor  # (m, window)
     raw_biases: Tensor  # (m, window)
     raw_values: Tensor  # (m, window)
+    index: Tensor  # (m, window), which tokens these are
     missing: Tensor  # (m,), bounds what tokens outside the window add to any value
 
     @property
@@ -129,7 +135,7 @@ def _weigh(it: Interpolant, middle: Tensor, radius: Tensor, size: int) -> LocalW
     missing = it.grid.tokens * it.swing * torch.maximum(left, right)
     return LocalWeights(
         middle, radius, logits, weights, tilted, slopes, raw_values - mean[:, None], mean,
-        raw_slopes, keys.biases[index], raw_values, missing,
+        raw_slopes, keys.biases[index], raw_values, index, missing,
     )  # fmt: skip
 
 
@@ -153,12 +159,16 @@ class RoundingModel:
         Bound of sum_j |x_j w_j| + |y - center|, the terms of z.
     dot_terms
         How many terms are summed to get z (fused) or a logit (literal).
+    half
+        J where only the 2 J + 1 tokens nearest to z may be summed, by recurrence; None where all
+        are, each with its own exponential.
     """
 
     unit: float
     squared: bool
     magnitude: float
     dot_terms: int
+    half: int | None = None
 
     @property
     def gamma(self) -> float:
@@ -182,31 +192,101 @@ class RoundingModel:
         return self.gamma * self.magnitude + 3 * self.unit * spread
 
 
+def tail_mass(sharpness: float, half: int) -> float:
+    r"""Bound of the mass more than ``half`` tokens away from the node nearest to z.
+
+    With :math:`|u| \le 1/2` cells between z and that node, a token j away weighs
+    :math:`e^{-c j^2 + 2 c u j}` relative to it, so all beyond J together weigh at most
+    :math:`\sum_{j > J} e^{-c j (j - 1)} + e^{-c j (j + 1)}`. Terms fall at least by
+    :math:`e^{-2 c (J + 1)}` each, which bounds what is left of the sum where it is cut.
+    """
+    total, j = 0.0, half + 1
+    while True:
+        term = math.exp(-sharpness * j * (j - 1)) + math.exp(-sharpness * j * (j + 1))
+        total, j = total + term, j + 1
+        ratio = math.exp(-2 * sharpness * (j - 1))
+        if term * ratio <= 2.0**-53 * total * (1 - ratio):
+            return total * (1 + 2.0**-50) + math.ulp(0.0)
+
+
+def half_width(it: Interpolant, unit: float) -> int | None:
+    """J, the tokens either side of the nearest that a windowed look-up sums; None for all.
+
+    The smallest J whose tail adds less than rounding, or than a small share of the table's
+    own error. Graded tokens, and temperatures so high that a window spares nothing, have none.
+    """
+    if not it.uniform:
+        return None
+    # Values beyond the ends of the range can be far larger than anything that is looked up.
+    level = max(float(w.mean.abs().max()) for w in local_weights(it, it.grid.mesh(1)))
+    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * it.error)
+    for half in range(1, _WIDEST + 1):
+        # A window as wide as the table leaves nothing out.
+        if half >= it.tokens - 1 or tail_mass(it.sharpness, half) * it.swing <= allowed:
+            return half
+    return None
+
+
 def rounding(it: Interpolant, model: RoundingModel, per_cell: int = 4) -> float:
     r"""Bound of |computed A - A| over the range: logits off by tau_k, sums off by their length.
 
     With every logit off by at most tau_k,
     |A' - A| <= sum_k p_k (e^{tau_k} - 1)|v_k - A| / sum_k p_k e^{-tau_k}. In the sums, an addend
-    t costs at most min(u |sum|, |t|), so only tokens of weight above u count.
+    t costs at most min(u |sum|, |t|), so only tokens of weight above u count. Where a window may
+    be used, the bound holds for both ways: tokens one by one, and by recurrence.
     """
     spread = max(abs(it.grid.low), abs(it.grid.high)) + abs(it.grid.center)
     shift = model.query_error(spread)
     worst = 0.0
     for w in local_weights(it, it.grid.mesh(per_cell)):
-        tau = model.logit_error(w)
-        drift = w.value_drift
-        numerator = (w.tilted * tau.expm1() * (w.values.abs() + drift[:, None])).sum(-1)
-        kept = (w.weights * (-tau).exp()).sum(-1)
-        counted = (w.tilted / model.unit).clamp(max=1).sum(-1)
-        carried = (w.tilted * w.raw_values.abs()).sum(-1)
-        level = w.mean.abs() + drift
-        sums = model.unit * ((counted + 6) * carried + (counted + 2) * level)
-        total = numerator / kept + sums + w.steepest * shift + w.missing
+        looked = _one_by_one(model, w)
+        if model.half is not None:
+            looked = torch.maximum(looked, _by_recurrence(it, model, w))
+        total = looked + w.steepest * shift + w.missing
         if not bool(total.isfinite().all()):
             return math.inf
         worst = max(worst, float(total.max()))
+    if model.half is not None:
+        worst += tail_mass(it.sharpness, model.half) * it.swing
     underflow = it.tokens * it.size * torch.finfo(torch.float32).tiny
     return worst * (1 + 64 * model.unit) + underflow  # products of the first-order terms above
+
+
+def _reweighted(w: LocalWeights, tau: Tensor) -> Tensor:
+    """What weights off by factors within e^{+-tau} move the look-up by."""
+    off = (w.tilted * tau.expm1() * (w.values.abs() + w.value_drift[:, None])).sum(-1)
+    return off / (w.weights * (-tau).exp()).sum(-1)
+
+
+def _one_by_one(model: RoundingModel, w: LocalWeights) -> Tensor:
+    counted = (w.tilted / model.unit).clamp(max=1).sum(-1)
+    carried = (w.tilted * w.raw_values.abs()).sum(-1)
+    level = w.mean.abs() + w.value_drift
+    sums = model.unit * ((counted + 6) * carried + (counted + 2) * level)
+    return _reweighted(w, model.logit_error(w)) + sums
+
+
+def _by_recurrence(it: Interpolant, model: RoundingModel, w: LocalWeights) -> Tensor:
+    r"""Rounding of weights a^j q^{j^2 - j}, a = e^{c (2u - 1)}, summed by Horner's rule.
+
+    The exponent c (2u - 1) is within [-2c, 0] and comes of five roundings at most (u, 2u - 1, c,
+    the product, a change of base), exp adds 4 units, each further factor two: the token j away
+    is off by j times that, in numerator and denominator alike. Their sums round apart: two units
+    per step of Horner's rule and eight at the end. Lines are summed relative to the nearest token,
+    whose own value is added last.
+    """
+    unit, cells = model.unit, (w.middle - it.grid.nodes[0]) / it.grid.spacing
+    away = (w.index - cells[:, None]).abs() + (0.5 + w.radius / it.grid.spacing)[:, None]
+    tau = away * (10 * it.sharpness + 4 + 2) * unit
+    apart = (2 * away + 8) * unit
+    nearest = cells.round().long()
+    around = torch.stack([nearest - 1, nearest, nearest + 1]).clamp(0, it.tokens - 1)
+    base = it.values[around].abs().amax(0)
+    level = w.mean.abs() + w.value_drift
+    size = w.raw_values.abs() + (level + base)[:, None]
+    # Three roundings of the nearest token's value, computed from that in the middle.
+    ends = 4 * unit * (base + it.values[it.tokens // 2].abs())
+    return _reweighted(w, tau) + (w.tilted * apart * size).sum(-1) + ends
 
 
 def significant_tokens(it: Interpolant, unit: float, per_cell: int = 2) -> float:

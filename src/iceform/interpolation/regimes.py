@@ -370,7 +370,9 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
 def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
     draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
     proven = posterior_error(draft, f, eps)
-    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+    return replace(
+        draft, error=proven.error, assumptions=proven.assumptions, _rounding={}, _windows={}
+    )
 
 
 def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:

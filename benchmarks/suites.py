@@ -1,0 +1,308 @@
+"""What is measured. Every suite prints the native algorithm beside the emulated one."""
+
+from __future__ import annotations
+
+import math
+import resource
+import warnings
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+import iceform as ice
+from benchmarks.timing import Bench, replayed
+from iceform.backends import fused, loops, windowed
+
+__all__ = ["SUITES"]
+
+_PART = 1 << 20  # rows of a float64 reference computed at once
+_BYTES = 1 << 31  # of samples read in one step on a GPU
+
+
+def _uniform(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers in [-1, 1), made a part at a time so that wide types need no second copy."""
+    out = torch.empty(shape, dtype=dtype, device=device)
+    for part in out.split(_PART):
+        part.copy_(torch.rand(part.shape, device=device) * 2 - 1)
+    return out
+
+
+def _exact_sum(x: Tensor, y: Tensor, w: Tensor, f: Callable[[Tensor], Tensor]) -> Tensor:
+    parts = zip(x.split(_PART), y.split(_PART), strict=True)
+    total = x.new_zeros(x.shape[1], dtype=torch.float64)
+    for rows, labels in parts:
+        wide = rows.double()
+        total += f(wide @ w.double() - labels.double()) @ wide
+    return total
+
+
+def _off(value: Tensor, exact: Tensor) -> float:
+    return float((value.double() - exact).abs().max() / exact.abs().max())
+
+
+def _prepare(it: ice.Interpolant, dtype: torch.dtype, device: torch.device) -> None:
+    """Compile a look-up before it is timed; GPUs do so on their first call."""
+    if device.type == "cpu":
+        windowed.compile_now(it, dtype)
+
+
+def _native_sum(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    return x.T @ torch.tanh((x @ w.to(x.dtype)).to(w.dtype) - y).to(x.dtype)
+
+
+def _solve(x: Tensor, y: Tensor, l2: float) -> Tensor:
+    n, d = x.shape
+    gram = x.mT @ x / n + l2 * torch.eye(d, dtype=x.dtype, device=x.device)
+    solution: Tensor = torch.linalg.solve(gram, x.mT @ y / n)
+    return solution
+
+
+def step(bench: Bench) -> None:
+    """A gradient step's sum over samples of tanh(w.x - y) x, against X.T @ tanh(X @ w - y)."""
+    device = bench.device
+    table = ice.Interpolant.fit(torch.tanh, -10, 10, tokens=64)
+    line = ice.Interpolant.identity(-10, 10, 1e-5)
+    f32, bf16, f64 = torch.float32, torch.bfloat16, torch.float64
+    if device.type == "cuda":
+        cases = [(f32, 64), (f32, 16), (f32, 256), (f32, 1024), (bf16, 64), (bf16, 256), (f64, 64)]
+        sizes = [(t, _BYTES // (d * torch.finfo(t).bits // 8), d) for t, d in cases]
+    else:
+        sizes = [(f32, 10**6, 50), (f64, 10**6, 50)]
+    for dtype, n, d in sizes:
+        wide = f32 if dtype == bf16 else dtype
+        case = f"n={n} d={d} {str(dtype).removeprefix('torch.')}"
+        x, y = _uniform((n, d), dtype, device), _uniform((n,), wide, device)
+        w = _uniform((d,), wide, device) / math.sqrt(d)
+        exact = _exact_sum(x, y, w, torch.tanh)
+
+        native = partial(_native_sum, x, y, w)
+        read = min(bench.time(x.sum), bench.time(x.amax))
+        gigabytes = x.numel() * x.element_size() * 1e-9
+        bench.add("step", case, "read x once", read, note=f"{gigabytes / read:.2f} TB/s")
+        base = bench.time(native)
+        bench.add("step", case, "native", base, 1.0, _off(native(), exact))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compiled = partial(torch.compile(_native_sum), x, y, w)
+                best = bench.time(compiled)
+            bench.add("step", case, "native, compiled", best, best / base, _off(compiled(), exact))
+        except RuntimeError as failed:
+            print(f"native code is not compiled here: {str(failed).splitlines()[0]}")
+        _prepare(table, wide, device)
+        _prepare(line, wide, device)
+        for name, it, f in (("tanh, 64 tokens", table, torch.tanh), ("line", line, None)):
+            took = bench.time(partial(fused.residual_sum, x, y, w, it))
+            reference = exact if f is not None else _exact_sum(x, y, w, lambda z: z)
+            off = _off(fused.residual_sum(x, y, w, it), reference)
+            half = windowed.window_of(it, wide)
+            note = f"{read / took:.1%} of the read rate, window {2 * half.half + 1}" if half else ""
+            bench.add("step", case, f"emulated, {name}", took, took / base, off, note)
+        del x, y
+
+
+def emulator(bench: Bench) -> None:
+    """The emulator as called, its checks of the data included."""
+    device, cuda = bench.device, bench.device.type == "cuda"
+    n, d = (1 << 22, 64) if cuda else (10**6, 50)
+    for dtype in (torch.float32, torch.float64):
+        x = _uniform((n, d), dtype, device) / 4
+        y, w = _uniform((n,), dtype, device), _uniform((d,), dtype, device) / 4
+        case = f"n={n} d={d} {str(dtype).removeprefix('torch.')}"
+
+        def squared(x: Tensor = x, y: Tensor = y, w: Tensor = w, n: int = n) -> Tensor:
+            return w - 0.1 / n * (x.T @ (x @ w - y))
+
+        def absolute(x: Tensor = x, y: Tensor = y, w: Tensor = w, n: int = n) -> Tensor:
+            return w - 0.1 / n * (x.T @ torch.tanh((x @ w - y) * 4))
+
+        for loss, native in (("squared", squared), ("absolute", absolute)):
+            em = ice.GradientStep(
+                loss, 0.1, dim=d, samples=n, eps=1e-3, dtype=dtype, x_norm=2.0, w_norm=2.0
+            )
+            _prepare(em.interpolant, dtype, device)
+            exact = em.reference(x, y, w)
+            base = bench.time(native)
+            off = float((native().double() - exact).abs().max())
+            bench.add("emulator", case, f"{loss}, native", base, 1.0, off)
+            took = bench.time(partial(em, x, y, w))
+            off = float((em(x, y, w).double() - exact).abs().max())
+            note = f"certified {em.certificate.error:.1e}, checks included"
+            bench.add("emulator", case, f"{loss}, GradientStep", took, took / base, off, note)
+
+
+def head(bench: Bench) -> None:
+    """An attention head given in the prompt, against the same head run natively."""
+    device, cuda = bench.device, bench.device.type == "cuda"
+    d, d_h = 512, 64
+    cases = (
+        [(t, n, 16) for t in (torch.float32, torch.bfloat16) for n in (4096, 1024)]
+        if cuda
+        else [(torch.float32, 1024, 1), (torch.float64, 1024, 1)]
+    )
+    table = ice.Interpolant.identity(-12, 12, 1e-3)
+    for dtype, n, batch in cases:
+        case = f"batch={batch} n={n} d={d} d_h={d_h} {str(dtype).removeprefix('torch.')}"
+        inputs = [torch.randn(batch, n, d, device=device).to(dtype) / 8 for _ in range(3)]
+        w_k, w_q, w_v = (torch.randn(d_h, d, device=device).to(dtype) / 16 for _ in range(3))
+        _prepare(table, dtype, device)
+
+        def native(x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v) -> Tensor:
+            parts = ((x @ w.mT)[:, None] for w in (q, k, v))
+            return sdpa(*parts, scale=1.0)[:, 0]
+
+        def emulated(x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v) -> Tensor:
+            keys, queries, values = fused.project(x, [k, q, v], table)
+            return fused.attention(queries, keys, values)
+
+        x = inputs[0][:1].double()
+        exact = sdpa(*((x @ w.double().mT)[:, None] for w in (w_q, w_k, w_v)), scale=1.0)[:, 0]
+        base = bench.time(*(replayed(partial(native, x), device) for x in inputs))
+        bench.add("head", case, "native", base, 1.0, _off(native(inputs[0])[:1], exact))
+        took = bench.time(*(replayed(partial(emulated, x), device) for x in inputs))
+        off = _off(emulated(inputs[0])[:1], exact)
+        bench.add("head", case, "emulated", took, took / base, off)
+        if cuda:
+            base = bench.time(*(partial(native, x) for x in inputs))
+            bench.add("head", case, "native, no graph", base, 1.0)
+            took = bench.time(*(partial(emulated, x) for x in inputs))
+            bench.add("head", case, "emulated, no graph", took, took / base)
+
+
+def loop(bench: Bench) -> None:
+    """Many passes of ridge and lasso, against single passes and against a direct solution."""
+    device, cuda = bench.device, bench.device.type == "cuda"
+    n, d, steps, dtype = (1 << 22 if cuda else 1 << 16), 64, 200, torch.float32
+    case = f"n={n} d={d} float32, {steps} passes"
+    x = _uniform((n, d), dtype, device)
+    truth = _uniform((d,), dtype, device) / d
+    y = (x @ truth + 0.1 * _uniform((n,), dtype, device)).clamp(-1, 1)
+    em = ice.RidgeRegression(
+        1.0, dim=d, samples=n, largest=0.36, smallest=0.3, radius=0.5, steps=steps,
+        schedule="constant", eps=None, dtype=dtype,
+    )  # fmt: skip
+    _prepare(em.interpolant, dtype, device)
+    descent, start = em.descent, torch.zeros(d, dtype=dtype, device=device)
+    exact = em.reference(x, y)
+    sums = descent.step._sums(x, y)
+    single = bench.time(lambda: sums(start))
+    bench.add("loop", case, f"{steps} single passes", steps * single, 1.0)
+    took = bench.time(lambda: descent._fused(x, y, start))
+    off = float((descent._fused(x, y, start).double() - exact).abs().max())
+    bench.add("loop", case, "ridge, all passes", took, took / (steps * single), off)
+    took = bench.time(lambda: em(x, y))
+    bench.add("loop", case, "ridge, checks included", took, took / (steps * single), off)
+    for name, wide in (("float32", x), ("float64", x.double())):
+        solve = partial(_solve, wide, y.to(wide.dtype), em.l2)
+        base = bench.time(solve)
+        off = float((solve().double() - exact).abs().max())
+        bench.add("loop", case, f"torch.linalg, {name}", base, base / (steps * single), off)
+    rates = [(1.0, 0.0, 0.0)] * steps
+    took = bench.time(lambda: loops.descend(sums, start, n, rates, 1e-3))
+
+    def native_lasso(x: Tensor = x, y: Tensor = y) -> Tensor:
+        w = torch.zeros(d, dtype=x.dtype, device=device)
+        for _ in range(steps):
+            moved = w - (x.mT @ (x @ w - y)) / n
+            w = torch.sign(moved) * (moved.abs() - 1e-3).clamp(min=0)
+        return w
+
+    exact = native_lasso(x.double(), y.double())
+    base = bench.time(native_lasso)
+    bench.add("loop", case, "lasso, native", base, 1.0, _off(native_lasso(), exact))
+    off = _off(loops.descend(sums, start, n, rates, 1e-3)[0], exact)
+    bench.add("loop", case, "lasso, emulated", took, took / base, off)
+
+
+def scaling(bench: Bench) -> None:
+    """Cost against n; the exponent is fitted on the emulated times."""
+    device, d, dtype = bench.device, 16, torch.float32
+    table = ice.Interpolant.fit(torch.tanh, -10, 10, tokens=64)
+    _prepare(table, dtype, device)
+    times: list[tuple[float, float]] = []
+    sizes = [10**4, 10**5, 10**6, 10**7]
+    if device.type == "cuda":
+        sizes += [3 * 10**7, 10**8]
+    for n in sizes:
+        x, y = _uniform((n, d), dtype, device), _uniform((n,), dtype, device)
+        w = _uniform((d,), dtype, device) / 4
+        case = f"n={n} d={d} float32"
+        base = bench.time(replayed(partial(_native_sum, x, y, w), device))
+        bench.add("scaling", case, "native", base, 1.0)
+        before = _memory(device)
+        fused.residual_sum(x, y, w, table)
+        held = _memory(device, peak=True) - before
+        took = bench.time(replayed(partial(fused.residual_sum, x, y, w, table), device))
+        note = f"{held / 2**20:.1f} MiB held beside the data"
+        bench.add("scaling", case, "emulated", took, took / base, note=note)
+        times.append((math.log(n), math.log(took)))
+    # Below some 10^7 samples a GPU's step is mostly its launches, native or not.
+    for first in range(len(times) - 2):
+        span = f"{sizes[first]:.0e}..{sizes[-1]:.0e}"
+        slope = _slope(times[first:])
+        bench.add("scaling", f"exponent over n={span}", "emulated", slope, note="not milliseconds")
+    if device.type == "cpu":
+        for n in (4, 8, 16, 32):
+            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="dense")
+            data = [_uniform(s, torch.float64, device) / 2 for s in ((n, 4), (n,), (4,))]
+            took = bench.time(partial(em, *data))
+            bench.add("scaling", f"n={n} d=4 float64", "dense (the literal network)", took)
+
+
+def _memory(device: torch.device, *, peak: bool = False) -> float:
+    """Bytes held now, or at most since the last call."""
+    if device.type != "cuda":
+        return 1024.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if peak:
+        return float(torch.cuda.max_memory_allocated(device))
+    torch.cuda.reset_peak_memory_stats(device)
+    return float(torch.cuda.memory_allocated(device))
+
+
+def _slope(points: list[tuple[float, float]]) -> float:
+    mean_x = sum(x for x, _ in points) / len(points)
+    mean_y = sum(y for _, y in points) / len(points)
+    top = sum((x - mean_x) * (y - mean_y) for x, y in points)
+    return top / sum((x - mean_x) ** 2 for x, _ in points)
+
+
+def accuracy(bench: Bench) -> None:
+    """Error against cost of one look-up, and the paper's hard regime at the same eps."""
+    device, dtype = bench.device, torch.float64
+    count = 1 << (24 if device.type == "cuda" else 20)
+    z = _uniform((count,), dtype, device) * 5
+    base = bench.time(lambda: torch.tanh(z))
+    case = f"{count} look-ups of tanh, float64"
+    bench.add("accuracy", case, "native", base, 1.0, 0.0)
+    for eps in (1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10):
+        tables = {"spectral": ice.Interpolant.fit(torch.tanh, -5, 5, eps)}
+        if eps >= 1e-3:
+            cells = math.ceil(10 / eps)
+            tables["hard"] = ice.Interpolant.hard(torch.tanh, -5, 5, cells=cells)
+        for name, it in tables.items():
+            _prepare(it, dtype, device)
+            took = bench.time(partial(fused.interpolate, z, it))
+            off = float((fused.interpolate(z, it) - torch.tanh(z)).abs().max())
+            note = f"{it.tokens} tokens"
+            bench.add("accuracy", f"eps={eps:.0e}", name, took, took / base, off, note)
+            if it.tokens <= 256:
+                part = z[: 1 << 18]
+                took = bench.time(partial(fused.plain_interpolate, part, it))
+                took *= count / len(part)
+                note = f"{it.tokens} tokens, one exponential each"
+                bench.add(
+                    "accuracy", f"eps={eps:.0e}", f"{name}, plain", took, took / base, off, note
+                )
+
+
+SUITES: dict[str, Callable[[Bench], None]] = {
+    "step": step,
+    "emulator": emulator,
+    "head": head,
+    "loop": loop,
+    "scaling": scaling,
+    "accuracy": accuracy,
+}

@@ -1,0 +1,362 @@
+r"""A look-up on equally spaced tokens from the few around z, by recurrence.
+
+With L_k the node nearest to z and :math:`u = (z - L_k)/h`, :math:`|u| \le 1/2`, the token j to the
+right weighs, relative to the nearest,
+
+.. math:: e^{-c (j - u)^2 + c u^2} = \prod_{i=1}^{j} a\, e^{-2 c (i - 1)},
+    \qquad a = e^{c (2 u - 1)} \le 1,
+
+and the one to the left the same with -u. So two exponentials and Horner's rule give every weight,
+without overflow at any temperature; no token beyond J matters, as
+:func:`iceform.interpolation.local.tail_mass` proves. The products stop at the ends of the table.
+Values come from the table, or, where they lie on a line, from j itself.
+
+The same formulas run in three ways: a tensor operation at a time, in chunks that stay in cache;
+compiled to one loop once enough has been looked up to pay for it; on a GPU as a Triton kernel.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import types
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.interpolation import Grid, Interpolant
+from iceform.validation import unit_roundoff
+
+__all__ = ["Window", "compile_now", "derivative", "look_up", "window_of"]
+
+Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+_CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
+_PAYS = 1 << 26  # look-ups after which compiling (seconds) has cost less than not compiling
+_ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
+_CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
+
+_log = logging.getLogger("iceform")
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """What a windowed look-up needs of a table.
+
+    Attributes
+    ----------
+    half
+        J: tokens either side of the nearest.
+    affine
+        Whether the values lie on a line, so that none need be fetched.
+    bounded
+        Whether windows can reach past the ends of the table.
+    center, spacing, middle, tokens, sharpness
+        Of the grid: z = center sits at token ``middle``, a whole or half number.
+    line
+        (value of token 0, difference of neighbours).
+    constants, ratios, values
+        What the formulas read: seven numbers, e^{-2c(j-1)} for j = 1 .. J, and the values
+        with J zeros either side; in float64 on the CPU.
+    """
+
+    half: int
+    affine: bool
+    bounded: bool
+    center: float
+    spacing: float
+    middle: float
+    tokens: int
+    sharpness: float
+    line: tuple[float, float]
+    constants: Tensor
+    ratios: Tensor
+    values: Tensor
+
+    @property
+    def kind(self) -> tuple[int, bool, bool]:
+        """What the code of a look-up depends on; all else is data."""
+        return self.half, self.affine, self.bounded
+
+    def operands(self, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+        """Constants, ratios and values where they are needed."""
+        return _operands(self, dtype, device)
+
+
+@lru_cache(maxsize=512)
+def _operands(
+    window: Window, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    with torch.inference_mode(False):  # they outlive the call that asks for them first
+        a, b, c = (
+            t.to(device=device, dtype=dtype)
+            for t in (window.constants, window.ratios, window.values)
+        )
+    return a, b, c
+
+
+def window_of(it: Interpolant, dtype: torch.dtype) -> Window | None:
+    """The window of a table in a dtype; None where every token must be looked at."""
+    half = it.half_width(unit_roundoff(dtype))
+    return None if half is None else _window(it, half)
+
+
+@lru_cache(maxsize=512)
+def _window(it: Interpolant, half: int) -> Window:
+    grid = it.grid
+    assert isinstance(grid, Grid)
+    last = grid.tokens - 1
+    middle = 0.5 * grid.cells + grid.guards
+    slope, affine = _line(it)
+    numbers = (
+        grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
+        float(it.values[grid.tokens // 2]),
+    )  # fmt: skip
+    steps = torch.arange(half, dtype=torch.float64)
+    return Window(
+        half=half,
+        affine=affine,
+        bounded=grid.guards < half,
+        center=grid.center,
+        spacing=grid.spacing,
+        middle=middle,
+        tokens=grid.tokens,
+        sharpness=it.sharpness,
+        line=(numbers[-1] - slope * (grid.tokens // 2), slope),
+        constants=torch.tensor(numbers, dtype=torch.float64),
+        ratios=torch.exp(-2 * it.sharpness * steps),
+        values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
+    )
+
+
+def _line(it: Interpolant) -> tuple[float, bool]:
+    """The common difference of the values, and whether they have one to rounding."""
+    values = it.values.detach().cpu()
+    if len(values) < 2:
+        return 0.0, True
+    slope = float(values[-1] - values[0]) / (len(values) - 1)
+    steps = torch.arange(len(values), dtype=torch.float64) - len(values) // 2
+    off = float((values[len(values) // 2] + slope * steps - values).abs().max())
+    return slope, off <= _ON_A_LINE * math.ulp(it.size)
+
+
+# ---------------------------------------------------------------------------------------------
+# the formulas, as tensor operations
+# ---------------------------------------------------------------------------------------------
+
+
+def _place(z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The nearest token, what its neighbours right and left weigh, the last token, and ones.
+
+    The ones are not a number where z is not, so that no mask hides it.
+    """
+    center, per_unit, middle, last, sharpness = numbers[:5].unbind()
+    cells = (z - center) * per_unit
+    nearest = torch.minimum((cells + middle).round().clamp(min=0), last)
+    u = cells - (nearest - middle)
+    right = torch.exp(sharpness * (2 * u - 1))
+    left = torch.exp(sharpness * (-2 * u - 1))
+    return nearest, right, left, last, 1 + 0 * u
+
+
+def _make_look_up(half: int, affine: bool, bounded: bool) -> Formula:
+    """A(z) for one kind of window."""
+
+    def formula(z: Tensor, numbers: Tensor, ratios: Tensor, values: Tensor) -> Tensor:
+        nearest, right, left, last, mass = _place(z, numbers)
+        first = nearest.to(torch.int64).clamp(0, values.shape[0] - 2 * half - 1)
+        total = torch.zeros_like(z)
+        for side, factor, room in ((1, right, last - nearest), (-1, left, nearest)):
+            weight, moment = torch.zeros_like(z), torch.zeros_like(z)
+            for j in range(half, 0, -1):
+                step = factor * ratios[j - 1]
+                if bounded:
+                    step = torch.where(room >= j, step, 0.0)
+                weight = step * (weight + 1.0)
+                if affine:
+                    # Sums of i - j + 1 over i >= j: the step before counts every token once more.
+                    moment = step * moment + weight
+                else:
+                    moment = step * (moment + values[first + (half + side * j)])
+            mass, total = mass + weight, total + (side * moment if affine else moment)
+        if affine:
+            middle = values.shape[0] // 2 - half
+            return numbers[6] + numbers[5] * ((nearest - middle) + total / mass)
+        return (values[first + half] + total) / mass
+
+    return formula
+
+
+def _make_derivative(half: int, affine: bool, bounded: bool) -> Formula:
+    r"""A'(z) = (2 c / h) Cov(j, v), for one kind of window."""
+
+    def formula(z: Tensor, numbers: Tensor, ratios: Tensor, values: Tensor) -> Tensor:
+        nearest, right, left, last, mass = _place(z, numbers)
+        first = nearest.to(torch.int64).clamp(0, values.shape[0] - 2 * half - 1)
+        own = values[first + half]
+        zero = torch.zeros_like(z)
+        ahead, total, both = zero, zero, zero
+        for side, factor, room in ((1, right, last - nearest), (-1, left, nearest)):
+            weight, place, moment, mixed = zero, zero, zero, zero
+            for j in range(half, 0, -1):
+                step = factor * ratios[j - 1]
+                if bounded:
+                    step = torch.where(room >= j, step, 0.0)
+                value = (
+                    numbers[5] * (side * j) if affine else values[first + (half + side * j)] - own
+                )
+                weight, place = step * (weight + 1.0), step * (place + side * j)
+                moment, mixed = step * (moment + value), step * (mixed + side * j * value)
+            mass, ahead = mass + weight, ahead + place
+            total, both = total + moment, both + mixed
+        covariance = both / mass - (total / mass) * (ahead / mass)
+        return 2 * numbers[4] * numbers[1] * covariance
+
+    return formula
+
+
+# ---------------------------------------------------------------------------------------------
+# an operation at a time, or compiled
+# ---------------------------------------------------------------------------------------------
+
+
+class _Tier:
+    """One formula for one kind of window and dtype: interpreted at first, compiled once hot."""
+
+    def __init__(self, name: str, formula: Formula) -> None:
+        self.formula = formula
+        self.name = name
+        self.done = 0
+        self.compiled: Formula | None = None
+        self.refused = False
+
+    def __call__(self, z: Tensor, *operands: Tensor) -> Tensor:
+        self.done += z.numel()
+        if self.compiled is None and not self.refused and self.done >= _PAYS:
+            self.compile(z, *operands)
+        if self.compiled is not None and z.numel() > 1:
+            return self.compiled(z, *operands)
+        if z.numel() <= _CHUNK:
+            return self.formula(z, *operands)
+        return torch.cat([self.formula(part, *operands) for part in z.split(_CHUNK)])
+
+    def compile(self, z: Tensor, *operands: Tensor) -> None:
+        """Make one loop of it; where that fails, go on without."""
+        if not _can_compile(z.device):
+            self.refused = True
+            return
+        # torch.compile keeps its code by code object, and refuses too many versions of one.
+        code = self.formula.__code__.replace(co_name=self.name)
+        own = types.FunctionType(
+            code, self.formula.__globals__, self.name, None, self.formula.__closure__
+        )
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                compiled = torch.compile(own, dynamic=True, fullgraph=True)
+                compiled(z.detach()[:2], *operands)
+        except RuntimeError as failed:  # every failure of the compiler is one of these
+            _log.info("look-ups are not compiled: %s", failed)
+            self.refused = True
+            return
+        self.compiled = compiled
+
+
+def _can_compile(device: torch.device) -> bool:
+    """Whether there is a C++ compiler, and the look-up is on the CPU."""
+    return device.type == "cpu" and _compiler() is not None
+
+
+@lru_cache(maxsize=1)
+def _compiler() -> str | None:
+    names = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+@lru_cache(maxsize=512)
+def _tier(what: str, kind: tuple[int, bool, bool], dtype: torch.dtype) -> _Tier:
+    half, affine, bounded = kind
+    make = _make_look_up if what == "look_up" else _make_derivative
+    shown = str(dtype).removeprefix("torch.")
+    name = f"{what}_{half}_{'line' if affine else 'table'}_{'ends' if bounded else 'free'}_{shown}"
+    return _Tier(name, make(half, affine, bounded))
+
+
+def compile_now(it: Interpolant, dtype: torch.dtype, *, backward: bool = False) -> bool:
+    """Compile the look-up of a table now instead of once it is hot; False where none can be.
+
+    ``backward`` compiles its derivative too.
+    """
+    window = window_of(it, dtype)
+    if window is None:
+        return False
+    device = torch.device("cpu")
+    z = torch.full((2,), window.center, dtype=dtype, device=device)
+    ready = True
+    for what in ("look_up", "derivative") if backward else ("look_up",):
+        tier = _tier(what, window.kind, dtype)
+        if tier.compiled is None and not tier.refused:
+            tier.compile(z, *window.operands(dtype, device))
+        ready = ready and tier.compiled is not None
+    return ready
+
+
+def is_compiled(window: Window, dtype: torch.dtype) -> bool:
+    """Whether look-ups of this kind are compiled already."""
+    return _tier("look_up", window.kind, dtype).compiled is not None
+
+
+def look_up(z: Tensor, window: Window) -> Tensor:
+    """A(z) entry by entry, without autograd."""
+    return _run("look_up", z, window)
+
+
+def derivative(z: Tensor, window: Window) -> Tensor:
+    """A'(z) entry by entry; differentiable itself where gradients are recorded."""
+    if torch.is_grad_enabled() and z.requires_grad:
+        half, affine, bounded = window.kind
+        formula = _make_derivative(half, affine, bounded)
+        return formula(z, *window.operands(z.dtype, z.device))
+    return _run("derivative", z, window)
+
+
+def _run(what: str, z: Tensor, window: Window) -> Tensor:
+    tier = _tier(what, window.kind, z.dtype)
+    out = tier(z.detach().reshape(-1), *window.operands(z.dtype, z.device))
+    return out.reshape(z.shape)
+
+
+class LookUp(torch.autograd.Function):
+    """A(z) with the derivative in closed form; both can be differentiated again."""
+
+    @staticmethod
+    def forward(z: Tensor, window: Window) -> Tensor:
+        """A(z)."""
+        return look_up(z, window)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Window], output: Tensor) -> None:
+        """Keep z."""
+        z, ctx.window = inputs
+        ctx.save_for_backward(z)
+        ctx.save_for_forward(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        """Multiply by A'(z)."""
+        (z,) = ctx.saved_tensors
+        return grads[0] * derivative(z, ctx.window), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        """The same forwards."""
+        (z,) = ctx.saved_tensors
+        along: Tensor = tangents[0] * derivative(z, ctx.window)
+        return along

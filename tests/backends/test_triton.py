@@ -1,0 +1,206 @@
+"""The GPU kernels against dense torch, in Triton's interpreter where there is no GPU."""
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.backends import fused, loops
+from tests.backends.tables import KINDS, points, rounding_bound, table
+
+pytest.importorskip("triton", reason="the gpu extra is not installed")
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+DTYPES = (torch.float64, torch.float32)
+
+
+@pytest.fixture(scope="module")
+def kernels():
+    from iceform.backends import triton_kernels
+
+    if DEVICE == "cpu" and not triton_kernels.interpreted():
+        pytest.skip("Triton was imported before its interpreter was asked for")
+    return triton_kernels
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_look_ups_are_within_the_declared_rounding(kernels, kind, dtype):
+    it = table(kind)
+    z = points(it, dtype, 700).to(DEVICE)
+    off = (kernels.interpolate(z, it).double() - fused.plain_interpolate(z.double(), it)).abs()
+    assert off.max() <= rounding_bound(it, dtype), (kind, float(z[off.argmax()]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_backward_of_a_look_up(kernels, kind):
+    it = table(kind)
+    z = points(it, torch.float64, 100).to(DEVICE).requires_grad_()
+    (expected,) = torch.autograd.grad(fused.plain_interpolate(z, it).square().sum(), z)
+    (found,) = torch.autograd.grad(kernels.interpolate(z, it).square().sum(), z)
+    size = float(expected.abs().max())
+    assert (found - expected).abs().max() <= 1e-6 * size, (found - expected).abs().max()
+
+
+def test_bfloat16_look_ups_are_rounded_once(kernels):
+    it = table("line")
+    z = points(it, torch.bfloat16, 200).to(DEVICE)
+    off = (kernels.interpolate(z, it).double() - z.double()).abs()
+    unit = torch.finfo(torch.bfloat16).eps / 2
+    # Half a unit for the result, twice a unit for the tokens left out.
+    assert off.max() <= 3 * unit * 5
+
+
+def _data(n, d, dtype, batch=()):
+    x = ((torch.rand(*batch, n, d) * 2 - 1) / d**0.5).to(dtype)
+    wide = torch.float32 if dtype == torch.bfloat16 else dtype
+    y, w = (torch.rand(s, dtype=wide) * 2 - 1 for s in ((n,), (*batch, d)))
+    return x.to(DEVICE), y.to(DEVICE), w.to(DEVICE)
+
+
+def _exact(x, y, w, it, labels=None):
+    x, y, w = x.double(), y.double(), w.double()
+    looked = fused.plain_interpolate((x @ w[..., None])[..., 0] - y, it)
+    if labels is not None:
+        looked = looked - labels.double()
+    return (looked[..., None, :] @ x)[..., 0, :]
+
+
+SIZES = ((1, 1), (40, 3), (70, 64), (33, 200))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("kind", ["line", "fitted", "graded"])
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+def test_sums(kernels, kind, size, dtype):
+    it = table(kind)
+    x, y, w = _data(*size, dtype)
+    found, expected = kernels.residual_sum(x, y, w, it), _exact(x, y, w, it)
+    unit = torch.finfo(w.dtype).eps / 2
+    n, d = size
+    # z of d products, its look-up, and the product with x of at most 1/sqrt(d).
+    each = rounding_bound(it, w.dtype) + it.steepness * (d + 4) * unit * (d**0.5 + 1)
+    graded = 0 if it.uniform else _literal(it, w.dtype, d)
+    allowed = n * (each + graded + 4 * unit * it.size) / d**0.5
+    assert (found - expected).abs().max() <= allowed
+
+
+def _literal(it, dtype, d):
+    from iceform.backends import BACKENDS
+
+    return it.rounding(BACKENDS["fused"].model(dtype, it, d**0.5 + 1, d))
+
+
+def test_wide_samples_are_tiled(kernels):
+    it = table("fitted")
+    x, y, w = _data(40, 150, torch.float64)
+    launch = kernels.Launch(32, 64)
+    labels = torch.rand(40, dtype=torch.float64, device=DEVICE)
+    found = kernels.residual_sum(x, y, w, it, labels, launch)
+    allowed = 40 * rounding_bound(it, x.dtype)
+    assert (found - _exact(x, y, w, it, labels)).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_several_programs_and_early_loads_agree(kernels, ahead):
+    it = table("line")
+    x, y, w = _data(300, 5, torch.float64)
+    found = kernels.residual_sum(x, y, w, it, None, kernels.Launch(16, 8, 1, 2, ahead))
+    assert (found - _exact(x, y, w, it)).abs().max() <= 300 * rounding_bound(it, x.dtype)
+    again = kernels.residual_sum(x, y, w, it, None, kernels.Launch(16, 8, 1, 2, ahead))
+    assert torch.equal(found, again)
+
+
+def test_many_samples_are_summed_in_blocks(kernels):
+    from iceform.backends import BACKENDS
+
+    it = table("line")
+    x, y, w = _data(4500, 4, torch.float32)
+    found, expected = kernels.residual_sum(x, y, w, it), _exact(x, y, w, it)
+    error = BACKENDS["fused"].sum_error(torch.float32, len(x)) * it.size
+    error += rounding_bound(it, torch.float32) + 8 * 6e-8 * 3
+    assert (found - expected).abs().max() / len(x) <= error
+
+
+def test_batches(kernels):
+    it = table("fitted")
+    x, y, w = _data(50, 7, torch.float64, (3,))
+    allowed = 50 * rounding_bound(it, x.dtype)
+    for data in (x, x[0]):
+        found = kernels.residual_sum(data, y, w, it)
+        assert (found - _exact(data, y, w, it)).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("tiled", [False, True])
+def test_the_backward_of_sums_agrees_with_autograd(kernels, tiled, monkeypatch):
+    if tiled:
+        monkeypatch.setattr(kernels, "_WHOLE_ROW", 8)
+    it = table("line")
+    x, y, w = _data(20, 40, torch.float64)
+    labels = torch.rand(20, dtype=torch.float64, device=DEVICE)
+    inputs = [t.clone().requires_grad_() for t in (x, y, w, labels)]
+    towards = torch.rand(40, dtype=torch.float64, device=DEVICE)
+    found = torch.autograd.grad(kernels.residual_sum(*inputs[:3], it, inputs[3]), inputs, towards)
+    expected = torch.autograd.grad(_exact(*inputs[:3], it, inputs[3]), inputs, towards)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours - theirs).abs().max() <= 1e-12 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+def test_projections_are_looked_up_as_they_are_made(kernels, dtype):
+    it = table("line")
+    x = (torch.rand(2, 20, 37) - 0.5).to(dtype).to(DEVICE)
+    weights = (torch.rand(3, 9, 37) - 0.5).to(dtype).to(DEVICE)
+    found = kernels.project(x, weights, it)
+    expected = x.double() @ weights.double().mT[:, None]
+    wide = torch.float32 if dtype == torch.bfloat16 else dtype
+    allowed = rounding_bound(it, wide) + 40 * torch.finfo(wide).eps * 10
+    if dtype == torch.bfloat16:
+        allowed += 3 * torch.finfo(dtype).eps / 2 * 5
+    assert (found.double() - expected).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.02])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_step_on_the_device_is_the_plain_one(kernels, l1, dtype):
+    gram = torch.rand(5, 5, dtype=torch.float64, device=DEVICE)
+    moment = torch.rand(3, 5, dtype=torch.float64, device=DEVICE)
+    start = torch.rand(3, 5, dtype=dtype, device=DEVICE)
+    rates = [(0.1, 0.01, 0.3), (0.2, 0.0, 0.1), (0.1, 0.02, 0.0), (0.3, 0.0, 0.0)]
+
+    def sums(w):
+        return w.double() @ gram - moment
+
+    kernel = loops.descend(sums, start, 2, rates, l1, backend="triton")
+    if DEVICE == "cuda":
+        kernel = tuple(t.cpu() for t in kernel)
+    plain = loops.descend(lambda w: sums(w.to(DEVICE)).cpu(), start.cpu(), 2, rates, l1)
+    for ours, theirs in zip(kernel, plain, strict=True):
+        assert (ours - theirs).abs().max() <= 8 * torch.finfo(dtype).eps
+
+
+def test_an_emulator_insists_on_the_kernels(kernels):
+    options = {"dim": 3, "samples": 6, "eps": None, "dtype": torch.float32}
+    em = ice.GradientStep("absolute", 0.5, backend="triton", **options)
+    same = ice.GradientStep("absolute", 0.5, backend="dense", **options)
+    x, y, w = (torch.rand(s, device=DEVICE) - 0.5 for s in ((6, 3), (6,), (3,)))
+    assert em.certificate.backend == "triton"
+    assert (em(x, y, w).double() - em.reference(x, y, w)).abs().max() <= em.certificate.error
+    assert em.digest == same.digest
+    fused_error = ice.GradientStep("absolute", 0.5, **options).certificate.error
+    assert em.certificate.error == fused_error
+
+
+def test_heads_run_on_the_kernels(kernels):
+    em = ice.AttentionHead(4, 2, 2, 5, eps=None, dtype=torch.float32, backend="triton")
+    x = torch.rand(2, 5, 4, device=DEVICE) - 0.5
+    weights = [torch.rand(2, 4, device=DEVICE) - 0.5 for _ in range(3)]
+    off = (em(x, *weights).double() - em.reference(x, *weights)).abs().max()
+    assert off <= em.certificate.error
+
+
+def test_what_the_kernels_cannot_do_is_named(kernels):
+    flat = ice.Interpolant.hard(torch.tanh, -5, 5, cells=200, sharpness=1e-3)
+    with pytest.raises(ice.DeviceError, match="sharpness"):
+        fused.interpolate(torch.zeros(3, device=DEVICE), flat, "triton")
+    with pytest.raises(ice.DeviceError, match="float16"):
+        fused.interpolate(torch.zeros(3, device=DEVICE).half(), table("line"), "triton")
