@@ -350,7 +350,9 @@ def convert(
     memo[module] = module if piece is None else piece
     if piece is not None:
         return piece
-    for key, child in list(module.named_children()):
+    for key, child in module._modules.items():
+        if child is None:
+            continue
         path = f"{name}.{key}" if name else key
         setattr(module, key, convert(child, settings, path, memo))
     if isinstance(module, nn.TransformerEncoder):
