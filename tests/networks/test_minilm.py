@@ -32,7 +32,7 @@ def example():
 
 def ranking(embeddings):
     """For every sentence, all others by cosine similarity."""
-    return (embeddings @ embeddings.T).argsort(-1, descending=True, stable=True)
+    return (embeddings @ embeddings.T).argsort(dim=-1, descending=True, stable=True)
 
 
 def compare(example, dtype, texts):

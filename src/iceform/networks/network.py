@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,13 +14,15 @@ from torch import Tensor, nn
 
 from iceform.backends import resolve
 from iceform.certificates import Certificate, Step
-from iceform.errors import BoundError, DtypeError, ProgramError
+from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
+from iceform.networks.architecture import build, describe
 from iceform.networks.audit import operations_outside, refuse_missed, refuse_unsupported
 from iceform.networks.convert import MultiHead, SelfAttention, convert
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Piece, Settings, Span
 from iceform.networks.report import Report, Row
 from iceform.networks.walk import Route, UnknownShapeError, first_span, walk
+from iceform.pretrained import Pretrained
 from iceform.validation import (
     check_choice,
     check_dtype,
@@ -91,6 +94,7 @@ def in_context(
     )
     if settings.headroom < 1:
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
+    shape = describe(model)
     converted = convert(copy.deepcopy(model).to(settings.dtype).eval(), settings)
     left = refuse_unsupported(converted)
     if left and strict:
@@ -98,7 +102,7 @@ def in_context(
             f"nothing here emulates {', '.join(left)}; replace them, or pass strict=False to have "
             "them listed in the report instead"
         )
-    network = InContext(converted, settings, left)
+    network = InContext(converted, settings, left, shape)
     if not network.pieces:
         raise ProgramError(f"{type(model).__name__} has no map to emulate")
     if calibration is not None:
@@ -132,7 +136,7 @@ def _cast(given: Any, dtype: torch.dtype) -> Any:
     return given.to(dtype) if is_float else given
 
 
-class InContext(nn.Module):
+class InContext(nn.Module, Pretrained):
     """A network in context; build one with :func:`in_context`.
 
     Calling it is calling the original. It has no parameters: weights are prompts, kept as buffers.
@@ -145,10 +149,16 @@ class InContext(nn.Module):
         dtype, backend, eps and what happens out of range.
     """
 
-    def __init__(self, model: nn.Module, settings: Settings, left: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: Settings,
+        left: Sequence[str] = (),
+        shape: dict[str, Any] | None = None,
+    ) -> None:
         super().__init__()
         self.model, self.settings = model, settings
-        self.left = tuple(left)
+        self.left, self.shape = tuple(left), shape
         self.outside: dict[str, int] | None = None
         self._deviation = math.nan
 
@@ -363,6 +373,72 @@ class InContext(nn.Module):
             certified=math.nan if certificate is None else certificate.error,
             measured=self._deviation,
         )
+
+    # -------------------------------------------------------------------------------------- files
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything that :meth:`unpack` needs: a JSON-ready config and the prompts' tensors."""
+        s = self.settings
+        certificate = self.certificate
+        config = {
+            "shape": self.shape,
+            "settings": {
+                "eps": s.eps,
+                "dtype": str(s.dtype).removeprefix("torch."),
+                "backend": s.backend,
+                "headroom": s.headroom,
+                "on_range": s.on_range,
+            },
+            "sizes": self.frozen.sizes.to_dict(),
+            "pieces": [{"name": p.name, "ranges": p.ranges()} for p in self.pieces],
+            "outside": self.outside,
+            "not_emulated": list(self.left),
+            "certificate": None if certificate is None else json.loads(certificate.to_json()),
+            "digest": self.digest,
+        }
+        return config, dict(self.model.state_dict())
+
+    @classmethod
+    def unpack(
+        cls, config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None = None
+    ) -> InContext:
+        """The inverse of :meth:`pack`; ``model`` gives the shape where the file does not."""
+        if model is None and config["shape"] is None:
+            raise ProgramError(
+                "this network's shape is not in the file; pass model=, a module of that shape "
+                "(its weights do not matter)"
+            )
+        given = config["settings"]
+        settings = Settings(
+            eps=check_eps(given["eps"]),
+            dtype=check_dtype(getattr(torch, given["dtype"], None)),
+            backend=resolve(given["backend"]),
+            headroom=check_positive("headroom", given["headroom"]),
+            on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
+        )
+        source = build(config["shape"]) if model is None else copy.deepcopy(model)
+        converted = convert(source.to(settings.dtype).eval(), settings)
+        network = cls(converted, settings, config["not_emulated"], config["shape"])
+        network._restore(config, tensors)
+        return network
+
+    def _restore(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        table = identity_table(self.settings.eps, self.settings.dtype)
+        sizes = NetworkSizes(**config["sizes"])
+        self.settings.frozen = FrozenLayers(sizes, table, self.settings.dtype)
+        try:
+            self.model.load_state_dict(tensors, strict=True)
+        except RuntimeError as broken:
+            raise IntegrityError(f"the prompts do not fit the network: {broken}") from None
+        pieces = {piece.name: piece for piece in self.pieces}
+        for order, saved in enumerate(config["pieces"]):
+            pieces[saved["name"]].restore(saved["ranges"])
+            pieces[saved["name"]].order = order
+        self.outside = config["outside"]
+        if self.digest != config["digest"]:
+            raise IntegrityError(
+                "the frozen layers that this version builds are not the ones that were saved"
+            )
 
     def prompt_bytes(self) -> int:
         """What the network's weights take as prompts."""

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from iceform.backends import BACKENDS, fused
 from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.networks.frozen import FrozenLayers
 from iceform.validation import unit_roundoff
 
@@ -589,6 +590,31 @@ class Table(Activation):
     @property
     def assumptions(self) -> tuple[str, ...]:
         return self.table.assumptions
+
+    def ranges(self) -> dict[str, Any]:
+        it = self.table
+        table = {
+            "grid": describe_grid(it.grid),
+            "sharpness": it.sharpness,
+            "values": it.values.tolist(),
+            "regime": it.regime,
+            "error": it.error,
+            "assumptions": list(it.assumptions),
+        }
+        return {**super().ranges(), "table": table}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        saved = ranges["table"]
+        self.width, self.high = int(ranges["width"]), float(ranges["high"])
+        self.table = Interpolant(
+            grid_from(saved["grid"]),
+            float(saved["sharpness"]),
+            torch.tensor(saved["values"], dtype=torch.float64),
+            str(saved["regime"]),
+            float(saved["error"]),
+            self.function,
+            tuple(saved["assumptions"]),
+        )
 
 
 class Gate(Activation):
