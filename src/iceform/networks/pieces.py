@@ -270,7 +270,7 @@ class LinearMap(Piece):
         self.rounded = math.frexp(gain)[0] != 0.5  # not a power of two: weights were rounded
         self.largest = torch.zeros(len(weight), dtype=torch.float64)
         self.norm = 0.0
-        self.register_buffer("exponents", torch.zeros(len(weight)))
+        self.register_buffer("exponents", torch.zeros_like(self.bias))
         self._encode()
 
     @property
