@@ -130,7 +130,8 @@ class Machine(Pretrained):
         self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
         # Padding tokens must lose against any logit a program can make.
         target = math.log(sizes.tokens) - math.log(unit_roundoff(dtype)) + _LEAK_BITS * math.log(2)
-        self._root = math.sqrt(2 * sizes.logits + target)
+        # As the dtype holds it: the grid's range must cover what stands in the prompt.
+        self._root = float(torch.tensor(math.sqrt(2 * sizes.logits + target), dtype=dtype))
 
     def _build(
         self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype, backend: str
