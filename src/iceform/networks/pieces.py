@@ -8,6 +8,7 @@ off by at most :math:`\|W\|_2 e` behind a linear map, L e behind an L-Lipschitz 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -108,6 +109,8 @@ class Piece(nn.Module):
         self.name, self.settings = name, settings
         self.measured = 0.0
         self.order = math.inf
+        # Where tools for interpretability read and patch what comes out.
+        self.hook_out = nn.Identity()
         self.widened = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Piece:
@@ -115,7 +118,7 @@ class Piece(nn.Module):
         memo[id(self)] = copied
         copied.__dict__.update(self.__dict__)
         copied._buffers = {k: None if v is None else v.clone() for k, v in self._buffers.items()}
-        copied._modules = dict(self._modules)
+        copied._modules = {k: copy.deepcopy(m, memo) for k, m in self._modules.items()}
         return copied
 
     # --------------------------------------------------------------- what a piece supplies
@@ -178,7 +181,7 @@ class Piece(nn.Module):
                 self.record(inputs, output)
                 self.order = min(self.order, self.settings.ticks)
                 self.settings.ticks += 1
-            return output
+            return self._out(output)
         if not torch.compiler.is_compiling():
             self.check(*inputs)
         output = self.emulate(*inputs)
@@ -186,7 +189,11 @@ class Piece(nn.Module):
             wide = [t.double() if t.is_floating_point() else t for t in inputs]
             off = (output.double() - self._in_double(*wide)).abs().max()
             self.measured = max(self.measured, float(off))
-        return output
+        return self._out(output)
+
+    def _out(self, output: Tensor) -> Tensor:
+        passed: Tensor = self.hook_out(output)
+        return passed
 
     def _in_double(self, *inputs: Tensor) -> Tensor:
         """The exact map in float64."""
@@ -690,10 +697,12 @@ class Heads(Piece):
         self.heads, self.head_dim, self.value_dim = heads, head_dim, value_dim
         self.norms = {key: [0.0] * heads for key in "qkv"}
         self.length = 1
+        self.hook_pattern = nn.Identity()
 
     def exact(self, *inputs: Tensor) -> Tensor:
         q, k, v, *mask = inputs
-        return torch.softmax(q @ k.mT + (mask[0] if mask else 0.0), -1) @ v
+        pattern: Tensor = self.hook_pattern(self.weights(q, k, mask[0] if mask else None))
+        return pattern @ v
 
     def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of every query, for callers who ask for it."""
