@@ -22,16 +22,22 @@ ABOVE = {
     "validation": {"errors"},
     "certificates": {"errors"},
     "inspection": {"errors", "attention"},
+    "pretrained": {"errors"},
     "backends": {"errors", "validation", "interpolation", "attention"},
     "constructions": {
         "errors", "validation", "certificates", "interpolation", "attention", "inspection",
-        "backends",
+        "backends", "pretrained",
     },
+    "networks": {
+        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+        "constructions", "pretrained",
+    },
+    "zoo": {"errors", "constructions"},
 }  # fmt: skip
 # Only these may import each other: the library works without what they need.
 OUTERMOST = {"cli", "commands", "plots", "report", "demo", "demo_library", "__main__"}
 # Imported when it is called for, since it knows every construction.
-CALLED_FOR = {("constructions", "verification")}
+CALLED_FOR = {("constructions", "verification"), ("pretrained", "export")}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
@@ -122,7 +128,10 @@ def in_a_process(code: str) -> subprocess.CompletedProcess:
     )
 
 
-OPTIONAL = ("typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy")
+OPTIONAL = (
+    "typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy",
+    "onnx", "onnxruntime", "onnxscript", "transformers", "transformer_lens", "nnsight",
+)  # fmt: skip
 
 
 def test_the_library_works_without_what_is_optional():
