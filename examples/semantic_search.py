@@ -74,7 +74,9 @@ def main() -> None:
     ours, original = embed(network, inputs), embed(model, inputs)
     network.measure(inputs[:1])
     print(network.report())
-    print(f"\n{len(texts)} embeddings: largest difference {float((ours - original).abs().max()):.1e}")
+    print(
+        f"\n{len(texts)} embeddings: largest difference {float((ours - original).abs().max()):.1e}"
+    )
     found = embed(network, asked) @ ours.T
     same = torch.equal(found.argsort(-1), (embed(model, asked) @ original.T).argsort(-1))
     print(f"ranking of all sentences for every query: {'identical' if same else 'different'}\n")

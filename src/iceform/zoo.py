@@ -299,7 +299,7 @@ _ZOO: dict[str, Callable[[], Specimen]] = {
 }
 
 
-def list() -> builtins.list[str]:  # noqa: A001 - iceform.zoo.list() is its name
+def list() -> builtins.list[str]:
     """The names of all specimens."""
     return [*_ZOO]
 

@@ -58,7 +58,9 @@ THINGS = {
     "machine": lambda: ice.Machine(dim=2, samples=3, programs=[programs.Ridge()]),
     "emulator": lambda: ice.GradientStep("huber", 0.1, **STEP),
     "ridge": lambda: programs.Ridge(alpha=0.3),
-    "descent": lambda: programs.GradientDescent(ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9),
+    "descent": lambda: programs.GradientDescent(
+        ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9
+    ),
     "head": head_program,
     "prompt": lambda: ice.GradientStep("squared", 0.1, **STEP).prompt(
         torch.eye(3, 2, dtype=F64), torch.ones(3, dtype=F64), torch.ones(2, dtype=F64)
@@ -286,5 +288,5 @@ def test_the_wrong_class_is_named(tmp_path):
 def test_tensors_are_plain(tmp_path):
     folder = network().save_pretrained(tmp_path)
     with safe_open(folder / "model.safetensors", "pt") as file:
-        names = list(file.keys())  # noqa: SIM118 - not a dictionary
+        names = list(file.keys())
     assert "layers.0.self_attn.q.weight" in names

@@ -12,7 +12,7 @@ from iceform.networks import in_context
 pytest.importorskip("transformer_lens", reason="needs iceform[interp]")
 pytest.importorskip("nnsight", reason="needs iceform[interp]")
 
-from transformer_lens import ActivationCache, HookedRootModule  # noqa: E402
+from transformer_lens import ActivationCache, HookedRootModule
 
 F64 = torch.float64
 CASES = {
@@ -145,7 +145,10 @@ def test_networks_in_context_have_a_point_behind_every_piece():
     weight = net.model.layers[0].self_attn.out_proj.weight
     heads = cache[name].transpose(1, 2).flatten(-2)
     lost = heads[..., 3:] @ weight[:, 3:].T
-    moved = cache["layers.0.self_attn.out_proj.hook_out"] - patched["layers.0.self_attn.out_proj.hook_out"]
+    moved = (
+        cache["layers.0.self_attn.out_proj.hook_out"]
+        - patched["layers.0.self_attn.out_proj.hook_out"]
+    )
     assert float((moved - lost).abs().max()) <= 1e-12
     # The network itself has no hooks.
     assert torch.equal(net(x), out)

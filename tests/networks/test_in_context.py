@@ -4,6 +4,7 @@ import copy
 import json
 import math
 import os
+from itertools import pairwise
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ def mlp(generator):
     sizes = [int(torch.randint(2, 7, (), generator=generator)) for _ in range(6)]
     parts = []
     acts = [nn.GELU(), nn.ReLU(), nn.Tanh(), nn.SiLU(), nn.Sigmoid()]
-    for act, (a, b) in zip(acts, zip(sizes, sizes[1:], strict=False), strict=True):
+    for act, (a, b) in zip(acts, pairwise(sizes), strict=True):
         parts += [nn.Linear(a, b), act]
     return nn.Sequential(*parts[:6], nn.LayerNorm(sizes[3]), *parts[6:]).double().eval(), sizes[0]
 
@@ -400,6 +401,9 @@ def test_prompts_of_the_frozen_layers_can_be_looked_at():
     piece = next(p for p in network.pieces if isinstance(p, LinearMap))
     tokens = network.frozen.read_prompt(x, piece.theta)
     layer = network.frozen.network.layers[0]
-    assert tokens.shape[-2:] == (network.frozen.rows.prompt_tokens, network.frozen.rows.features.total)
+    assert tokens.shape[-2:] == (
+        network.frozen.rows.prompt_tokens,
+        network.frozen.rows.features.total,
+    )
     assert layer(tokens).shape == (2, 1, 1, network.frozen.sizes.rows)
     assert not any(isinstance(p, Heads) for p in network.pieces)

@@ -6,12 +6,9 @@ Nothing here is imported before it is called for: each part says which extra it 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from iceform.export.hub import from_pretrained, save_pretrained
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["from_pretrained", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
 
@@ -26,7 +23,7 @@ def onnx(thing: Any, path: str | Path, *, check: bool = True) -> Path:
     return write(thing, path, check=check)
 
 
-def transformer_lens(thing: Any) -> nn.Module:
+def transformer_lens(thing: Any) -> Any:
     """A TransformerLens module with hooks at every head: see :mod:`iceform.export.lens`."""
     from iceform.export.lens import transformer_lens as hooked
 

@@ -139,7 +139,7 @@ def _inside(folder: Path, name: Any) -> Path:
         raise IntegrityError(
             f"{folder}/{_CONFIG} names the weights {name!r}; only a file inside the folder is read"
         )
-    return folder / name
+    return folder / str(name)
 
 
 def _read_tensors(file: Path) -> dict[str, Tensor]:
@@ -195,7 +195,9 @@ def _unpack_machine(content: dict[str, Any], tensors: dict[str, Tensor]) -> Mach
     return Machine.around(head, content["machine"], "the folder")
 
 
-def _unpack_emulator(content: dict[str, Any], tensors: dict[str, Tensor], f: Any = None) -> Emulator:
+def _unpack_emulator(
+    content: dict[str, Any], tensors: dict[str, Tensor], f: Any = None
+) -> Emulator:
     return Emulator.unpack(content, tensors, f=f, folder="the folder")
 
 

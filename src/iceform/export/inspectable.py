@@ -44,6 +44,9 @@ class Attention(nn.Module):
         Makes a named point.
     """
 
+    hook_attn_scores: nn.Module
+    hook_pattern: nn.Module
+
     def __init__(self, layer: SoftmaxAttention, point: Point) -> None:
         super().__init__()
         self.layer, self.labels = layer, layer.labels
@@ -79,8 +82,7 @@ class Block(nn.Module):
     def __init__(self, layer: nn.Module, point: Point) -> None:
         super().__init__()
         self.hook_resid_pre, self.hook_resid_post = point(), point()
-        attends = isinstance(layer, SoftmaxAttention)
-        self.attn = Attention(layer, point) if attends else layer
+        self.attn = Attention(layer, point) if isinstance(layer, SoftmaxAttention) else layer
 
     def forward(self, x: Tensor) -> Tensor:
         """One layer."""
@@ -167,7 +169,7 @@ def _machine_runner(machine: Machine, bridge: _Bridge) -> Callable[..., Tensor]:
 def head_named(root: nn.Module, label: str) -> tuple[int, int]:
     """(block, head) of a label such as "V row 1"."""
     known: list[str] = []
-    for index, block in enumerate(root.blocks):  # type: ignore[arg-type, union-attr]
+    for index, block in enumerate(root.blocks):  # type: ignore[arg-type]
         labels = getattr(block.attn, "labels", ())
         if label in labels:
             return index, labels.index(label)

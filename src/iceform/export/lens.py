@@ -22,6 +22,8 @@ __all__ = ["nnsight", "transformer_lens"]
 class _Watched(nn.Module):
     """A frozen network with points, in plain torch."""
 
+    hook_readout: nn.Module
+
     def __init__(self, thing: Any) -> None:
         super().__init__()
         network, run = runner_for(thing, self._stream)
@@ -50,7 +52,7 @@ def nnsight(thing: Any) -> Any:
         A machine, an emulator, a frozen network, or a network in context.
     """
     try:
-        from nnsight import NNsight
+        from nnsight import NNsight  # type: ignore[import-untyped]
     except ImportError:
         raise ProgramError("nnsight is missing: pip install 'iceform[interp]'") from None
     return NNsight(thing.model if isinstance(thing, InContext) else _Watched(thing))
@@ -74,7 +76,7 @@ def transformer_lens(thing: Any) -> Any:
     except ImportError:
         raise ProgramError("transformer-lens is missing: pip install 'iceform[interp]'") from None
 
-    class Hooked(HookedRootModule):  # type: ignore[misc]
+    class Hooked(HookedRootModule):
         """What the two kinds of hooked modules share."""
 
         def run_with_cache(
@@ -90,12 +92,14 @@ def transformer_lens(thing: Any) -> Any:
     class HookedFrozen(Hooked):
         """A frozen network with hooks at every head."""
 
+        hook_readout: nn.Module
+
         def __init__(self) -> None:
             super().__init__()
             network, run = runner_for(thing, self._stream)
             build_points(self, network, HookPoint)
             self._run = run
-            self.setup()
+            self.setup()  # type: ignore[no-untyped-call]
 
         def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
             return run_blocks(self, tokens)
@@ -117,11 +121,11 @@ def transformer_lens(thing: Any) -> Any:
             for part in list(network.model.modules()):
                 for name, child in list(part.named_children()):
                     if name.startswith("hook_") and isinstance(child, nn.Identity):
-                        setattr(part, name, HookPoint())
+                        setattr(part, name, HookPoint())  # type: ignore[no-untyped-call]
             self._network = (network,)  # in a tuple: its parts are registered below, by name
             for name, part in network.model.named_children():
                 setattr(self, name, part)
-            self.setup()
+            self.setup()  # type: ignore[no-untyped-call]
 
         def forward(self, *inputs: Any, **named: Any) -> Any:
             return self._network[0](*inputs, **named)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.attention import FrozenNetwork
+from iceform.attention import FrozenNetwork, LiftedAttention, SoftmaxAttention
 from iceform.constructions import AttentionHead, Emulator, LinearLayer
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.machine import Machine
@@ -77,7 +77,7 @@ class PromptRunner(nn.Module):
         return padded.index_select(1, self.places[:count])
 
     def padded(self, tokens: Tensor) -> Tensor:
-        """The same prompt with as many tokens as the network reads; padding tokens are all alike."""
+        """The same prompt with as many tokens as the network reads; padding is all alike."""
         if not self.dynamic:
             return tokens
         padding = self.padding.expand(tokens.shape[0], -1, -1)
@@ -87,10 +87,10 @@ class PromptRunner(nn.Module):
 
 def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
     if isinstance(thing, FrozenNetwork):
-        first = thing.layers[0]
-        shared = getattr(first, "shared_tokens", None)
-        tokens = first.w_o.shape[1] if shared is None else shared.shape[0]  # type: ignore[union-attr]
-        return int(tokens), thing.features.total  # type: ignore[arg-type]
+        first: Any = thing.layers[0]
+        lifted = isinstance(first, LiftedAttention)
+        tokens = first.shared_tokens.shape[0] if lifted else first.w_o.shape[1]
+        return int(tokens), thing.features.total
     plan = thing.plan
     return plan.tokens, plan.features
 
@@ -104,7 +104,9 @@ def _fewest_tokens(thing: Machine | Emulator | FrozenNetwork, tokens: int) -> in
     return tokens
 
 
-def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path, *, check: bool = True) -> Path:
+def onnx(
+    thing: Machine | Emulator | FrozenNetwork, path: str | Path, *, check: bool = True
+) -> Path:
     """Write a machine's or an emulator's frozen network as an ONNX file.
 
     The input ``tokens`` is (batch, tokens, features), the prompt; batch is dynamic, and so are the
@@ -143,7 +145,7 @@ def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path, *, check: 
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + ".draft")
     try:
-        _export(runner).save(draft, external_data=False)
+        draft.write_bytes(_export(runner).model_proto.SerializeToString())
         if check:
             _compare(runner, draft)
         draft.replace(target)
@@ -195,7 +197,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _session(path: Path) -> Any:
-    import onnxruntime
+    import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
@@ -227,11 +229,11 @@ def _logit_rounding(runner: PromptRunner, tokens: Tensor) -> float:
     """Twice n u max |logit terms| over all layers, and the layers' own sums."""
     unit, total, stream = unit_roundoff(tokens.dtype), 0.0, runner.padded(tokens)
     for layer in runner.network.layers:
-        read = layer._tokens(stream).abs() if hasattr(layer, "_tokens") else stream.abs()
-        keys, queries = (getattr(layer, w, None) for w in ("w_k", "w_q"))
-        if isinstance(keys, Tensor) and isinstance(queries, Tensor):
-            terms = (read @ queries.abs().mT) @ (read @ keys.abs().mT).mT
-            total += 4 * (read.shape[-1] + keys.shape[-2]) * unit * float(terms.max())
+        if isinstance(layer, SoftmaxAttention):
+            read = layer._tokens(stream).abs()
+            terms = (read @ layer.w_q.abs().mT) @ (read @ layer.w_k.abs().mT).mT
+            summed = read.shape[-1] + layer.w_k.shape[-2]
+            total += 4 * summed * unit * float(terms.max())
         total += 4 * stream.shape[-2] * unit
         stream = layer(stream)
     # Each layer's error is carried by the next; beyond 1 nothing is bounded by this.

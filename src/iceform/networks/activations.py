@@ -32,7 +32,7 @@ class Known:
 
 
 def _silu_slope() -> float:
-    """f' of z sigma(z) where f'' = 0, that is z tanh(z/2) = 2; nothing is steeper."""
+    """Slope of z sigma(z) where f'' = 0, that is z tanh(z/2) = 2; nothing is steeper."""
     low, high = 2.0, 3.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)

@@ -6,6 +6,7 @@ code to run.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 from torch import nn
@@ -37,11 +38,18 @@ def describe(model: nn.Module) -> dict[str, Any] | None:
         return {"kind": "activation", "name": act}
     maker = _DESCRIBED.get(type(model).__name__)
     if maker is not None:
-        return maker(model)
-    if type(model).__name__ in _ENCODERS and hasattr(model, "config"):
-        config = {k: v for k, v in model.config.to_dict().items() if k not in _PATHS}
+        known: dict[str, Any] | None = maker(model)
+        return known
+    source: Any = getattr(model, "config", None)
+    if type(model).__name__ in _ENCODERS and source is not None:
+        config = {k: v for k, v in source.to_dict().items() if k not in _PATHS}
         pooled = getattr(model, "pooler", None) is not None
-        return {"kind": "encoder", "class": type(model).__name__, "config": config, "pooler": pooled}
+        return {
+            "kind": "encoder",
+            "class": type(model).__name__,
+            "config": config,
+            "pooler": pooled,
+        }
     return None
 
 
@@ -108,14 +116,13 @@ _DESCRIBED: dict[str, Any] = {
 def build(spec: Any) -> nn.Module:
     """A model of the described shape, its weights yet to be filled in."""
     try:
-        return _BUILT[spec["kind"]](spec)
+        built: nn.Module = _BUILT[spec["kind"]](spec)
+        return built
     except (KeyError, TypeError, ValueError, AttributeError) as broken:
         raise IntegrityError(f"not the description of a network: {broken!r}") from None
 
 
 def _build_sequence(spec: Any) -> nn.Module:
-    from collections import OrderedDict
-
     return nn.Sequential(OrderedDict((k, build(v)) for k, v in spec["parts"].items()))
 
 

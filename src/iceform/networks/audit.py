@@ -19,7 +19,8 @@ __all__ = ["operations_outside", "refuse_unsupported"]
 
 # Operations that move or make numbers without computing with them.
 _MOVES = {
-    "alias", "arange", "as_strided", "bitwise_and", "bitwise_not", "cat", "clone", "constant_pad_nd",
+    "alias", "arange", "as_strided", "bitwise_and", "bitwise_not", "cat", "clone",
+    "constant_pad_nd",
     "copy", "copy_", "detach", "empty", "eq", "expand", "fill", "fill_", "full", "full_like",
     "gather", "ge", "gt", "index", "is_same_size", "item", "le", "lift_fresh", "logical_not",
     "logical_and", "lt", "masked_fill", "ne", "new_empty", "new_full", "new_ones", "new_zeros",
@@ -47,7 +48,7 @@ class _Watch(TorchDispatchMode):
     """Counts operations while no piece is running."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.places: list[str] = [""]
         self.inside = 0
         self.seen: Counter[tuple[str, str]] = Counter()
@@ -108,8 +109,7 @@ def refuse_unsupported(model: nn.Module) -> list[str]:
     return [
         f"{name or 'the model'} ({type(part).__name__})"
         for name, part in model.named_modules()
-        if not isinstance(part, _OURS)
-        and any(True for _ in part.parameters(recurse=False))
+        if not isinstance(part, _OURS) and any(True for _ in part.parameters(recurse=False))
     ]
 
 

@@ -25,6 +25,10 @@ _EAGER = "eager"  # the attention of transformers whose masks are additive
 class MultiHead(nn.Module):
     """``nn.MultiheadAttention`` in context: three maps looked up, heads attended, one map more."""
 
+    q: LinearMap
+    k: LinearMap
+    v: LinearMap
+
     def __init__(self, name: str, settings: Settings, source: nn.MultiheadAttention) -> None:
         super().__init__()
         if source.bias_k is not None or source.add_zero_attn:
@@ -42,9 +46,7 @@ class MultiHead(nn.Module):
             setattr(self, key, LinearMap(f"{name}.{key}", settings, weight, offset, gain))
         out = source.out_proj
         self.out_proj = LinearMap(f"{name}.out_proj", settings, out.weight, out.bias)
-        self.core = Heads(
-            f"{name}.heads", settings, self.num_heads, self.head_dim, self.head_dim
-        )
+        self.core = Heads(f"{name}.heads", settings, self.num_heads, self.head_dim, self.head_dim)
 
     @property
     def maps(self) -> dict[str, LinearMap]:
@@ -52,7 +54,8 @@ class MultiHead(nn.Module):
         return {"q": self.q, "k": self.k, "v": self.v}
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
+        split: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
+        return split
 
     def forward(
         self,
@@ -155,6 +158,10 @@ class EncoderLayer(nn.Module):
 class SelfAttention(nn.Module):
     """The self-attention of a BERT-style encoder of transformers, in context."""
 
+    query: LinearMap
+    key: LinearMap
+    value: LinearMap
+
     def __init__(self, name: str, settings: Settings, source: nn.Module) -> None:
         super().__init__()
         self.num_attention_heads = int(source.num_attention_heads)  # type: ignore[arg-type]
@@ -176,7 +183,9 @@ class SelfAttention(nn.Module):
         self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor, None]:
         """Hidden states and no weights, as the source returns with its fast attention."""
-        refused = [k for k in ("past_key_values", "encoder_hidden_states") if kwargs.get(k) is not None]
+        refused = [
+            k for k in ("past_key_values", "encoder_hidden_states") if kwargs.get(k) is not None
+        ]
         if refused:
             raise ProgramError(f"{self.core.name}: {', '.join(refused)} is not for an encoder")
         shape = (self.num_attention_heads, self.attention_head_size)
@@ -305,27 +314,37 @@ def _refused_features(module: nn.Module, name: str) -> None:
         raise ProgramError(f"{name}: a decoder's attention is not supported; this is for encoders")
 
 
+def _embedding(name: str, settings: Settings, source: nn.Embedding) -> EmbeddingMap:
+    if source.max_norm is not None:
+        raise ProgramError(f"{name}: an embedding that renormalises (max_norm=) is not linear")
+    return EmbeddingMap(name, settings, source.weight)
+
+
+def _norm(name: str, settings: Settings, source: nn.LayerNorm) -> Norm:
+    if len(source.normalized_shape) != 1:
+        raise ShapeError(f"{name}: LayerNorm over {source.normalized_shape}; one axis is needed")
+    return Norm(name, settings, source)
+
+
+_MAKERS: tuple[tuple[type[nn.Module], Any], ...] = (
+    (nn.Linear, _linear),
+    (nn.Embedding, _embedding),
+    (nn.LayerNorm, _norm),
+    (nn.MultiheadAttention, MultiHead),
+    (nn.TransformerEncoderLayer, EncoderLayer),
+    (_PlainPooling, lambda name, settings, _: Pooling(name, settings)),
+)
+
+
 def _piece_for(module: nn.Module, name: str, settings: Settings) -> nn.Module | None:
     """What stands for a part, or None for a container."""
     act = activation_name(module)
     if act is not None:
         return make_activation(act, name, settings)
-    if isinstance(module, nn.Linear):
-        return _linear(name, settings, module)
-    if isinstance(module, nn.Embedding):
-        if module.max_norm is not None:
-            raise ProgramError(f"{name}: an embedding that renormalises (max_norm=) is not linear")
-        return EmbeddingMap(name, settings, module.weight)
-    if isinstance(module, nn.LayerNorm):
-        if len(module.normalized_shape) != 1:
-            raise ShapeError(f"{name}: LayerNorm over {module.normalized_shape}; one axis is needed")
-        return Norm(name, settings, module)
-    if isinstance(module, nn.MultiheadAttention):
-        return MultiHead(name, settings, module)
-    if isinstance(module, nn.TransformerEncoderLayer):
-        return EncoderLayer(name, settings, module)
-    if isinstance(module, _PlainPooling):
-        return Pooling(name, settings)
+    for kind, make in _MAKERS:
+        if isinstance(module, kind):
+            made: nn.Module = make(name, settings, module)
+            return made
     if _is_self_attention(module):
         _refused_features(module, name)
         return SelfAttention(name, settings, module)
@@ -357,7 +376,7 @@ def convert(
         setattr(module, key, convert(child, settings, path, memo))
     if isinstance(module, nn.TransformerEncoder):
         module.use_nested_tensor = False
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     if hasattr(config, "_attn_implementation"):
         config._attn_implementation = _EAGER
     return module

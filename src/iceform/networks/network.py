@@ -209,11 +209,17 @@ class InContext(nn.Module, Pretrained):
         vectors = [p for p in self.pieces if isinstance(p, EmbeddingMap)]
         heads = [p for p in self.pieces if isinstance(p, Heads)]
         frozen = self.settings.frozen
-        table = identity_table(self.settings.eps, self.settings.dtype) if frozen is None else frozen.table
+        table = (
+            identity_table(self.settings.eps, self.settings.dtype)
+            if frozen is None
+            else frozen.table
+        )
         others = [p.tokens for p in self.pieces if frozen is not None]
         sizes = NetworkSizes.covering(
             inputs=max([p.in_features for p in linear], default=1),
-            outputs=max([p.out_features for p in linear] + [p.weight.shape[1] for p in vectors] + [1]),
+            outputs=max(
+                [p.out_features for p in linear] + [p.weight.shape[1] for p in vectors] + [1]
+            ),
             head_dim=max([p.head_dim for p in heads], default=2),
             value_dim=max([p.value_dim for p in heads], default=1),
             tokens=max([tokens, 2, *others, *(p.length for p in heads)]),
@@ -351,7 +357,7 @@ class InContext(nn.Module, Pretrained):
         return worst
 
     def report(self, measure: Tensor | Sequence[Any] | None = None) -> Report:
-        """Layer by layer: what is emulated and how, ranges, tokens, certified and measured error."""
+        """Layer by layer: what is emulated and how, ranges, tokens, certified and measured."""
         if measure is not None:
             self.measure(measure)
         carried = self.carried()

@@ -260,6 +260,7 @@ class LinearMap(Piece):
     exponents: Tensor
     theta: Tensor
     offset: Tensor
+    scale: Tensor
 
     def __init__(
         self,
@@ -347,7 +348,8 @@ class LinearMap(Piece):
     def _terms(self) -> Tensor:
         """Bound of the terms of each row's product."""
         rows = torch.cat([self.weight, self.bias[:, None]], -1).double().norm(dim=-1)
-        return rows * math.hypot(self.norm, 1.0)
+        terms: Tensor = rows * math.hypot(self.norm, 1.0)
+        return terms
 
     def errors(self) -> Tensor:
         """Proven error of every output row."""
@@ -379,12 +381,14 @@ class LinearMap(Piece):
     def spectral(self, blocks: int = 1) -> Tensor:
         """Spectral norm of each block of rows."""
         parts = self.weight.double().unflatten(0, (blocks, -1))
-        return torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
+        norms: Tensor = torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
+        return norms
 
     def carried(self, error: float, blocks: int = 1) -> Tensor:
         """Error of each block of outputs, given that of the input."""
         own = self.errors().unflatten(0, (blocks, -1)).norm(dim=-1)
-        return self.spectral(blocks) * error + own
+        total: Tensor = self.spectral(blocks) * error + own
+        return total
 
     def walk(self, span: Span) -> Span:
         """Ranges and error behind the map."""
@@ -732,7 +736,10 @@ class Heads(Piece):
     def settle_from(self, maps: dict[str, LinearMap], length: int) -> None:
         """Ranges from those of the maps that make keys, queries and values."""
         self.norms = {
-            key: torch.exp2(m.exponents.double()).unflatten(0, (self.heads, -1)).norm(dim=-1).tolist()
+            key: torch.exp2(m.exponents.double())
+            .unflatten(0, (self.heads, -1))
+            .norm(dim=-1)
+            .tolist()
             for key, m in maps.items()
         }
         self.length = length
@@ -750,7 +757,9 @@ class Heads(Piece):
                 if norm <= limit:
                     continue
                 if not (self._widens and math.isfinite(norm)):
-                    self._out_of_range(f"the largest 2-norm of a {word} of head {head}", norm, limit)
+                    self._out_of_range(
+                        f"the largest 2-norm of a {word} of head {head}", norm, limit
+                    )
                 self.widened += 1
                 return self._grow(seen, self.settings.headroom)
         return None

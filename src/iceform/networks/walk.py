@@ -93,7 +93,9 @@ class Route:
 
     def _bert_embeddings(self, part: nn.Module) -> Span:
         names = ("word_embeddings", "token_type_embeddings", "position_embeddings")
-        tables = [getattr(part, n) for n in names if isinstance(getattr(part, n, None), EmbeddingMap)]
+        tables = [
+            getattr(part, n) for n in names if isinstance(getattr(part, n, None), EmbeddingMap)
+        ]
         if not tables or not isinstance(part.LayerNorm, Norm):
             raise UnknownShapeError(type(part).__name__)
         span = self.embedding(tables[0])
