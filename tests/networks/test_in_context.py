@@ -407,3 +407,51 @@ def test_prompts_of_the_frozen_layers_can_be_looked_at():
     )
     assert layer(tokens).shape == (2, 1, 1, network.frozen.sizes.rows)
     assert not any(isinstance(p, Heads) for p in network.pieces)
+
+
+class Scaled(nn.Module):
+    """A known shape but for one operation between its pieces."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3, dtype=F64)
+
+    def forward(self, x):
+        return 100 * self.inner(x)
+
+
+def test_operations_that_no_bound_accounts_for_leave_no_certificate():
+    x = torch.randn(2, 3, dtype=F64)
+    assert in_context(nn.Sequential(Scaled()), calibration=[x]).certificate is None
+    assert (
+        "mul between pieces (1 times)"
+        in in_context(Scaled(), calibration=[x]).report().not_emulated
+    )
+
+
+def test_a_part_that_a_walk_does_not_meet_leaves_no_certificate():
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=5, max_position_embeddings=8,
+    )  # fmt: skip
+
+    class Adapted(transformers.BertModel):
+        def __init__(self, config):
+            super().__init__(config, add_pooling_layer=False)
+            self.adapter = nn.Linear(4, 4)
+
+        def forward(self, ids):
+            return self.adapter(super().forward(ids).last_hidden_state)
+
+    ids = torch.randint(0, 20, (2, 3))
+    network = in_context(Adapted(config).double().eval(), calibration=[ids])
+    assert network.certificate is None
+
+
+def test_a_mask_beyond_calibration_is_refused():
+    model = nn.MultiheadAttention(4, 2, batch_first=True, dtype=F64).eval()
+    x = torch.randn(1, 3, 4, dtype=F64)
+    network = in_context(model, calibration=[(x, x, x)])
+    with pytest.raises(ice.BoundError, match="largest entry of a mask"):
+        network(x, x, x, attn_mask=torch.full((3, 3), 5.0, dtype=F64))

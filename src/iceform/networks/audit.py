@@ -23,7 +23,7 @@ _MOVES = {
     "constant_pad_nd",
     "copy", "copy_", "detach", "empty", "eq", "expand", "fill", "fill_", "full", "full_like",
     "gather", "ge", "gt", "index", "is_same_size", "item", "le", "lift_fresh", "logical_not",
-    "logical_and", "lt", "masked_fill", "ne", "new_empty", "new_full", "new_ones", "new_zeros",
+    "logical_and", "lt", "masked_fill", "masked_fill_", "ne", "new_empty", "new_full", "new_ones", "new_zeros",
     "ones", "ones_like", "permute", "repeat", "scalar_tensor", "select", "slice", "split",
     "squeeze", "stack", "t", "transpose", "tril", "triu", "unbind", "unsqueeze", "view", "where",
     "zeros", "zeros_like", "_local_scalar_dense", "_to_copy", "_unsafe_view", "all", "any",

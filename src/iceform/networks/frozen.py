@@ -31,6 +31,7 @@ from iceform.validation import check_capacity, unit_roundoff
 
 __all__ = ["FrozenLayers", "NetworkSizes", "identity_table"]
 
+_FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 _SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
 _LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
@@ -63,7 +64,12 @@ class NetworkSizes:
     def covering(
         cls, inputs: int, outputs: int, head_dim: int, value_dim: int, tokens: int
     ) -> NetworkSizes:
-        """Sizes for maps of up to ``inputs`` x ``outputs``."""
+        """Sizes for maps of up to ``inputs`` x ``outputs``.
+
+        Tokens are rounded up to a power of two: the length of a fitted table says nothing then
+        about the network whose activation it is, and networks of one shape share their weights.
+        """
+        tokens = 1 << max(_FEWEST_TOKENS, tokens - 1).bit_length()
         return cls(inputs + 1, min(_ROWS, outputs), max(2, head_dim), max(1, value_dim), tokens)
 
     def to_dict(self) -> dict[str, int]:
@@ -161,7 +167,7 @@ class FrozenLayers:
 
     def read(self, x: Tensor, theta: Tensor) -> Tensor:
         """The literal look-ups of theta x, shape (*batch, outputs)."""
-        out: Tensor = self.network.layers[0](self.read_prompt(x, theta))
+        out: Tensor = self.network.to(x.device).layers[0](self.read_prompt(x, theta))
         return out.squeeze(-2).flatten(-2)[..., : theta.shape[-2]]
 
     def attend_prompt(
@@ -191,7 +197,7 @@ class FrozenLayers:
     ) -> Tensor:
         """The literal head's outputs, shape (*batch, m, v)."""
         prompt = self.attend_prompt(keys, queries, values, mask, margin)
-        out: Tensor = self.network.layers[1](prompt)
+        out: Tensor = self.network.to(keys.device).layers[1](prompt)
         return out[..., : queries.shape[-2], : values.shape[-1]]
 
     def margin(self, logits: float) -> float:

@@ -34,6 +34,7 @@ from iceform.validation import (
 
 __all__ = ["InContext", "in_context"]
 
+_KNOWN = {"add", "add_"}  # operations between pieces that a walk accounts for
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 
@@ -75,8 +76,9 @@ def in_context(
         What an input out of range does: "raise", or "widen" the range in the prompt (the frozen
         weights stay as they are).
     dtype, backend
-        What the certificates are for; the model's own dtype by default. ``dense`` evaluates the
-        literal frozen layers on literal prompts, for small networks.
+        What the certificates are for; the model's own dtype by default, and the model as that
+        dtype holds its weights. ``dense`` evaluates the literal frozen layers on literal prompts,
+        for small networks.
     strict
         Refuse a model with maps that nothing here emulates; otherwise list them in the report.
 
@@ -314,6 +316,10 @@ class InContext(nn.Module, Pretrained):
         try:
             last = walk(self.model, first_span(self.model), route)
         except UnknownShapeError:
+            return None
+        # A shape that was taken for a known one has pieces, or operations, that no walk meets.
+        met = all(piece.name in route.errors for piece in self.pieces)
+        if not met or not set(self.outside or ()) <= _KNOWN:
             return None
         own = max(p.certified for p in self.pieces)
         return Certificate.total(

@@ -304,7 +304,8 @@ class LinearMap(Piece):
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         (x,) = inputs
         self.norm = max(self.norm, float(x.norm(dim=-1).max()))
-        self.largest = torch.maximum(self.largest, output.double().abs().flatten(0, -2).amax(0))
+        rows = output.double().abs().flatten(0, -2).amax(0).cpu()
+        self.largest = torch.maximum(self.largest, rows)
 
     def settle(self) -> None:
         self._set(self.settings.headroom * self.largest, self.settings.headroom * self.norm)
@@ -700,6 +701,7 @@ class Heads(Piece):
         super().__init__(name, settings)
         self.heads, self.head_dim, self.value_dim = heads, head_dim, value_dim
         self.norms = {key: [0.0] * heads for key in "qkv"}
+        self.bias = 0.0  # largest finite entry of a mask
         self.length = 1
         self.hook_pattern = nn.Identity()
 
@@ -721,7 +723,17 @@ class Heads(Piece):
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self._grow(self._seen(inputs), 1.0)
+        self.bias = max(self.bias, self._added(inputs))
         self.length = max(self.length, output.shape[-2], inputs[1].shape[-2])
+
+    @staticmethod
+    def _added(inputs: tuple[Tensor, ...]) -> float:
+        """The largest |entry| of a mask that does not forbid."""
+        if len(inputs) < 4:
+            return 0.0
+        mask = inputs[3].detach()
+        allowed = mask > torch.finfo(mask.dtype).min / 2
+        return float(mask.masked_fill(~allowed, 0.0).abs().max())
 
     def _grow(self, seen: dict[str, list[float]], factor: float) -> None:
         self.norms = {
@@ -751,6 +763,11 @@ class Heads(Piece):
                 f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
                 f"tokens, the frozen layers are sized for {longest}; pass tokens="
             )
+        added = self._added(inputs)
+        if not added <= self.bias:
+            if not self._widens:
+                self._out_of_range("the largest entry of a mask", added, self.bias)
+            self.bias = added
         seen = self._seen(inputs)
         for key, word in (("q", "query"), ("k", "key"), ("v", "value")):
             for head, (norm, limit) in enumerate(zip(seen[key], self.norms[key], strict=True)):
@@ -770,7 +787,7 @@ class Heads(Piece):
         q, k, v, *mask = inputs
         allowed = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])
         frozen = self.settings.layers
-        return frozen.attend(k, q, v, allowed, frozen.margin(self.logits))
+        return frozen.attend(k, q, v, allowed, frozen.margin(self.logits + self.bias))
 
     @property
     def logits(self) -> float:
@@ -786,7 +803,7 @@ class Heads(Piece):
         return self.length
 
     def _rounding(self) -> tuple[float, float]:
-        """Of a logit, relative to |q||k| (masks are added too), and of the weighted sum."""
+        """Of a logit, relative to |q||k|, and of the weighted sum."""
         unit = self.settings.unit
         return (self.head_dim + 4) * unit, (2 * self.settings.layers.sizes.tokens + 16) * unit
 
@@ -798,6 +815,7 @@ class Heads(Piece):
         q, k, v = (torch.tensor(self.norms[key], dtype=torch.float64) for key in "qkv")
         dot, sums = self._rounding()
         moved = q * errors["k"] + k * errors["q"] + errors["q"] * errors["k"] + dot * q * k
+        moved = moved + 2 * self.settings.unit * self.bias
         leak = self.settings.layers.leak
         largest = v + errors["v"]
         return errors["v"] + 2 * torch.tanh(moved / 2) * largest + (sums + 2 * leak) * largest
@@ -816,11 +834,12 @@ class Heads(Piece):
         return Span(float(v.norm()), float(v.max()), error, self.heads * self.value_dim)
 
     def ranges(self) -> dict[str, Any]:
-        return {"norms": self.norms, "length": self.length}
+        return {"norms": self.norms, "length": self.length, "bias": self.bias}
 
     def restore(self, ranges: dict[str, Any]) -> None:
         norms = {key: [float(n) for n in ranges["norms"][key]] for key in "qkv"}
         self.norms, self.length = norms, int(ranges["length"])
+        self.bias = float(ranges["bias"])
 
 
 class Norm(Piece):

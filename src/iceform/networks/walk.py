@@ -6,6 +6,8 @@ pieces have their certificates and the network as a whole has none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from iceform.networks.convert import EncoderLayer, MeanPooling, MultiHead, Pooling, SelfAttention
@@ -83,12 +85,16 @@ class Route:
     def bert(self, model: nn.Module) -> Span:
         """Through embeddings and encoder of a BERT-style model."""
         span = self._bert_embeddings(model.embeddings)  # type: ignore[arg-type]
+        project = getattr(model, "embeddings_project", None)
+        if isinstance(project, LinearMap):
+            span = self.piece(project, span)
         for layer in model.encoder.layer:  # type: ignore[union-attr]
             span = self._bert_layer(layer, span)
         pooler = getattr(model, "pooler", None)
         if pooler is not None:
-            # The states are returned as well; the pooled output's error is listed with its pieces.
-            self.piece(pooler.activation, self.piece(pooler.dense, span))
+            # The states are returned as well: the bound is for both.
+            pooled = self.piece(pooler.activation, self.piece(pooler.dense, span))
+            span = replace(span, error=max(span.error, pooled.error))
         return span
 
     def _bert_embeddings(self, part: nn.Module) -> Span:
