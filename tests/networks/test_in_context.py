@@ -455,3 +455,12 @@ def test_a_mask_beyond_calibration_is_refused():
     network = in_context(model, calibration=[(x, x, x)])
     with pytest.raises(ice.BoundError, match="largest entry of a mask"):
         network(x, x, x, attn_mask=torch.full((3, 3), 5.0, dtype=F64))
+
+
+def test_compiled_code_still_checks_ranges():
+    model, x = small(), torch.randn(8, 3, dtype=F64)
+    network = in_context(model, calibration=[x])
+    compiled = torch.compile(network, backend="eager")
+    assert distance(compiled(x), network(x)) <= 1e-13
+    with pytest.raises(ice.BoundError, match="calibrated up to"):
+        compiled(10 * x)

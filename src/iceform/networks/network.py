@@ -251,7 +251,7 @@ class InContext(nn.Module, Pretrained):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the original's."""
-        if not torch.compiler.is_compiling():
+        if not torch.compiler.is_exporting():
             check_matmul_precision(self.settings.dtype)
             self._check_dtypes((*args, *kwargs.values()))
         return self.model(*args, **kwargs)
