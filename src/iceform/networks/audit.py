@@ -15,7 +15,7 @@ from iceform.errors import ProgramError
 from iceform.networks.convert import MultiHead, SelfAttention
 from iceform.networks.pieces import Piece
 
-__all__ = ["operations_outside", "refuse_unsupported"]
+__all__ = ["operations_outside", "refuse_missed", "unsupported"]
 
 # Operations that move or make numbers without computing with them.
 _MOVES = {
@@ -105,7 +105,7 @@ def operations_outside(
     return dict(listed), missed
 
 
-def refuse_unsupported(model: nn.Module) -> list[str]:
+def unsupported(model: nn.Module) -> list[str]:
     """Modules that still have parameters: nothing here stands for them."""
     return [
         f"{name or 'the model'} ({type(part).__name__})"

@@ -16,8 +16,8 @@ from iceform.backends import resolve
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
 from iceform.networks.architecture import build, describe
-from iceform.networks.audit import operations_outside, refuse_missed, refuse_unsupported
-from iceform.networks.convert import MultiHead, SelfAttention, convert
+from iceform.networks.audit import operations_outside, refuse_missed, unsupported
+from iceform.networks.convert import convert
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Piece, Settings, Span
 from iceform.networks.report import Report, Row
@@ -98,7 +98,7 @@ def in_context(
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
     shape = describe(model)
     converted = convert(copy.deepcopy(model).to(settings.dtype).eval(), settings)
-    left = refuse_unsupported(converted)
+    left = unsupported(converted)
     if left and strict:
         raise ProgramError(
             f"nothing here emulates {', '.join(left)}; replace them, or pass strict=False to have "
@@ -451,14 +451,6 @@ class InContext(nn.Module, Pretrained):
             raise IntegrityError(
                 "the frozen layers that this version builds are not the ones that were saved"
             )
-
-    def prompt_bytes(self) -> int:
-        """What the network's weights take as prompts."""
-        return sum(b.numel() * b.element_size() for b in self.model.state_dict().values())
-
-    def attentions(self) -> list[MultiHead | SelfAttention]:
-        """Every attention of the network."""
-        return [m for m in self.model.modules() if isinstance(m, MultiHead | SelfAttention)]
 
 
 def _tensors(output: Any) -> list[Tensor]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -283,6 +282,7 @@ class LinearMap(Piece):
         self.rounded = math.frexp(gain)[0] != 0.5  # not a power of two: weights were rounded
         self.largest = torch.zeros(len(weight), dtype=torch.float64)
         self.norm = 0.0
+        self._spectral: dict[int, Tensor] = {}
         self.register_buffer("exponents", torch.zeros_like(self.bias))
         self._encode()
 
@@ -385,10 +385,11 @@ class LinearMap(Piece):
         return self.settings.layers.table.tokens
 
     def spectral(self, blocks: int = 1) -> Tensor:
-        """Spectral norm of each block of rows."""
-        parts = self.weight.double().unflatten(0, (blocks, -1))
-        norms: Tensor = torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
-        return norms
+        """Spectral norm of each block of rows; kept, since weights do not change."""
+        if blocks not in self._spectral:
+            parts = self.weight.double().unflatten(0, (blocks, -1))
+            self._spectral[blocks] = torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
+        return self._spectral[blocks]
 
     def carried(self, error: float, blocks: int = 1) -> Tensor:
         """Error of each block of outputs, given that of the input."""
@@ -409,6 +410,7 @@ class LinearMap(Piece):
 
     def restore(self, ranges: dict[str, Any]) -> None:
         self.norm = float(ranges["norm"])
+        self._spectral = {}
         self._encode()
 
 
@@ -597,7 +599,7 @@ class Table(Activation):
     def certified(self) -> float:
         settings = self.settings
         model = BACKENDS[settings.backend].model(settings.dtype, self.table, self.high, 1)
-        leak = 2 * self.table.size * 2.0**-8 * settings.unit if settings.backend == "dense" else 0.0
+        leak = 2 * self.table.size * settings.layers.leak if settings.backend == "dense" else 0.0
         return self.table.error + self.table.rounding(model) + leak
 
     @property
@@ -936,6 +938,3 @@ class Norm(Piece):
 
     def restore(self, ranges: dict[str, Any]) -> None:
         self.least, self.norm = float(ranges["least"]), float(ranges["norm"])
-
-
-Scalar = Callable[[Tensor], Tensor]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ class Report:
     def to_json(self) -> str:
         """All of it."""
         whole = {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
-        return json.dumps(whole, indent=2)
+        return json.dumps(_known(whole), indent=2)
 
     def __str__(self) -> str:
         lines = [_HEADINGS, *map(_cells, self.rows)]
@@ -117,6 +118,15 @@ class Report:
         return lines
 
     __repr__ = __str__
+
+
+def _known(value: Any) -> Any:
+    """NaN, which stands for "not known" here, as null: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {k: _known(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def _cells(row: Row) -> tuple[str, ...]:
