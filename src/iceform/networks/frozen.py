@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.constructions.linear import RowLayer
-from iceform.interpolation import Interpolant
+from iceform.interpolation import Interpolant, regimes
 from iceform.validation import check_capacity, unit_roundoff
 
 __all__ = ["FrozenLayers", "NetworkSizes", "identity_table"]
@@ -36,6 +36,8 @@ _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 _SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
 _LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
 _FINEST = 2.0**-46  # relative: finer tables gain nothing over the rounding of their values
+_FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
+_NARROW_CELLS = 8  # in float32 a sum rounds as its values do, so those near z should be near 0
 
 
 @dataclass(frozen=True)
@@ -80,9 +82,10 @@ class NetworkSizes:
 def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
     """The line on [-1, 1] that every linear map is read from, to ``eps`` of its range."""
     reach = 1.0 + _SLACK
-    finest = max(_FINEST, unit_roundoff(dtype) / 2**_LEAK_BITS)
-    # Asked for no more than half of what float64 stores of the line's values.
-    return Interpolant.identity(-reach, reach, max(finest, 0.0 if eps is None else eps / 2))
+    narrow = dtype == torch.float32
+    finest = unit_roundoff(dtype) * _FINEST_UNITS if narrow else _FINEST
+    wanted = max(finest, 0.0 if eps is None else eps / 2)
+    return regimes.spectral(-reach, reach, wanted, cells=_NARROW_CELLS if narrow else 1)
 
 
 class FrozenLayers:

@@ -40,7 +40,7 @@ __all__ = [
 
 _SVD_SLACK = 1 + 1e-10  # the computed spectral norm's own rounding
 _SMALLEST = 2.0**-20  # a row's range is at least this share of its layer's
-_FINEST, _FINEST_UNITS = 2.0**-37, 8  # of a table's range: finer ones cost tokens, gain little
+_FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
 _TRIES = 8  # at a table, each at least twice as coarse
 _STEPS = 4  # ranges of tables are rounded up to quarters of an octave, so that layers share them
 
