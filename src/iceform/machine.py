@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from iceform.constructions import LOSSES, AttentionHead, Plan
 from iceform.constructions.base import Emulator, write_whole
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.inspection import Trace
+from iceform.pretrained import Pretrained
 from iceform.programs import (
     GradientDescent,
     HopfieldRetrieval,
@@ -67,7 +69,7 @@ def library(tokens: int = 33) -> list[Program]:
     ]
 
 
-class Machine:
+class Machine(Pretrained):
     """One frozen module, many programs (cor:attn_sim_stats_methods).
 
     The machine is an :class:`AttentionHead` in row form, sized once for a class of programs. A
@@ -128,7 +130,8 @@ class Machine:
         self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
         # Padding tokens must lose against any logit a program can make.
         target = math.log(sizes.tokens) - math.log(unit_roundoff(dtype)) + _LEAK_BITS * math.log(2)
-        self._root = math.sqrt(2 * sizes.logits + target)
+        # As the dtype holds it: the grid's range must cover what stands in the prompt.
+        self._root = float(torch.tensor(math.sqrt(2 * sizes.logits + target), dtype=dtype))
 
     def _build(
         self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype, backend: str
@@ -287,14 +290,17 @@ class Machine:
         Programs are not part of a machine.
         """
         folder = self.head.save(path)
-        sizes = {
+        write_whole(folder / "machine.json", json.dumps(self.describe(), indent=2))
+        return folder
+
+    def describe(self) -> dict[str, Any]:
+        """What the machine is sized for, JSON-ready."""
+        return {
             "dim": self.dim,
             "samples": self.samples,
             "eps": self.eps,
             "sizes": asdict(self.sizes),
         }
-        write_whole(folder / "machine.json", json.dumps(sizes, indent=2))
-        return folder
 
     @classmethod
     def load(cls, path: str | Path) -> Machine:
@@ -302,10 +308,18 @@ class Machine:
         head = Emulator.load(path)
         try:
             saved = json.loads((Path(path) / "machine.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError) as broken:
+            raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
+        return cls.around(head, saved, str(path))
+
+    @classmethod
+    def around(cls, head: Emulator, saved: dict[str, Any], path: str) -> Machine:
+        """A machine around its head, from what :meth:`describe` says; messages name ``path``."""
+        try:
             machine = cls.__new__(cls)
             machine.eps = check_eps(saved["eps"])
             machine._size(saved["dim"], saved["samples"], Sizes(**saved["sizes"]), head.dtype)
-        except (OSError, ValueError, KeyError, TypeError) as broken:
+        except (ValueError, KeyError, TypeError) as broken:
             raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
         if not isinstance(head, AttentionHead) or head.samples != machine.sizes.tokens:
             raise IntegrityError(f"{path} holds weights that are not this machine's")

@@ -29,6 +29,7 @@ from iceform.errors import (
 from iceform.inspection import Trace, trace_network
 from iceform.interpolation import Interpolant, ScalarFunction
 from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.pretrained import Pretrained
 from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
 
 __all__ = ["Emulator", "Plan", "Prompt"]
@@ -37,7 +38,7 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Prompt:
+class Prompt(Pretrained):
     """What the frozen network reads.
 
     Attributes
@@ -100,7 +101,7 @@ class Plan:
         return asdict(self)
 
 
-class Emulator(nn.Module, ABC):
+class Emulator(nn.Module, Pretrained, ABC):
     """A construction: calling it runs the algorithm by attention.
 
     A subclass supplies the exact algorithm (:meth:`reference`), the prompt, the network, a fused
@@ -258,6 +259,14 @@ class Emulator(nn.Module, ABC):
     def save(self, path: str | Path) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into the folder ``path``."""
         folder = Path(path)
+        config, stored = self.pack()
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
+        write_whole(folder / "config.json", json.dumps(config, indent=2))
+        return folder
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything that :meth:`unpack` needs: a JSON-ready config and tensors."""
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
         tensors["interpolant.values"] = self.interpolant.values
         it = self.interpolant
@@ -277,10 +286,7 @@ class Emulator(nn.Module, ABC):
         }
         stored = _plain(tensors)
         config["sha256"] = _checksum(config, stored)
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
-        write_whole(folder / "config.json", json.dumps(config, indent=2))
-        return folder
+        return config, stored
 
     @classmethod
     def load(cls, path: str | Path, *, f: Any = None) -> Emulator:
@@ -293,6 +299,13 @@ class Emulator(nn.Module, ABC):
         """
         folder = Path(path)
         config, tensors = _read(folder)
+        return cls.unpack(config, tensors, f=f, folder=str(folder))
+
+    @classmethod
+    def unpack(
+        cls, config: dict[str, Any], tensors: dict[str, Tensor], *, f: Any = None, folder: str = ""
+    ) -> Emulator:
+        """The inverse of :meth:`pack`; ``folder`` is where messages say it came from."""
         if config.get("sha256") != _checksum(config, tensors):
             raise IntegrityError(
                 f"{folder} is not what was saved there: its digest does not match, the config or "

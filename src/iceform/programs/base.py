@@ -13,6 +13,7 @@ from torch import Tensor
 
 from iceform.certificates import Certificate
 from iceform.errors import ProgramError
+from iceform.pretrained import Pretrained
 
 __all__ = ["Attend", "Program", "Result", "Sizes", "Target", "balanced"]
 
@@ -112,7 +113,7 @@ class Result:
         return self._predict(x)
 
 
-class Program(ABC):
+class Program(Pretrained, ABC):
     """An algorithm as a prompt."""
 
     @property

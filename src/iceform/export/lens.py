@@ -1,0 +1,133 @@
+"""TransformerLens and nnsight views of frozen networks (needs ``iceform[interp]``).
+
+The whole path is inside: the encoder that writes the prompt, every head, and the readout. What is
+hooked is the literal network, so cached activations are those of ``trace()``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from iceform.errors import ProgramError
+from iceform.export.inspectable import build_points, head_named, run_blocks, runner_for
+from iceform.networks import InContext
+
+__all__ = ["nnsight", "transformer_lens"]
+
+
+class _Watched(nn.Module):
+    """A frozen network with points, in plain torch."""
+
+    hook_readout: nn.Module
+
+    def __init__(self, thing: Any) -> None:
+        super().__init__()
+        network, run = runner_for(thing, self._stream)
+        build_points(self, network, nn.Identity)
+        self._run = run
+
+    def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
+        return run_blocks(self, tokens)
+
+    def forward(self, *inputs: Any) -> Tensor:
+        """The thing's own inputs to its own answer."""
+        out: Tensor = self.hook_readout(self._run(*inputs))
+        return out
+
+    def head(self, label: str) -> tuple[int, int]:
+        """(block, head) of a label."""
+        return head_named(self, label)
+
+
+def nnsight(thing: Any) -> Any:
+    """An ``nnsight.NNsight`` model; points are submodules, their ``.output`` is the activation.
+
+    Parameters
+    ----------
+    thing
+        A machine, an emulator, a frozen network, or a network in context.
+    """
+    try:
+        from nnsight import NNsight  # type: ignore[import-untyped]
+    except ImportError:
+        raise ProgramError("nnsight is missing: pip install 'iceform[interp]'") from None
+    return NNsight(thing.model if isinstance(thing, InContext) else _Watched(thing))
+
+
+def transformer_lens(thing: Any) -> Any:
+    """A ``HookedRootModule`` with ``run_with_cache`` (an ``ActivationCache``), ``run_with_hooks``.
+
+    Called with the thing's own inputs, it gives the thing's own answer, by the literal network.
+    Of a network in context every piece has a point: ``layers.0.linear1.hook_out``,
+    ``layers.0.self_attn.core.hook_pattern``.
+
+    Parameters
+    ----------
+    thing
+        A machine, an emulator, a frozen network, or a network in context.
+    """
+    try:
+        from transformer_lens import ActivationCache, HookedRootModule
+        from transformer_lens.hook_points import HookPoint
+    except ImportError:
+        raise ProgramError("transformer-lens is missing: pip install 'iceform[interp]'") from None
+
+    class Hooked(HookedRootModule):
+        """What the two kinds of hooked modules share."""
+
+        def run_with_cache(
+            self, *inputs: Any, return_cache_object: bool = True, **options: Any
+        ) -> tuple[Any, Any]:
+            """The answer, and every activation on the way to it."""
+            out, found = super().run_with_cache(*inputs, **options)
+            if not return_cache_object:
+                return out, found
+            whole = not options.get("remove_batch_dim", False)
+            return out, ActivationCache(found, self, has_batch_dim=whole)
+
+    class HookedFrozen(Hooked):
+        """A frozen network with hooks at every head."""
+
+        hook_readout: nn.Module
+
+        def __init__(self) -> None:
+            super().__init__()
+            network, run = runner_for(thing, self._stream)
+            build_points(self, network, HookPoint)
+            self._run = run
+            self.setup()  # type: ignore[no-untyped-call]
+
+        def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
+            return run_blocks(self, tokens)
+
+        def forward(self, *inputs: Any) -> Tensor:
+            out: Tensor = self.hook_readout(self._run(*inputs))
+            return out
+
+        def head(self, label: str) -> tuple[int, int]:
+            """(block, head) of a label."""
+            return head_named(self, label)
+
+    class HookedInContext(Hooked):
+        """A network in context with a hook behind every piece."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            network = copy.deepcopy(thing)
+            for part in list(network.model.modules()):
+                for name, child in list(part.named_children()):
+                    if name.startswith("hook_") and isinstance(child, nn.Identity):
+                        setattr(part, name, HookPoint())  # type: ignore[no-untyped-call]
+            self._network = (network,)  # in a tuple: its parts are registered below, by name
+            for name, part in network.model.named_children():
+                setattr(self, name, part)
+            self.setup()  # type: ignore[no-untyped-call]
+
+        def forward(self, *inputs: Any, **named: Any) -> Any:
+            return self._network[0](*inputs, **named)
+
+    return HookedInContext() if isinstance(thing, InContext) else HookedFrozen()

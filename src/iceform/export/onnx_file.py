@@ -1,0 +1,276 @@
+"""ONNX: the frozen network as one file, checked by onnxruntime (needs ``iceform[export]``).
+
+The file holds frozen weights and no program. Its input is the prompt, so one file of a machine runs
+every program that the machine runs: feed it the prompts.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform.attention import FrozenNetwork, LiftedAttention, SoftmaxAttention
+from iceform.constructions import AttentionHead, Emulator, LinearLayer
+from iceform.errors import CapacityError, IntegrityError, ProgramError
+from iceform.machine import Machine
+from iceform.programs import Target
+from iceform.validation import human_bytes, unit_roundoff
+
+__all__ = ["OnnxMachine", "PromptRunner", "onnx"]
+
+_LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
+_CHECKED_BATCH = 3  # prompts that the written file is tried on
+_INPUT, _OUTPUT = "tokens", "output"
+_DIGEST = "iceform.digest"  # the file's record of the weights' SHA-256
+
+
+class PromptRunner(nn.Module):
+    """A frozen network whose input is the prompt, with any number of tokens up to its own.
+
+    Tokens that are missing are put in as padding: of a machine, tokens flagged as such, to which
+    nothing attends; of a linear map, zeros. Other networks read the tokens in fixed places, and
+    their number is fixed.
+
+    Parameters
+    ----------
+    thing
+        A machine, an emulator or a frozen network.
+    """
+
+    padding: Tensor
+    places: Tensor
+
+    def __init__(self, thing: Machine | Emulator | FrozenNetwork) -> None:
+        super().__init__()
+        network = thing if isinstance(thing, FrozenNetwork) else thing.network
+        self.network = network
+        self.tokens, self.features = _prompt_shape(thing)
+        self.fewest = _fewest_tokens(thing, self.tokens)
+        dtype = next(iter(network.buffers())).dtype
+        padding = torch.zeros(self.tokens, self.features, dtype=dtype)
+        if isinstance(thing, Machine):
+            # As Machine.padded: the last two features of x are "is padding" and "one".
+            padding[:, thing.head.dim - 2 : thing.head.dim] = 1.0
+        self.register_buffer("padding", padding)
+        self.register_buffer("places", torch.arange(self.tokens))
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether fewer tokens may be given."""
+        return self.fewest < self.tokens
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """(batch, n, features) to (batch, n or fixed, out_features)."""
+        if not self.dynamic:
+            out: Tensor = self.network(tokens)
+            return out
+        count = tokens.shape[1]
+        padded: Tensor = self.network(self.padded(tokens))
+        return padded.index_select(1, self.places[:count])
+
+    def padded(self, tokens: Tensor) -> Tensor:
+        """The same prompt with as many tokens as the network reads; padding is all alike."""
+        if not self.dynamic:
+            return tokens
+        padding = self.padding.expand(tokens.shape[0], -1, -1)
+        # Picked, not sliced: the result's layout then does not depend on the number of tokens.
+        return torch.cat([tokens, padding], 1).index_select(1, self.places)
+
+
+def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
+    if isinstance(thing, FrozenNetwork):
+        first: Any = thing.layers[0]
+        lifted = isinstance(first, LiftedAttention)
+        tokens = first.shared_tokens.shape[0] if lifted else first.w_o.shape[1]
+        return int(tokens), thing.features.total
+    plan = thing.plan
+    return plan.tokens, plan.features
+
+
+def _fewest_tokens(thing: Machine | Emulator | FrozenNetwork, tokens: int) -> int:
+    """The weights' rows take tokens too, so there are at least as many."""
+    if isinstance(thing, Machine):
+        return max(thing.head._shape[0])
+    if isinstance(thing, LinearLayer) and thing.encoding == "rows" and thing.samples > 1:
+        return min(tokens, thing.out_features)
+    return tokens
+
+
+def onnx(
+    thing: Machine | Emulator | FrozenNetwork, path: str | Path, *, check: bool = True
+) -> Path:
+    """Write a machine's or an emulator's frozen network as an ONNX file.
+
+    The input ``tokens`` is (batch, tokens, features), the prompt; batch is dynamic, and so are the
+    tokens of machines and linear maps. The dtype is that of the weights, float32 or float64.
+
+    Parameters
+    ----------
+    thing
+        What to export.
+    path
+        The file to write.
+    check
+        Run the file with onnxruntime on random prompts and compare with torch before it is kept.
+
+    Raises
+    ------
+    CapacityError
+        If the weights would not fit an ONNX file.
+    IntegrityError
+        If onnxruntime's results are not torch's.
+    """
+    _need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
+    if not isinstance(thing, Machine | Emulator | FrozenNetwork):
+        raise ProgramError(
+            f"a {type(thing).__name__} has no frozen network to export; machines, emulators and "
+            "frozen networks have"
+        )
+    runner = PromptRunner(thing).eval()
+    size = sum(b.numel() * b.element_size() for b in runner.buffers())
+    if size > _LARGEST:
+        raise CapacityError(
+            f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(_LARGEST)}; "
+            "export a machine sized for fewer programs or samples"
+        )
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = target.with_name(target.name + ".draft")
+    try:
+        draft.write_bytes(_export(runner).model_proto.SerializeToString())
+        if check:
+            _compare(runner, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
+
+
+def _need(*names: str) -> None:
+    import importlib.util
+
+    missing = [n for n in names if importlib.util.find_spec(n) is None]
+    if missing:
+        raise ProgramError(f"{', '.join(missing)} is missing: pip install 'iceform[export]'")
+
+
+def _export(runner: PromptRunner) -> Any:
+    example = torch.zeros(2, runner.tokens, runner.features).to(runner.padding)
+    shapes: dict[int, Any] = {0: torch.export.Dim("batch")}
+    if runner.dynamic:
+        example = example[:, : max(runner.fewest, runner.tokens - 1)].contiguous()
+        shapes[1] = torch.export.Dim("tokens", min=runner.fewest, max=runner.tokens)
+    with warnings.catch_warnings(), _quiet("torch.onnx"):
+        # The exporter's own use of parts of torch that are going away.
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            torch.export.export(runner, (example,), dynamic_shapes=(shapes,)),
+            dynamo=True,
+            input_names=[_INPUT],
+            output_names=[_OUTPUT],
+            dynamic_shapes=(shapes,),
+            verbose=False,
+        )
+    assert program is not None
+    program.model.metadata_props[_DIGEST] = runner.network.digest
+    return program
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """Without a logger's warnings: the exporter lists packages that it could use."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _session(path: Path) -> Any:
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
+
+
+def _compare(runner: PromptRunner, path: Path) -> None:
+    """Random prompts through both; a softmax moves by at most what its logits are rounded by."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (_CHECKED_BATCH, runner.tokens, runner.features)
+    tokens = torch.rand(shape, generator=generator, dtype=torch.float64).to(runner.padding) - 0.5
+    session = _session(path)
+    for count in {runner.fewest, runner.tokens}:
+        part = tokens[:, :count].contiguous()
+        (found,) = session.run([_OUTPUT], {_INPUT: part.numpy()})
+        want = runner(part)
+        off = float((torch.from_numpy(found) - want).abs().max())
+        allowed = _logit_rounding(runner, part) * max(1.0, float(want.abs().max()))
+        if not off <= allowed:
+            raise IntegrityError(
+                f"onnxruntime is off by {off:.3g} from torch, rounding explains {allowed:.3g}; the "
+                "file was not kept"
+            )
+
+
+def _logit_rounding(runner: PromptRunner, tokens: Tensor) -> float:
+    """Twice n u max |logit terms| over all layers, and the layers' own sums."""
+    unit, total, stream = unit_roundoff(tokens.dtype), 0.0, runner.padded(tokens)
+    for layer in runner.network.layers:
+        if isinstance(layer, SoftmaxAttention):
+            read = layer._tokens(stream).abs()
+            terms = (read @ layer.w_q.abs().mT) @ (read @ layer.w_k.abs().mT).mT
+            summed = read.shape[-1] + layer.w_k.shape[-2]
+            total += 4 * summed * unit * float(terms.max())
+        total += 4 * stream.shape[-2] * unit
+        stream = layer(stream)
+    # Each layer's error is carried by the next; beyond 1 nothing is bounded by this.
+    return min(2 * total * math.e, 1.0) if total < 1 else math.inf
+
+
+class OnnxMachine(Machine):
+    """A machine whose every pass is run by onnxruntime, from one file.
+
+    Programs, prompts and loops are the machine's own; only the pass is not. It is the literal
+    network that the file holds, so passes are certified for the dense evaluation.
+
+    Parameters
+    ----------
+    machine
+        The machine that was exported.
+    path
+        The file.
+    """
+
+    def __init__(self, machine: Machine, path: str | Path) -> None:
+        _need("onnxruntime")
+        self.__dict__.update(machine.__dict__)
+        self._session = _session(Path(path))
+        written = self._session.get_modelmeta().custom_metadata_map.get(_DIGEST)
+        if written != machine.digest:
+            raise IntegrityError(f"{path} holds other weights than this machine's")
+        dense = {**machine.head._config(), "backend": "dense"}
+        self._literal = AttentionHead._rebuild(dense, machine.head.interpolant, None)
+
+    def attend(self, target: Target) -> tuple[Tensor, float]:
+        """One pass, by onnxruntime."""
+        padded = self.padded(target)
+        inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
+        assert isinstance(self._literal, AttentionHead)
+        certificate = self._literal.certify(*inputs, queries=padded.queries)
+        prompt = self.head.prompt(*inputs).tokens[None]
+        (out,) = self._session.run([_OUTPUT], {_INPUT: prompt.cpu().contiguous().numpy()})
+        read = torch.from_numpy(out)[0, padded.queries, : len(target.w_v)]
+        return read.to(target.tokens), certificate.error

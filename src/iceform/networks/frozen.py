@@ -1,0 +1,214 @@
+r"""The two frozen layers that a whole network is read by.
+
+read
+    One linear map, its weights in the prompt (:class:`~iceform.constructions.linear.RowLayer`): a
+    head per output row looks up :math:`\theta_r \cdot x` on the table of the identity over [-1, 1].
+    Maps with more rows than heads are read in several prompts, and a row that reaches further is
+    scaled by a power of two in the prompt, which is exact; so one set of weights serves them all.
+attend
+    One attention head on tokens that carry their key, query and value: logits
+    :math:`q_j \cdot k_i + m_{ji}` with the mask m in the prompt. It runs the heads of the network,
+    and every look-up table as well, since a table read by softmax *is* an attention head whose
+    keys are the table's slopes and biases.
+
+The weights depend on sizes, eps and dtype only. What the network is made of is in the prompts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
+from iceform.constructions.linear import RowLayer
+from iceform.interpolation import Interpolant, regimes
+from iceform.validation import check_capacity, unit_roundoff
+
+__all__ = ["FrozenLayers", "NetworkSizes", "identity_table"]
+
+_FEWEST_TOKENS = 63  # room for 64 at least
+_ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
+_SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
+_LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
+_FINEST = 2.0**-46  # relative: finer tables gain nothing over the rounding of their values
+_FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
+_NARROW_CELLS = 8  # in float32 a sum rounds as its values do, so those near z should be near 0
+
+
+@dataclass(frozen=True)
+class NetworkSizes:
+    """What the frozen layers are sized for.
+
+    Attributes
+    ----------
+    inputs
+        The widest input of a linear map, and one feature more for the bias.
+    rows
+        Heads of the reading layer.
+    head_dim, value_dim
+        Of the widest attention head (a look-up table needs 2 and 1).
+    tokens
+        The longest sequence or look-up table.
+    """
+
+    inputs: int
+    rows: int
+    head_dim: int
+    value_dim: int
+    tokens: int
+
+    @classmethod
+    def covering(
+        cls, inputs: int, outputs: int, head_dim: int, value_dim: int, tokens: int
+    ) -> NetworkSizes:
+        """Sizes for maps of up to ``inputs`` x ``outputs``.
+
+        Tokens are rounded up to a power of two: the length of a fitted table says nothing then
+        about the network whose activation it is, and networks of one shape share their weights.
+        """
+        tokens = 1 << max(_FEWEST_TOKENS, tokens - 1).bit_length()
+        return cls(inputs + 1, min(_ROWS, outputs), max(2, head_dim), max(1, value_dim), tokens)
+
+    def to_dict(self) -> dict[str, int]:
+        """For JSON."""
+        return asdict(self)
+
+
+def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
+    """The line on [-1, 1] that every linear map is read from, to ``eps`` of its range."""
+    reach = 1.0 + _SLACK
+    narrow = dtype == torch.float32
+    finest = unit_roundoff(dtype) * _FINEST_UNITS if narrow else _FINEST
+    wanted = max(finest, 0.0 if eps is None else eps / 2)
+    return regimes.spectral(-reach, reach, wanted, cells=_NARROW_CELLS if narrow else 1)
+
+
+class FrozenLayers:
+    """The literal weights of both layers, and the dense evaluation of either.
+
+    Parameters
+    ----------
+    sizes
+        What they must hold.
+    table
+        The look-up table of the identity.
+    dtype
+        Of the weights.
+    """
+
+    def __init__(self, sizes: NetworkSizes, table: Interpolant, dtype: torch.dtype) -> None:
+        self.sizes, self.table, self.dtype = sizes, table, dtype
+        self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, "rows", 0.0)
+
+    @property
+    def slack(self) -> float:
+        """How far a computed product may be off before it leaves the table."""
+        return _SLACK
+
+    @property
+    def features(self) -> Features:
+        """What a token of the attending layer carries."""
+        s = self.sizes
+        return Features.of(
+            key=s.head_dim, query=s.head_dim, value=s.value_dim, position=s.tokens, mask=s.tokens
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the literal weights take."""
+        s, at = self.sizes, self.features
+        attending = at.total * (2 * (s.head_dim + s.tokens) + s.value_dim) + s.tokens**2
+        return torch.finfo(self.dtype).bits // 8 * (self.rows.parameters() + attending)
+
+    @cached_property
+    def network(self) -> FrozenNetwork:
+        """Both layers; the first reads, the second attends."""
+        check_capacity(
+            "the frozen layers",
+            self.weight_bytes,
+            torch.device("cpu"),
+            "use backend='fused', which needs none",
+        )
+        layers = [self.rows.build(), self._attending()]
+        return FrozenNetwork(layers, self.rows.features).to(self.dtype)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the frozen weights."""
+        return self.network.digest
+
+    def _attending(self) -> SoftmaxAttention:
+        s, at = self.sizes, self.features
+
+        def picks(*names: str) -> Tensor:
+            eye = torch.eye(at.total, dtype=torch.float64)
+            return torch.cat([eye[at[name]] for name in names])[None]
+
+        eye = torch.eye(s.tokens, dtype=torch.float64)[None]
+        return SoftmaxAttention(
+            picks("key", "position"), picks("query", "mask"), picks("value"), eye, labels=["attend"]
+        )
+
+    # ------------------------------------------------------------------------ dense evaluation
+
+    def read_prompt(self, x: Tensor, theta: Tensor) -> Tensor:
+        """Prompts of the reading layer: shape (*batch, blocks, tokens, features).
+
+        x is (*batch, inputs), theta (*batch or none, outputs, inputs), both narrower than the
+        layer allows; a block holds ``rows`` rows of theta.
+        """
+        s = self.sizes
+        blocks = -(-theta.shape[-2] // s.rows)
+        x = F.pad(x, (0, s.inputs - x.shape[-1]))[..., None, None, :]
+        theta = F.pad(theta, (0, s.inputs - theta.shape[-1], 0, blocks * s.rows - theta.shape[-2]))
+        return self.rows.pack(x, [theta.unflatten(-2, (blocks, s.rows))])
+
+    def read(self, x: Tensor, theta: Tensor) -> Tensor:
+        """The literal look-ups of theta x, shape (*batch, outputs)."""
+        out: Tensor = self.network.to(x.device).layers[0](self.read_prompt(x, theta))
+        return out.squeeze(-2).flatten(-2)[..., : theta.shape[-2]]
+
+    def attend_prompt(
+        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
+    ) -> Tensor:
+        """Prompts of the attending layer: token t carries key, value and query t.
+
+        keys (*batch, n, h), queries (*batch, m, h), values (*batch, n, v); the mask (*batch, m, n)
+        is added to the logits, and what it forbids is -inf there, -margin in the prompt.
+        """
+        s, n, m = self.sizes, keys.shape[-2], queries.shape[-2]
+        batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (keys, queries, values, mask)))
+
+        def padded(t: Tensor, width: int) -> Tensor:
+            t = F.pad(t, (0, width - t.shape[-1], 0, s.tokens - t.shape[-2]))
+            return t.expand(*batch, *t.shape[-2:])
+
+        allowed = torch.full((s.tokens, s.tokens), -margin).to(keys)
+        allowed = allowed.expand(*batch, -1, -1).clone()
+        allowed[..., :m, :n] = mask.clamp(min=-margin)
+        position = torch.eye(s.tokens).to(keys)
+        parts = (padded(keys, s.head_dim), padded(queries, s.head_dim), padded(values, s.value_dim))
+        return torch.cat([*parts, padded(position, s.tokens), allowed], -1)
+
+    def attend(
+        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
+    ) -> Tensor:
+        """The literal head's outputs, shape (*batch, m, v)."""
+        prompt = self.attend_prompt(keys, queries, values, mask, margin)
+        out: Tensor = self.network.to(keys.device).layers[1](prompt)
+        return out[..., : queries.shape[-2], : values.shape[-1]]
+
+    def margin(self, logits: float) -> float:
+        """M: what a masked token loses by, if no logit is larger than ``logits`` in size."""
+        target = _LEAK_BITS * math.log(2) - math.log(unit_roundoff(self.dtype))
+        return 2 * logits + math.log(self.sizes.tokens) + target
+
+    @property
+    def leak(self) -> float:
+        """Bound of the mass on masked tokens at that margin."""
+        return unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS

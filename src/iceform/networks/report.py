@@ -1,0 +1,137 @@
+"""Report: what of a network is emulated, on which ranges, and how far off."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from iceform.networks.frozen import NetworkSizes
+
+__all__ = ["Report", "Row"]
+
+_HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured", "carried")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One piece.
+
+    Attributes
+    ----------
+    name, kind, how
+        Where it is, what it computes, and how.
+    emulated
+        False for what runs as it did in the original.
+    range
+        Largest value that may be looked up (heads: largest logit; norms: longest token).
+    tokens
+        Grid tokens of its table (heads: tokens attended to).
+    certified
+        Proven sup-norm error of the piece alone.
+    measured
+        The largest error that was seen; 0 if nothing was measured.
+    carried
+        Certified 2-norm of a token's error behind the piece, everything before it included.
+    widened
+        How often its range had to be widened.
+    """
+
+    name: str
+    kind: str
+    how: str
+    emulated: bool
+    range: float
+    tokens: int
+    certified: float
+    measured: float
+    carried: float
+    widened: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """The rows, what is not emulated, and the whole network's error; print it."""
+
+    rows: tuple[Row, ...]
+    outside: dict[str, int]
+    watched: bool
+    unsupported: tuple[str, ...]
+    sizes: NetworkSizes
+    grid_tokens: int
+    dtype: torch.dtype
+    backend: str
+    certified: float
+    measured: float
+
+    @property
+    def emulated(self) -> tuple[Row, ...]:
+        """Rows of emulated pieces."""
+        return tuple(row for row in self.rows if row.emulated)
+
+    @property
+    def not_emulated(self) -> tuple[str, ...]:
+        """Everything that runs as it did in the original, in words."""
+        kinds = dict.fromkeys(row.kind for row in self.rows if not row.emulated)
+        named = [f"{k} ({sum(r.kind == k for r in self.rows)} times)" for k in kinds]
+        operations = [f"{name} between pieces ({n} times)" for name, n in self.outside.items()]
+        extra = [] if self.watched else ["additions between pieces (not watched: no calibration)"]
+        return (*named, *operations, *extra, *self.unsupported)
+
+    def to_json(self) -> str:
+        """All of it."""
+        whole = {**asdict(self), "dtype": str(self.dtype).removeprefix("torch.")}
+        return json.dumps(_known(whole), indent=2)
+
+    def __str__(self) -> str:
+        lines = [_HEADINGS, *map(_cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+        s = self.sizes
+        counts = {k: sum(r.kind == k for r in self.emulated) for k in
+                  ("linear", "embedding", "heads", "activation")}  # fmt: skip
+        emulated = ", ".join(f"{n} {k}" for k, n in counts.items() if n)
+        head = [
+            f"emulated: {emulated}",
+            f"frozen layers: {s.inputs} inputs, {s.rows} rows, heads of {s.head_dim}, {s.tokens} "
+            f"tokens, {self.grid_tokens} grid tokens; "
+            f"{str(self.dtype).removeprefix('torch.')}, {self.backend} backend",
+            "not emulated: " + "; ".join(self.not_emulated),
+            "",
+        ]
+        return "\n".join([*head, *table, "", *self._whole()])
+
+    def _whole(self) -> list[str]:
+        certified = "none, the order of its maps is not known"
+        if not math.isnan(self.certified):
+            certified = f"{self.certified:.2e}"
+        measured = "not measured" if math.isnan(self.measured) else f"{self.measured:.2e}"
+        lines = [f"whole network: certified {certified}, measured {measured}"]
+        if self.measured > 0 and self.certified / self.measured > 1e6:
+            lines.append(
+                "the bound of the whole multiplies norms of all layers and is far from tight; "
+                "those of the pieces are the ones to go by"
+            )
+        return lines
+
+    __repr__ = __str__
+
+
+def _known(value: Any) -> Any:
+    """NaN, which stands for "not known" here, as null: JSON has no NaN."""
+    if isinstance(value, dict):
+        return {k: _known(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_known(v) for v in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    tokens = str(row.tokens) if row.tokens else ""
+    return (
+        row.name, row.kind, row.how, f"{row.range:.3g}", tokens, f"{row.certified:.1e}",
+        f"{row.measured:.1e}", "" if math.isnan(row.carried) else f"{row.carried:.1e}",
+    )  # fmt: skip

@@ -1,0 +1,34 @@
+"""Every Python block of the pages on networks, export and the zoo runs, in order."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[2] / "docs"
+NEEDS = {
+    "networks": (),
+    "export": ("onnxruntime", "onnxscript", "transformer_lens", "nnsight"),
+    "zoo": (),
+}
+
+
+@pytest.mark.parametrize("page", NEEDS)
+def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
+    for module in NEEDS[page]:
+        pytest.importorskip(module, reason="needs iceform[export,interp]")
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    # One file, as a reader would run it: nnsight looks for the source of its blocks.
+    script = tmp_path / f"{page}.py"
+    script.write_text("\n".join(blocks), encoding="utf-8")
+    exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), {"__name__": page})
+
+
+@pytest.mark.parametrize("page", NEEDS)
+def test_scripts_that_are_named_exist(page):
+    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
+    for name in re.findall(r"examples/\w+\.py", text):
+        assert (DOCS.parent / name).exists(), name

@@ -1,0 +1,292 @@
+"""Folders in the Hub's layout: what is saved comes back, what was touched does not."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import iceform as ice
+from iceform import IntegrityError, ProgramError, programs
+from iceform.export import from_pretrained, save_pretrained
+from iceform.networks import InContext, MeanPooling, in_context
+
+F64 = torch.float64
+FILES = ["README.md", "config.json", "model.safetensors"]
+
+
+def encoder():
+    torch.manual_seed(1)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True, activation="gelu")
+    model = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(6), enable_nested_tensor=False)
+    return model.double().eval()
+
+
+def network():
+    torch.manual_seed(2)
+    return in_context(encoder(), calibration=[torch.randn(3, 4, 6, dtype=F64)], headroom=4.0)
+
+
+def bert():
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    torch.manual_seed(3)
+    config = transformers.BertConfig(
+        vocab_size=30, hidden_size=6, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=7, max_position_embeddings=12,
+    )  # fmt: skip
+    model = MeanPooling(transformers.BertModel(config, add_pooling_layer=False)).double().eval()
+    ids = torch.randint(0, 30, (2, 5))
+    given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return in_context(model, calibration=[given]), given
+
+
+def head_program():
+    torch.manual_seed(4)
+    return programs.Head(*(torch.randn(2, 3, dtype=F64) for _ in range(3)))
+
+
+STEP = {"dim": 2, "samples": 3, "eps": 1e-6}
+THINGS = {
+    "network": network,
+    "machine": lambda: ice.Machine(dim=2, samples=3, programs=[programs.Ridge()]),
+    "emulator": lambda: ice.GradientStep("huber", 0.1, **STEP),
+    "ridge": lambda: programs.Ridge(alpha=0.3),
+    "descent": lambda: programs.GradientDescent(
+        ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9
+    ),
+    "head": head_program,
+    "prompt": lambda: ice.GradientStep("squared", 0.1, **STEP).prompt(
+        torch.eye(3, 2, dtype=F64), torch.ones(3, dtype=F64), torch.ones(2, dtype=F64)
+    ),
+}  # fmt: skip
+
+
+def same(a, b):
+    assert type(a) is type(b)
+    if isinstance(a, InContext | ice.Machine | ice.Emulator):
+        assert a.digest == b.digest
+    if isinstance(a, InContext):
+        x = torch.randn(2, 3, 6, dtype=F64)
+        assert torch.equal(a(x), b(x))
+        assert a.certificate.to_json() == b.certificate.to_json()
+        assert str(a.report()) == str(b.report())
+    elif isinstance(a, ice.Machine):
+        x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
+        ran, again = (m.run(programs.Ridge(), x, y) for m in (a, b))
+        assert torch.equal(ran.value, again.value)
+    elif isinstance(a, ice.Prompt):
+        assert torch.equal(a.tokens, b.tokens)
+        assert (a.features, a.roles) == (b.features, b.roles)
+    elif isinstance(a, programs.Program):
+        x, y = torch.rand(4, 3, dtype=F64), torch.rand(4, dtype=F64)
+        assert torch.equal(a.reference(x, y), b.reference(x, y))
+
+
+@pytest.mark.parametrize("name", THINGS)
+def test_what_is_saved_comes_back(tmp_path, name):
+    thing = THINGS[name]()
+    folder = thing.save_pretrained(tmp_path / "saved")
+    assert sorted(p.name for p in folder.iterdir()) == FILES
+    same(thing, from_pretrained(folder))
+    same(thing, type(thing).from_pretrained(str(folder)))
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert card.startswith("---\nlibrary_name: iceform\n")
+    assert config["sha256"] in card
+    if hasattr(thing, "certificate"):
+        assert f"{thing.certificate.error:.3e}" in card
+        assert thing.digest in card
+    # Saved once more, it is the same file.
+    again = save_pretrained(from_pretrained(folder), tmp_path / "again")
+    for file in FILES:
+        assert (again / file).read_bytes() == (folder / file).read_bytes(), file
+
+
+def test_a_bert_comes_back_without_its_original(tmp_path):
+    net, given = bert()
+    folder = net.save_pretrained(tmp_path / "bert")
+    assert str(tmp_path) not in (folder / "config.json").read_text(encoding="utf-8")
+    again = InContext.from_pretrained(folder)
+    assert torch.equal(net(**given), again(**given))
+
+
+PROGRAM = """
+import sys, torch
+from safetensors.torch import load_file, save_file
+from iceform.networks import InContext
+network = InContext.from_pretrained(sys.argv[1])
+x = load_file(sys.argv[2])["x"].clone()  # torch's own alignment, on which sums depend
+save_file({"out": network(x).contiguous()}, sys.argv[3])
+print(network.digest)
+"""
+
+
+def test_a_fresh_process_gives_the_same_digest_and_the_same_bits(tmp_path):
+    net = network()
+    folder = net.save_pretrained(tmp_path / "saved")
+    x = torch.randn(2, 3, 6, dtype=F64)
+    save_file({"x": x}, tmp_path / "x.safetensors")
+    path = os.pathsep.join([str(Path(ice.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    arguments = [folder, tmp_path / "x.safetensors", tmp_path / "out.safetensors"]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PROGRAM, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == net.digest
+    assert torch.equal(load_file(tmp_path / "out.safetensors")["out"], net(x))
+
+
+# ---------------------------------------------------------------------------------- damaged files
+
+
+@pytest.fixture(params=["network", "machine", "emulator", "head", "prompt"])
+def saved(request, tmp_path):
+    return save_pretrained(THINGS[request.param](), tmp_path / "saved")
+
+
+def test_a_flipped_bit_anywhere_in_the_weights_raises(saved):
+    file = saved / "model.safetensors"
+    whole = file.read_bytes()
+    places = [8, len(whole) // 3, len(whole) // 2, 2 * len(whole) // 3, len(whole) - 1]
+    for place in places:
+        for bit in (0, 7):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << bit
+            file.write_bytes(bytes(changed))
+            with pytest.raises(IntegrityError):
+                from_pretrained(saved)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
+def test_truncated_and_missing_files_raise(saved, file, share):
+    whole = (saved / file).read_bytes()
+    (saved / file).write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(IntegrityError):
+        from_pretrained(saved)
+    (saved / file).unlink()
+    with pytest.raises(IntegrityError, match=r"cannot be read"):
+        from_pretrained(saved)
+
+
+def edit(folder, change):
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+
+
+OUTSIDE = [
+    "../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ".", "", None, 3,
+    "..\\model.safetensors", "C:model.safetensors", "model.safetensors\0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_a_path_outside_the_folder_is_refused(saved, name):
+    (saved.parent / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
+    edit(saved, lambda config: config.update(weights=name))
+    with pytest.raises(IntegrityError, match="only a file inside the folder is read"):
+        from_pretrained(saved)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("type", "Telepathy"), ("format", 99), ("library_name", "other"), ("content", {}),
+     ("sha256", "0" * 64), ("sha256", None)],
+)  # fmt: skip
+def test_an_edited_config_is_noticed(saved, key, value):
+    edit(saved, lambda config: config.update({key: value}))
+    with pytest.raises(IntegrityError):
+        from_pretrained(saved)
+
+
+def test_a_pickle_in_place_of_the_weights_is_not_read(saved):
+    torch.save({"tokens": torch.zeros(2)}, saved / "model.safetensors")
+    with pytest.raises(IntegrityError, match="cannot be read"):
+        from_pretrained(saved)
+
+
+def resign(folder, change):
+    """An edit by someone who also mends the checksum: structure is checked on its own."""
+    from iceform.export.hub import _checksum
+
+    edit(folder, change)
+    tensors = load_file(folder / "model.safetensors")
+    edit(folder, lambda config: config.update(sha256=_checksum(config, tensors)))
+
+
+@pytest.mark.parametrize("kind", ["Program", "os", "__class__", "Sizes", "Result"])
+def test_a_config_cannot_name_code_to_run(tmp_path, kind):
+    folder = THINGS["ridge"]().save_pretrained(tmp_path)
+    resign(folder, lambda config: config["content"].update(program=kind))
+    with pytest.raises(IntegrityError, match=r"not a program|cannot be read by this version"):
+        from_pretrained(folder)
+
+
+def test_a_network_cannot_name_another_model_class(tmp_path):
+    net, _ = bert()
+    folder = net.save_pretrained(tmp_path)
+    resign(folder, lambda c: c["content"]["shape"]["encoder"].update({"class": "AutoModel"}))
+    with pytest.raises(IntegrityError, match="no encoder that can be rebuilt"):
+        from_pretrained(folder)
+
+
+def test_weights_of_another_network_are_noticed(tmp_path):
+    folder = network().save_pretrained(tmp_path)
+    resign(folder, lambda config: config["content"]["sizes"].update(tokens=99))
+    with pytest.raises(IntegrityError, match="not the ones that were saved"):
+        from_pretrained(folder)
+
+
+# --------------------------------------------------------------------------------------- borders
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
+    own = programs.GradientDescent(lambda z: z)
+    with pytest.raises(ProgramError, match="cannot be saved"):
+        save_pretrained({"a": 1}, tmp_path / "new")
+    with pytest.raises((ProgramError, TypeError)):
+        save_pretrained(dataclasses.replace(own, loss=ice.Loss.of(torch.sin)), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_network_of_unknown_shape_asks_for_it(tmp_path):
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(3, 3, dtype=F64)
+
+        def forward(self, x):
+            return self.inner(x) + x
+
+    torch.manual_seed(0)
+    model, x = Two(), torch.randn(2, 3, dtype=F64)
+    net = in_context(model, calibration=[x])
+    folder = net.save_pretrained(tmp_path)
+    with pytest.raises(ProgramError, match="pass model="):
+        InContext.from_pretrained(folder)
+    assert torch.equal(InContext.from_pretrained(folder, model=Two())(x), net(x))
+
+
+def test_the_wrong_class_is_named(tmp_path):
+    folder = THINGS["ridge"]().save_pretrained(tmp_path)
+    with pytest.raises(IntegrityError, match="holds a Ridge, not a Machine"):
+        ice.Machine.from_pretrained(folder)
+
+
+def test_tensors_are_plain(tmp_path):
+    folder = network().save_pretrained(tmp_path)
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+    assert "layers.0.self_attn.q.weight" in names

@@ -1,0 +1,154 @@
+"""One ONNX file of a machine runs its whole library, through onnxruntime."""
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform import IntegrityError, ProgramError, programs
+from iceform.export import onnx
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
+pytest.importorskip("onnxscript", reason="needs iceform[export]")
+
+from iceform.export.onnx_file import OnnxMachine, PromptRunner, _session  # noqa: E402
+
+F32, F64 = torch.float32, torch.float64
+DIM, SAMPLES = 2, 4
+STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
+LIBRARY = [
+    *(programs.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
+    programs.GradientDescent("squared", steps=3, lr=0.2),
+    programs.Ridge(tol=1e-3),
+    programs.LeastSquares(tol=1e-3),
+    programs.NadarayaWatson(queries=4),
+    programs.NearestNeighbors(queries=4),
+    programs.PrincipalComponent(steps=5),
+    programs.HopfieldRetrieval(steps=2),
+]
+
+
+def data(program, dtype):
+    generator = torch.Generator().manual_seed(1)
+    x = (1.4 * torch.rand(SAMPLES, DIM, generator=generator, dtype=F64) - 0.7).to(dtype)
+    if isinstance(program, programs.HopfieldRetrieval):
+        return x, x[0].clone()
+    y = torch.rand(SAMPLES, generator=generator, dtype=F64)
+    loss = getattr(program, "loss", "")
+    kind = ice.loss_named(loss).kind if isinstance(loss, str) and loss in ice.LOSSES else ""
+    return x, (torch.sign(y - 0.5) if kind == "margin" else y).to(dtype)
+
+
+@pytest.fixture(scope="module", params=[F64, F32], ids=["float64", "float32"])
+def exported(request, tmp_path_factory):
+    machine = ice.Machine(DIM, SAMPLES, programs=LIBRARY, dtype=request.param)
+    path = onnx(machine, tmp_path_factory.mktemp("onnx") / "machine.onnx")
+    return machine, path
+
+
+def test_there_are_at_least_twelve_programs():
+    assert len(LIBRARY) >= 12
+
+
+@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.name)
+def test_one_file_runs_every_program(exported, program):
+    machine, path = exported
+    x, y = data(program, machine.dtype)
+    ours, theirs = machine.run(program, x, y), OnnxMachine(machine, path).run(program, x, y)
+    assert ours.passes == theirs.passes
+    assert ours.digest == theirs.digest
+    off = float((ours.value - theirs.value).abs().max())
+    if machine.dtype == F64:
+        assert off <= 1e-10, f"{program.name}: {off:.3e}"
+    allowed = ours.certificate.error + theirs.certificate.error
+    assert off <= allowed, f"{program.name}: {off:.3e} against {allowed:.3e}"
+
+
+def test_batch_and_tokens_are_dynamic(exported):
+    machine, path = exported
+    session = _session(path)
+    (given,) = session.get_inputs()
+    assert given.shape[:2] == ["batch", "tokens"]
+    runner = PromptRunner(machine)
+    assert runner.fewest < runner.tokens
+    x, y = data(LIBRARY[0], machine.dtype)
+    prompt = machine.prompt(LIBRARY[0], x, y)
+    whole = machine.network(prompt)
+    # The prompt's own padding may be left out: the file puts it back.
+    used = int((prompt[:, machine.head.dim - 2] == 0).sum())
+    used = max(used, runner.fewest)
+    for batch in (1, 5):
+        (out,) = session.run(None, {"tokens": prompt[:used].expand(batch, -1, -1).numpy()})
+        assert out.shape[:2] == (batch, used)
+        off = float((torch.from_numpy(out) - whole[:used]).abs().max())
+        assert off <= (1e-10 if machine.dtype == F64 else 1e-3), off
+
+
+def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
+    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="dense")
+    session = _session(onnx(em, tmp_path / "linear.onnx"))
+    x, theta = torch.rand(6, 3, dtype=F64), torch.rand(2, 3, dtype=F64)
+    tokens = em.prompt(x, theta).tokens
+    for count in (2, 4, 6):
+        (out,) = session.run(None, {"tokens": tokens[None, :count].numpy()})
+        off = float((torch.from_numpy(out)[0] - x[:count] @ theta.T).abs().max())
+        assert off <= em.certificate.error
+
+
+EMULATORS = {
+    "step": (
+        lambda dtype: ice.GradientStep(
+            "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="dense"
+        ),
+        [(3, 2), (3,), (2,)],
+    ),
+    "head": (
+        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="dense"),
+        [(4, 3), (2, 3), (2, 3), (2, 3)],
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", [F64, F32])
+@pytest.mark.parametrize("name", EMULATORS)
+def test_emulators(tmp_path, name, dtype):
+    build, shapes = EMULATORS[name]
+    em = build(dtype)
+    inputs = [torch.rand(s, dtype=F64).to(dtype) for s in shapes]
+    session = _session(onnx(em, tmp_path / "em.onnx"))
+    tokens = em.prompt(*inputs).tokens
+    (out,) = session.run(None, {"tokens": tokens.expand(2, -1, -1).numpy()})
+    want = em.network(tokens)
+    tolerance = 1e-12 if dtype == F64 else 1e-4
+    assert float((torch.from_numpy(out) - want).abs().max()) <= tolerance
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path):
+    with pytest.raises(ProgramError, match="no frozen network"):
+        onnx(programs.Ridge(), tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_of_another_machine_is_refused(exported):
+    machine, path = exported
+    other = ice.Machine(DIM, SAMPLES + 1, programs=[programs.Ridge()], dtype=machine.dtype)
+    with pytest.raises(IntegrityError, match="other weights"):
+        OnnxMachine(other, path)
+
+
+def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch):
+    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="dense")
+    from iceform.export import onnx_file
+
+    right = onnx_file._session
+
+    class Off:
+        def __init__(self, path):
+            self.session = right(path)
+
+        def run(self, *args):
+            return [out + 1e-6 for out in self.session.run(*args)]
+
+    monkeypatch.setattr(onnx_file, "_session", Off)
+    with pytest.raises(IntegrityError, match="the file was not kept"):
+        onnx(em, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,468 @@
+"""Networks in context: within their certificates, fused against literal, ranges kept."""
+
+import copy
+import json
+import math
+import os
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import iceform as ice
+from iceform.networks import InContext, in_context
+from iceform.networks.activations import ACTIVATIONS, activation_name, make_activation
+from iceform.networks.pieces import Gate, Heads, LinearMap, Settings
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+F32, F64 = torch.float32, torch.float64
+
+
+def mlp(generator):
+    """Every kind of activation, sizes drawn."""
+    sizes = [int(torch.randint(2, 7, (), generator=generator)) for _ in range(6)]
+    parts = []
+    acts = [nn.GELU(), nn.ReLU(), nn.Tanh(), nn.SiLU(), nn.Sigmoid()]
+    for act, (a, b) in zip(acts, pairwise(sizes), strict=True):
+        parts += [nn.Linear(a, b), act]
+    return nn.Sequential(*parts[:6], nn.LayerNorm(sizes[3]), *parts[6:]).double().eval(), sizes[0]
+
+
+def encoder(generator, **options):
+    heads = int(torch.randint(1, 4, (), generator=generator))
+    dim = heads * int(torch.randint(2, 5, (), generator=generator))
+    wide = int(torch.randint(4, 12, (), generator=generator))
+    chosen = {"batch_first": True, "activation": "gelu", **options}
+    layer = nn.TransformerEncoderLayer(dim, heads, wide, **chosen)
+    made = nn.TransformerEncoder(layer, 2, norm=nn.LayerNorm(dim), enable_nested_tensor=False)
+    return made.double().eval(), dim
+
+
+def distance(a, b):
+    return float((a.detach().double() - b.detach().double()).abs().max())
+
+
+def rounded(model):
+    """The model that float32 holds, evaluated in float64."""
+    return copy.deepcopy(model).float().double()
+
+
+# ---------------------------------------------------------------------------- within certificate
+
+
+@pytest.mark.parametrize("dtype", [F64, F32])
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_perceptron_is_within_its_certificate(seed, backend, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    model, width = mlp(generator)
+    x = torch.randn(4, 3, width, generator=generator, dtype=F64)
+    network = in_context(model, calibration=[x], backend=backend, dtype=dtype)
+    want = (model if dtype == F64 else rounded(model))(x.to(dtype).double())
+    off = distance(network(x.to(dtype)), want)
+    assert off <= network.certificate.error, (off, network.certificate.error)
+    assert distance(network.reference(x.to(dtype)), want) <= 1e-12
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_an_encoder_is_within_its_certificate_fused_and_literal(seed, norm_first):
+    generator = torch.Generator().manual_seed(10 + seed)
+    activation = ("gelu", "relu", F.silu)[seed]
+    model, dim = encoder(generator, norm_first=norm_first, activation=activation)
+    x = torch.randn(2, 5, dim, generator=generator, dtype=F64)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    inputs = (x, None, padding)
+    fused = in_context(model, calibration=[inputs])
+    dense = in_context(model, calibration=[inputs], backend="dense")
+    want, ours, literal = model(*inputs), fused(*inputs), dense(*inputs)
+    # float64: the certificate of two layers still says something.
+    assert distance(ours, want) <= fused.certificate.error < 1e-4
+    assert distance(literal, want) <= dense.certificate.error < 1e-4
+    assert distance(ours, literal) <= fused.certificate.error + dense.certificate.error
+    # Both are read by the same frozen layers.
+    assert fused.digest == dense.digest
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_bert_with_random_weights_is_within_its_certificate(seed):
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    generator = torch.Generator().manual_seed(20 + seed)
+    heads = int(torch.randint(1, 4, (), generator=generator))
+    config = transformers.BertConfig(
+        vocab_size=50,
+        hidden_size=heads * int(torch.randint(2, 6, (), generator=generator)),
+        num_hidden_layers=2,
+        num_attention_heads=heads,
+        intermediate_size=int(torch.randint(6, 20, (), generator=generator)),
+        max_position_embeddings=16,
+        initializer_range=0.3,
+        hidden_act=("gelu", "relu")[seed],
+    )
+    model = transformers.BertModel(config).double().eval()
+    ids = torch.randint(0, 50, (3, 7), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[1, 4:] = 0
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    want = model(**inputs)
+    for backend in ("fused", "dense"):
+        network = in_context(model, calibration=[inputs], backend=backend)
+        out = network(**inputs)
+        bound = network.certificate.error
+        assert distance(out.last_hidden_state, want.last_hidden_state) <= bound < 1e-3
+        pooled = network.carried()["pooler.activation"]
+        assert distance(out.pooler_output, want.pooler_output) <= pooled
+    counts = {"linear": 13, "embedding": 3, "heads": 2, "activation": 3, "LayerNorm": 5}
+    kinds = [row.kind for row in network.report().rows]
+    assert {k: kinds.count(k) for k in counts} == counts
+
+
+def test_pieces_are_within_their_own_certificates():
+    generator = torch.Generator().manual_seed(5)
+    model, dim = encoder(generator)
+    x = torch.randn(8, 6, dim, generator=generator, dtype=F64)
+    for dtype in (F64, F32):
+        network = in_context(model, calibration=[x], dtype=dtype)
+        report = network.report(measure=[x, x.flip(0)])
+        for row in report.rows:
+            assert row.measured <= row.certified, row
+        assert any(row.measured > 0 for row in report.rows)
+
+
+# ------------------------------------------------------------------------------------ attention
+
+MASKS = {
+    "none": {},
+    "causal": {"attn_mask": torch.triu(torch.full((4, 4), -math.inf, dtype=F64), 1)},
+    "forbidden": {"attn_mask": torch.triu(torch.ones(4, 4, dtype=torch.bool), 2)},
+    "per head": {"attn_mask": (torch.arange(6 * 16).reshape(6, 4, 4) % 5 == 4)},
+    "padding": {"key_padding_mask": torch.tensor([[False] * 4, [False, False, True, True]])},
+    "bias": {"attn_mask": torch.linspace(-2, 2, 16, dtype=F64).reshape(4, 4)},
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
+    model = nn.MultiheadAttention(6, 3, batch_first=batch_first, dtype=F64).eval()
+    x = torch.randn(2, 4, 6, dtype=F64)
+    x = x if batch_first else x.transpose(0, 1)
+    named = {"query": x, "key": x, "value": x, **MASKS[mask]}
+    network = in_context(model, calibration=[named], backend=backend)
+    (out, weights), (want, attention) = network(**named), model(**named)
+    assert distance(out, want) <= network.certificate.error < 1e-9
+    assert distance(weights, attention) <= network.certificate.error
+
+
+def test_attention_between_two_sequences():
+    model = nn.MultiheadAttention(4, 2, kdim=3, vdim=5, batch_first=True, dtype=F64).eval()
+    inputs = tuple(torch.randn(2, n, d, dtype=F64) for n, d in ((3, 4), (6, 3), (6, 5)))
+    for backend in ("fused", "dense"):
+        network = in_context(model, calibration=[inputs], backend=backend)
+        assert distance(network(*inputs)[0], model(*inputs)[0]) <= 1e-11
+
+
+def test_refused_attentions():
+    with pytest.raises(ice.ProgramError, match="add_bias_kv"):
+        in_context(nn.MultiheadAttention(4, 2, add_bias_kv=True), calibration=[torch.zeros(1)])
+
+
+# ----------------------------------------------------------------------------------- activations
+
+
+def settled(name, high, dtype=F64, backend="fused"):
+    model = nn.Sequential(nn.Linear(1, 1), nn.Identity()).to(dtype)
+    with torch.no_grad():
+        model[0].weight.fill_(1.0)
+        model[0].bias.zero_()
+    network = in_context(model, bound=high, dtype=dtype, backend=backend)
+    piece = make_activation(name, name, network.settings)
+    piece._set(high)
+    network._size(max(2, piece.tokens))
+    return piece
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_are_within_their_certificates_everywhere(name):
+    for dtype in (F64, F32):
+        if name == "elu" and dtype == F32:
+            continue  # a kink's graded keys are for float64; the certificate says so
+        piece = settled(name, 6.0, dtype)
+        z = torch.linspace(-6, 6, 20011, dtype=F64).to(dtype)
+        off = distance(piece.emulate(z), piece.function(z.double()))
+        assert off <= piece.certified, (name, dtype, off, piece.certified)
+
+
+@pytest.mark.parametrize("name", ["gelu", "relu", "silu"])
+def test_activations_fused_and_literal(name):
+    fused, dense = settled(name, 4.0), settled(name, 4.0, backend="dense")
+    z = torch.linspace(-4, 4, 41, dtype=F64)
+    assert distance(fused.emulate(z), dense.emulate(z)) <= fused.certified + dense.certified
+    assert distance(dense.emulate(z), dense.function(z)) <= dense.certified
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_no_activation_is_steeper_than_said(name):
+    known = ACTIVATIONS[name]
+    z = torch.linspace(-12, 12, 200_001, dtype=F64)
+    values = known.function(z)
+    slopes = values.diff() / z.diff()
+    assert float(slopes.abs().max()) <= known.slope * (1 + 1e-9)
+
+
+def test_a_gate_is_relu_in_float32_where_tables_are_not():
+    piece = settled("relu", 8.0, F32)
+    assert isinstance(piece, Gate)
+    assert piece.certified < 1e-5
+    z = torch.tensor([-1e-3, -1e-20, 0.0, 1e-20, 1e-3, 8.0])
+    assert distance(piece.emulate(z), F.relu(z)) <= piece.certified
+
+
+def test_activations_by_module_and_by_function():
+    assert activation_name(nn.GELU(approximate="tanh")) == "gelu_tanh"
+    assert activation_name(F.relu) == "relu"
+    assert activation_name(nn.Softplus(beta=2.0)) is None
+    assert activation_name(nn.Linear(1, 1)) is None
+
+    class GELU(nn.Module):
+        """Another module of the same name is not the same."""
+
+    assert activation_name(GELU()) is None
+    with pytest.raises(ice.ProgramError, match="no activation"):
+        make_activation("swoosh", "x", Settings(None, F64, "fused", 1.0, "raise"))
+
+
+# ---------------------------------------------------------------------------------------- ranges
+
+
+def small():
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)).double()
+
+
+def test_out_of_range_raises_and_says_where():
+    x = torch.randn(16, 3, dtype=F64)
+    network = in_context(small(), calibration=[x])
+    network(x)
+    with pytest.raises(ice.BoundError, match=r"0: .*calibrated up to .*on_range='widen'"):
+        network(10 * x)
+    with pytest.raises(ice.BoundError, match="0: "):
+        network(torch.full_like(x, math.nan))
+
+
+def test_widening_changes_the_prompt_and_not_the_weights():
+    model, x = small(), torch.randn(16, 3, dtype=F64)
+    network = in_context(model, calibration=[x], on_range="widen")
+    digest, before = network.digest, network.certificate.error
+    out = network(10 * x)
+    assert distance(out, model(10 * x)) <= network.certificate.error
+    assert network.digest == digest
+    assert network.certificate.error > before
+    assert network.report().rows[0].widened == 1
+    with pytest.raises(ice.BoundError):
+        network(torch.full_like(x, math.inf))
+
+
+def test_ranges_from_norms_hold_for_every_input():
+    model = small()
+    network = in_context(model, bound=2.0)
+    x = 2 * (2 * torch.rand(500, 3, dtype=F64) - 1)
+    x[:8] = torch.cartesian_prod(*[torch.tensor([-2.0, 2.0], dtype=F64)] * 3)
+    assert distance(network(x), model(x)) <= network.certificate.error
+    with pytest.raises(ice.ProgramError, match="calibration= or bound="):
+        in_context(model)
+
+
+def test_eps_is_held_or_refused():
+    model, x = small(), torch.randn(16, 3, dtype=F64)
+    coarse, fine = (in_context(model, calibration=[x], eps=e) for e in (1e-4, 1e-9))
+    assert coarse.frozen.table.tokens < fine.frozen.table.tokens
+    assert distance(coarse(x), model(x)) <= coarse.certificate.error
+    assert distance(fine(x), model(x)) < 1e-7 < distance(coarse(x), model(x)) * 1e3
+    with pytest.raises(ice.PrecisionError, match="not to eps"):
+        in_context(model, calibration=[x], eps=1e-9, dtype=F32)
+
+
+def test_sequences_longer_than_the_layers_are_refused():
+    model, dim = encoder(torch.Generator().manual_seed(0))
+    x = torch.randn(1, 3, dim, dtype=F64)
+    network = in_context(model, calibration=[x])
+    longest = network.frozen.sizes.tokens
+    with pytest.raises(ice.BoundError, match=rf"sized for {longest}; pass tokens="):
+        network(x[:, :1].expand(1, longest + 1, dim))
+
+
+# --------------------------------------------------------------------------------------- honesty
+
+
+class Functional(nn.Module):
+    """An activation and a product that no module stands for."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3, dtype=F64)
+
+    def forward(self, x):
+        return F.relu(self.linear(x)) @ x.mT
+
+
+def test_maps_outside_modules_are_found_and_refused():
+    x = torch.randn(2, 3, dtype=F64)
+    with pytest.raises(ice.ProgramError, match=r"not emulated: .*relu in Functional"):
+        in_context(Functional(), calibration=[x])
+    network = in_context(Functional(), calibration=[x], strict=False)
+    listed = " ".join(network.report().not_emulated)
+    assert "relu" in listed
+    assert "mm" in listed
+
+
+def test_modules_that_nothing_emulates_are_refused_or_listed():
+    model = nn.Sequential(nn.Conv1d(2, 2, 1), nn.Linear(4, 2)).double()
+    x = torch.randn(1, 2, 4, dtype=F64)
+    with pytest.raises(ice.ProgramError, match=r"0 \(Conv1d\)"):
+        in_context(model, calibration=[x])
+    network = in_context(model, calibration=[x], strict=False)
+    assert "0 (Conv1d)" in network.report().not_emulated
+    assert network.certificate is None
+    assert "none, the order of its maps is not known" in str(network.report())
+
+
+def test_what_is_not_emulated_is_listed():
+    model, dim = encoder(torch.Generator().manual_seed(1))
+    network = in_context(model, calibration=[torch.randn(2, 3, dim, dtype=F64)])
+    listed = network.report().not_emulated
+    assert listed == ("LayerNorm (5 times)", "add between pieces (4 times)")
+    read = json.loads(network.report().to_json())
+    assert read["outside"] == {"add": 4}
+    assert read["measured"] is None
+
+
+def test_the_original_is_not_touched_and_nothing_can_be_trained():
+    model, dim = encoder(torch.Generator().manual_seed(2), dropout=0.5)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    x = torch.randn(2, 3, dim, dtype=F64)
+    network = in_context(model, calibration=[x])
+    assert isinstance(network, InContext)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not list(network.parameters())
+    assert torch.equal(network.train()(x), network(x))
+
+
+def test_bad_arguments():
+    model, x = small(), torch.randn(4, 3, dtype=F64)
+    with pytest.raises(ice.ProgramError, match="on_range"):
+        in_context(model, calibration=[x], on_range="clip")
+    with pytest.raises(ice.BoundError, match="headroom"):
+        in_context(model, calibration=[x], headroom=0.5)
+    with pytest.raises(ice.ProgramError, match="calibration is empty"):
+        in_context(model, calibration=[])
+    with pytest.raises(ice.ProgramError, match="no parameters"):
+        in_context(nn.Sequential(nn.ReLU()), calibration=[x])
+    with pytest.raises(ice.DtypeError, match="float32"):
+        in_context(model, calibration=[x])(x.float())
+    with pytest.raises(ice.DtypeError, match="casting"):
+        in_context(model, calibration=[x]).float()
+
+
+def test_a_layer_used_twice_is_one_piece():
+    shared = nn.Linear(3, 3, dtype=F64)
+    model = nn.Sequential(shared, nn.Tanh(), shared)
+    x = torch.randn(4, 3, dtype=F64)
+    network = in_context(model, calibration=[x])
+    assert sum(isinstance(p, LinearMap) for p in network.pieces) == 1
+    assert distance(network(x), model(x)) <= network.certificate.error
+
+
+# --------------------------------------------------------------------------------- other tools
+
+
+def test_gradients_flow_to_the_input():
+    model, x = small(), torch.randn(3, 3, dtype=F64, requires_grad=True)
+    network = in_context(model, calibration=[x.detach()], headroom=2.0)
+    (got,) = torch.autograd.grad(network(x).sum(), x)
+    (want,) = torch.autograd.grad(model(x).sum(), x)
+    assert distance(got, want) <= 1e-8
+
+
+def test_torch_export_with_dynamic_batch():
+    model, dim = encoder(torch.Generator().manual_seed(4))
+    x = torch.randn(2, 3, dim, dtype=F64)
+    network = in_context(model, calibration=[x])
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(network, (x,), dynamic_shapes=(({0: batch},),))
+    y = torch.cat([x, 0.9 * x.flip(0), x[:1]])
+    assert distance(exported.module()(y), network(y)) <= 1e-13
+
+
+def test_prompts_of_the_frozen_layers_can_be_looked_at():
+    x = torch.randn(2, 3, dtype=F64)
+    network = in_context(small(), calibration=[x])
+    piece = next(p for p in network.pieces if isinstance(p, LinearMap))
+    tokens = network.frozen.read_prompt(x, piece.theta)
+    layer = network.frozen.network.layers[0]
+    assert tokens.shape[-2:] == (
+        network.frozen.rows.prompt_tokens,
+        network.frozen.rows.features.total,
+    )
+    assert layer(tokens).shape == (2, 1, 1, network.frozen.sizes.rows)
+    assert not any(isinstance(p, Heads) for p in network.pieces)
+
+
+class Scaled(nn.Module):
+    """A known shape but for one operation between its pieces."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 3, dtype=F64)
+
+    def forward(self, x):
+        return 100 * self.inner(x)
+
+
+def test_operations_that_no_bound_accounts_for_leave_no_certificate():
+    x = torch.randn(2, 3, dtype=F64)
+    assert in_context(nn.Sequential(Scaled()), calibration=[x]).certificate is None
+    assert (
+        "mul between pieces (1 times)"
+        in in_context(Scaled(), calibration=[x]).report().not_emulated
+    )
+
+
+def test_a_part_that_a_walk_does_not_meet_leaves_no_certificate():
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=4, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=5, max_position_embeddings=8,
+    )  # fmt: skip
+
+    class Adapted(transformers.BertModel):
+        def __init__(self, config):
+            super().__init__(config, add_pooling_layer=False)
+            self.adapter = nn.Linear(4, 4)
+
+        def forward(self, ids):
+            return self.adapter(super().forward(ids).last_hidden_state)
+
+    ids = torch.randint(0, 20, (2, 3))
+    network = in_context(Adapted(config).double().eval(), calibration=[ids])
+    assert network.certificate is None
+
+
+def test_a_mask_beyond_calibration_is_refused():
+    model = nn.MultiheadAttention(4, 2, batch_first=True, dtype=F64).eval()
+    x = torch.randn(1, 3, 4, dtype=F64)
+    network = in_context(model, calibration=[(x, x, x)])
+    with pytest.raises(ice.BoundError, match="largest entry of a mask"):
+        network(x, x, x, attn_mask=torch.full((3, 3), 5.0, dtype=F64))
+
+
+def test_compiled_code_still_checks_ranges():
+    model, x = small(), torch.randn(8, 3, dtype=F64)
+    network = in_context(model, calibration=[x])
+    compiled = torch.compile(network, backend="eager")
+    assert distance(compiled(x), network(x)) <= 1e-13
+    with pytest.raises(ice.BoundError, match="calibrated up to"):
+        compiled(10 * x)
