@@ -17,7 +17,7 @@ from torch import Tensor
 
 from iceform.constructions import AttentionHead
 from iceform.experiments.networks import Parameters, SelfAttention, stack
-from iceform.experiments.randomness import generator, take
+from iceform.experiments.randomness import generator, shared, take
 from iceform.experiments.study import (
     Plan,
     Record,
@@ -65,7 +65,7 @@ class HeadsStudy(Study):
     )
     described: ClassVar[str] = (
         "softmax over keys; W_K, W_Q and W_V fresh for every sample and given as prompt tokens, so "
-        "that the trained module is one for all targets; both learning rates"
+        "that the trained module is one for all targets; cosine decay"
     )
 
     def spec(self, column: str, scale: str) -> HeadsSpec:
@@ -74,6 +74,10 @@ class HeadsStudy(Study):
                 self.name, column, scale, samples=200, epochs=2, seeds=2, heads=(1, 4),
                 hard_grid=(65, 129, 257), spectral_grid=(9, 13, 17, 21), constructed_samples=20,
             )  # fmt: skip
+        if column == "as_described":
+            return HeadsSpec(
+                self.name, column, scale, samples=50_000, epochs=50, seeds=3, schedules=("cosine",)
+            )
         # The text says 10 seeds, the figure's data holds 11.
         return HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11)
 
@@ -110,10 +114,27 @@ def assemble(k: Tensor, q: Tensor, v: Tensor, *, over_queries: bool) -> Tensor:
     return torch.softmax(logits.mT, -1) @ v
 
 
-def _inputs(spec: Spec, seed: int, device: torch.device) -> Tensor:
-    source = generator(device, spec.study, seed, "X")
+@shared
+def _inputs(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> Tensor:
+    """X ~ 2 N(0, 1) - 1, (S, N, n, d)."""
     shape = (spec.samples, spec.tokens, spec.dim)
-    return 2 * torch.randn(*shape, generator=source, device=device) - 1
+    return 2 * _normal(spec, seeds, "X", shape, device) - 1
+
+
+def _normal(
+    spec: Spec, seeds: tuple[int, ...], name: str, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    drawn = torch.empty(len(seeds), *shape, device=device)
+    for out, seed in zip(drawn, seeds, strict=True):
+        torch.randn(*shape, generator=generator(device, spec.study, seed, name), out=out)
+    return drawn
+
+
+@shared
+def _prompts(spec: HeadsSpec, seeds: tuple[int, ...], device: torch.device) -> Tensor:
+    """Fresh W_K, W_Q, W_V for every sample, (S, N, 3, width, d)."""
+    shape = (spec.samples, len(ROLES), spec.width, spec.dim)
+    return _normal(spec, seeds, "W", shape, device)
 
 
 class _Heads(Trainable):
@@ -125,7 +146,7 @@ class _Heads(Trainable):
         spec = plan.spec
         assert isinstance(spec, HeadsSpec)
         self.plan, self.spec = plan, spec
-        self.x = torch.stack([_inputs(spec, seed, device) for seed in plan.seeds])
+        self.x = _inputs(spec, plan.seeds, device)
         start = [
             network.initial(generator("cpu", spec.study, seed, role, "start"))
             for seed in plan.seeds
@@ -249,7 +270,8 @@ class _Fixed(_Heads):
             spec.dim, spec.tokens, spec.tokens, spec.hidden, int(plan.labels["heads"]),
             spec.points, spec.width,
         )  # fmt: skip
-        self.weights = torch.stack([_target_weights(spec, s, device) for s in plan.seeds])
+        shape = (len(ROLES), spec.dim, spec.width)  # W_K, W_Q, W_V transposed
+        self.weights = _normal(spec, plan.seeds, "W", shape, device)
         super().__init__(plan, device, network)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -258,12 +280,6 @@ class _Fixed(_Heads):
 
     def _oracle(self) -> _Oracle:
         return _Oracle(self)
-
-
-def _target_weights(spec: HeadsSpec, seed: int, device: torch.device) -> Tensor:
-    """W_K, W_Q, W_V transposed, (3, d, width)."""
-    source = generator(device, spec.study, seed, "W")
-    return torch.randn(len(ROLES), spec.dim, spec.width, generator=source, device=device)
 
 
 class _InPrompt(_Heads):
@@ -284,13 +300,7 @@ class _InPrompt(_Heads):
             spec.dim + 1, rows, spec.tokens, spec.hidden, int(plan.labels["heads"]),
             spec.points + spec.width, spec.width,
         )  # fmt: skip
-        shape = (spec.samples, len(ROLES), spec.width, spec.dim)
-        self.weights = torch.stack(
-            [
-                torch.randn(*shape, generator=generator(device, spec.study, s, "W"), device=device)
-                for s in plan.seeds
-            ]
-        )
+        self.weights = _prompts(spec, plan.seeds, device)
         super().__init__(plan, device, network)
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:

@@ -101,7 +101,8 @@ class PlainCross(nn.Module):
         for name, part in (("data", self.data), ("prompt", self.prompt)):
             _copy(part.project, p[f"{name}.weight"], p[f"{name}.bias"])
             part.scale.copy_(p[f"{name}.scale"])
-            part.constant.copy_(p[f"{name}.constant"])
+            if f"{name}.constant" in p:
+                part.constant.copy_(p[f"{name}.constant"])
         for name, layer in (("q", self.query), ("k", self.key), ("v", self.value)):
             _copy(layer, p[f"{name}.weight"], p[f"{name}.bias"])
         _copy(self.out, p["out.weight"], p["out.bias"])

@@ -3,13 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import _lru_cache_wrapper, lru_cache
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
-__all__ = ["generator", "permutation", "take"]
+__all__ = ["forget", "generator", "permutation", "shared", "take"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_CACHES: list[_lru_cache_wrapper[object]] = []
 
 _SEED_BYTES = 7  # manual_seed takes 64 bits with a sign; 56 are enough to tell streams apart
+
+
+def shared(draw: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Stacks that ask for the same data hold it once; only the last is kept."""
+    cached = lru_cache(maxsize=1)(draw)
+    _CACHES.append(cached)  # type: ignore[arg-type]
+    return cached  # type: ignore[return-value]
+
+
+def forget() -> None:
+    """Let go of all shared data."""
+    for cache in _CACHES:
+        cache.cache_clear()
 
 
 def generator(device: torch.device | str, *name: object) -> torch.Generator:

@@ -91,7 +91,7 @@ class Plan:
     @property
     def name(self) -> str:
         """Fit for a file: the variant's values and the seeds."""
-        parts = [f"{k}={v}" for k, v in self.variant]
+        parts = [self.spec.column, *(f"{k}={v}" for k, v in self.variant)]
         return "-".join([*parts, "seeds=" + "_".join(map(str, self.seeds))])
 
     def cell(self, seed: int) -> str:

@@ -1,11 +1,12 @@
 """Running studies: groups of cells, on one machine's processes or on a Dask cluster.
 
 A cell (a variant and a seed) is finished when its record is on disk, and is not computed again. A
-group is what trains together: on a GPU every stack of a column, on a CPU one small stack.
+group is what trains together: on a GPU every stack of a study, on a CPU one small stack.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import platform
 import time
@@ -23,10 +24,11 @@ from iceform.errors import DeviceError, ProgramError
 from iceform.experiments.checkpoints import write_json
 from iceform.experiments.heads import HeadsStudy
 from iceform.experiments.housing import HousingStudy
+from iceform.experiments.randomness import forget
 from iceform.experiments.residual import ResidualStudy
 from iceform.experiments.statistics import StatisticsStudy
 from iceform.experiments.study import COLUMNS, Plan, Record, Study
-from iceform.experiments.training import Progress, Trainer
+from iceform.experiments.training import Progress, Trainer, full_precision
 from iceform.validation import check_choice, check_size
 
 __all__ = ["STUDIES", "Group", "Request", "environment", "load_records", "run", "run_group"]
@@ -98,9 +100,9 @@ class Group:
     @property
     def name(self) -> str:
         """For progress bars."""
-        spec = self.plans[0].spec
+        columns = dict.fromkeys(plan.spec.column for plan in self.plans)
         cells = sum(len(p.seeds) for p in self.plans)
-        return f"{spec.study} {spec.column} ({cells} cells)"
+        return f"{self.plans[0].spec.study} {'+'.join(columns)} ({cells} cells)"
 
     @property
     def identity(self) -> str:
@@ -121,6 +123,7 @@ def groups(request: Request) -> list[Group]:
     found = []
     for name in request.studies:
         study = STUDIES[name]
+        together_on: dict[str, list[Plan]] = {}
         for spec in study.specs(request.columns, request.scale):
             seeds = range(request.seeds or spec.seeds)
             device = next(devices)
@@ -131,11 +134,15 @@ def groups(request: Request) -> list[Group]:
                 for plan in study.plans(spec, tuple(seeds), together)
                 if not all(_finished(plan, seed, request.out) for seed in plan.seeds)
             ]
-            if on_gpu and plans:
-                found += [Group(tuple(p), device, request.out, request.every)
-                          for p in _trainable_together(plans)]  # fmt: skip
+            if on_gpu:
+                together_on.setdefault(device, []).extend(plans)
             else:
                 found += [Group((plan,), device, request.out, request.every) for plan in plans]
+        found += [
+            Group(tuple(part), device, request.out, request.every)
+            for device, plans in together_on.items()
+            for part in _trainable_together(plans)
+        ]
     return found
 
 
@@ -199,11 +206,12 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
     )
     trainer.run(progress)
     parameters, curves = trainer.parameters(), trainer.curves()
-    return [
-        record
-        for b in built
-        for record in b.judge(parameters[b.stack.name], curves[b.stack.name])
-    ]
+    with full_precision():
+        judged = [b.judge(parameters[b.stack.name], curves[b.stack.name]) for b in built]
+    del trainer, built
+    forget()
+    gc.collect()  # graphs and their memory go before the next group comes
+    return [record for records in judged for record in records]
 
 
 def environment(device: str) -> dict[str, str]:

@@ -204,9 +204,10 @@ class _Lane:
         inputs, targets = stack.batch(index)
         off = stack.network(self.leaves, *inputs) - targets
         each = off.square().flatten(1).mean(1)
-        for p in self.leaves.values():
-            p.grad = None
-        each.sum().backward()
+        # Not backward(): nodes that accumulate into .grad would tie branches to one stream.
+        leaves = list(self.leaves.values())
+        for p, gradient in zip(leaves, torch.autograd.grad(each.sum(), leaves), strict=True):
+            p.grad = gradient
         self.adam.step()
         self.loss += each.detach()
         self.step_at += 1
