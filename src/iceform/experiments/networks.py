@@ -17,7 +17,6 @@ time and without either; the tests compare the two.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -103,12 +102,6 @@ def attend(
     """
     m, rows, width = query.shape
     each, own, read = width // heads, keys.shape[1] // batch, rows // batch
-    if query.is_cuda and _fits_a_kernel(each, max(own, read, constant_keys.shape[1])):
-        from iceform.experiments import kernels
-
-        return kernels.attend(
-            query, keys, values, constant_keys, constant_values, batch=batch, heads=heads
-        )
     scale = 1 / math.sqrt(each)
     q, k, v = (_by_head(t, heads).contiguous() for t in (query * scale, keys, values))
     q, k, v = (t.view(m * heads, batch, -1, each) for t in (q, k, v))
@@ -118,15 +111,6 @@ def attend(
     join = _join_keys if each <= read else _join_logits
     out = join(q, k, v, ck, cv)
     return out.view(m, heads, rows, each).transpose(1, 2).reshape(m, rows, width)
-
-
-def _fits_a_kernel(each: int, most: int) -> bool:
-    """Whether Triton is there and a sample's head fits one program."""
-    if importlib.util.find_spec("triton") is None:
-        return False
-    from iceform.experiments import kernels
-
-    return each <= kernels.MOST_WIDTH and most <= kernels.MOST_TOKENS
 
 
 def _join_keys(q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor) -> Tensor:

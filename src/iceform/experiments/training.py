@@ -202,11 +202,12 @@ class _Lane:
             index = self.order[:, start_at : start_at + training.batch]
             self.adam.param_groups[0]["lr"] = training.rate(at, self.total)
         inputs, targets = stack.batch(index)
-        off = stack.network(self.leaves, *inputs) - targets
-        each = off.square().flatten(1).mean(1)
-        # Not backward(): nodes that accumulate into .grad would tie branches to one stream.
-        leaves = list(self.leaves.values())
-        for p, gradient in zip(leaves, torch.autograd.grad(each.sum(), leaves), strict=True):
+        # Fresh leaves on the same memory: a leaf's autograd node belongs to the stream it was made
+        # on, and an old one would tie all branches of a graph to that stream.
+        now = {name: p.detach().requires_grad_() for name, p in self.leaves.items()}
+        each = (stack.network(now, *inputs) - targets).square().flatten(1).mean(1)
+        gradients = torch.autograd.grad(each.sum(), list(now.values()))
+        for p, gradient in zip(self.leaves.values(), gradients, strict=True):
             p.grad = gradient
         self.adam.step()
         self.loss += each.detach()
