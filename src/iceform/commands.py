@@ -20,6 +20,7 @@ from iceform.cli import missing_extra
 from iceform.constructions import LOSSES, GradientStep, Plan
 from iceform.constructions.residual import plan_residual
 from iceform.errors import IceformError, PrecisionError
+from iceform.experiments.commands import app as experiments
 from iceform.interpolation import Interpolant
 from iceform.interpolation.regimes import MOST_HARD_CELLS
 from iceform.validation import check_choice, human_bytes
@@ -287,3 +288,6 @@ def demo(
         from iceform.demo import show
 
         show(out)
+
+
+app.add_typer(experiments, name="experiments")

@@ -164,7 +164,7 @@ def emulate_lasso(problem: Problem, alpha: float, tol: float) -> Answer:
 _LOOK = 20  # passes between looks at the certificate
 _PROGRESS = 0.7  # a look must find less than this share of the distance to count as progress
 _PATIENCE = 25  # looks without progress
-_MOST_PASSES = 100_000
+_MOST_PASSES = 20_000
 _THRESHOLD_TOKENS = 257  # where the error of a graded table with two kinks stops falling
 
 
