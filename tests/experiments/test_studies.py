@@ -125,8 +125,8 @@ def test_the_frozen_model_sees_every_algorithm_and_a_baseline_one():
 def test_test_time_prompts_come_from_training_rows_alone():
     task, spec = built("housing", "as_described", role="frozen")
     pairs, train = task.test_pairs[0, 0], task.x[0, : spec.train]
-    near = torch.cdist(pairs[:20, :-1], train).amin(1)
-    assert float(near.max()) <= 1e-3
+    for row in pairs[:20, :-1]:
+        assert bool((train == row).all(1).any())
 
 
 # ---------------------------------------------------------------------------------------------
@@ -231,10 +231,10 @@ def test_bad_requests_are_refused():
 
 
 def test_a_saturating_table_is_certified_on_its_whole_range():
-    it = saturating(torch.tanh, 24.0, 60.0, 1e-8)
-    z = torch.linspace(-60, 60, 40_001, dtype=torch.float64)
+    it = saturating(torch.tanh, 12.0, 40.0, 1e-6)
+    z = torch.linspace(-40, 40, 40_001, dtype=torch.float64)
     off = float((it(z) - torch.tanh(z)).abs().max())
-    assert off <= it.error <= 1e-7, (off, it.error)
+    assert off <= it.error <= 1e-5, (off, it.error)
 
 
 # ---------------------------------------------------------------------------------------------

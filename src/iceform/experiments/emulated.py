@@ -29,6 +29,7 @@ from iceform.interpolation import Interpolant
 
 __all__ = ["Answer", "Problem", "emulate_lasso", "emulate_ridge"]
 
+THRESHOLD_TOKENS = 257  # where the error of a graded table with two kinks stops falling
 _RANK = 1e-13  # eigenvalues below this share of the largest are rounding
 _EIGEN = 64.0  # error of eigh over d u, with room to spare
 _SLACK = 1e-9  # relative widening of bounds that were read off the data
@@ -132,7 +133,9 @@ def ridge_distance(problem: Problem, w: Tensor) -> float:
     return float(away.norm()) * (1 + solved) + hidden
 
 
-def emulate_lasso(problem: Problem, alpha: float, tol: float) -> Answer:
+def emulate_lasso(
+    problem: Problem, alpha: float, tol: float, tokens: int = THRESHOLD_TOKENS
+) -> Answer:
     """Accelerated proximal passes, each a frozen layer and a soft-threshold look-up.
 
     Momentum starts afresh where it points uphill. Passes stop at ``tol``, or where the answer no
@@ -140,7 +143,7 @@ def emulate_lasso(problem: Problem, alpha: float, tol: float) -> Answer:
     """
     eta = 1 / problem.hessian[1]
     layer = problem.layer(_PROXIMAL_GROWTH)
-    threshold = soft_threshold(eta * alpha, 2 * layer.domain.w_norm)
+    threshold = soft_threshold(eta * alpha, 2 * layer.domain.w_norm, tokens)
     w = ahead = best = problem.x.new_zeros(problem.x.shape[1])
     closest, since, t = math.inf, 0, 1.0
     for count in range(1, _MOST_PASSES + 1):  # noqa: B007
@@ -165,17 +168,16 @@ _LOOK = 20  # passes between looks at the certificate
 _PROGRESS = 0.7  # a look must find less than this share of the distance to count as progress
 _PATIENCE = 25  # looks without progress
 _MOST_PASSES = 20_000
-_THRESHOLD_TOKENS = 257  # where the error of a graded table with two kinks stops falling
 
 
 def _shrink(u: Tensor, by: float) -> Tensor:
     return u.sign() * (u.abs() - by).clamp(min=0)
 
 
-def soft_threshold(by: float, reach: float) -> Interpolant:
-    """The look-up of S_t on [-reach, reach], the best there is."""
+def soft_threshold(by: float, reach: float, tokens: int = THRESHOLD_TOKENS) -> Interpolant:
+    """The look-up of S_t on [-reach, reach]."""
     return Interpolant.fit(
-        lambda u: _shrink(u, by), -reach, reach, kinks=(-by, by), tokens=_THRESHOLD_TOKENS
+        lambda u: _shrink(u, by), -reach, reach, kinks=(-by, by), tokens=tokens
     )
 
 

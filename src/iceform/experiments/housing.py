@@ -20,7 +20,12 @@ from torch import Tensor
 
 from iceform.experiments.algorithms import centered, lasso, least_squares, ridge
 from iceform.experiments.ames import Encoder, Table, table
-from iceform.experiments.emulated import Problem, emulate_lasso, emulate_ridge
+from iceform.experiments.emulated import (
+    THRESHOLD_TOKENS,
+    Problem,
+    emulate_lasso,
+    emulate_ridge,
+)
 from iceform.experiments.networks import Parameters, PromptedAttention, SelfAttention, stack
 from iceform.experiments.randomness import generator, permutation, take
 from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, compare, sklearn_coefficients
@@ -39,6 +44,7 @@ __all__ = ["HousingSpec", "HousingStudy"]
 
 ROLES = ("frozen", "baselines")
 _LARGE = 4000.0  # square feet; the data's author advises to leave these five houses out
+_FEW_TOKENS = 97  # of the soft threshold in smoke runs
 _SOLUTION_ROOM = 1.01
 _COLLINEAR = 1e-8  # share of the largest pivot below which a column is a sum of others
 
@@ -75,6 +81,7 @@ class HousingSpec(Spec):
     auxiliary: int = 128
     numbers_only: bool = False
     tol: float = 1e-8
+    threshold_tokens: int = THRESHOLD_TOKENS
 
 
 class HousingStudy(Study):
@@ -101,6 +108,8 @@ class HousingStudy(Study):
         smoke = scale == "smoke"
         sizes = {"samples": 2930, "epochs": 1 if smoke else 300, "seeds": 2 if smoke else 5}
         common = {"tokens": 1, "tol": 1e-6 if smoke else 1e-8, "numbers_only": smoke}
+        if smoke:
+            common["threshold_tokens"] = _FEW_TOKENS
         if column == "as_published":
             network = {"hidden": 32} if smoke else {}
             return HousingSpec(self.name, column, scale, dim=262, **sizes, **common, **network)
@@ -461,7 +470,10 @@ def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
         return _SOLUTION_ROOM * float(coef.norm())
 
     answers = (
-        emulate_lasso(Problem(own, yc, 0.0, within(exact_lasso)), spec.alpha_lasso, spec.tol),
+        emulate_lasso(
+            Problem(own, yc, 0.0, within(exact_lasso)), spec.alpha_lasso, spec.tol,
+            spec.threshold_tokens,
+        ),  # fmt: skip
         emulate_ridge(Problem(xc, yc, spec.alpha_ridge / len(yc), within(exact[1])), spec.tol),
         emulate_ridge(Problem(reduced, yc, 0.0, within(exact[2])), spec.tol),
     )

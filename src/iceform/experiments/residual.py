@@ -108,7 +108,7 @@ class ResidualStudy(Study):
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         if spec.column == "constructed":
-            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
+            return [Plan(spec, (("variant", "constructed"),), tuple(seeds))]
         names = PUBLISHED if spec.column == "as_published" else DESCRIBED
         return [
             Plan(spec, (("variant", name),), part)

@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from iceform.experiments.algorithms import lasso, least_squares, ridge
-from iceform.experiments.emulated import Answer, Problem, emulate_lasso, emulate_ridge
+from iceform.experiments.emulated import (
+    THRESHOLD_TOKENS,
+    Answer,
+    Problem,
+    emulate_lasso,
+    emulate_ridge,
+)
 from iceform.experiments.networks import Parameters, SelfAttention, stack
 from iceform.experiments.randomness import generator, shared, take
 from iceform.experiments.study import (
@@ -38,6 +44,7 @@ MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for
 ABLATIONS = ("zero", "random", "another")
 _EVALUATED = 500  # samples at a time
 _DRAWS = 5  # test draws over which the published spread was taken
+_FEW_TOKENS = 97  # of the soft threshold in smoke runs
 _SOLUTION_ROOM = 1.01  # the radius of the certified domain over the solution's norm
 
 
@@ -64,8 +71,9 @@ class StatisticsSpec(Spec):
     alpha_ridge: float = 5.0
     alpha_lasso: float = 0.5
     schedules: tuple[str, ...] = SCHEDULES
-    constructed_contexts: int = 20
+    constructed_contexts: int = 4
     tol: float = 1e-8
+    threshold_tokens: int = THRESHOLD_TOKENS
 
 
 class StatisticsStudy(Study):
@@ -91,7 +99,8 @@ class StatisticsStudy(Study):
         if scale == "smoke":
             return StatisticsSpec(
                 self.name, column, scale, samples=200, epochs=2, seeds=2, context=context,
-                noise=noise, schedules=("constant",), constructed_contexts=2,
+                noise=noise, schedules=("constant",), constructed_contexts=1,
+                threshold_tokens=_FEW_TOKENS,
             )  # fmt: skip
         schedules = SCHEDULES if column == "as_published" else ("cosine",)
         return StatisticsSpec(
@@ -102,7 +111,7 @@ class StatisticsStudy(Study):
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         assert isinstance(spec, StatisticsSpec)
         if spec.column == "constructed":
-            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
+            return [Plan(spec, (("variant", "constructed"),), tuple(seeds))]
         return [
             Plan(spec, (("schedule", schedule),), part, len(MODELS))
             for schedule in spec.schedules
@@ -315,16 +324,16 @@ class _Statistics(Trainable):
 # ---------------------------------------------------------------------------------------------
 
 
-def emulate(x: Tensor, y: Tensor, spec_alphas: tuple[float, float], tol: float) -> list[Answer]:
+def emulate(x: Tensor, y: Tensor, spec: StatisticsSpec) -> list[Answer]:
     """Lasso, ridge and least squares of one data set by frozen layers, in that order."""
-    alpha_lasso, alpha_ridge = spec_alphas
+    alpha_lasso, alpha_ridge, tol = spec.alpha_lasso, spec.alpha_ridge, spec.tol
 
     def problem(coef: Tensor, l2: float = 0.0) -> Problem:
         # The certified domain must hold the solution; its norm is bounded before the run.
         return Problem(x, y, l2, _SOLUTION_ROOM * float(coef.norm()))
 
     return [
-        emulate_lasso(problem(lasso(x, y, alpha_lasso)), alpha_lasso, tol),
+        emulate_lasso(problem(lasso(x, y, alpha_lasso)), alpha_lasso, tol, spec.threshold_tokens),
         emulate_ridge(problem(ridge(x, y, alpha_ridge), alpha_ridge / len(y)), tol),
         emulate_ridge(problem(least_squares(x, y)), tol),
     ]
@@ -366,7 +375,7 @@ def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
     for place in range(small.samples):
         x, y = pairs[place, :, :d], pairs[place, :, d]
         exact = sklearn_coefficients(x, y, spec.alpha_lasso, spec.alpha_ridge)
-        answers = emulate(x, y, (spec.alpha_lasso, spec.alpha_ridge), spec.tol)
+        answers = emulate(x, y, spec)
         for algorithm, answer, coef in zip(ALGORITHMS, answers, exact, strict=True):
             compare(algorithm, answer, coef, metrics)
             asked = data.x[place].double()
