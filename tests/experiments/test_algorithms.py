@@ -12,7 +12,8 @@ ALPHA_LASSO, ALPHA_RIDGE = 0.4, 5.0
 SOLVERS = {
     "lasso": (lambda x, y: lasso(x, y, ALPHA_LASSO),
               Lasso(ALPHA_LASSO, fit_intercept=False, tol=1e-14, max_iter=10**6), 1e-7),
-    "ridge": (lambda x, y: ridge(x, y, ALPHA_RIDGE), Ridge(ALPHA_RIDGE, fit_intercept=False), 1e-12),
+    "ridge": (lambda x, y: ridge(x, y, ALPHA_RIDGE),
+              Ridge(ALPHA_RIDGE, fit_intercept=False), 1e-12),
     "least squares": (least_squares, LinearRegression(fit_intercept=False), 1e-12),
 }  # fmt: skip
 

@@ -36,7 +36,8 @@ def models_of(network):
     ]
 
 
-def compare(stacked, plain, rounding=64 * torch.finfo(torch.float64).eps):
+def compare(stacked, plain):
+    rounding = 64 * torch.finfo(torch.float64).eps
     off = (stacked - plain).abs().max()
     assert off <= rounding * plain.abs().max(), f"off by {off:.3g} of {plain.abs().max():.3g}"
 

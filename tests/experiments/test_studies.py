@@ -53,9 +53,7 @@ def test_the_encoding_does_not_see_rows_it_is_not_fitted_on():
     once = Encoder()(data, fitted)
     moved = data.numbers.copy()
     moved[1::2] += 1000.0
-    changed = type(data)(
-        moved, data.codes, data.levels, data.identifiers, data.price, data.area
-    )
+    changed = type(data)(moved, data.codes, data.levels, data.identifiers, data.price, data.area)
     again = Encoder()(changed, fitted)
     assert torch.equal(once[fitted], again[fitted])
     numbers = once[fitted][:, : data.numbers.shape[1]]
@@ -145,7 +143,9 @@ def test_a_smoke_run_of_everything_gives_finite_numbers(smoke):
 
 def test_constructed_errors_are_what_is_promised(smoke):
     _, records = smoke
-    residual = [r["metrics"] for r in records if (r["study"], r["column"]) == ("residual", COLUMNS[2])]
+    residual = [
+        r["metrics"] for r in records if (r["study"], r["column"]) == ("residual", COLUMNS[2])
+    ]
     heads = [
         r["metrics"] for r in records
         if (r["study"], r["column"]) == ("heads", COLUMNS[2])

@@ -91,13 +91,17 @@ def test_cosine_ends_at_zero_and_constant_does_not_move():
     cosine, constant = Training(1, schedule="cosine"), Training(1)
     assert cosine.rate(0, 100) == 1e-3
     assert cosine.rate(100, 100) == pytest.approx(0, abs=1e-18)
-    assert float(cosine.rate(torch.tensor(30), 100)) == pytest.approx(cosine.rate(30, 100), rel=1e-6)
+    assert float(cosine.rate(torch.tensor(30), 100)) == pytest.approx(
+        cosine.rate(30, 100), rel=1e-6
+    )
     assert constant.rate(77, 100) == 1e-3
 
 
 def test_curves_hold_an_entry_per_epoch_and_training_learns():
     seen = []
-    trainer = trained([make(epochs=20, rate=2e-2, validate=lambda p: seen.append(p) or torch.zeros(3))])
+    trainer = trained(
+        [make(epochs=20, rate=2e-2, validate=lambda p: seen.append(p) or torch.zeros(3))]
+    )
     curves = trainer.curves()["s"]
     assert len(curves.train) == len(curves.held_out) == len(seen) == 20
     assert (curves.train[-1] < 0.5 * curves.train[0]).all(), curves.train
@@ -175,12 +179,12 @@ def results(out: Path) -> dict[str, object]:
     from iceform.experiments import load_records
 
     records = load_records(out)
-    return {
-        f"{r['variant']} {r['seed']}": (r["metrics"], r["curves"]) for r in records
-    }
+    return {f"{r['variant']} {r['seed']}": (r["metrics"], r["curves"]) for r in records}
 
 
-def kill_and_finish(out: Path, kills: int, seconds: tuple[float, float], luck: random.Random) -> int:
+def kill_and_finish(
+    out: Path, kills: int, seconds: tuple[float, float], luck: random.Random
+) -> int:
     """Kill runs at random moments, then let one finish; how many were killed at work."""
     died = 0
     for _ in range(kills):

@@ -35,7 +35,7 @@ def _moments(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def ridge(
     x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"], alpha: float
 ) -> Float[Tensor, "*b d"]:
-    """argmin ||X w - y||^2 + alpha ||w||^2."""
+    """Argmin ||X w - y||^2 + alpha ||w||^2."""
     gram, moment = _moments(x, y)
     eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
     solution: Tensor = torch.linalg.solve(gram + alpha * eye, moment)
@@ -48,13 +48,14 @@ def least_squares(x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"]) -> Float
     values, vectors = torch.linalg.eigh(gram)
     kept = values > _RANK * values[..., -1:]
     inverse = torch.where(kept, 1 / values.where(kept, 1.0), 0.0)
-    return (vectors @ (inverse[..., None] * (vectors.mT @ moment[..., None])))[..., 0]
+    solution: Tensor = vectors @ (inverse[..., None] * (vectors.mT @ moment[..., None]))
+    return solution[..., 0]
 
 
 def lasso(
     x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"], alpha: float
 ) -> Float[Tensor, "*b d"]:
-    """argmin ||X w - y||^2 / (2 n) + alpha ||w||_1, by accelerated proximal steps with restarts."""
+    """Argmin ||X w - y||^2 / (2 n) + alpha ||w||_1, by accelerated proximal steps with restarts."""
     n = x.shape[-2]
     gram, moment = _moments(x, y)
     gram, moment = gram / n, moment / n

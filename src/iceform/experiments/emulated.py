@@ -146,7 +146,7 @@ def emulate_lasso(
     threshold = soft_threshold(eta * alpha, 2 * layer.domain.w_norm, tokens)
     w = ahead = best = problem.x.new_zeros(problem.x.shape[1])
     closest, since, t = math.inf, 0, 1.0
-    for count in range(1, _MOST_PASSES + 1):  # noqa: B007
+    for count in range(1, _MOST_PASSES + 1):
         fresh = threshold(_pass(layer, problem, ahead, Rates(eta, 0.0)))
         if float((ahead - fresh) @ (fresh - w)) > 0:
             t = 1.0
@@ -176,9 +176,7 @@ def _shrink(u: Tensor, by: float) -> Tensor:
 
 def soft_threshold(by: float, reach: float, tokens: int = THRESHOLD_TOKENS) -> Interpolant:
     """The look-up of S_t on [-reach, reach]."""
-    return Interpolant.fit(
-        lambda u: _shrink(u, by), -reach, reach, kinks=(-by, by), tokens=tokens
-    )
+    return Interpolant.fit(lambda u: _shrink(u, by), -reach, reach, kinks=(-by, by), tokens=tokens)
 
 
 def lasso_distance(problem: Problem, alpha: float, w: Tensor) -> float:
@@ -216,4 +214,5 @@ def _may_be_nonzero(problem: Problem, alpha: float, w: Tensor) -> Tensor:
     primal = float(residual.square().sum()) / (2 * n) + alpha * float(w.abs().sum())
     bound = (float(y.square().sum()) - float((y - dual).square().sum())) / (2 * n)
     radius = math.sqrt(2 * n * max(primal - bound, 0.0))
-    return (dual @ x).abs() + radius * x.norm(dim=0) >= n * alpha
+    reach: Tensor = (dual @ x).abs() + radius * x.norm(dim=0)
+    return reach >= n * alpha

@@ -98,7 +98,9 @@ class HeadsStudy(Study):
         ]
 
     def build(self, plan: Plan, device: torch.device) -> Trainable:
-        return _Fixed(plan, device) if plan.spec.column == "as_published" else _InPrompt(plan, device)
+        return (
+            _Fixed(plan, device) if plan.spec.column == "as_published" else _InPrompt(plan, device)
+        )
 
     def construct(self, plan: Plan) -> list[Record]:
         spec = plan.spec
@@ -255,7 +257,8 @@ class _Oracle:
         self.weights = torch.linalg.solve(gram, x.mT[:, None] @ targets)
 
     def __call__(self, index: Tensor) -> Tensor:
-        return take(self.x, index).double()[:, None] @ self.weights[:, :, None]
+        solved: Tensor = take(self.x, index).double()[:, None] @ self.weights[:, :, None]
+        return solved
 
 
 class _Fixed(_Heads):
@@ -308,7 +311,7 @@ class _InPrompt(_Heads):
         return (self._with_rows(x, w),), self._per_model(x[:, None] @ w.mT)
 
     def _with_rows(self, x: Tensor, w: Tensor) -> Tensor:
-        """x (S, B, n, d) and w (S, 3, B, width, d) as tokens (M, B, n + width, d + 1)."""
+        """X (S, B, n, d) and w (S, 3, B, width, d) as tokens (M, B, n + width, d + 1)."""
         data = x[:, None].expand(-1, len(ROLES), -1, -1, -1)
         tokens = torch.cat([data, w], -2)
         mark = torch.zeros_like(tokens[..., :1])

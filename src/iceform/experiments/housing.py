@@ -10,7 +10,7 @@ network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -105,22 +105,19 @@ class HousingStudy(Study):
     )
 
     def spec(self, column: str, scale: str) -> HousingSpec:
-        smoke = scale == "smoke"
-        sizes = {"samples": 2930, "epochs": 1 if smoke else 300, "seeds": 2 if smoke else 5}
-        common = {"tokens": 1, "tol": 1e-6 if smoke else 1e-8, "numbers_only": smoke}
-        if smoke:
-            common["threshold_tokens"] = _FEW_TOKENS
-        if column == "as_published":
-            network = {"hidden": 32} if smoke else {}
-            return HousingSpec(self.name, column, scale, dim=262, **sizes, **common, **network)
-        penalties = {"alpha_ridge": 30.0, "alpha_lasso": 0.001}
-        network = {"hidden": 528, "heads": 8}
-        if smoke:
-            network = {"hidden": 32, "heads": 8, "contexts": 2, "test_contexts": 1,
-                       "auxiliary": 16, "at_once": 1}  # fmt: skip
-        return HousingSpec(
-            self.name, column, scale, dim=276, **sizes, **common, **penalties, **network
+        paper = HousingSpec(
+            self.name, column, scale, samples=2930, epochs=300, seeds=5, tokens=1, dim=262
         )
+        if column != "as_published":
+            paper = replace(
+                paper, dim=276, hidden=528, heads=8, alpha_ridge=30.0, alpha_lasso=0.001
+            )
+        if scale != "smoke":
+            return paper
+        return replace(
+            paper, epochs=1, seeds=2, hidden=32, contexts=2, test_contexts=1, auxiliary=16,
+            at_once=1, numbers_only=True, tol=1e-6, threshold_tokens=_FEW_TOKENS,
+        )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         if spec.column == "constructed":
@@ -315,7 +312,8 @@ class _Published(_Housing):
         elif prompt == "another":
             w = self.coef[(algorithm + 1) % len(ALGORITHMS)]
         tokens = torch.cat([x, w.expand_as(x)], -1)[:, :, None]
-        return self.network(parameters, tokens)[:, None, :, 0, 0]
+        made: Tensor = self.network(parameters, tokens)[:, None, :, 0, 0]
+        return made
 
     def _exact(self, algorithm: int) -> Tensor:
         fitted = self._test(self.x) @ self.coef[algorithm] + self.intercepts[algorithm].float()
@@ -471,9 +469,11 @@ def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
 
     answers = (
         emulate_lasso(
-            Problem(own, yc, 0.0, within(exact_lasso)), spec.alpha_lasso, spec.tol,
+            Problem(own, yc, 0.0, within(exact_lasso)),
+            spec.alpha_lasso,
+            spec.tol,
             spec.threshold_tokens,
-        ),  # fmt: skip
+        ),
         emulate_ridge(Problem(xc, yc, spec.alpha_ridge / len(yc), within(exact[1])), spec.tol),
         emulate_ridge(Problem(reduced, yc, 0.0, within(exact[2])), spec.tol),
     )
@@ -502,11 +502,13 @@ def _independent(x: Tensor) -> Tensor:
     triangle, order = qr(x.numpy(), mode="r", pivoting=True)
     diagonal = np.abs(np.diag(triangle))
     rank = int((diagonal > _COLLINEAR * diagonal[0]).sum())
-    return torch.from_numpy(np.sort(order[:rank]))
+    kept: Tensor = torch.from_numpy(np.sort(order[:rank]))
+    return kept
 
 
 def _row_space(x: Tensor) -> Tensor:
     """An orthonormal basis of X's rows: least squares is unique there, and of least norm."""
     _, values, vectors = torch.linalg.svd(x, full_matrices=False)
     rank = torch.finfo(x.dtype).eps * max(x.shape)
-    return vectors[values > rank * values[0]].mT.contiguous()
+    basis: Tensor = vectors[values > rank * values[0]].mT.contiguous()
+    return basis

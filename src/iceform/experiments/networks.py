@@ -55,7 +55,7 @@ def stack(models: Sequence[Parameters]) -> Parameters:
 
 
 def _linear(inputs: int, outputs: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Weight (in, out) and bias (1, out), uniform in +-1/sqrt(in) as PyTorch's Linear draws them."""
+    """Weight (in, out) and bias (1, out), uniform in +-1/sqrt(in) as torch.nn.Linear has them."""
     root = 1 / math.sqrt(inputs)
     weight = torch.rand(inputs, outputs, generator=generator) * (2 * root) - root
     bias = torch.rand(1, outputs, generator=generator) * (2 * root) - root
@@ -101,7 +101,7 @@ def attend(
     joined: whichever copies less. Both are the same sums.
     """
     m, rows, width = query.shape
-    each, own, read = width // heads, keys.shape[1] // batch, rows // batch
+    each, read = width // heads, rows // batch
     scale = 1 / math.sqrt(each)
     q, k, v = (_by_head(t, heads).contiguous() for t in (query * scale, keys, values))
     q, k, v = (t.view(m * heads, batch, -1, each) for t in (q, k, v))

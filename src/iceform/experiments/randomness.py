@@ -22,7 +22,7 @@ _SEED_BYTES = 7  # manual_seed takes 64 bits with a sign; 56 are enough to tell 
 def shared(draw: Callable[_P, _T]) -> Callable[_P, _T]:
     """Stacks that ask for the same data hold it once; only the last is kept."""
     cached = lru_cache(maxsize=1)(draw)
-    _CACHES.append(cached)  # type: ignore[arg-type]
+    _CACHES.append(cached)
     return cached  # type: ignore[return-value]
 
 

@@ -155,7 +155,7 @@ def markdown(
         lines += ["What the published script does:", ""]
         lines += [f"- {flaw}" for flaw in chapter.flaws]
         lines += ["", f"As described: {chapter.described}.", ""]
-        image = _PLACE.get(chapter.name)
+        image = _PLACE.get(chapter.name, "")
         if image in images:
             lines += [f"![{_ALT[image]}]({image})", ""]
         for table in chapter.tables:

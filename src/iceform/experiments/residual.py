@@ -37,6 +37,7 @@ from iceform.interpolation.posterior import posterior_error
 __all__ = ["ResidualSpec", "ResidualStudy"]
 
 _EVALUATED = 1000  # samples at a time
+_AT_ONCE = 50  # the same for look-ups in wide tables
 _ABLATIONS = ("zero", "random", "another")
 _SATURATED = 24.0  # |z| beyond which tanh is 1 to the last bit of float64
 _TABLE_EPS = 1e-11  # of the look-up; outputs are up to x_bound times as large
@@ -205,7 +206,9 @@ class _Residual(Trainable):
             prompts = {
                 "right": w,
                 "zero": torch.zeros_like(w),
-                "random": fresh[:, :, :1].expand_as(w) if self.variant.weights != "token" else fresh,
+                "random": fresh[:, :, :1].expand_as(w)
+                if self.variant.weights != "token"
+                else fresh,
                 "another": w.roll(1, 1),
             }
             parts["target"].append(target)
@@ -282,7 +285,8 @@ def _constructed(plan: Plan, spec: ResidualSpec, seed: int) -> Record:
         bound=spec.x_bound, w_bound=spec.w_bound, y_bound=spec.y_bound,
         z_range=(-spec.z_bound, spec.z_bound), interpolant=_table(1.01 * spec.z_bound),
     )  # fmt: skip
-    out = torch.cat([emulator(*part) for part in zip(x.split(50), y.split(50), w[:, 0].split(50))])
+    parts = zip(*(t.split(_AT_ONCE) for t in (x, y, w[:, 0])), strict=True)
+    out = torch.cat([emulator(*part) for part in parts])
     exact = emulator.reference(x, y, w[:, 0])
     mse, r2 = mse_and_r2(out, exact)
     return Record(

@@ -206,13 +206,15 @@ class _Statistics(Trainable):
         self._baselines = torch.arange(len(ALGORITHMS), device=device)[:, None]
 
     def _tokens(self, x: Tensor, w: Tensor, context: Tensor) -> Tensor:
-        """x (..., n, d), w (..., d), pairs (..., m, d + 1) as tokens (..., n + m, features)."""
+        """X (..., n, d), w (..., d), pairs (..., m, d + 1) as tokens (..., n + m, features)."""
         tokens = torch.cat([x, w[..., None, :].expand_as(x)], -1)
         if not self.spec.context:
             return tokens
         pairs, d = context, self.spec.dim
         prompt = w[..., None, :].expand(*pairs.shape[:-1], d)
-        seen = torch.cat([pairs[..., :d], prompt, pairs[..., d:], torch.ones_like(pairs[..., d:])], -1)
+        seen = torch.cat(
+            [pairs[..., :d], prompt, pairs[..., d:], torch.ones_like(pairs[..., d:])], -1
+        )
         asked = torch.cat([tokens, tokens.new_zeros(*tokens.shape[:-1], 2)], -1)
         return torch.cat([asked, seen], -2)
 
@@ -351,9 +353,7 @@ def sklearn_coefficients(x: Tensor, y: Tensor, alpha_lasso: float, alpha_ridge: 
     return torch.stack([torch.as_tensor(m.fit(x.numpy(), y.numpy()).coef_) for m in models])
 
 
-def compare(
-    algorithm: str, answer: Answer, coef: Tensor, metrics: dict[str, float]
-) -> None:
+def compare(algorithm: str, answer: Answer, coef: Tensor, metrics: dict[str, float]) -> None:
     """Note the largest distance to scikit-learn seen so far, and what was certified for it."""
     off = float((answer.coef - coef).norm())
     for name, value in {
@@ -384,4 +384,3 @@ def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
     for algorithm, fidelity in squares.items():
         metrics[f"{algorithm}: frozen fidelity"] = fidelity
     return Record(plan, seed, metrics)
-

@@ -150,7 +150,7 @@ def _residual(records: Records) -> Iterable[Table]:
 
 
 def _heads(records: Records) -> Iterable[Table]:
-    counts = [h for h in published.HEADS]
+    counts = list(published.HEADS)
     rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
     for column, schedule, label in (
         ("as_published", "constant", "as published, constant rate"),
@@ -158,9 +158,7 @@ def _heads(records: Records) -> Iterable[Table]:
         ("as_described", "cosine", "as described, cosine decay"),
         ("as_described", "constant", "as described, constant rate"),
     ):
-        found = [
-            pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts
-        ]
+        found = [pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts]
         if any(f is not None for f in found):
             rows.append((label, *map(shown, found)))
     yield Table(
@@ -392,13 +390,11 @@ def summary_csv(records: Records) -> str:
     for r in records:
         variant = " ".join(f"{k}={v}" for k, v in r["variant"].items())
         for metric, value in r["metrics"].items():
-            key = (r["study"], r["column"], r["scale"], variant, metric)
-            cells.setdefault(key, []).append(float(value))
+            names = (r["study"], r["column"], r["scale"], variant, metric)
+            cells.setdefault(names, []).append(float(value))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ("study", "column", "scale", "variant", "metric", "mean", "deviation", "seeds")
-    )
+    writer.writerow(("study", "column", "scale", "variant", "metric", "mean", "deviation", "seeds"))
     for key, values in cells.items():
         s = Summary(tuple(values))
         deviation = "" if s.deviation is None else repr(s.deviation)
