@@ -22,7 +22,7 @@ __all__ = ["learning_figure", "rate_figure", "write"]
 _DPI = 144
 _COLOURS = ("#8a8a8a", "#b0413e", "#d98e04", "#7b5ea7", "#2b6777", "#1b998b")
 _MARKS = "osD^vP"
-_STEP = 4  # of a title in Markdown: where a study's tables start
+_LEAST_SHARE = 1e-7  # of the mean predictor's error, where the learning curves are cut off
 
 
 def _load(name: str) -> Any:
@@ -82,7 +82,7 @@ def learning_figure(records: Sequence[dict[str, Any]]) -> Figure | None:
             ax.semilogy(epochs, held, color=_COLOURS[1], alpha=0.8, linewidth=1.2)
         ax.set_title(title, loc="left", fontsize=9.5)
         ax.set_xlabel("epoch")
-        ax.set_ylim(1e-5, 3)
+        ax.set_ylim(_LEAST_SHARE, 3)
         ax.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
     axes[0].set_ylabel("MSE over that of the mean")
     axes[0].plot([], [], color=_COLOURS[0], label="train")
@@ -155,6 +155,7 @@ def markdown(
         lines += ["What the published script does:", ""]
         lines += [f"- {flaw}" for flaw in chapter.flaws]
         lines += ["", f"As described: {chapter.described}.", ""]
+        lines += ["What was run:", "", *(f"- {line}" for line in chapter.ran), ""]
         image = _PLACE.get(chapter.name, "")
         if image in images:
             lines += [f"![{_ALT[image]}]({image})", ""]
@@ -174,10 +175,10 @@ _TEMPLATE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Numerical studies</title>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body{font:15px/1.5 system-ui,sans-serif;max-width:1060px;margin:2rem auto;padding:0 1rem;color:#222}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 1rem;color:#222}
 h1{font-size:1.7rem}h2{margin-top:2.6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
-.wide{overflow-x:auto}table{border-collapse:collapse;margin:.4rem 0 1.4rem;font-size:13.5px}
-th,td{padding:.25rem .7rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
+.wide{overflow-x:auto}table{border-collapse:collapse;margin:.4rem 0 1.4rem;font-size:13px}
+th,td{padding:.25rem .55rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{background:#f5f5f3;font-weight:600}
 td{font-variant-numeric:tabular-nums}caption{text-align:left;font-weight:600;padding:.3rem 0}
 img{max-width:100%;height:auto}.origin{color:#555}
@@ -189,6 +190,7 @@ img{max-width:100%;height:auto}.origin{color:#555}
 <p>What the published script does:</p>
 <ul>{% for flaw in chapter.flaws %}<li>{{ flaw }}</li>{% endfor %}</ul>
 <p><b>As described:</b> {{ chapter.described }}.</p>
+<p class="origin">What was run: {{ chapter.ran | join("; ") }}.</p>
 {% if chapter.name in place and place[chapter.name] in images %}
 <p><img alt="{{ alt[place[chapter.name]] }}"
  src="data:image/png;base64,{{ images[place[chapter.name]] }}"></p>

@@ -14,6 +14,7 @@ from iceform.experiments.heads import HeadsStudy
 from iceform.experiments.housing import HousingStudy
 from iceform.experiments.residual import DESCRIBED, PUBLISHED, ResidualStudy
 from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
+from iceform.experiments.study import COLUMNS, SCALES, Study
 
 __all__ = ["Rates", "Section", "Table", "rates", "sections", "summary_csv"]
 
@@ -32,12 +33,13 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One study: what the script does, what we do, and its tables."""
+    """One study: what the script does, what we do, what was run of it, and its tables."""
 
     name: str
     title: str
     flaws: tuple[str, ...]
     described: str
+    ran: tuple[str, ...]
     tables: tuple[Table, ...]
 
 
@@ -102,14 +104,43 @@ def shown(found: Summary | None) -> str:
 def sections(records: Records) -> list[Section]:
     """All four studies."""
     made = (
-        (ResidualStudy, _residual),
-        (HeadsStudy, _heads),
-        (StatisticsStudy, _statistics),
-        (HousingStudy, _housing),
+        (ResidualStudy(), _residual),
+        (HeadsStudy(), _heads),
+        (StatisticsStudy(), _statistics),
+        (HousingStudy(), _housing),
     )
     return [
-        Section(s.name, s.title, s.flaws, s.described, tuple(build(records))) for s, build in made
-    ]
+        Section(s.name, s.title, s.flaws, s.described, tuple(_ran(s, records)),
+                tuple(build(records)))
+        for s, build in made
+    ]  # fmt: skip
+
+
+def _ran(study: Study, records: Records) -> Iterable[str]:
+    """How much of each column there is, and at what length."""
+    for scale in SCALES:
+        own = [r for r in records if r["study"] == study.name and r["scale"] == scale]
+        if not own:
+            continue
+        for column in COLUMNS:
+            yield f"{column.replace('_', ' ')}: {_extent(study, column, scale, own)}"
+
+
+def _extent(study: Study, column: str, scale: str, own: Records) -> str:
+    spec = study.spec(column, scale)
+    plans = study.plans(spec, tuple(range(spec.seeds)), 1)
+    wanted = sum(len(plan.seeds) for plan in plans)
+    found = [r for r in own if r["column"] == column]
+    if not found:
+        return "not run"
+    text = f"{len(found)} of {wanted} cells"
+    if column == "constructed":
+        return text
+    epochs, samples = (
+        " and ".join(f"{v:,}" for v in sorted({int(r["spec"][name]) for r in found}))
+        for name in ("epochs", "samples")
+    )
+    return f"{text}, {epochs} of {spec.epochs} epochs, {samples} of {spec.samples:,} samples"
 
 
 def _get(records: Records, study: str, column: str, **variant: str | int) -> Callable[[str], str]:
@@ -197,7 +228,13 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
     header = ("column", "heads", "R²", "mean predictor", "least squares", "flipped maxima",
               "zero prompt", "random prompt")  # fmt: skip
     if rows:
-        yield Table("Controls", header, tuple(rows))
+        yield _without_empty_columns(Table("Controls", header, tuple(rows)))
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if set(cells) != {"–"}]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(table.caption, tuple(table.header[i] for i in kept), rows)
 
 
 def _comparison(
