@@ -25,6 +25,8 @@ QUOTED = [
     ("residual", "constructed", "sup error", {}),
     ("heads", "constructed", "sup error", {"regime": "spectral", "grid": 21}),
     *[("heads", "as_published", "mse", {"heads": h, "schedule": "constant"}) for h in HEADS],
+    ("heads", "as_described", "r2", {"heads": 1}),
+    ("heads", "constructed", "mse", {"regime": "hard", "grid": 2049}),
     ("statistics", "as_described", "ridge to linear", {}),
     ("statistics", "as_described", "lasso to linear", {}),
     *[("statistics", "as_described", f"{a}: frozen fidelity", {})

@@ -55,7 +55,7 @@ def rate_figure(curves: Sequence[Rates]) -> Figure:
     ax.set_xlabel("heads (trained) or grid tokens (constructed)")
     ax.set_ylabel("root mean squared error of the head's output")
     ax.set_title("Emulating one attention head: error against size", loc="left", fontsize=11)
-    ax.legend(frameon=False, fontsize=8.5, loc="lower left")
+    ax.legend(frameon=False, fontsize=8.5, loc="center right")
     return figure
 
 
@@ -87,7 +87,7 @@ def learning_figure(records: Sequence[dict[str, Any]]) -> Figure | None:
     axes[0].set_ylabel("MSE over that of the mean")
     axes[0].plot([], [], color=_COLOURS[0], label="train")
     axes[0].plot([], [], color=_COLOURS[1], label="test")
-    axes[0].legend(frameon=False, fontsize=8.5, loc="upper right")
+    axes[0].legend(frameon=False, fontsize=8.5, loc="lower left")
     return figure
 
 
