@@ -49,7 +49,7 @@ ABOVE = {
 # Only these may import each other: the library works without what they need.
 OUTERMOST = {
     "__main__", "ames", "ames_page", "catalogue", "cli", "commands", "console", "demo",
-    "demo_library", "explaining", "outputs", "plots", "report", "run_page", "running", "sklearn",
+    "demo_library", "experiments", "explaining", "outputs", "plots", "report", "run_page", "running", "sklearn",
     "tables",
 }  # fmt: skip
 # Imported when it is called for, since it knows every construction.

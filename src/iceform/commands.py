@@ -23,6 +23,7 @@ from iceform.cli import INTERRUPTED, USAGE, missing_extra
 from iceform.constructions import LOSSES, GradientStep, Plan
 from iceform.constructions.residual import plan_residual
 from iceform.errors import IceformError, PrecisionError, ProgramError
+from iceform.experiments.commands import app as experiments
 from iceform.interpolation import Interpolant
 from iceform.interpolation.regimes import MOST_HARD_CELLS
 from iceform.outputs import check_targets, write_all
@@ -671,3 +672,6 @@ def demo(
         from iceform.ames_page import show
 
         show(out)
+
+
+app.add_typer(experiments, name="experiments")

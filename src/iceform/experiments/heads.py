@@ -1,0 +1,374 @@
+r"""Study 2: does the error of an emulated attention head fall with the number of heads?
+
+As published, three networks learn K, Q and V of one fixed target, which least squares does
+exactly; the target's softmax runs over queries, and its logits are so large that it is a maximum.
+As described the softmax runs over keys, and the target's weights come with the sample, as tokens
+of the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.constructions import AttentionHead
+from iceform.experiments.networks import Parameters, SelfAttention, stack
+from iceform.experiments.randomness import generator, shared, take
+from iceform.experiments.study import (
+    Plan,
+    Record,
+    Spec,
+    Study,
+    Trainable,
+    chunks,
+    mse_and_r2,
+    split_seeds,
+)
+from iceform.experiments.training import SCHEDULES, Curves, Stack, Training
+
+__all__ = ["HeadsSpec", "HeadsStudy", "assemble"]
+
+ROLES = ("K", "Q", "V")
+_EVALUATED = 500  # samples at a time
+
+
+@dataclass(frozen=True)
+class HeadsSpec(Spec):
+    """Sizes of study 2; ``width`` is that of K, Q and V, ``grid`` the constructed look-ups'."""
+
+    hidden: int = 48
+    width: int = 48
+    points: int = 60
+    heads: tuple[int, ...] = (1, 2, 4, 6, 8, 12)
+    schedules: tuple[str, ...] = SCHEDULES
+    grid: tuple[int, ...] = (21,)
+    hard_grid: tuple[int, ...] = (33, 65, 129, 257, 513, 1025, 2049)
+    spectral_grid: tuple[int, ...] = (5, 7, 9, 11, 13, 15, 17, 19, 21, 25)
+    constructed_samples: int = 200
+
+
+class HeadsStudy(Study):
+    """thm:attn_sim_attn_multi, trained."""
+
+    name: ClassVar[str] = "heads"
+    title: ClassVar[str] = "Study 2: an attention head by 1 to 12 trained heads"
+    flaws: ClassVar[tuple[str, ...]] = (
+        "the target's softmax runs over queries, so it is not attention",
+        "its logits have a standard deviation near 800: a hard maximum, whose error counts flips",
+        "W_K, W_Q and W_V are fixed and never in the input: least squares solves the task",
+        "heads split a fixed width, so every H has the same 13488 parameters",
+        "the second layer has nothing to train",
+    )
+    described: ClassVar[str] = (
+        "softmax over keys; W_K, W_Q and W_V fresh for every sample and given as prompt tokens, so "
+        "that the trained module is one for all targets; cosine decay"
+    )
+
+    def spec(self, column: str, scale: str) -> HeadsSpec:
+        if scale == "smoke":
+            return HeadsSpec(
+                self.name, column, scale, samples=200, epochs=2, seeds=2, heads=(1, 4),
+                hard_grid=(65, 129, 257), spectral_grid=(9, 13, 17, 21), constructed_samples=20,
+            )  # fmt: skip
+        if column == "as_described":
+            return HeadsSpec(
+                self.name, column, scale, samples=50_000, epochs=50, seeds=3, schedules=("cosine",)
+            )
+        # The text says 10 seeds, the figure's data holds 11.
+        return HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11)
+
+    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+        assert isinstance(spec, HeadsSpec)
+        if spec.column == "constructed":
+            grids = [("spectral", g) for g in spec.spectral_grid]
+            grids += [("hard", g) for g in spec.hard_grid]
+            return [
+                Plan(spec, (("regime", r), ("grid", g)), (s,)) for r, g in grids for s in seeds[:1]
+            ] + [Plan(spec, (("regime", "spectral"), ("grid", g)), (s,))
+                 for g in spec.grid for s in seeds[1:]]  # fmt: skip
+        return [
+            Plan(spec, (("heads", h), ("schedule", schedule)), part, len(ROLES))
+            for h in spec.heads
+            for schedule in spec.schedules
+            for part in split_seeds(seeds, together // len(ROLES))
+        ]
+
+    def build(self, plan: Plan, device: torch.device) -> Trainable:
+        return (
+            _Fixed(plan, device) if plan.spec.column == "as_published" else _InPrompt(plan, device)
+        )
+
+    def construct(self, plan: Plan) -> list[Record]:
+        spec = plan.spec
+        assert isinstance(spec, HeadsSpec)
+        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+
+
+def assemble(k: Tensor, q: Tensor, v: Tensor, *, over_queries: bool) -> Tensor:
+    """The second layer on rows K, Q, V: softmax over queries as published, or over keys."""
+    logits = k @ q.mT  # (..., keys, queries)
+    if over_queries:
+        return torch.softmax(logits, -1).mT @ v
+    return torch.softmax(logits.mT, -1) @ v
+
+
+@shared
+def _inputs(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> Tensor:
+    """X ~ 2 N(0, 1) - 1, (S, N, n, d)."""
+    shape = (spec.samples, spec.tokens, spec.dim)
+    return 2 * _normal(spec, seeds, "X", shape, device) - 1
+
+
+def _normal(
+    spec: Spec, seeds: tuple[int, ...], name: str, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    drawn = torch.empty(len(seeds), *shape, device=device)
+    for out, seed in zip(drawn, seeds, strict=True):
+        torch.randn(*shape, generator=generator(device, spec.study, seed, name), out=out)
+    return drawn
+
+
+@shared
+def _prompts(spec: HeadsSpec, seeds: tuple[int, ...], device: torch.device) -> Tensor:
+    """Fresh W_K, W_Q, W_V for every sample, (S, N, 3, width, d)."""
+    shape = (spec.samples, len(ROLES), spec.width, spec.dim)
+    return _normal(spec, seeds, "W", shape, device)
+
+
+class _Heads(Trainable):
+    """Three networks per seed, for K, Q and V."""
+
+    over_queries: bool
+
+    def __init__(self, plan: Plan, device: torch.device, network: SelfAttention) -> None:
+        spec = plan.spec
+        assert isinstance(spec, HeadsSpec)
+        self.plan, self.spec = plan, spec
+        self.x = _inputs(spec, plan.seeds, device)
+        start = [
+            network.initial(generator("cpu", spec.study, seed, role, "start"))
+            for seed in plan.seeds
+            for role in ROLES
+        ]
+        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
+        self.stack = Stack(
+            plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
+        )
+
+    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        raise NotImplementedError
+
+    def _per_model(self, t: Tensor) -> Tensor:
+        """(S, roles, ...) as (M, ...)."""
+        return t.flatten(0, 1)
+
+    def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
+        """Inputs (M, ...) of the test samples and exact K, Q, V as (S, 3, B, n, width)."""
+        inputs, targets = self.batch(index)
+        return inputs[0], targets.unflatten(0, (-1, len(ROLES)))
+
+    ablations: tuple[str, ...] = ()
+
+    @torch.no_grad()
+    def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
+        seeds = len(self.plan.seeds)
+        kinds = ("right", *self.ablations)
+        made: dict[str, list[Tensor]] = {kind: [] for kind in kinds}
+        exact: list[Tensor] = []
+        solved: list[Tensor] = []
+        parts_off = self.x.new_zeros(seeds, len(ROLES), dtype=torch.float64)
+        flips = self.x.new_zeros(seeds, dtype=torch.float64)
+        oracle = self._oracle()
+        for part in chunks(self.spec.test, _EVALUATED):
+            index = (self.spec.train + part).to(self.x.device).expand(seeds, -1)
+            for kind in kinds:
+                tokens, kqv = self._projections(index, kind)
+                got = self.stack.network(parameters, tokens).unflatten(0, (-1, len(ROLES)))
+                made[kind].append(self._second(got.double()))
+                if kind == "right":
+                    off = (got.double() - kqv).square().mean((2, 3, 4))
+                    parts_off += off * len(part) / self.spec.test
+                    flips += self._flipped(got, kqv) * len(part) / self.spec.test
+            exact.append(self._second(kqv.double()))
+            solved.append(exact[-1] if oracle is None else self._second(oracle(index)))
+        return self._records(curves, made, exact, solved, parts_off, flips)
+
+    def _records(
+        self,
+        curves: Curves,
+        made: dict[str, list[Tensor]],
+        exact: list[Tensor],
+        solved: list[Tensor],
+        parts_off: Tensor,
+        flips: Tensor,
+    ) -> list[Record]:
+        target, best = torch.cat(exact, 1), torch.cat(solved, 1)
+        outputs = {kind: torch.cat(parts, 1) for kind, parts in made.items()}
+        records = []
+        for place, seed in enumerate(self.plan.seeds):
+            y = target[place]
+            mse, r2 = mse_and_r2(outputs["right"][place], y)
+            metrics = {
+                "mse": mse,
+                "r2": r2,
+                "trivial mse": float((y - y.mean(0)).square().mean()),
+                "target second moment": float(y.square().mean()),
+                "oracle mse": float((best[place] - y).square().mean()),
+                "flipped maxima": float(flips[place]),
+            }
+            for role, value in zip(ROLES, parts_off[place], strict=True):
+                metrics[f"mse of {role}"] = float(value)
+            for kind in self.ablations:
+                metrics[f"prompt {kind} mse"] = mse_and_r2(outputs[kind][place], y)[0]
+            own = slice(place * len(ROLES), (place + 1) * len(ROLES))
+            lines = {"train": [float(c[own].mean()) for c in curves.train]}
+            records.append(Record(self.plan, seed, metrics, lines))
+        return records
+
+    def _oracle(self) -> _Oracle | None:
+        return None
+
+    def _second(self, kqv: Tensor) -> Tensor:
+        k, q, v = kqv.unbind(1)
+        return assemble(k, q, v, over_queries=self.over_queries)
+
+    def _flipped(self, got: Tensor, exact: Tensor) -> Tensor:
+        """Share of softmax rows whose maximum moved, for every seed."""
+
+        def largest(t: Tensor) -> Tensor:
+            logits = t[:, 0].double() @ t[:, 1].double().mT
+            return logits.argmax(-1 if self.over_queries else -2)
+
+        return (largest(got) != largest(exact)).double().mean((1, 2))
+
+
+class _Oracle:
+    """Least squares from the training tokens to their K, Q, V, in float64."""
+
+    def __init__(self, owner: _Fixed) -> None:
+        x = owner.x[:, : owner.spec.train].double().flatten(1, 2)
+        targets = x[:, None] @ owner.weights.double()
+        gram = (x.mT @ x)[:, None]
+        self.x = owner.x
+        self.weights = torch.linalg.solve(gram, x.mT[:, None] @ targets)
+
+    def __call__(self, index: Tensor) -> Tensor:
+        solved: Tensor = take(self.x, index).double()[:, None] @ self.weights[:, :, None]
+        return solved
+
+
+class _Fixed(_Heads):
+    """As published: one target per seed, never in the input."""
+
+    over_queries = True
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        spec = plan.spec
+        assert isinstance(spec, HeadsSpec)
+        network = SelfAttention(
+            spec.dim, spec.tokens, spec.tokens, spec.hidden, int(plan.labels["heads"]),
+            spec.points, spec.width,
+        )  # fmt: skip
+        shape = (len(ROLES), spec.dim, spec.width)  # W_K, W_Q, W_V transposed
+        self.weights = _normal(spec, plan.seeds, "W", shape, device)
+        super().__init__(plan, device, network)
+
+    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        x = take(self.x, index)[:, None].expand(-1, len(ROLES), -1, -1, -1)
+        return (self._per_model(x),), self._per_model(x @ self.weights[:, :, None])
+
+    def _oracle(self) -> _Oracle:
+        return _Oracle(self)
+
+
+class _InPrompt(_Heads):
+    """As described: the target's weights are tokens, one for each of its rows, behind the data's.
+
+    A token is [x; 0] for data and [w; 1] for a row of the weights. A sample's weights are drawn
+    from a pool as large as the training set; held-out samples have weights never trained on.
+    """
+
+    over_queries = False
+    ablations = ("zero", "random", "another")
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        spec = plan.spec
+        assert isinstance(spec, HeadsSpec)
+        rows = spec.tokens + spec.width
+        network = SelfAttention(
+            spec.dim + 1, rows, spec.tokens, spec.hidden, int(plan.labels["heads"]),
+            spec.points + spec.width, spec.width,
+        )  # fmt: skip
+        self.weights = _prompts(spec, plan.seeds, device)
+        super().__init__(plan, device, network)
+
+    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        x, w = take(self.x, index), take(self.weights, index).transpose(1, 2)
+        return (self._with_rows(x, w),), self._per_model(x[:, None] @ w.mT)
+
+    def _with_rows(self, x: Tensor, w: Tensor) -> Tensor:
+        """X (S, B, n, d) and w (S, 3, B, width, d) as tokens (M, B, n + width, d + 1)."""
+        data = x[:, None].expand(-1, len(ROLES), -1, -1, -1)
+        tokens = torch.cat([data, w], -2)
+        mark = torch.zeros_like(tokens[..., :1])
+        mark[..., self.spec.tokens :, :] = 1
+        return self._per_model(torch.cat([tokens, mark], -1))
+
+    def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
+        x, w = take(self.x, index), take(self.weights, index).transpose(1, 2)
+        exact = x[:, None] @ w.mT
+        if ablation == "zero":
+            w = torch.zeros_like(w)
+        elif ablation == "random":
+            source = generator(w.device, self.spec.study, "ablation")
+            w = torch.randn(w.shape, generator=source, device=w.device)
+        elif ablation == "another":
+            w = w.roll(1, 2)
+        return self._with_rows(x, w), exact
+
+
+def _constructed(plan: Plan, spec: HeadsSpec, seed: int) -> Record:
+    """The head by look-ups in a frozen module, no training; float64."""
+    regime, grid = str(plan.labels["regime"]), int(plan.labels["grid"])
+    count, n, d, width = spec.constructed_samples, spec.tokens, spec.dim, spec.width
+    source = generator("cpu", spec.study, seed, "constructed")
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=source, dtype=torch.float64)
+
+    x = 2 * normal(count, n, d) - 1
+    weights = [normal(count, width, d) for _ in ROLES]
+    reach = max(float((x @ w.mT).abs().max()) for w in weights)
+    emulator = AttentionHead(
+        d, width, width, n,
+        bound=_above(float(x.abs().max())),
+        weight_bound=_above(max(float(w.abs().max()) for w in weights)),
+        reach=_above(reach),
+        eps=None, regime=regime, grid_tokens=grid,
+    )  # fmt: skip
+    out, exact = emulator(x, *weights), emulator.reference(x, *weights)
+    off = out - exact
+    mse, r2 = mse_and_r2(out, exact)
+    return Record(
+        plan,
+        seed,
+        {
+            "mse": mse,
+            "r2": r2,
+            "sup error": float(off.abs().max()),
+            "certified": emulator.certify(x, *weights).error,
+            "trivial mse": float((exact - exact.mean(0)).square().mean()),
+            "oracle mse": 0.0,
+            "grid tokens": float(emulator.interpolant.tokens),
+            "attention heads": float(emulator.plan.heads),
+        },
+    )
+
+
+def _above(value: float) -> float:
+    """A bound a little above what was seen, so that rounding cannot cross it."""
+    return value * (1 + 1e-9)

@@ -1,0 +1,224 @@
+"""The report: tables and figures beside the published numbers, as HTML, Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from iceform.errors import ProgramError
+from iceform.experiments.checkpoints import write_bytes
+from iceform.experiments.tables import Rates, Section, Table, rates, sections, summary_csv
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["learning_figure", "rate_figure", "write"]
+
+_DPI = 144
+_COLOURS = ("#8a8a8a", "#b0413e", "#d98e04", "#7b5ea7", "#2b6777", "#1b998b")
+_MARKS = "osD^vP"
+_LEAST_SHARE = 1e-7  # of the mean predictor's error, where the learning curves are cut off
+
+
+def _load(name: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise ProgramError(
+            f"the report needs {missing.name}; run pip install 'iceform[experiments]'"
+        ) from missing
+
+
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    figures = _load("matplotlib.figure")
+    figure = figures.Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots(1, columns, squeeze=False)[0]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.grid(alpha=0.25, linewidth=0.6)
+    return figure, list(axes)
+
+
+def rate_figure(curves: Sequence[Rates]) -> Figure:
+    """Error against heads and grid tokens, with fitted slopes."""
+    figure, (ax,) = _axes(8.4, 4.8)
+    for curve, colour, mark in zip(curves, _COLOURS, _MARKS, strict=False):
+        label = f"{curve.label}: slope {curve.slope:.2f}"
+        ax.loglog(curve.sizes, curve.errors, marker=mark, color=colour, label=label, linewidth=1.6)
+    ax.set_xlabel("heads (trained) or grid tokens (constructed)")
+    ax.set_ylabel("root mean squared error of the head's output")
+    ax.set_title("Emulating one attention head: error against size", loc="left", fontsize=11)
+    ax.legend(frameon=False, fontsize=8.5, loc="center right")
+    return figure
+
+
+def learning_figure(records: Sequence[dict[str, Any]]) -> Figure | None:
+    """Study 1's figure: train and test loss by epoch, with and without the leak."""
+    wanted = (
+        ("published", "as published: the targets are the input"),
+        ("no-leak", "the same without the leak"),
+        ("described", "as described"),
+    )
+    found = {
+        name: [r for r in records if r["study"] == "residual" and r["variant"]["variant"] == name]
+        for name, _ in wanted
+    }
+    if not all(found.values()):
+        return None
+    figure, axes = _axes(10.5, 3.6, len(wanted))
+    for ax, (name, title) in zip(axes, wanted, strict=True):
+        for r in found[name]:
+            epochs = range(1, len(r["curves"]["train"]) + 1)
+            share = [v / r["metrics"]["trivial mse"] for v in r["curves"]["train"]]
+            held = [v / r["metrics"]["trivial mse"] for v in r["curves"]["test"]]
+            ax.semilogy(epochs, share, color=_COLOURS[0], alpha=0.8, linewidth=1.2)
+            ax.semilogy(epochs, held, color=_COLOURS[1], alpha=0.8, linewidth=1.2)
+        ax.set_title(title, loc="left", fontsize=9.5)
+        ax.set_xlabel("epoch")
+        ax.set_ylim(_LEAST_SHARE, 3)
+        ax.axhline(1.0, color="black", linewidth=0.8, linestyle=":")
+    axes[0].set_ylabel("MSE over that of the mean")
+    axes[0].plot([], [], color=_COLOURS[0], label="train")
+    axes[0].plot([], [], color=_COLOURS[1], label="test")
+    axes[0].legend(frameon=False, fontsize=8.5, loc="lower left")
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=_DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
+    """All files of the report; the paths written."""
+    if not records:
+        raise ProgramError(
+            "there are no results to report on; run `iceform experiments run` first, or pass --out"
+        )
+    chapters = sections(records)
+    curves = rates(records)
+    figures = {"rates.png": rate_figure(curves)}
+    learning = learning_figure(records)
+    if learning is not None:
+        figures["learning.png"] = learning
+    images = {name: _png(figure) for name, figure in figures.items()}
+    content: dict[str, bytes] = {
+        **images,
+        "report.md": markdown(chapters, tuple(images), records).encode(),
+        "report.html": html(chapters, images, records).encode(),
+        "summary.csv": summary_csv(records).encode(),
+        "records.json": (json.dumps(records, sort_keys=True) + "\n").encode(),
+    }
+    for name, data in content.items():
+        write_bytes(folder / name, data)
+    return [folder / name for name in content]
+
+
+_ALT = {
+    "rates.png": "Error of an emulated attention head against heads and grid tokens",
+    "learning.png": "Study 1: train and test error by epoch, as published and as described",
+}
+_PLACE = {"residual": "learning.png", "heads": "rates.png"}
+
+
+def _origin(records: Sequence[dict[str, Any]]) -> str:
+    """Scale, machines and versions, in a sentence."""
+    scales = sorted({r["scale"] for r in records})
+    machines = sorted(
+        {f"{r['environment']['device']} (torch {r['environment']['torch']})" for r in records}
+    )
+    return f"Scale: {', '.join(scales)}. {len(records)} cells, computed on {'; '.join(machines)}."
+
+
+_INTRODUCTION = (
+    "The paper's four numerical studies: the numbers it prints, what the published scripts "
+    "compute (as published), what the text describes done right (as described), and what the "
+    "constructions give without training (constructed). Mean ± deviation over seeds."
+)
+
+
+def markdown(
+    chapters: Sequence[Section], images: Sequence[str], records: Sequence[dict[str, Any]]
+) -> str:
+    """The report for a repository."""
+    lines = ["# Numerical studies", "", _INTRODUCTION, "", _origin(records), ""]
+    for chapter in chapters:
+        lines += [f"## {chapter.title}", ""]
+        lines += ["What the published script does:", ""]
+        lines += [f"- {flaw}" for flaw in chapter.flaws]
+        lines += ["", f"As described: {chapter.described}.", ""]
+        lines += ["What was run:", "", *(f"- {line}" for line in chapter.ran), ""]
+        image = _PLACE.get(chapter.name, "")
+        if image in images:
+            lines += [f"![{_ALT[image]}]({image})", ""]
+        for table in chapter.tables:
+            lines += [f"**{table.caption}**", "", *_markdown_table(table), ""]
+    return "\n".join(lines)
+
+
+def _markdown_table(table: Table) -> list[str]:
+    def row(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cells) + " |"
+
+    return [row(table.header), row(["---"] * len(table.header)), *map(row, table.rows)]
+
+
+_TEMPLATE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Numerical studies</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 1rem;color:#222}
+h1{font-size:1.7rem}h2{margin-top:2.6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
+.wide{overflow-x:auto}table{border-collapse:collapse;margin:.4rem 0 1.4rem;font-size:13px}
+th,td{padding:.25rem .55rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
+th:first-child,td:first-child{text-align:left}th{background:#f5f5f3;font-weight:600}
+td{font-variant-numeric:tabular-nums}caption{text-align:left;font-weight:600;padding:.3rem 0}
+img{max-width:100%;height:auto}.origin{color:#555}
+</style></head><body>
+<h1>Numerical studies</h1>
+<p>{{ introduction }}</p><p class="origin">{{ origin }}</p>
+{% for chapter in chapters %}
+<h2>{{ chapter.title }}</h2>
+<p>What the published script does:</p>
+<ul>{% for flaw in chapter.flaws %}<li>{{ flaw }}</li>{% endfor %}</ul>
+<p><b>As described:</b> {{ chapter.described }}.</p>
+<p class="origin">What was run: {{ chapter.ran | join("; ") }}.</p>
+{% if chapter.name in place and place[chapter.name] in images %}
+<p><img alt="{{ alt[place[chapter.name]] }}"
+ src="data:image/png;base64,{{ images[place[chapter.name]] }}"></p>
+{% endif %}
+{% for table in chapter.tables %}
+<div class="wide"><table><caption>{{ table.caption }}</caption>
+<tr>{% for cell in table.header %}<th>{{ cell }}</th>{% endfor %}</tr>
+{% for row in table.rows %}
+<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endfor %}
+{% endfor %}
+</body></html>
+"""
+
+
+def html(
+    chapters: Sequence[Section], images: dict[str, bytes], records: Sequence[dict[str, Any]]
+) -> str:
+    """One page that needs nothing else."""
+    environment = _load("jinja2").Environment(autoescape=True, trim_blocks=True)
+    page: str = environment.from_string(_TEMPLATE).render(
+        chapters=chapters,
+        images={name: base64.b64encode(data).decode() for name, data in images.items()},
+        introduction=_INTRODUCTION,
+        origin=_origin(records),
+        place=_PLACE,
+        alt=_ALT,
+    )
+    return page

@@ -1,0 +1,305 @@
+r"""Study 1: does trained attention learn f(w.x - y) x?
+
+As published the network is fed the very targets it is to produce, and these are
+:math:`\tanh(X W^\top + y) X`: sums over tokens, with y added. As described the target is
+:math:`\tanh(w \cdot x_i - y_i)\, x_i`, and w comes with the sample.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.constructions import ResidualMap
+from iceform.errors import ProgramError
+from iceform.experiments.networks import CrossAttention, Parameters, stack
+from iceform.experiments.randomness import generator, take
+from iceform.experiments.study import (
+    Plan,
+    Record,
+    Spec,
+    Study,
+    Trainable,
+    chunks,
+    mse_and_r2,
+    split_seeds,
+)
+from iceform.experiments.training import Curves, Stack, Training
+from iceform.interpolation import Grid, Interpolant
+from iceform.interpolation.posterior import posterior_error
+
+__all__ = ["ResidualSpec", "ResidualStudy"]
+
+_EVALUATED = 1000  # samples at a time
+_AT_ONCE = 50  # the same for look-ups in wide tables
+_ABLATIONS = ("zero", "random", "another")
+_SATURATED = 24.0  # |z| beyond which tanh is 1 to the last bit of float64
+_TABLE_EPS = 1e-11  # of the look-up; outputs are up to x_bound times as large
+_X_STANDARD, _X_MEAN = 10.0, -5.0  # the text's X ~ 10 N(0, 1) - 5
+
+
+@dataclass(frozen=True)
+class ResidualSpec(Spec):
+    """Sizes of study 1, and the bounds its certificate asks for."""
+
+    hidden: int = 64
+    points: int = 60
+    x_bound: float = 64.0
+    w_bound: float = 6.0
+    y_bound: float = 6.0
+    z_bound: float = 500.0
+    constructed_samples: int = 200
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What differs between the text, the script, and the steps from one to the other."""
+
+    leak: bool = False  # the targets are the network's input
+    inputs: str = "uniform"  # or "normal", 10 N(0, 1) - 5 as the text says, or "unit", N(0, 1)
+    weights: str = "fixed"  # W for all samples; "sample": one w each; "token": a fresh W each
+    mixed: bool = True  # target tanh(X W' + y) X instead of tanh(w.x - y) x
+    over_prompt: bool = True  # softmax over W's axis
+    schedule: str = "constant"
+
+
+PUBLISHED = {
+    "published": Variant(leak=True),
+    "no-leak": Variant(),
+    "no-leak-normal-x": Variant(inputs="normal"),
+    "no-leak-w-per-sample": Variant(weights="sample"),
+    "no-leak-fresh-w": Variant(weights="token"),
+}
+_RIGHT = Variant(inputs="normal", weights="sample", mixed=False, over_prompt=False)
+DESCRIBED = {
+    "described": _RIGHT,
+    "described-cosine": replace(_RIGHT, schedule="cosine"),
+    "described-unit-x": replace(_RIGHT, inputs="unit"),
+}
+VARIANTS = PUBLISHED | DESCRIBED
+
+
+class ResidualStudy(Study):
+    """thm:attn_sim_f, trained."""
+
+    name: ClassVar[str] = "residual"
+    title: ClassVar[str] = "Study 1: f(w.x - y) x with f = tanh"
+    flaws: ClassVar[tuple[str, ...]] = (
+        "the targets are fed to the network as its input, so it learns to copy",
+        "the target is tanh(X W' + y) X: it mixes tokens and adds y",
+        "X is uniform in [0, 1), not 10 N(0, 1) - 5",
+        "one W serves all samples, so nothing is in the prompt",
+        "the softmax runs over W's axis",
+    )
+    described: ClassVar[str] = (
+        "target tanh(w.x_i - y_i) x_i, X ~ 10 N(0, 1) - 5, a fresh w for every sample given as "
+        "the prompt, softmax over the data's keys; also with cosine decay, and with X ~ N(0, 1)"
+    )
+
+    def spec(self, column: str, scale: str) -> ResidualSpec:
+        if scale == "smoke":
+            return ResidualSpec(self.name, column, scale, samples=400, epochs=2, seeds=2)
+        return ResidualSpec(self.name, column, scale, samples=50_000, epochs=19, seeds=5)
+
+    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+        if spec.column == "constructed":
+            return [Plan(spec, (("variant", "constructed"),), tuple(seeds))]
+        names = PUBLISHED if spec.column == "as_published" else DESCRIBED
+        return [
+            Plan(spec, (("variant", name),), part)
+            for name in names
+            for part in split_seeds(seeds, together)
+        ]
+
+    def build(self, plan: Plan, device: torch.device) -> Trainable:
+        return _Residual(plan, device)
+
+    def construct(self, plan: Plan) -> list[Record]:
+        spec = plan.spec
+        assert isinstance(spec, ResidualSpec)
+        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+
+
+class _Residual(Trainable):
+    """One variant for several seeds."""
+
+    def __init__(self, plan: Plan, device: torch.device) -> None:
+        spec = plan.spec
+        assert isinstance(spec, ResidualSpec)
+        self.plan, self.spec = plan, spec
+        self.variant = VARIANTS[str(plan.labels["variant"])]
+        self.data = [_draw(spec, self.variant, seed, device) for seed in plan.seeds]
+        self.x, self.w, self.y = (torch.stack(parts) for parts in zip(*self.data, strict=True))
+        network = CrossAttention(
+            spec.dim + 1, spec.dim, spec.tokens, spec.hidden, spec.points, spec.dim,
+            over_prompt=self.variant.over_prompt,
+        )  # fmt: skip
+        start = [network.initial(generator("cpu", self_name(spec), s, "start")) for s in plan.seeds]
+        training = Training(spec.epochs, spec.batch, spec.lr, self.variant.schedule)
+        self.stack = Stack(
+            plan.name, network, stack(start), training, spec.train, plan.seeds,
+            self.batch, self._validate,
+        )  # fmt: skip
+
+    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        x, w, y, target = self._samples(index)
+        return (self._data_tokens(x, y, target), w), target
+
+    def _samples(self, index: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        x, y = take(self.x, index), take(self.y, index)
+        w = self.w[:, None] if self.variant.weights == "fixed" else take(self.w, index)
+        w = w.expand_as(x)
+        return x, w, y, _target(x, w, y, mixed=self.variant.mixed)
+
+    def _data_tokens(self, x: Tensor, y: Tensor, target: Tensor) -> Tensor:
+        return torch.cat([target if self.variant.leak else x, y[..., None]], -1)
+
+    def _test_parts(self) -> list[Tensor]:
+        held = [self.spec.train + part for part in chunks(self.spec.test, _EVALUATED)]
+        return [p.to(self.x.device).expand(len(self.plan.seeds), -1) for p in held]
+
+    def _validate(self, parameters: Parameters) -> Tensor:
+        total = self.x.new_zeros(len(self.plan.seeds))
+        for index in self._test_parts():
+            inputs, target = self.batch(index)
+            off = self.stack.network(parameters, *inputs) - target
+            total += off.square().flatten(1).mean(1) * index.shape[1]
+        return total / self.spec.test
+
+    @torch.no_grad()
+    def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
+        outputs = self._predictions(parameters)
+        records = []
+        for place, seed in enumerate(self.plan.seeds):
+            target = outputs["target"][place]
+            mse, r2 = mse_and_r2(outputs["right"][place], target)
+            mean = target.double().mean(0)
+            metrics = {
+                "mse": mse,
+                "r2": r2,
+                "trivial mse": float((target - mean).square().mean()),
+                "oracle mse": 0.0,
+                "train mse": float(curves.train[-1][place]),
+            }
+            for kind in _ABLATIONS:
+                metrics[f"prompt {kind} mse"] = mse_and_r2(outputs[kind][place], target)[0]
+            lines = {
+                "train": [float(c[place]) for c in curves.train],
+                "test": [float(c[place]) for c in curves.held_out],
+            }
+            records.append(Record(self.plan, seed, metrics, lines))
+        return records
+
+    def _predictions(self, parameters: Parameters) -> dict[str, Tensor]:
+        """Test targets, and outputs with the right prompt and with others in its place."""
+        parts: dict[str, list[Tensor]] = {k: [] for k in ("target", "right", *_ABLATIONS)}
+        for index in self._test_parts():
+            x, w, y, target = self._samples(index)
+            tokens = self._data_tokens(x, y, target)
+            fresh = torch.randn(w.shape, generator=generator(w.device, "ablation"), device=w.device)
+            prompts = {
+                "right": w,
+                "zero": torch.zeros_like(w),
+                "random": fresh[:, :, :1].expand_as(w)
+                if self.variant.weights != "token"
+                else fresh,
+                "another": w.roll(1, 1),
+            }
+            parts["target"].append(target)
+            for kind, prompt in prompts.items():
+                parts[kind].append(self.stack.network(parameters, tokens, prompt))
+        return {kind: torch.cat(p, 1) for kind, p in parts.items()}
+
+
+def self_name(spec: Spec) -> str:
+    """Starting points are shared by a study's columns, so that they differ by the data alone."""
+    return spec.study
+
+
+def _draw(
+    spec: Spec, variant: Variant, seed: int, device: torch.device
+) -> tuple[Tensor, Tensor, Tensor]:
+    """X (N, n, d), W and y (N, n) of one data set."""
+    n, d = spec.tokens, spec.dim
+
+    def normal(name: str, *shape: int) -> Tensor:
+        source = generator(device, spec.study, seed, name)
+        return torch.randn(*shape, generator=source, device=device)
+
+    if variant.inputs == "uniform":
+        source = generator(device, spec.study, seed, "X")
+        x = torch.rand(spec.samples, n, d, generator=source, device=device)
+    else:
+        x = normal("X", spec.samples, n, d)
+        if variant.inputs == "normal":
+            x = _X_STANDARD * x + _X_MEAN
+    shapes = {"fixed": (n, d), "sample": (spec.samples, 1, d), "token": (spec.samples, n, d)}
+    return x, normal("W", *shapes[variant.weights]), normal("y", spec.samples, n)
+
+
+def _target(x: Tensor, w: Tensor, y: Tensor, *, mixed: bool) -> Tensor:
+    if mixed:
+        return torch.tanh(x @ w.mT + y[..., None]) @ x
+    return torch.tanh((x * w).sum(-1) - y)[..., None] * x
+
+
+def saturating(f: Callable[[Tensor], Tensor], flat: float, reach: float, eps: float) -> Interpolant:
+    """A look-up table of an f that is constant beyond +-flat, on [-reach, reach].
+
+    The table of f on [-flat, flat] goes on with the same spacing and the end values of f, so that
+    a wide range costs tokens but no accuracy. Its error is certified anew as a whole.
+    """
+    core = Interpolant.fit(f, -flat, flat, eps)
+    if not isinstance(core.grid, Grid) or core.function is None:
+        raise ProgramError("only a smooth f can be continued; it has kinks")
+    h = core.grid.spacing
+    extra = math.ceil((reach - flat) / h)
+    ends = f(torch.tensor([-reach, reach], dtype=torch.float64))
+    grid = Grid(
+        core.low - extra * h, core.high + extra * h, core.grid.cells + 2 * extra, core.grid.guards
+    )
+    values = torch.cat([ends[0].expand(extra), core.values, ends[1].expand(extra)])
+    table = replace(core, grid=grid, values=values, error=math.inf, _rounding={})
+    proven = posterior_error(table, core.function, eps)
+    return replace(table, error=proven.error, assumptions=proven.assumptions)
+
+
+@lru_cache(maxsize=4)
+def _table(reach: float) -> Interpolant:
+    return saturating(torch.tanh, _SATURATED, reach, _TABLE_EPS)
+
+
+def _constructed(plan: Plan, spec: ResidualSpec, seed: int) -> Record:
+    """The map by one frozen head, no training; float64."""
+    right = VARIANTS["described"]
+    small = replace(spec, samples=spec.constructed_samples)
+    x, w, y = (t.double() for t in _draw(small, right, seed, torch.device("cpu")))
+    emulator = ResidualMap(
+        torch.tanh, dim=spec.dim, samples=spec.tokens, eps=None,
+        bound=spec.x_bound, w_bound=spec.w_bound, y_bound=spec.y_bound,
+        z_range=(-spec.z_bound, spec.z_bound), interpolant=_table(1.01 * spec.z_bound),
+    )  # fmt: skip
+    parts = zip(*(t.split(_AT_ONCE) for t in (x, y, w[:, 0])), strict=True)
+    out = torch.cat([emulator(*part) for part in parts])
+    exact = emulator.reference(x, y, w[:, 0])
+    mse, r2 = mse_and_r2(out, exact)
+    return Record(
+        plan,
+        seed,
+        {
+            "mse": mse,
+            "r2": r2,
+            "sup error": float((out - exact).abs().max()),
+            "certified": emulator.certificate.error,
+            "trivial mse": float((exact - exact.mean(0)).square().mean()),
+            "oracle mse": 0.0,
+            "grid tokens": float(emulator.interpolant.tokens),
+            "attention heads": float(emulator.plan.heads),
+        },
+    )

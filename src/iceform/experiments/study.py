@@ -1,0 +1,199 @@
+"""What a study is: specs, plans of stacks, records of results."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.errors import ProgramError
+from iceform.experiments.networks import Parameters
+from iceform.experiments.training import Curves, Stack
+from iceform.validation import check_choice
+
+__all__ = ["COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "mse_and_r2"]
+
+COLUMNS = ("as_published", "as_described", "constructed")
+SCALES = ("smoke", "paper")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """The sizes of one column of one study; subclasses add what the study has more.
+
+    Attributes
+    ----------
+    study, column, scale
+        What it belongs to.
+    samples
+        Data points, of which ``train_share`` are for training.
+    tokens, dim
+        n and d.
+    epochs, batch, lr
+        The training.
+    seeds
+        How many by default.
+    """
+
+    study: str
+    column: str
+    scale: str
+    samples: int
+    epochs: int
+    seeds: int
+    tokens: int = 20
+    dim: int = 24
+    batch: int = 32
+    lr: float = 1e-3
+    train_share: float = 0.8
+
+    @property
+    def train(self) -> int:
+        """Training examples."""
+        return round(self.train_share * self.samples)
+
+    @property
+    def test(self) -> int:
+        """Held-out examples."""
+        return self.samples - self.train
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; the same after a round trip."""
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Cells that are computed together: one variant of a column, for some seeds."""
+
+    spec: Spec
+    variant: tuple[tuple[str, str | int], ...]
+    seeds: tuple[int, ...]
+    models: int = 1  # models per seed
+
+    @property
+    def labels(self) -> dict[str, str | int]:
+        """The variant by name."""
+        return dict(self.variant)
+
+    @property
+    def length(self) -> tuple[int, int]:
+        """Steps of an epoch and epochs: plans of equal length can train side by side."""
+        return self.spec.train // self.spec.batch, self.spec.epochs
+
+    @property
+    def name(self) -> str:
+        """Fit for a file: the variant's values and the seeds."""
+        parts = [self.spec.column, *(f"{k}={v}" for k, v in self.variant)]
+        return "-".join([*parts, "seeds=" + "_".join(map(str, self.seeds))])
+
+    def cell(self, seed: int) -> str:
+        """The name of one seed's cell."""
+        return "-".join([*(f"{k}={v}" for k, v in self.variant), f"seed={seed}"])
+
+    @property
+    def identity(self) -> str:
+        """A digest of everything the results depend on, the device aside."""
+        content = json.dumps([self.spec.to_dict(), self.variant, self.seeds])
+        return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The results of one cell.
+
+    Attributes
+    ----------
+    metrics
+        Numbers by name.
+    curves
+        Lists by epoch.
+    """
+
+    plan: Plan
+    seed: int
+    metrics: dict[str, float]
+    curves: dict[str, list[float]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        spec = self.plan.spec
+        return {
+            "study": spec.study,
+            "column": spec.column,
+            "scale": spec.scale,
+            "variant": self.plan.labels,
+            "seed": self.seed,
+            "spec": spec.to_dict(),
+            "metrics": self.metrics,
+            "curves": self.curves,
+        }
+
+
+class Study(ABC):
+    """One of the paper's numerical studies, in three columns."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    flaws: ClassVar[tuple[str, ...]]  # what the published script does that the text does not say
+    described: ClassVar[str]  # what as_described does
+
+    @abstractmethod
+    def spec(self, column: str, scale: str) -> Spec:
+        """The sizes of a column."""
+
+    @abstractmethod
+    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+        """What is computed; ``together`` seeds in a stack at most."""
+
+    @abstractmethod
+    def build(self, plan: Plan, device: torch.device) -> Trainable:
+        """Data on the device and models at their start."""
+
+    @abstractmethod
+    def construct(self, plan: Plan) -> list[Record]:
+        """The column without training."""
+
+    def specs(self, columns: Sequence[str], scale: str) -> list[Spec]:
+        """Specs of several columns."""
+        check_choice("scale", scale, SCALES)
+        return [self.spec(check_choice("column", c, COLUMNS), scale) for c in columns]
+
+
+@dataclass(eq=False)
+class Trainable:
+    """A stack, and how its trained models are judged."""
+
+    stack: Stack
+
+    def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
+        """Records of all cells."""
+        raise NotImplementedError
+
+
+def chunks(count: int, size: int) -> list[Tensor]:
+    """Indices 0..count-1 in parts, so that evaluation fits in memory."""
+    return list(torch.arange(count).split(size))
+
+
+def mse_and_r2(predicted: Tensor, target: Tensor) -> tuple[float, float]:
+    """Mean squared error, and 1 - MSE / variance about each output's own mean."""
+    p, t = predicted.double(), target.double()
+    mse = float((p - t).square().mean())
+    variance = float((t - t.mean(0)).square().mean())
+    if not variance > 0:
+        raise ProgramError("the target is constant, so R2 means nothing; use more test samples")
+    return mse, 1 - mse / variance
+
+
+def split_seeds(seeds: Sequence[int], together: int) -> list[tuple[int, ...]]:
+    """Seeds in stacks of at most ``together``."""
+    size = max(1, together)
+    return [tuple(seeds[i : i + size]) for i in range(0, len(seeds), size)]

@@ -1,0 +1,439 @@
+"""Records as tables: mean and deviation over seeds, beside what was published."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iceform.experiments import published
+from iceform.experiments.heads import HeadsStudy
+from iceform.experiments.housing import HousingStudy
+from iceform.experiments.residual import DESCRIBED, PUBLISHED, ResidualStudy
+from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
+from iceform.experiments.study import COLUMNS, SCALES, Study
+
+__all__ = ["Rates", "Section", "Table", "rates", "sections", "summary_csv"]
+
+Records = Sequence[dict[str, Any]]
+_MINUS = "\N{MINUS SIGN}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of strings with a caption."""
+
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One study: what the script does, what we do, what was run of it, and its tables."""
+
+    name: str
+    title: str
+    flaws: tuple[str, ...]
+    described: str
+    ran: tuple[str, ...]
+    tables: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and deviation of a number over seeds."""
+
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def deviation(self) -> float | None:
+        """Of the sample; None for one value."""
+        if len(self.values) < 2:
+            return None
+        off = math.fsum((v - self.mean) ** 2 for v in self.values)
+        return math.sqrt(off / (len(self.values) - 1))
+
+    def __str__(self) -> str:
+        return with_deviation((self.mean, self.deviation))
+
+
+def number(value: float) -> str:
+    """Three digits, in powers of ten where that reads better."""
+    if value == 0:
+        return "0"
+    if not 1e-4 <= abs(value) < 1e5:
+        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("-", _MINUS)
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{min(digits, 5)}f}".replace("-", _MINUS)
+
+
+def with_deviation(cell: published.Cell) -> str:
+    """Mean and, where there is one, deviation."""
+    mean, deviation = cell
+    return number(mean) if deviation is None else f"{number(mean)} ± {number(deviation)}"
+
+
+def pick(
+    records: Records, study: str, column: str, metric: str, **variant: str | int
+) -> Summary | None:
+    """A metric over the seeds of a cell."""
+    values = [
+        float(r["metrics"][metric])
+        for r in records
+        if r["study"] == study
+        and r["column"] == column
+        and metric in r["metrics"]
+        and all(r["variant"].get(k) == v for k, v in variant.items())
+    ]
+    return Summary(tuple(values)) if values else None
+
+
+def shown(found: Summary | None) -> str:
+    """As in a table; a dash where nothing was run."""
+    return "–" if found is None else str(found)
+
+
+def sections(records: Records) -> list[Section]:
+    """All four studies."""
+    made = (
+        (ResidualStudy(), _residual),
+        (HeadsStudy(), _heads),
+        (StatisticsStudy(), _statistics),
+        (HousingStudy(), _housing),
+    )
+    return [
+        Section(s.name, s.title, s.flaws, s.described, tuple(_ran(s, records)),
+                tuple(build(records)))
+        for s, build in made
+    ]  # fmt: skip
+
+
+def _ran(study: Study, records: Records) -> Iterable[str]:
+    """How much of each column there is, and at what length."""
+    for scale in SCALES:
+        own = [r for r in records if r["study"] == study.name and r["scale"] == scale]
+        if not own:
+            continue
+        for column in COLUMNS:
+            yield f"{column.replace('_', ' ')}: {_extent(study, column, scale, own)}"
+
+
+def _extent(study: Study, column: str, scale: str, own: Records) -> str:
+    spec = study.spec(column, scale)
+    plans = study.plans(spec, tuple(range(spec.seeds)), 1)
+    wanted = sum(len(plan.seeds) for plan in plans)
+    found = [r for r in own if r["column"] == column]
+    if not found:
+        return "not run"
+    text = f"{len(found)} of {wanted} cells"
+    if column == "constructed":
+        return text
+    epochs, samples = (
+        " and ".join(f"{v:,}" for v in sorted({int(r["spec"][name]) for r in found}))
+        for name in ("epochs", "samples")
+    )
+    return f"{text}, {epochs} of {spec.epochs} epochs, {samples} of {spec.samples:,} samples"
+
+
+def _get(records: Records, study: str, column: str, **variant: str | int) -> Callable[[str], str]:
+    return lambda metric: shown(pick(records, study, column, metric, **variant))
+
+
+def _residual(records: Records) -> Iterable[Table]:
+    rows = [
+        ("published (figure)", with_deviation(published.RESIDUAL["test mse"]), "", "", "", "", ""),
+    ]
+    labels = {
+        "published": "as published: targets fed as input",
+        "no-leak": "published, without the leak",
+        "no-leak-normal-x": "… and X ~ 10 N(0, 1) − 5",
+        "no-leak-w-per-sample": "… and one w per sample (uniform X)",
+        "no-leak-fresh-w": "… and a fresh W per sample (uniform X)",
+        "described": "as described",
+        "described-cosine": "as described, cosine decay",
+        "described-unit-x": "as described, X ~ N(0, 1)",
+    }
+    for name in (*PUBLISHED, *DESCRIBED):
+        column = "as_published" if name in PUBLISHED else "as_described"
+        get = _get(records, "residual", column, variant=name)
+        rows.append(
+            (labels[name], get("mse"), get("r2"), get("trivial mse"), get("prompt zero mse"),
+             get("prompt random mse"), get("prompt another mse"))
+        )  # fmt: skip
+    get = _get(records, "residual", "constructed")
+    rows.append(("constructed, no training", get("mse"), get("r2"), get("trivial mse"), "", "", ""))
+    header = ("", "test MSE", "R²", "mean predictor", "zero prompt", "random prompt",
+              "another's prompt")  # fmt: skip
+    yield Table("Test error after training; the oracle's is 0", header, tuple(rows))
+    yield Table(
+        "Constructed: one frozen head, float64",
+        ("largest error", "certified", "grid tokens"),
+        ((get("sup error"), get("certified"), get("grid tokens")),),
+    )
+
+
+def _heads(records: Records) -> Iterable[Table]:
+    counts = list(published.HEADS)
+    rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
+    for column, schedule, label in (
+        ("as_published", "constant", "as published, constant rate"),
+        ("as_published", "cosine", "as published, cosine decay"),
+        ("as_described", "cosine", "as described, cosine decay"),
+        ("as_described", "constant", "as described, constant rate"),
+    ):
+        found = [pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts]
+        if any(f is not None for f in found):
+            rows.append((label, *map(shown, found)))
+    yield Table(
+        "MSE of the assembled head by number of trained heads",
+        ("heads", *map(str, counts)),
+        tuple(rows),
+    )
+    yield from _heads_controls(records, counts)
+    grids = sorted(
+        {(r["variant"]["regime"], r["variant"]["grid"]) for r in records
+         if r["study"] == "heads" and r["column"] == "constructed"}
+    )  # fmt: skip
+    body = []
+    for regime, grid in grids:
+        get = _get(records, "heads", "constructed", regime=regime, grid=grid)
+        body.append((regime, str(grid), get("mse"), get("sup error"), get("certified")))
+    if body:
+        header = ("regime", "grid tokens", "MSE", "largest error", "certified on the data")
+        yield Table("Constructed: the head in the prompt, no training", header, tuple(body))
+
+
+def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
+    rows = []
+    for column, schedule in (
+        ("as_published", "constant"), ("as_published", "cosine"), ("as_described", "cosine"),
+    ):  # fmt: skip
+        for h in counts:
+            get = _get(records, "heads", column, heads=h, schedule=schedule)
+            if get("mse") == "–":
+                continue
+            rows.append(
+                (f"{column.replace('_', ' ')}, {schedule}", str(h), get("r2"), get("trivial mse"),
+                 get("oracle mse"), get("flipped maxima"), get("prompt zero mse"),
+                 get("prompt random mse"))
+            )  # fmt: skip
+    header = ("column", "heads", "R²", "mean predictor", "least squares", "flipped maxima",
+              "zero prompt", "random prompt")  # fmt: skip
+    if rows:
+        yield _without_empty_columns(Table("Controls", header, tuple(rows)))
+
+
+def _without_empty_columns(table: Table) -> Table:
+    kept = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if set(cells) != {"–"}]
+    rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
+    return Table(table.caption, tuple(table.header[i] for i in kept), rows)
+
+
+def _comparison(
+    records: Records, study: str, printed: dict[str, dict[str, published.Cell]]
+) -> Table:
+    rows = [
+        (f"published, {model}", *(with_deviation(printed[model][a]) for a in ALGORITHMS))
+        for model in ("baseline", "frozen")
+    ]
+    for column in ("as_published", "as_described"):
+        schedules: tuple[dict[str, str | int], ...] = ({},)
+        if study == "statistics":
+            schedules = ({"schedule": "constant"}, {"schedule": "cosine"})
+        for variant in schedules:
+            note = "".join(f", {v}" for v in variant.values())
+            for model in ("baseline", "frozen"):
+                get = _get(records, study, column, **variant)
+                cells = [get(f"{a}: {model} mse") for a in ALGORITHMS]
+                if set(cells) != {"–"}:
+                    rows.append((f"{column.replace('_', ' ')}{note}, {model}", *cells))
+    return Table("Error on the labels (MSE)", ("", *ALGORITHMS), tuple(rows))
+
+
+def _ablation(records: Records, study: str, column: str, measure: str) -> Table | None:
+    variants: tuple[dict[str, str | int], ...] = ({},)
+    if study == "statistics":
+        variants = ({"schedule": "constant"}, {"schedule": "cosine"})
+    rows = []
+    for variant in variants:
+        get = _get(records, study, column, **variant)
+        note = "".join(f"{v}, " for v in variant.values())
+        kinds = {"right prompt": "frozen"} | {
+            f"{k} prompt" if k != "another" else "another algorithm's prompt": f"frozen, {k} prompt"
+            for k in ABLATIONS
+        }
+        for label, metric in kinds.items():
+            cells = [get(f"{a}: {metric} {measure}") for a in ALGORITHMS]
+            if set(cells) != {"–"}:
+                rows.append((f"{note}{label}", *cells))
+    if not rows:
+        return None
+    what = "labels" if measure == "mse" else "the algorithm's predictions"
+    return Table(
+        f"Does the prompt matter? Frozen model {column.replace('_', ' ')}, MSE to {what}",
+        ("", *ALGORITHMS),
+        tuple(rows),
+    )
+
+
+def _yardsticks(records: Records, study: str, column: str) -> Table | None:
+    get = _get(records, study, column)
+    rows = [
+        (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
+        for label, metric in (
+            ("mean predictor, MSE to labels", "trivial mse"),
+            ("the algorithm itself, MSE to labels", "oracle mse"),
+            ("frozen, R² on labels", "frozen r2"),
+            ("baseline, R² on labels", "baseline r2"),
+            ("frozen, MSE to the algorithm", "frozen fidelity"),
+            ("baseline, MSE to the algorithm", "baseline fidelity"),
+            ("model trained on linear alone, MSE to labels", "linear baseline mse"),
+            ("deviation over five test draws", "spread over test draws"),
+        )
+    ]
+    rows = [row for row in rows if set(row[1:]) != {"–"}]
+    if not rows:
+        return None
+    caption = f"Controls, {column.replace('_', ' ')} (all learning rates together)"
+    return Table(caption if study == "statistics" else f"Controls, {column.replace('_', ' ')}",
+                 ("", *ALGORITHMS), tuple(rows))  # fmt: skip
+
+
+def _constructed(records: Records, study: str) -> Table | None:
+    get = _get(records, study, "constructed")
+    rows = [
+        (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
+        for label, metric in (
+            ("distance to scikit-learn's coefficients (2-norm)", "distance to scikit-learn"),
+            ("certified", "certified"),
+            ("distance over certificate, largest", "distance over certificate"),
+            ("MSE to scikit-learn's predictions", "frozen fidelity"),
+            ("passes through the frozen layer", "passes"),
+            ("MSE on held-out labels", "test mse"),
+            ("… without the five houses above 4000 sq ft", "test mse without large houses"),
+        )
+    ]
+    rows = [row for row in rows if set(row[1:]) != {"–"}]
+    if not rows:
+        return None
+    return Table("Constructed: frozen layers, no training", ("", *ALGORITHMS), tuple(rows))
+
+
+def _between(records: Records) -> Table | None:
+    get = _get(records, "statistics", "as_described")
+    pairs = ("lasso to ridge", "lasso to linear", "ridge to linear")
+    cells = tuple(get(p) for p in pairs)
+    if set(cells) == {"–"}:
+        return None
+    return Table("How far the algorithms' own predictions are apart (MSE), as described",
+                 pairs, (cells,))  # fmt: skip
+
+
+def _statistics(records: Records) -> Iterable[Table]:
+    yield _comparison(records, "statistics", published.STATISTICS)
+    yield from _present(
+        _yardsticks(records, "statistics", "as_published"),
+        _ablation(records, "statistics", "as_published", "mse"),
+        _yardsticks(records, "statistics", "as_described"),
+        _between(records),
+        _ablation(records, "statistics", "as_described", "fidelity"),
+        _constructed(records, "statistics"),
+    )
+
+
+def _housing(records: Records) -> Iterable[Table]:
+    yield _comparison(records, "housing", published.HOUSING)
+    yield from _present(
+        _yardsticks(records, "housing", "as_published"),
+        _ablation(records, "housing", "as_published", "mse"),
+        _yardsticks(records, "housing", "as_described"),
+        _ablation(records, "housing", "as_described", "fidelity"),
+        _constructed(records, "housing"),
+    )
+
+
+def _present(*tables: Table | None) -> Iterable[Table]:
+    return (t for t in tables if t is not None)
+
+
+# ---------------------------------------------------------------------------------------------
+# rates
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Error against size: one curve of the rate plot.
+
+    ``slope`` is that of log error against log size, by least squares.
+    """
+
+    label: str
+    sizes: tuple[float, ...]
+    errors: tuple[float, ...]
+
+    @property
+    def slope(self) -> float:
+        x, y = [math.log(s) for s in self.sizes], [math.log(e) for e in self.errors]
+        mx, my = math.fsum(x) / len(x), math.fsum(y) / len(y)
+        over = math.fsum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
+        return over / math.fsum((a - mx) ** 2 for a in x)
+
+
+def rates(records: Records) -> list[Rates]:
+    """Root mean squared error of an emulated head: published, trained, hard and spectral."""
+    counts = tuple(published.HEADS)
+    curves = [
+        Rates("published (heads)", counts, tuple(published.HEADS[h][0] ** 0.5 for h in counts))
+    ]
+    for column, schedule, label in (
+        ("as_published", "constant", "trained, constant rate (heads)"),
+        ("as_published", "cosine", "trained, cosine decay (heads)"),
+        ("as_described", "cosine", "trained as described (heads)"),
+    ):
+        found = {
+            h: pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts
+        }
+        _add(curves, label, {h: f.mean**0.5 for h, f in found.items() if f is not None})
+    for regime in ("hard", "spectral"):
+        grids = sorted(
+            {int(r["variant"]["grid"]) for r in records
+             if r["study"] == "heads" and r["variant"].get("regime") == regime}
+        )  # fmt: skip
+        found = {
+            g: pick(records, "heads", "constructed", "mse", regime=regime, grid=g) for g in grids
+        }
+        points = {g: f.mean**0.5 for g, f in found.items() if f is not None and f.mean > 0}
+        _add(curves, f"{regime} look-ups (grid tokens)", points)
+    return curves
+
+
+def _add(curves: list[Rates], label: str, points: dict[int, float]) -> None:
+    if len(points) > 1:
+        curves.append(Rates(label, tuple(points), tuple(points.values())))
+
+
+def summary_csv(records: Records) -> str:
+    """One row per study, column, variant and metric: mean, deviation, seeds."""
+    cells: dict[tuple[str, ...], list[float]] = {}
+    for r in records:
+        variant = " ".join(f"{k}={v}" for k, v in r["variant"].items())
+        for metric, value in r["metrics"].items():
+            names = (r["study"], r["column"], r["scale"], variant, metric)
+            cells.setdefault(names, []).append(float(value))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("study", "column", "scale", "variant", "metric", "mean", "deviation", "seeds"))
+    for key, values in cells.items():
+        s = Summary(tuple(values))
+        deviation = "" if s.deviation is None else repr(s.deviation)
+        writer.writerow((*key, repr(s.mean), deviation, len(values)))
+    return out.getvalue()

@@ -1,0 +1,81 @@
+"""docs/studies.md quotes what results/ holds."""
+
+from pathlib import Path
+
+import pytest
+
+from iceform.experiments import load_records
+from iceform.experiments.published import HEADS, RESIDUAL
+from iceform.experiments.tables import pick, rates, shown, with_deviation
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "studies.md"
+RESULTS = ROOT / "results"
+
+QUOTED = [
+    ("residual", "as_published", "mse", {"variant": "published"}),
+    ("residual", "as_published", "mse", {"variant": "no-leak"}),
+    ("residual", "as_published", "trivial mse", {"variant": "no-leak"}),
+    ("residual", "as_published", "r2", {"variant": "no-leak"}),
+    ("residual", "as_described", "r2", {"variant": "described"}),
+    ("residual", "as_described", "r2", {"variant": "described-unit-x"}),
+    ("residual", "as_described", "mse", {"variant": "described"}),
+    ("residual", "as_described", "prompt another mse", {"variant": "described"}),
+    ("residual", "as_described", "trivial mse", {"variant": "described"}),
+    ("residual", "constructed", "sup error", {}),
+    ("heads", "constructed", "sup error", {"regime": "spectral", "grid": 21}),
+    *[("heads", "as_published", "mse", {"heads": h, "schedule": "constant"}) for h in HEADS],
+    ("heads", "as_described", "r2", {"heads": 1}),
+    ("heads", "constructed", "mse", {"regime": "hard", "grid": 2049}),
+    ("statistics", "as_described", "ridge to linear", {}),
+    ("statistics", "as_described", "lasso to linear", {}),
+    *[("statistics", "as_described", f"{a}: frozen fidelity", {})
+      for a in ("lasso", "ridge", "linear")],
+    *[("housing", c, f"{a}: frozen mse", {})
+      for c in ("as_published", "as_described") for a in ("lasso", "ridge", "linear")],
+    ("housing", "as_published", "lasso: frozen, zero prompt mse", {}),
+    ("housing", "as_described", "lasso: frozen fidelity", {}),
+    ("housing", "as_described", "lasso: frozen, another prompt fidelity", {}),
+    ("housing", "as_described", "lasso: trivial mse", {}),
+]  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not PAGE.exists() or not RESULTS.exists(), reason="docs and results are not in the package"
+)
+
+
+@pytest.fixture(scope="module")
+def records():
+    return load_records(RESULTS)
+
+
+@pytest.mark.parametrize(("study", "column", "metric", "variant"), QUOTED)
+def test_the_page_quotes_the_results(records, study, column, metric, variant):
+    value = shown(pick(records, study, column, metric, **variant))
+    assert value in PAGE.read_text(), f"{study} {column} {metric} {variant} is {value}"
+
+
+def test_the_page_quotes_the_paper():
+    page = PAGE.read_text()
+    assert str(RESIDUAL["test mse"][0]) in page
+    for cell in HEADS.values():
+        assert with_deviation(cell) in page
+
+
+def test_the_page_s_slope_is_that_of_the_published_table(records):
+    published = next(c for c in rates(records) if c.label == "published (heads)")
+    assert f"−{-2 * published.slope:.1f}" in PAGE.read_text()
+
+
+def test_constructed_results_hold_what_they_promise(records):
+    for r in records:
+        m = r["metrics"]
+        if r["column"] != "constructed":
+            continue
+        if r["study"] == "residual":
+            assert m["sup error"] <= m["certified"] <= 1e-8
+        if r["variant"] == {"regime": "spectral", "grid": 21}:
+            assert m["sup error"] <= 1e-10
+        for name, share in m.items():
+            if name.endswith("distance over certificate"):
+                assert share <= 1, (r["study"], r["seed"], name)

@@ -1,0 +1,214 @@
+"""The engine: stacks equal models alone, kills change nothing, precision is what it says."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import iceform
+from iceform.errors import BoundError, IntegrityError, ProgramError
+from iceform.experiments.networks import SelfAttention, stack
+from iceform.experiments.randomness import generator, permutation, take
+from iceform.experiments.training import Stack, Trainer, Training, full_precision
+
+NETWORK = SelfAttention(6, 5, 5, 8, 2, 9, 4)
+SEEDS = (0, 1, 2)
+RATE = 1e-3
+
+
+def make(seeds=SEEDS, epochs=4, schedule="cosine", name="s", validate=None, samples=96, rate=RATE):
+    x = torch.stack([torch.randn(samples, 5, 6, generator=generator("cpu", s, "x")) for s in seeds])
+    w = torch.stack([torch.randn(6, 4, generator=generator("cpu", s, "w")) for s in seeds])
+
+    def batch(index):
+        data = take(x, index)
+        return (data,), data @ w[:, None]
+
+    start = stack([NETWORK.initial(generator("cpu", s, "start")) for s in seeds])
+    training = Training(epochs, 16, rate, schedule)
+    return Stack(name, NETWORK, start, training, samples, seeds, batch, validate)
+
+
+def trained(stacks, **options):
+    trainer = Trainer(stacks, **options)
+    trainer.run()
+    return trainer
+
+
+def assert_same_models(one, other):
+    """Parameters to 1e-6, but for the bias of the keys.
+
+    A key's bias adds the same to all logits of a query, so its gradient is 0; what Adam makes of
+    the rounding there means nothing, and changes no output.
+    """
+    keys = slice(NETWORK.hidden, 2 * NETWORK.hidden)
+    for name, p in one.items():
+        gap = (p - other[name]).detach().abs()
+        if name == "qkv.bias":
+            gap[..., keys] = 0
+        assert gap.max() <= 1e-6, f"{name} is off by {gap.max():.3g}"
+    x = torch.randn(len(one["in.weight"]), 8, 5, 6)
+    off = (NETWORK(one, x) - NETWORK(other, x)).abs().max()
+    assert off <= 1e-6, f"outputs are off by {off:.3g}"
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_a_stack_is_its_models_one_at_a_time(schedule):
+    together = trained([make(schedule=schedule)]).parameters()["s"]
+    for place, seed in enumerate(SEEDS):
+        alone = trained([make((seed,), schedule=schedule)]).parameters()["s"]
+        assert_same_models({k: p[place : place + 1] for k, p in together.items()}, alone)
+
+
+def test_training_is_what_a_plain_loop_does():
+    trainer = trained([make((3,), epochs=2, schedule="constant")])
+    own = make((3,), epochs=2, schedule="constant")
+    leaves = {k: p.clone().requires_grad_() for k, p in own.parameters.items()}
+    adam = torch.optim.Adam(leaves.values(), lr=RATE)
+    for epoch in range(2):
+        for index in permutation(96, "cpu", "order", 3, epoch).split(16):
+            (x,), y = own.batch(index[None])
+            adam.zero_grad()
+            (NETWORK(leaves, x) - y).square().mean().backward()
+            adam.step()
+    assert_same_models(trainer.parameters()["s"], leaves)
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not():
+    once, again, other = (trained([make(s)]).parameters()["s"] for s in (SEEDS, SEEDS, (5, 6, 7)))
+    assert all(torch.equal(once[k], again[k]) for k in once)
+    assert not torch.equal(once["in.weight"], other["in.weight"])
+
+
+def test_cosine_ends_at_zero_and_constant_does_not_move():
+    cosine, constant = Training(1, schedule="cosine"), Training(1)
+    assert cosine.rate(0, 100) == 1e-3
+    assert cosine.rate(100, 100) == pytest.approx(0, abs=1e-18)
+    assert float(cosine.rate(torch.tensor(30), 100)) == pytest.approx(
+        cosine.rate(30, 100), rel=1e-6
+    )
+    assert constant.rate(77, 100) == 1e-3
+
+
+def test_curves_hold_an_entry_per_epoch_and_training_learns():
+    seen = []
+    trainer = trained(
+        [make(epochs=20, rate=2e-2, validate=lambda p: seen.append(p) or torch.zeros(3))]
+    )
+    curves = trainer.curves()["s"]
+    assert len(curves.train) == len(curves.held_out) == len(seen) == 20
+    assert (curves.train[-1] < 0.5 * curves.train[0]).all(), curves.train
+
+
+@pytest.mark.parametrize("stop", [1, 5, 6, 13])
+def test_a_run_stopped_anywhere_resumes_to_the_same_bits(tmp_path, stop):
+    whole = trained([make()])
+    path = tmp_path / "state.safetensors"
+    first = Trainer([make()], checkpoint=path, identity="i")
+    first.run(until=stop)
+    first.save()
+    second = Trainer([make()], checkpoint=path, identity="i")
+    assert second.step == stop
+    second.run()
+    for name, p in whole.parameters()["s"].items():
+        assert torch.equal(p, second.parameters()["s"][name]), name
+    for a, b in zip(whole.curves()["s"].train, second.curves()["s"].train, strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_run_s_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "state.safetensors"
+    first = Trainer([make()], checkpoint=path, identity="one")
+    first.save()
+    with pytest.raises(IntegrityError, match=r"belongs to another run.*delete"):
+        Trainer([make()], checkpoint=path, identity="two")
+    path.write_bytes(b"half a file")
+    with pytest.raises(IntegrityError, match="not a checkpoint"):
+        Trainer([make()], checkpoint=path, identity="one")
+
+
+def test_bad_requests_are_refused_before_training():
+    with pytest.raises(ProgramError, match="equal steps"):
+        Trainer([make(name="a"), make(name="b", epochs=5)])
+    with pytest.raises(BoundError, match="do not fill a batch of 16"):
+        Trainer([make(samples=8)])
+    with pytest.raises(ValueError, match="schedule"):
+        Training(1, schedule="linear")
+    with pytest.raises(ProgramError, match="no checkpoint file"):
+        Trainer([make()]).save()
+
+
+def test_tf32_is_off_inside_and_as_before_outside():
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+# ---------------------------------------------------------------------------------------------
+# kill -9
+# ---------------------------------------------------------------------------------------------
+
+VICTIM = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from iceform.experiments import Request, run
+    run(Request(("heads",), ("as_published",), out=Path(sys.argv[1]), every=0.0, seeds=1))
+    """
+)
+
+
+def start(out: Path) -> subprocess.Popen:
+    env = {**os.environ, "PYTHONPATH": str(Path(iceform.__file__).parents[1])}
+    return subprocess.Popen([sys.executable, "-c", VICTIM, str(out)], env=env)
+
+
+def results(out: Path) -> dict[str, object]:
+    from iceform.experiments import load_records
+
+    records = load_records(out)
+    return {f"{r['variant']} {r['seed']}": (r["metrics"], r["curves"]) for r in records}
+
+
+def kill_and_finish(
+    out: Path, kills: int, seconds: tuple[float, float], luck: random.Random
+) -> int:
+    """Kill runs at random moments, then let one finish; how many were killed at work."""
+    died = 0
+    for _ in range(kills):
+        process = start(out)
+        time.sleep(luck.uniform(*seconds))
+        process.send_signal(signal.SIGKILL)
+        died += process.wait() == -signal.SIGKILL
+    assert start(out).wait() == 0
+    return died
+
+
+def duration(out: Path) -> float:
+    began = time.monotonic()
+    assert start(out).wait() == 0
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize(
+    "kills", [2, pytest.param(10, marks=pytest.mark.slow)], ids=["twice", "ten times"]
+)
+def test_kill_9_at_random_moments_changes_no_number(tmp_path, kills):
+    whole = duration(tmp_path / "whole")
+    luck = random.Random(kills)
+    died = kill_and_finish(tmp_path / "killed", kills, (0.3 * whole, 0.9 * whole), luck)
+    assert died >= 1, "no run was killed at work; the test shows nothing"
+    assert results(tmp_path / "killed") == results(tmp_path / "whole")
+    assert not list((tmp_path / "killed" / "checkpoints").iterdir())
