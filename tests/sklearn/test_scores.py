@@ -68,7 +68,10 @@ def scores(ours, theirs, name: str) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("algorithm", REGRESSORS)
-@pytest.mark.parametrize("name", ["diabetes", "wine", "breast cancer"])
+@pytest.mark.parametrize(
+    "name",
+    ["diabetes", *(pytest.param(n, marks=pytest.mark.slow) for n in ("wine", "breast cancer"))],
+)
 def test_regressors_score_as_scikit_learns_do(algorithm, name):
     """Classes are numbers too: a regression on them is one more data set."""
     ours, theirs = scores(*REGRESSORS[algorithm], name)

@@ -294,7 +294,9 @@ def _copy(estimator):
     return copied
 
 
-@pytest.mark.parametrize("labels", [["no", "yes"], ["a", "b", "c"]])
+@pytest.mark.parametrize(
+    "labels", [["no", "yes"], pytest.param(["a", "b", "c"], marks=pytest.mark.slow)]
+)
 def test_classifier_with_words_for_labels(client, labels):
     x, y = in_memory(3, 200, 4)
     names = np.array(labels)[

@@ -27,7 +27,15 @@ def table(name: str, seed: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     return x, CASES[name].labels(x, g)
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+# Huber's search for its scale fits many tables.
+LONG = {"Huber": pytest.mark.slow}
+
+
+def named(names) -> list:
+    return [pytest.param(name, marks=LONG.get(name, ())) for name in names]
+
+
+@pytest.mark.parametrize("name", named(PROGRAMS))
 def test_chunks_rows_columns_and_units_do_not_matter(name):
     x, y = table(name)
     g = torch.Generator().manual_seed(9)
@@ -57,7 +65,7 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("name", SCALED)
+@pytest.mark.parametrize("name", named(SCALED))
 @pytest.mark.parametrize("c", [1e-7, 37.0])
 def test_scaled_labels_scale_the_coefficients(name, c):
     x, y = table("Ridge")

@@ -160,7 +160,8 @@ _FIT_ROWS = 12  # rows of the fit's matrix per token
 _SIZES = (9, 13, 17, 25, 33, 49, 65, 97, 129, 193, 257, 385, 513)  # tokens tried, then bisected
 _SLACK = 0.9  # share of eps the fit may use up; the certificate's remainder gets the rest
 _GROWTH = 1.06  # more tokens when a certificate misses eps by a little
-_STALLED = 2  # sizes in a row that bring less than a factor two
+_STALLED = 2  # sizes in a row that bring less than a factor two,
+_BLIND = 1e-2  # once a table is within this share of f's size
 _PLATEAU = 32 * _UNIT  # relative to f: more tokens than reach this do not help in float64
 
 _ROUNDS = 2  # passes over the knobs
@@ -356,8 +357,11 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
         found = _search(f, family, tokens)
         if found is None:
             continue
-        stalled = 0 if closest is None or found.fit.seen < closest.fit.seen / 2 else stalled + 1
         size = max(size, found.fit.size)
+        # Tokens that are too few to see where f bends all do equally badly.
+        blind = closest is None or closest.fit.seen > _BLIND * size
+        better = closest is None or found.fit.seen < closest.fit.seen / 2
+        stalled = 0 if blind or better else stalled + 1
         if closest is None or found.fit.seen < closest.fit.seen:
             closest = found
         if closest.fit.seen <= _PLATEAU * size or stalled >= _STALLED:
