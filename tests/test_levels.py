@@ -34,7 +34,7 @@ ABOVE = {
     },
     "programs": {
         "errors", "validation", "certificates", "interpolation", "attention", "backends",
-        "constructions", "streaming",
+        "constructions", "streaming", "pretrained",
     },
     "sklearn": {
         "errors", "validation", "certificates", "constructions", "streaming", "programs",
