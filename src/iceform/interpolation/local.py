@@ -246,7 +246,7 @@ def rounding(it: Interpolant, model: RoundingModel, per_cell: int = 4) -> float:
         if not bool(total.isfinite().all()):
             return math.inf
         worst = max(worst, float(total.max()))
-    if model.half is not None:
+    if model.half is not None and model.half < it.tokens - 1:
         worst += tail_mass(it.sharpness, model.half) * it.swing
     underflow = it.tokens * it.size * torch.finfo(torch.float32).tiny
     return worst * (1 + 64 * model.unit) + underflow  # products of the first-order terms above
