@@ -10,8 +10,9 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from iceform import programs
+from iceform.errors import ProgramError
 from iceform.sklearn._base import InContext
-from iceform.streaming import Source, StreamMachine
+from iceform.streaming import ArraySource, Source, StreamMachine
 
 __all__ = [
     "InContextKNeighborsClassifier",
@@ -23,7 +24,12 @@ _TOKENS = 129  # grid tokens of a block, as many as the linear models use
 
 
 def _machine(source: Source) -> StreamMachine:
-    """A machine whose prompt sees all samples."""
+    """A machine whose prompt sees all samples, which must be there at once."""
+    if not isinstance(source, ArraySource):
+        raise ProgramError(
+            "neighbours and kernels keep all samples in one prompt, so they cannot be streamed; "
+            "pass arrays, X.compute() of a Dask collection"
+        )
     small = StreamMachine(source.dim + 1, tokens=_TOKENS)
     return StreamMachine(source.dim + 1, tokens=max(_TOKENS, -(-source.rows // small.samples)))
 
