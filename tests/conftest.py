@@ -4,9 +4,15 @@ Only modules behind the border are hooked: where users' own arguments come in, t
 exceptions must be seen.
 """
 
+import os
+
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+if not torch.cuda.is_available():
+    # Triton reads this when it is first imported, which torch.compile may do in any test.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 install_import_hook(
     [

@@ -47,7 +47,7 @@ def test_the_commands_of_the_table_section_run(tmp_path):
     lines = re.findall(r"^iceform (.+)$", README, re.MULTILINE)
     assert any(line.startswith("run ") for line in lines)
     table = tables.ames()
-    some = table.features[["area", "Overall.Qual", "Year.Built", "Neighborhood"]]
+    some = table.features[["area", "Overall.Qual", "Year.Built", "Bldg.Type"]]
     some.assign(price=table.target).to_csv(tmp_path / "houses.csv", index=False)
     for line in lines:
         done = subprocess.run(

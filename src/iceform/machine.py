@@ -198,9 +198,7 @@ class Machine(Pretrained):
     def _check(self, program: Program, x: Tensor, y: Tensor | None) -> None:
         if not isinstance(program, Program):
             where = "it runs on a StreamMachine" if hasattr(program, "stream") else ""
-            raise ProgramError(
-                f"not a program of this machine: {program!r}; {where or 'see iceform.programs'}"
-            )
+            raise ProgramError(f"not a program: {program!r}; {where or 'see iceform.programs'}")
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         shape = tuple(x.shape[-2:]) if isinstance(x, Tensor) else ()
         check_tensors({"x": (x, shape)}, self.dtype, device)

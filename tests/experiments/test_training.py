@@ -182,14 +182,22 @@ def results(out: Path) -> dict[str, object]:
     return {f"{r['variant']} {r['seed']}": (r["metrics"], r["curves"]) for r in records}
 
 
-def kill_and_finish(
-    out: Path, kills: int, seconds: tuple[float, float], luck: random.Random
-) -> int:
-    """Kill runs at random moments, then let one finish; how many were killed at work."""
+def at_work(out: Path) -> subprocess.Popen:
+    """A run that has written its first checkpoint, or has ended before anybody saw one."""
+    process = start(out)
+    checkpoints = out / "checkpoints"
+    while process.poll() is None and not (checkpoints.is_dir() and any(checkpoints.iterdir())):
+        time.sleep(0.005)
+    return process
+
+
+def kill_and_finish(out: Path, kills: int, seconds: float, luck: random.Random) -> int:
+    """Kill runs at random moments of their work, then let one finish; how many were killed."""
     died = 0
     for _ in range(kills):
-        process = start(out)
-        time.sleep(luck.uniform(*seconds))
+        process = at_work(out)
+        # Each run goes on where the last one was killed, so that the work left grows shorter.
+        time.sleep(luck.uniform(0, seconds / kills))
         process.send_signal(signal.SIGKILL)
         died += process.wait() == -signal.SIGKILL
     assert start(out).wait() == 0
@@ -197,8 +205,10 @@ def kill_and_finish(
 
 
 def duration(out: Path) -> float:
+    """Seconds from the first checkpoint to the end."""
+    process = at_work(out)
     began = time.monotonic()
-    assert start(out).wait() == 0
+    assert process.wait() == 0
     return time.monotonic() - began
 
 
@@ -207,8 +217,7 @@ def duration(out: Path) -> float:
 )
 def test_kill_9_at_random_moments_changes_no_number(tmp_path, kills):
     whole = duration(tmp_path / "whole")
-    luck = random.Random(kills)
-    died = kill_and_finish(tmp_path / "killed", kills, (0.3 * whole, 0.9 * whole), luck)
+    died = kill_and_finish(tmp_path / "killed", kills, whole, random.Random(kills))
     assert died >= 1, "no run was killed at work; the test shows nothing"
     assert results(tmp_path / "killed") == results(tmp_path / "whole")
     assert not list((tmp_path / "killed" / "checkpoints").iterdir())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.errors import BoundError
+from iceform.errors import BoundError, ShapeError
 from iceform.validation import check_bound, check_pair, check_positive, check_size
 
 __all__ = ["Domain"]
@@ -109,6 +109,8 @@ class Domain:
 
     def check_data(self, x: Tensor, y: Tensor) -> None:
         """Refuse samples or labels outside the domain."""
+        if not x.numel():
+            raise ShapeError(f"x is empty, shape {tuple(x.shape)}")
         check_bound("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
         for part in _in_cache(x.detach()):
             check_bound("x", part, self.x, "scale the samples or raise bound=")
