@@ -10,6 +10,7 @@ import gc
 import json
 import platform
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -291,7 +292,11 @@ def _numbered(place: int, group: Group) -> tuple[int, list[dict[str, Any]]]:
 def _cluster(address: str | None) -> Iterator[None]:
     """Joblib's default processes, or the workers of a Dask scheduler."""
     if address is None:
-        yield
+        with warnings.catch_warnings():
+            # A worker that has grown large is replaced, and says so in a thread of the pool. Where
+            # warnings are errors that would end the thread, and the sweep would wait for ever.
+            warnings.filterwarnings("ignore", "A worker stopped while some jobs", UserWarning)
+            yield
         return
     try:
         import joblib
