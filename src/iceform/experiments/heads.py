@@ -8,6 +8,7 @@ of the prompt.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -159,8 +160,9 @@ class _Heads(Trainable):
             plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
         )
 
+    @abstractmethod
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        raise NotImplementedError
+        """Inputs and targets of the samples with these numbers."""
 
     def _per_model(self, t: Tensor) -> Tensor:
         """(S, roles, ...) as (M, ...)."""

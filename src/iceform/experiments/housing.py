@@ -9,6 +9,7 @@ network.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -197,8 +198,9 @@ class _Housing(Trainable):
             return index // len(ALGORITHMS), index[:, None] % len(ALGORITHMS)
         return index, self._fixed.expand(len(index), -1, index.shape[1])
 
+    @abstractmethod
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        raise NotImplementedError
+        """Inputs and targets of the examples with these numbers."""
 
     def _per_model(self, t: Tensor) -> Tensor:
         """(S, B, ...) for every model of a seed: (M, B, ...)."""
@@ -210,17 +212,17 @@ class _Housing(Trainable):
         place = 0 if self.role == "frozen" else algorithm
         return {k: p[place :: self.models] for k, p in parameters.items()}
 
+    @abstractmethod
     def _outputs(self, parameters: Parameters, algorithm: int, prompt: str) -> Tensor:
         """Predicted log prices of the test rows, (S, contexts, test)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _exact(self, algorithm: int) -> Tensor:
         """The algorithm's own predictions, (S, contexts, test)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _prices(self) -> Tensor:
         """(S, test)."""
-        raise NotImplementedError
 
     @property
     def ablations(self) -> tuple[str, ...]:
@@ -259,9 +261,9 @@ class _Housing(Trainable):
             for seed, values, own_lines in zip(self.plan.seeds, metrics, lines, strict=True)
         ]
 
+    @abstractmethod
     def _trivial(self, s: int) -> float:
         """Error of the training rows' mean price."""
-        raise NotImplementedError
 
 
 class _Published(_Housing):

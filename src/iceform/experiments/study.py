@@ -168,14 +168,14 @@ class Study(ABC):
 
 
 @dataclass(eq=False)
-class Trainable:
+class Trainable(ABC):
     """A stack, and how its trained models are judged."""
 
     stack: Stack
 
+    @abstractmethod
     def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
         """Records of all cells."""
-        raise NotImplementedError
 
 
 def chunks(count: int, size: int) -> list[Tensor]:

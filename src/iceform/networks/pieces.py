@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -96,7 +97,7 @@ class Settings:
         return unit_roundoff(self.dtype)
 
 
-class Piece(nn.Module):
+class Piece(nn.Module, ABC):
     """One map of the network: exact while calibrating, in context while running."""
 
     kind: ClassVar[str] = ""
@@ -122,13 +123,13 @@ class Piece(nn.Module):
 
     # --------------------------------------------------------------- what a piece supplies
 
+    @abstractmethod
     def exact(self, *inputs: Tensor) -> Tensor:
         """The map it stands for, in the inputs' dtype."""
-        raise NotImplementedError
 
+    @abstractmethod
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""
-        raise NotImplementedError
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ _SHARED: dict[str, Any] = {
 }
 
 
-class _LinearRegressor(RegressorMixin, InContext):  # type: ignore[misc]
+class _LinearRegressor(RegressorMixin, InContext, ABC):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
     fit_intercept: bool
@@ -47,8 +48,9 @@ class _LinearRegressor(RegressorMixin, InContext):  # type: ignore[misc]
     precondition: str
     _parameter_constraints: ClassVar[dict[str, Any]] = _SHARED
 
+    @abstractmethod
     def _program(self) -> Any:
-        raise NotImplementedError
+        """The program that fits it."""
 
     def _loop(self) -> dict[str, Any]:
         return {
