@@ -62,7 +62,6 @@ nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_output_stderr = "warn"
-nb_merge_streams = True
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 
@@ -86,7 +85,7 @@ toc_object_entries_show_parents = "hide"
 
 # What other packages document.
 nitpick_ignore_regex = [
-    (r"py:.*", r"(collections|dask|jaxtyping|matplotlib|numpy|pandas|sklearn|torch|typing)\..*"),
+    (r"py:.*", r"(abc|collections|dask|jaxtyping|matplotlib|numpy|pandas|sklearn|torch|typing)\..*"),
 ]
 
 # Pages
