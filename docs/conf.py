@@ -19,7 +19,9 @@ sys.path.insert(0, str(DOCS / "_extensions"))
 
 # Cells call `iceform` as a reader would, and write tables as wide as the page.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-os.environ.setdefault("COLUMNS", "96")
+os.environ["COLUMNS"] = "96"
+# tqdm, which nnsight brings along, would like to draw progress bars in notebooks.
+os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 
 
 def digest_of_the_library() -> str:
@@ -60,6 +62,7 @@ nb_execution_mode = "cache"
 nb_execution_cache_path = str(ROOT / "out" / "cells" / digest_of_the_library())
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
+nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_output_stderr = "warn"
 nb_code_prompt_show = "Show the code"
