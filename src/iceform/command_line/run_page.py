@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 import iceform
-from iceform.console import figure, proven, subject
+from iceform.command_line.console import figure, proven, subject
+from iceform.command_line.running import Coefficient, Part, Run
 from iceform.plots import Theme
 from iceform.report import Illustration, illustrate, render_page
-from iceform.running import Coefficient, Part, Run
 
 __all__ = ["page"]
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 import iceform
 from iceform import LOSSES, GradientStep, PrecisionError, cli
-from iceform.commands import app, other_regime
+from iceform.command_line.app import app
+from iceform.command_line.planning import other_regime
 
 SIZES = ["--dim", "3", "--samples", "5"]
 
@@ -71,7 +72,7 @@ def test_a_spectral_table_that_cannot_be_had_is_left_out(monkeypatch):
     def cannot(*_):
         raise PrecisionError("no")
 
-    monkeypatch.setattr("iceform.commands._again", cannot)
+    monkeypatch.setattr("iceform.command_line.planning._again", cannot)
     options = ["plan", *SIZES, "--eps", "1e-2", "--regime", "hard"]
     assert "The spectral regime cannot be had" in run(*options).stdout
     assert json.loads(run(*options, "--json").stdout)["other"] is None
@@ -91,7 +92,7 @@ def test_the_estimate_of_the_hard_regime_follows_its_law(loss, monkeypatch):
     eps = 2e-3
     step = GradientStep(loss, dim=2, samples=3, eps=eps)
     built = other_regime(step, eps).plan.grid_tokens
-    monkeypatch.setattr("iceform.commands._MOST_BUILT", 0)
+    monkeypatch.setattr("iceform.command_line.planning._MOST_BUILT", 0)
     need = other_regime(step, eps)
     assert need.terms is None
     assert need.refusal is None
@@ -163,18 +164,29 @@ def test_demo_passes_its_target_on(options, module, tmp_path, monkeypatch):
     assert seen == [tmp_path / "page.html"]
 
 
+def forget(monkeypatch, *parts):
+    """As if these parts of the package had not been imported yet."""
+    for part in parts:
+        for name in [n for n in sys.modules if f"{n}.".startswith(f"iceform.{part}.")]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.delattr(iceform, part, raising=False)
+
+
+def uninstall(monkeypatch, module):
+    """As if this module were not installed."""
+    for name in [n for n in sys.modules if n.startswith(f"{module}.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+
+
 @pytest.mark.parametrize("options", [[], ["--small"]])
 @pytest.mark.parametrize(
     ("module", "extra"),
     [("matplotlib", "plots"), ("jinja2", "plots"), ("sklearn", "sklearn")],
 )
 def test_demo_names_the_extra_that_is_missing(module, extra, options, monkeypatch):
-    for loaded in ("demo", "demo_library", "ames", "ames_page", "plots", "report"):
-        monkeypatch.delitem(sys.modules, f"iceform.{loaded}", raising=False)
-        monkeypatch.delattr(iceform, loaded, raising=False)
-    for loaded in [name for name in sys.modules if name.startswith(f"{module}.")]:
-        monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, module, None)
+    forget(monkeypatch, "demo", "demo_library", "ames", "ames_page", "plots", "report")
+    uninstall(monkeypatch, module)
     line = refused("demo", *options)
     assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in line
 
@@ -188,21 +200,16 @@ def test_demo_names_the_extra_that_is_missing(module, extra, options, monkeypatc
 )
 def test_run_names_the_extra_that_is_missing(module, words, monkeypatch, tmp_path):
     (tmp_path / "t.csv").write_text("a,y\n1,2\n2,3\n3,5\n4,4\n5,7\n")
-    gone = [m for m in sys.modules if m.startswith((f"{module}.", "iceform.sklearn"))]
-    for loaded in gone:
-        monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, module, None)
+    forget(monkeypatch, "sklearn")
+    uninstall(monkeypatch, module)
     ask = ["run", "ridge", "--data", str(tmp_path / "t.csv"), "--target", "y", "--test-share", "0"]
     assert words in refused(*ask)
 
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_the_command_names_the_extra_that_is_missing(module, monkeypatch, capsys):
-    monkeypatch.delitem(sys.modules, "iceform.commands")
-    monkeypatch.delattr(iceform, "commands", raising=False)
-    for loaded in [name for name in sys.modules if name.startswith(f"{module}.")]:
-        monkeypatch.delitem(sys.modules, loaded)
-    monkeypatch.setitem(sys.modules, module, None)
+    forget(monkeypatch, "command_line")
+    uninstall(monkeypatch, module)
     with pytest.raises(SystemExit) as stopped:
         cli.main()
     assert stopped.value.code == 2

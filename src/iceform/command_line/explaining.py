@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.catalogue import Entry
 from iceform.certificates import Certificate
+from iceform.command_line.catalogue import Entry
+from iceform.command_line.running import Data, Settings, fitted, gamma_of
 from iceform.constructions import Loss, loss_named
 from iceform.interpolation import Interpolant
-from iceform.running import Data, Settings, fitted, gamma_of
 from iceform.streaming import ArraySource, StreamMachine
 from iceform.streaming.machine import LARGEST_LOGIT, Lookup
 from iceform.streaming.problem import Encoding

@@ -20,12 +20,13 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from iceform import outputs, tables
-from iceform.catalogue import ENTRIES, OPTIONS, entry_named
-from iceform.commands import app
+from iceform import tables
+from iceform.command_line import outputs
+from iceform.command_line.app import app
+from iceform.command_line.catalogue import ENTRIES, OPTIONS, entry_named
 from iceform.errors import IntegrityError, ProgramError
 
-DOCS = Path(__file__).parents[1] / "docs" / "command_line.md"
+DOCS = Path(__file__).parents[2] / "docs" / "command_line.md"
 TARGETS = {"regression": "rent", "classification": "let", "decomposition": None}
 
 # What scikit-learn's own stopping rules leave, relative to the largest coefficient: Newton and
@@ -413,7 +414,7 @@ def test_a_failure_of_ours_is_not_hidden(data, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("iceform.running.run", broken)
+    monkeypatch.setattr("iceform.command_line.running.run", broken)
     result = run(*asked("ridge", data))
     assert result.exit_code == 1
     assert isinstance(result.exception, RuntimeError)
@@ -423,7 +424,7 @@ def test_a_peer_that_fails_is_no_failure_of_ours(data, monkeypatch):
     def broken(*_, **__):
         raise ValueError("not today")
 
-    monkeypatch.setattr("iceform.running.build_peer", broken)
+    monkeypatch.setattr("iceform.command_line.running.comparing.build_peer", broken)
     result = done(*asked("ridge", data), "--json")
     assert json.loads(result.stdout)["scikit_learn"] is None
     assert "warning: scikit-learn: not today" in result.stderr

@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from iceform.catalogue import ENTRIES, OPTIONS
-from iceform.explaining import Explanation, PromptView, TokenView
-from iceform.running import Run
+from iceform.command_line.catalogue import ENTRIES, OPTIONS
+from iceform.command_line.explaining import Explanation, PromptView, TokenView
+from iceform.command_line.running import Run
 
 __all__ = ["figure", "print_catalogue", "print_explanation", "print_run", "proven"]
 
