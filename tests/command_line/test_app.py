@@ -156,10 +156,10 @@ def test_help_of_plan_names_every_loss_and_option():
         assert word in words
 
 
-@pytest.mark.parametrize(("options", "module"), [([], "ames_page"), (["--small"], "demo")])
-def test_demo_passes_its_target_on(options, module, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("options", "which"), [([], "ames"), (["--small"], "patients")])
+def test_demo_passes_its_target_on(options, which, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(f"iceform.{module}.show", seen.append)
+    monkeypatch.setattr(f"iceform.demo.{which}.page.show", seen.append)
     assert run("demo", *options, "--out", str(tmp_path / "page.html")).exit_code == 0
     assert seen == [tmp_path / "page.html"]
 
@@ -185,7 +185,7 @@ def uninstall(monkeypatch, module):
     [("matplotlib", "plots"), ("jinja2", "plots"), ("sklearn", "sklearn")],
 )
 def test_demo_names_the_extra_that_is_missing(module, extra, options, monkeypatch):
-    forget(monkeypatch, "demo", "demo_library", "ames", "ames_page", "plots", "report")
+    forget(monkeypatch, "demo", "pages", "plots")
     uninstall(monkeypatch, module)
     line = refused("demo", *options)
     assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in line

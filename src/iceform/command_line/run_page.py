@@ -14,8 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 import iceform
 from iceform.command_line.console import figure, proven, subject
 from iceform.command_line.running import Coefficient, Part, Run
+from iceform.pages import Illustration, illustrate, render_page
 from iceform.plots import Theme
-from iceform.report import Illustration, illustrate, render_page
 
 __all__ = ["page"]
 

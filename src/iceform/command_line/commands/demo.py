@@ -26,10 +26,10 @@ def demo(
     """Run the whole library on the Ames houses by one frozen layer; write a report."""
     with one_line_errors():
         if small:
-            from iceform.demo import show as show_patients
+            from iceform.demo.patients.page import show as show_patients
 
             show_patients(out)
             return
-        from iceform.ames_page import show
+        from iceform.demo.ames.page import show
 
         show(out)

@@ -9,8 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from iceform import IntegrityError, PrecisionError, demo, demo_library, programs, report
+from iceform import IntegrityError, PrecisionError, pages, programs
 from iceform.constructions import LOSSES
+from iceform.demo.patients import library as demo_library
+from iceform.demo.patients import losses, pictures, report
+from iceform.demo.patients import page as demo_page
 
 SAMPLES = 16
 PATIENTS = 12
@@ -21,13 +24,13 @@ def shown(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo") / "new" / "report.html"
     text = io.StringIO()
     console = Console(file=text, width=100)
-    result = demo.show(out, samples=SAMPLES, passes=1, patients=PATIENTS, console=console)
+    result = demo_page.show(out, samples=SAMPLES, passes=1, patients=PATIENTS, console=console)
     return result, out, text.getvalue()
 
 
 def test_every_loss_runs_on_the_same_weights(shown):
     result, _, _ = shown
-    assert [row.loss for row in result.rows] == list(demo.TASKS)
+    assert [row.loss for row in result.rows] == list(losses.TASKS)
     assert len({row.digest for row in result.rows}) == 1
     assert len({row.grid_tokens for row in result.rows}) == 1
 
@@ -91,7 +94,7 @@ def test_both_tables_are_printed_and_written(shown):
         numbers = (f"{row.error:.1e}", f"{row.certified:.1e}", f"{row.difference:.1e}")
         assert all(word in line for word in (row.library, *numbers, f" {row.passes} "))
         assert f"<td>{row.program}<small>{row.library}" in page
-        assert str(report._power(row.certified)) in page
+        assert str(pages._power(row.certified)) in page
     assert text.count(result.library.digest[:12]) == 1
     assert page.count(result.library.digest[:12]) == 1
 
@@ -117,20 +120,20 @@ def test_nothing_but_the_report_is_left(shown):
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
-    path = report.write(tmp_path / "report.html", "old")
+    path = pages.write(tmp_path / "report.html", "old")
 
     def broken(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(report.os, "replace", broken)
+    monkeypatch.setattr(pages.os, "replace", broken)
     with pytest.raises(OSError, match="no space"):
-        report.write(path, "new")
+        pages.write(path, "new")
     assert path.read_text(encoding="utf-8") == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_labels_suit_their_losses():
-    data = demo.load_data(442)
+    data = losses.load_data(442)
     assert data.x.shape == (442, 10)
     assert float(data.x.abs().max()) == 1.0
     assert float(data.labels["squared"].abs().max()) == 1.0
@@ -141,19 +144,19 @@ def test_labels_suit_their_losses():
 
 
 def test_the_start_tries_both_sides_of_the_corners():
-    data = demo.load_data()
-    z = data.x @ demo._first_coefficients(data) - data.labels["huber"]
+    data = losses.load_data()
+    z = data.x @ losses.first_coefficients(data) - data.labels["huber"]
     assert float(z.abs().max()) > 1
     assert float(z.abs().min()) < 1
 
 
 def test_ticks_are_announced(monkeypatch):
-    monkeypatch.setattr(demo, "illustrate", lambda draw, **words: words)
-    monkeypatch.setattr(demo.plots, "error_curves", _two_curves)
+    monkeypatch.setattr(pictures, "illustrate", lambda draw, **words: words)
+    monkeypatch.setattr(pictures.plots, "error_curves", _two_curves)
     seen = []
-    monkeypatch.setattr(demo_library, "programs_for", _two_programs)
-    demo.run(SAMPLES, 1, seen.append, patients=4)
-    assert len(seen) == demo.ticks(1)
+    monkeypatch.setattr(demo_page, "programs_for", _two_programs)
+    demo_page.run(SAMPLES, 1, seen.append, patients=4)
+    assert len(seen) == demo_page.ticks(1)
 
 
 def _two_programs(data):
@@ -161,7 +164,7 @@ def _two_programs(data):
 
 
 def _two_curves():
-    curve = demo.plots.ErrorCurve("hard", (17,), (0.1,), (0.2,))
+    curve = pictures.plots.ErrorCurve("hard", (17,), (0.1,), (0.2,))
     return curve, replace(curve, regime="spectral")
 
 
@@ -172,9 +175,9 @@ def _two_curves():
 )  # fmt: skip
 def test_a_row_that_breaks_its_promise_is_refused(change, error):
     row = report.LossRow("squared", "the score", 1e-9, 1e-8, 97, 1.0, "digest")
-    demo._check(row, "digest")
+    losses._check(row, "digest")
     with pytest.raises(error, match="squared"):
-        demo._check(replace(row, **change), "digest")
+        losses._check(replace(row, **change), "digest")
 
 
 @pytest.mark.parametrize(
@@ -204,22 +207,22 @@ def test_threads_are_given_back():
 
 
 def test_weights_that_depend_on_the_loss_would_be_noticed():
-    step = demo.frozen_step("huber", demo.shared_table(), 4, 10)
-    demo._check_built_afresh(step, "squared", step.digest)
+    step = losses.frozen_step("huber", losses.shared_table(), 4, 10)
+    losses._check_built_afresh(step, "squared", step.digest)
     with pytest.raises(IntegrityError, match="built for the squared loss"):
-        demo._check_built_afresh(step, "squared", "other")
+        losses._check_built_afresh(step, "squared", "other")
 
 
 @pytest.mark.parametrize(
     ("value", "want"), [(1.24e-5, "1.2 × 10<sup>−5</sup>"), (3.0, "3.0 × 10<sup>0</sup>")]
 )
 def test_powers_of_ten_are_set_as_such(value, want):
-    assert str(report._power(value)) == want
+    assert str(pages._power(value)) == want
 
 
 def test_the_demo_is_deterministic():
-    step = demo.frozen_step("huber", demo.shared_table(), 4, 10)
-    data = demo.load_data(4)
-    w = demo._first_coefficients(data)
+    step = losses.frozen_step("huber", losses.shared_table(), 4, 10)
+    data = losses.load_data(4)
+    w = losses.first_coefficients(data)
     once, again = (step(data.x, data.labels["huber"], w) for _ in range(2))
     assert torch.equal(once, again)

@@ -16,9 +16,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import iceform
-from iceform import ames, plots
-from iceform.ames import Houses, Race, Row, Tick
-from iceform.report import Illustration, illustrate, render_page, write
+from iceform import plots
+from iceform.demo.ames.algorithms import ALGORITHMS, Row, Tick, run_all
+from iceform.demo.ames.houses import Houses, load
+from iceform.demo.ames.race import Race, literal_difference, race
+from iceform.pages import Illustration, illustrate, render_page, write
 from iceform.sklearn import InContextLasso
 from iceform.streaming import StreamMachine
 
@@ -210,11 +212,11 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
         Called with a few words after each of the ``ticks()`` pieces of work.
     """
     started = time.perf_counter()
-    data = ames.load(rows)
-    table, alphas = ames.run_all(data, tick)
-    races = ames.race(data, alphas["ridge"], tick)
+    data = load(rows)
+    table, alphas = run_all(data, tick)
+    races = race(data, alphas["ridge"], tick)
     machine = StreamMachine(data.x.shape[1] + 1)
-    literal = ames.literal_difference(data, machine)
+    literal = literal_difference(data, machine)
     tick("the literal matrices")
     figures = [_differences([r for r in table if r.same]), _races(races)]
     figures.append(_kept(data, alphas["lasso"]))
@@ -239,7 +241,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
 
 def ticks() -> int:
     """How often :func:`run` calls ``tick``."""
-    return ames.ALGORITHMS + 1 + 3 + 2
+    return ALGORITHMS + 1 + 3 + 2
 
 
 def show(out: Path, *, rows: int | None = None, console: Console | None = None) -> Page:

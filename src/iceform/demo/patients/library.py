@@ -1,4 +1,4 @@
-"""The demo's second half: the whole library by one frozen machine, beside the usual libraries.
+"""The whole library by one frozen machine, beside the usual libraries.
 
 The data are a few patients and measurements of scikit-learn's diabetes set. Every program is
 compared with its own exact algorithm, which its certificate is about, and with what scikit-learn,
@@ -27,9 +27,9 @@ from torch import Tensor
 
 from iceform import programs
 from iceform.constructions import loss_named
+from iceform.demo.patients.report import ProgramRow
 from iceform.errors import IntegrityError, PrecisionError
 from iceform.machine import Machine
-from iceform.report import ProgramRow
 
 __all__ = [
     "PATIENTS",
@@ -40,7 +40,7 @@ __all__ = [
     "load_patients",
     "machine_for",
     "programs_for",
-    "run_library",
+    "run_programs",
     "targets_of",
 ]
 
@@ -281,7 +281,7 @@ def machine_for(jobs: Sequence[Job], data: Patients) -> Machine:
     return Machine.for_programs([job.program for job in jobs], dim, n)
 
 
-def run_library(
+def run_programs(
     machine: Machine, jobs: Sequence[Job], data: Patients, tick: Tick
 ) -> list[ProgramRow]:
     """Every program on the same weights, each checked."""

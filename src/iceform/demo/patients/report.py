@@ -1,34 +1,15 @@
-"""The demo's report: one HTML file that needs nothing else, online or off."""
+"""The report of the demo on the patients."""
 
 from __future__ import annotations
 
-import base64
 import math
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-import jinja2
-from markupsafe import Markup
-from matplotlib.figure import Figure
+from iceform.pages import Illustration, render_page
 
-from iceform import plots
+__all__ = ["Library", "LossRow", "ProgramRow", "Report", "render"]
 
-__all__ = [
-    "Illustration",
-    "Library",
-    "LossRow",
-    "ProgramRow",
-    "Report",
-    "illustrate",
-    "render",
-    "render_page",
-    "write",
-]
-
-_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _BAR = (-16.0, -3.0)  # decades that the error bars of the table span
 
 
@@ -107,17 +88,6 @@ class Library:
 
 
 @dataclass(frozen=True)
-class Illustration:
-    """A figure in both themes, with the words around it."""
-
-    title: str
-    text: str
-    alt: str
-    light: str  # data URI
-    dark: str  # data URI
-
-
-@dataclass(frozen=True)
 class Report:
     """Everything the page shows."""
 
@@ -149,54 +119,6 @@ class Report:
         return max(row.certified for row in self.rows)
 
 
-def illustrate(
-    draw: Callable[[plots.Theme], Figure], *, title: str, text: str, alt: str
-) -> Illustration:
-    """Draw a figure once in each theme."""
-    light, dark = (_data_uri(plots.png(draw(theme))) for theme in (plots.LIGHT, plots.DARK))
-    return Illustration(title, text, alt, light, dark)
-
-
-def _data_uri(image: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(image).decode("ascii")
-
-
 def render(report: Report) -> str:
     """The page as text."""
     return render_page("report.html.j2", report=report)
-
-
-def render_page(template: str, **what: Any) -> str:
-    """A template of the package, filled in."""
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("iceform"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(power=_power, word=_word)
-    return environment.get_template(template).render(**what)
-
-
-def _power(value: float) -> Markup:
-    """1.2e-05 as 1.2 × 10 to the −5."""
-    mantissa, exponent = f"{value:.1e}".split("e")
-    return Markup(f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−"))
-
-
-def _word(count: int) -> str:
-    """Small numbers as running text spells them."""
-    return _WORDS[count] if count < len(_WORDS) else str(count)
-
-
-def write(path: Path, page: str) -> Path:
-    """Write beside the target, then rename: a reader never sees half a page."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-    return path

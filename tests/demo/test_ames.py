@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from iceform import ames, ames_page, tables
+from iceform import tables
+from iceform.demo.ames import algorithms, houses
+from iceform.demo.ames import page as ames_page
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +27,7 @@ def row(page, name):
 def test_every_row_ran_on_the_same_weights(shown):
     page, _, _ = shown
     assert {r.digest for r in page.rows} == {page.machine.digest}
-    assert len(page.rows) == ames.ALGORITHMS
+    assert len(page.rows) == algorithms.ALGORITHMS
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,7 @@ def test_test_errors_agree_to_four_digits(shown):
 def test_every_answer_lies_within_its_certificate(shown):
     for r in shown[0].same:
         assert np.isfinite(r.certified), r.name
-        assert r.difference <= r.certified + ames.other_slack(r), r.name
+        assert r.difference <= r.certified + algorithms.other_slack(r), r.name
 
 
 def test_whitening_finishes_where_the_others_do_not(shown):
@@ -75,9 +77,9 @@ def test_the_page_is_whole(shown):
 
 
 def test_what_is_learnt_is_learnt_from_the_training_rows():
-    whole = ames.load()
+    whole = houses.load()
     table = tables.ames()
-    order = np.random.default_rng(ames.SEED).permutation(len(table))
+    order = np.random.default_rng(houses.SEED).permutation(len(table))
     tests = len(whole.price_test)
     assert len(whole.price) + tests == len(table) == 2930
     expected = np.asarray(table.take(np.sort(order[:tests])).target, dtype=float)

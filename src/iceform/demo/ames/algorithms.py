@@ -1,15 +1,10 @@
-"""The demo: the whole library by one frozen layer on real data, beside scikit-learn.
-
-2930 houses sold in Ames, Iowa, 79 things known about each. The rows are split before anything is
-fitted; medians, levels, scales, penalties and thresholds come from the training rows alone. Every
-algorithm runs on the same frozen weights and is compared with scikit-learn's on the same split.
-"""
+"""Every algorithm on the houses, ours and scikit-learn's on the same split."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,31 +17,15 @@ from sklearn.metrics import accuracy_score, mean_squared_error
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
-from iceform import programs, tables
+from iceform import programs
 from iceform import sklearn as in_context
+from iceform.demo.ames.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
-from iceform.streaming import ArraySource, StreamMachine
-from iceform.streaming.machine import Lookup
-from iceform.streaming.tables import IDENTITY
+from iceform.streaming import StreamMachine
 
-__all__ = [
-    "ALGORITHMS",
-    "Houses",
-    "Race",
-    "Row",
-    "Tick",
-    "literal_difference",
-    "load",
-    "other_slack",
-    "race",
-    "run_all",
-]
+__all__ = ["ALGORITHMS", "Row", "Tick", "other_slack", "run_all"]
 
-Array = np.ndarray[Any, np.dtype[np.float64]]
 Tick = Callable[[str], None]
-
-TEST_SHARE = 0.2
-SEED = 0
 _PERCEPTRON_PASSES = 100
 _COMPONENTS = 5
 _NEIGHBOURS = 5
@@ -58,64 +37,6 @@ _POISSON_ALPHA = 0.1
 _C = 0.1  # inverse penalty of the classifiers
 _TIGHT = 1e-12  # scikit-learn's tolerances, so that both sides are at the optimum
 ALGORITHMS = 14
-_RACE_PASSES = 400  # of the race between preconditioners
-
-
-@dataclass(frozen=True, eq=False)
-class Houses:
-    """Training and test rows as numbers.
-
-    Attributes
-    ----------
-    x, x_test
-        Prepared features.
-    price, price_test
-        Sale prices in dollars.
-    names
-        Of the features.
-    repeats
-        Features left out because they repeat another one on the training rows.
-    features
-        Columns of the table before preparation.
-    """
-
-    x: Array
-    x_test: Array
-    price: Array
-    price_test: Array
-    names: list[str]
-    repeats: int
-    features: int
-
-
-def load(rows: int | None = None, seed: int = SEED) -> Houses:
-    """Split, then prepare: what is learnt is learnt from the training rows.
-
-    Parameters
-    ----------
-    rows
-        Only so many houses, for a quick look; all by default.
-    seed
-        Of the split.
-    """
-    table = tables.ames()
-    order = np.random.default_rng(seed).permutation(len(table))[:rows]
-    tests = round(TEST_SHARE * len(order))
-    train, test = table.take(np.sort(order[tests:])), table.take(np.sort(order[:tests]))
-    # A level that only the test rows have is encoded as none of the known ones.
-    prepared = tables.Preparation.fit(train, reference=True, unknown="ignore")
-    x, x_test = (np.asarray(prepared.transform(part), dtype=float) for part in (train, test))
-    _, first = np.unique(x, axis=1, return_index=True)
-    keep = np.sort(first)
-    return Houses(
-        x[:, keep],
-        x_test[:, keep],
-        np.asarray(train.target, dtype=float),
-        np.asarray(test.target, dtype=float),
-        [prepared.names[j] for j in keep],
-        x.shape[1] - len(keep),
-        len(table.columns),
-    )
 
 
 @dataclass(frozen=True)
@@ -447,11 +368,6 @@ class _Huber(linear_model.HuberRegressor):  # type: ignore[misc]
         return self
 
 
-# ---------------------------------------------------------------------------------------------
-# the table
-# ---------------------------------------------------------------------------------------------
-
-
 def run_all(data: Houses, tick: Tick) -> tuple[list[Row], dict[str, float]]:
     """Every algorithm, each checked: one digest, the answer within its certificate."""
     jobs = _Jobs(data)
@@ -501,52 +417,3 @@ def _row(job: _Job, answer: _Answer) -> Row:
         same=answer.same,
         note=answer.note,
     )
-
-
-# ---------------------------------------------------------------------------------------------
-# what preconditioning does, and the literal matrices
-# ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Race:
-    """Ridge from the same start under one preconditioner."""
-
-    precondition: str
-    passes: int
-    converged: bool
-    history: Sequence[float]
-    difference: float  # to scikit-learn's coefficients, relative to the largest
-
-
-def race(data: Houses, alpha: float, tick: Tick, passes: int = _RACE_PASSES) -> list[Race]:
-    """The same ridge problem with and without preconditioning."""
-    y = np.log(data.price)
-    exact = linear_model.Ridge(alpha).fit(data.x, y).coef_
-    machine = StreamMachine(data.x.shape[1] + 1)
-    source = ArraySource(torch.from_numpy(data.x), torch.from_numpy(y))
-    out = []
-    for how in ("none", "diagonal", "whiten"):
-        model = programs.Ridge(
-            alpha, tol=1e-9, fit_intercept=True, precondition=how, max_passes=passes
-        )
-        fit = machine.run(model, source)
-        off = float(np.abs(fit.coef.numpy() - exact).max() / np.abs(exact).max())
-        out.append(Race(how, fit.passes, fit.converged, fit.history, off))
-        tick(f"ridge, preconditioning: {how}")
-    return out
-
-
-def literal_difference(data: Houses, machine: StreamMachine) -> float:
-    """How far one prompt by the literal matrices is from the formula they amount to."""
-    rows = machine.samples
-    x = torch.from_numpy(data.x[:rows])
-    y = torch.from_numpy(np.log(data.price[:rows]) - np.log(data.price).mean())
-    w = torch.linspace(-0.1, 0.1, x.shape[1], dtype=torch.float64)
-    z = x @ w - y
-    table = IDENTITY.on(float(z.abs().max()))
-    literal = machine.literal(machine.lookup_prompt(Lookup(table, x, y, w)))
-    fused = machine.look_up(table, z)
-    whole = torch.cat([fused[:, None] * x, fused[:, None]], 1)
-    literal = torch.cat([literal[:, : x.shape[1]], literal[:, -1:]], 1)
-    return float((literal - whole).abs().max() / whole.abs().max())
