@@ -25,6 +25,7 @@ from iceform.command_line import outputs
 from iceform.command_line.app import app
 from iceform.command_line.catalogue import ENTRIES, OPTIONS, entry_named
 from iceform.errors import IntegrityError, ProgramError
+from iceform.tables.__main__ import main as write_ames
 
 DOCS = Path(__file__).parents[2] / "docs" / "command_line.md"
 TARGETS = {"regression": "rent", "classification": "let", "decomposition": None}
@@ -577,7 +578,7 @@ def test_every_command_of_the_documentation_runs(tmp_path, monkeypatch):
         program, *words = shlex.split(command)
         if program == "python":
             assert words[:2] == ["-m", "iceform.tables"]
-            tables.main(*words[2:])
+            write_ames(*words[2:])
         elif words == ["--install-completion"]:
             assert "--install-completion" in done("--help").stdout  # it would write to a home
         else:

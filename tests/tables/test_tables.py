@@ -14,6 +14,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from iceform import errors, tables
 from iceform.tables import MISSING, LeftOut, Preparation, ames, read, table_from
+from iceform.tables.__main__ import main as write_ames
 
 CSV = """colour,size,price
 red,1.5,10
@@ -398,7 +399,7 @@ def test_more_rows_are_read_with_the_first_tables_types(written):
 
 
 def test_ames_can_be_written_and_read_back(tmp_path):
-    tables.main(str(tmp_path / "ames.csv"))
+    write_ames(str(tmp_path / "ames.csv"))
     again = read(tmp_path / "ames.csv", "price", text=["MS.SubClass"])
     pd.testing.assert_frame_equal(again.features, ames().features, check_dtype=False)
 
@@ -408,7 +409,7 @@ def test_a_matrix_that_would_not_fit_is_refused(monkeypatch):
         raise errors.CapacityError(f"{what} needs more than there is")
 
     preparation, _ = prepared({"n": [1, 2, 3]})
-    monkeypatch.setattr(tables, "check_capacity", refuse)
+    monkeypatch.setattr("iceform.tables.preparation.check_capacity", refuse)
     with pytest.raises(errors.CapacityError, match="the prepared table"):
         preparation.transform(table_from(pd.DataFrame({"n": [1, 2]})))
 
