@@ -9,6 +9,7 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 
 from iceform import AttentionHead, GradientStep, HopfieldResidual, Interpolant, ShapeError, plots
+from iceform.plots.__main__ import main as write_picture
 
 SIZES = (17, 33)
 THEMES = pytest.mark.parametrize("theme", [plots.LIGHT, plots.DARK], ids=lambda t: t.name)
@@ -234,7 +235,7 @@ def test_drawing_leaves_no_trace(curves):
 
 
 def test_main_writes_the_picture_of_the_readme(tmp_path, monkeypatch, curves):
-    monkeypatch.setattr(plots, "error_curves", lambda: curves)
-    plots.main(str(tmp_path / "images"))
+    monkeypatch.setattr("iceform.plots.__main__.error_curves", lambda: curves)
+    write_picture(str(tmp_path / "images"))
     written = tmp_path / "images" / "error_against_tokens.png"
     assert 10_000 < written.stat().st_size < 120_000
