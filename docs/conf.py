@@ -23,6 +23,13 @@ os.environ["COLUMNS"] = "96"
 # tqdm, which nnsight brings along, would like to draw progress bars in notebooks.
 os.environ["PYTHONWARNINGS"] = "ignore:IProgress not found"
 
+# Kernels start in a profile of their own: nobody's start-up files, and no remarks on how they are
+# connected.
+PROFILE = ROOT / "out" / "ipython" / "profile_default"
+PROFILE.mkdir(parents=True, exist_ok=True)
+(PROFILE / "ipython_kernel_config.py").write_text("get_config().IPKernelApp.log_level = 'ERROR'\n")
+os.environ["IPYTHONDIR"] = str(PROFILE.parent)
+
 
 def digest_of_the_library() -> str:
     """What a cell prints depends on the library: outputs are kept only while it stays the same."""
@@ -81,15 +88,15 @@ autodoc_class_signature = "mixed"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
 napoleon_google_docstring = False
+napoleon_attr_annotations = False
 napoleon_custom_sections = [("Attributes", "params_style")]
 python_display_short_literal_types = True
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 # What other packages document.
-nitpick_ignore_regex = [
-    (r"py:.*", r"(abc|collections|dask|jaxtyping|matplotlib|numpy|pandas|sklearn|torch|typing)\..*"),
-]
+FOREIGN = "abc|collections|dask|jaxtyping|matplotlib|numpy|pandas|sklearn|torch|typing"
+nitpick_ignore_regex = [(r"py:.*", rf"({FOREIGN})\..*")]
 
 # Pages
 html_theme = "furo"
@@ -108,7 +115,7 @@ html_theme_options = {
         "color-brand-primary": "#0b6e99",
         "color-brand-content": "#0b6e99",
         "font-stack": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif",
-        "font-stack--monospace": "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace",
+        "font-stack--monospace": "ui-monospace, Menlo, Consolas, 'DejaVu Sans Mono', monospace",
     },
     "dark_css_variables": {
         "color-brand-primary": "#6cc5ea",

@@ -26,9 +26,7 @@ def escaped(text: str) -> str:
     return "".join(parts)
 
 
-def protect(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
-) -> None:
+def protect(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Escape a docstring in place."""
     lines[:] = escaped("\n".join(lines)).split("\n")
 
