@@ -7,8 +7,11 @@ a cell, a link that leads nowhere and a formula that cannot be set all fail it.
 
 import hashlib
 import os
+import shutil
 import sys
 from pathlib import Path
+
+from nbclient import NotebookClient
 
 import iceform
 
@@ -31,12 +34,15 @@ PROFILE.mkdir(parents=True, exist_ok=True)
 os.environ["IPYTHONDIR"] = str(PROFILE.parent)
 
 
-def digest_of_the_library() -> str:
-    """What a cell prints depends on the library: outputs are kept only while it stays the same."""
+def kept_outputs() -> Path:
+    """Where outputs of cells are kept: they depend on the library, and go when it changes."""
     digest = hashlib.sha256()
     for path in sorted(Path(iceform.__file__).parent.rglob("*.py")):
         digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+    place = ROOT / "out" / "cells" / digest.hexdigest()[:16]
+    for old in set(place.parent.glob("*")) - {place}:
+        shutil.rmtree(old)
+    return place
 
 
 project = "iceform"
@@ -66,12 +72,14 @@ suppress_warnings = ["myst.xref_ambiguous"]
 
 # Cells
 nb_execution_mode = "cache"
-nb_execution_cache_path = str(ROOT / "out" / "cells" / digest_of_the_library())
+nb_execution_cache_path = str(kept_outputs())
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_output_stderr = "warn"
+# What a cell prints comes in pieces, cut anywhere; here they are put together as they were.
+NotebookClient.coalesce_streams.default_value = True
 nb_code_prompt_show = "Show the code"
 nb_code_prompt_hide = "Hide the code"
 
