@@ -9,14 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.formulas.functions import UNARY
 from iceform.formulas.intervals import Interval, enclose
-from iceform.formulas.trees import Node
+from iceform.formulas.trees import Node, Operation
 
 __all__ = ["Extremes", "extremes", "signed"]
 
 _FIRST = 64  # cells to start with
 _LEAST = 512  # cells that a round costs as much as
 _LARGEST = 400  # nodes beyond which a tree is not worth the time
+_FUNCTION = 8  # nodes that a function costs as much as: one jet per order
 _WORK = 1 << 17  # cells times nodes that one bound may cost
 _ROUNDS = 20  # bisections
 _TIGHT = 1.05  # stop where the bound is within this factor of a value that is taken
@@ -91,7 +93,7 @@ def _sweep(tree: Node, low: float, high: float, order: int, unsettled: Unsettled
     """Halve the cells that are unsettled until none is, or the budget is spent."""
     if tree.size > _LARGEST:
         return _UNKNOWN
-    left = _WORK // tree.size
+    left = _WORK // _weight(tree)
     edges = torch.linspace(low, high, _FIRST + 1, dtype=torch.float64)
     edges[-1] = high
     cells = Interval(edges[:-1], edges[1:])
@@ -106,6 +108,12 @@ def _sweep(tree: Node, low: float, high: float, order: int, unsettled: Unsettled
             break
         cells, values = _halved(cells[again]), values[again]
     return _with_bounds(known, values) if bool(again.any()) else known
+
+
+def _weight(tree: Node) -> int:
+    if not isinstance(tree, Operation):
+        return 1
+    return (_FUNCTION if tree.name in UNARY else 1) + sum(map(_weight, tree.arguments))
 
 
 def _with_seen(known: Extremes, middles: Interval) -> Extremes:

@@ -16,7 +16,7 @@ from iceform.formulas import parsing, printing
 from iceform.formulas.calculus import canonical, derivative
 from iceform.formulas.enclosure import Extremes, extremes, signed
 from iceform.formulas.functions import evaluate
-from iceform.formulas.pieces import Piece, Piecewise, gap, pieces
+from iceform.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
 from iceform.formulas.polynomials import polynomial
 from iceform.formulas.trees import Node
 from iceform.interpolation import ScalarFunction, find_kinks
@@ -186,11 +186,12 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
         name, advice = f"the derivative of {loss._name}, {name},", _ROUNDED_LOSS
         _check_finite(loss, low, high, loss._name)
     _check_finite(formula, low, high, name)
-    parts = pieces(formula._canonical, low, high)
+    cuts = cut(formula._canonical, low, high)
     plain = ScalarFunction(formula, formula._name, kinks=None)
-    if parts is None:
+    if cuts is None:
         return replace(plain, kinks=_looked_for(plain, low, high, advice))
-    _check_continuous(formula, parts, name, advice)
+    _check_continuous(formula, cuts, name, advice)
+    parts = merged(cuts)
     call = Piecewise.of(parts)
     line = polynomial(parts[0].tree) if len(parts) == 1 else None
     if line is not None and len(line) <= 2:

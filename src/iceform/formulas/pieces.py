@@ -23,7 +23,7 @@ from iceform.formulas.intervals import Interval, jet
 from iceform.formulas.polynomials import polynomial, shortest, value_at
 from iceform.formulas.trees import Node, Number, Operation
 
-__all__ = ["Piece", "Piecewise", "gap", "pieces"]
+__all__ = ["Piece", "Piecewise", "cut", "gap", "merged", "pieces"]
 
 _MOST_PIECES = 32
 
@@ -53,8 +53,14 @@ def _above(exact: Fraction) -> float:
 
 def pieces(tree: Node, low: float, high: float) -> list[Piece] | None:
     """The smooth pieces of a tree on ``[low, high]``; None where they cannot be told exactly."""
+    found = cut(tree, low, high)
+    return None if found is None else merged(found)
+
+
+def cut(tree: Node, low: float, high: float) -> list[Piece] | None:
+    """The same, cut wherever a branch changes, even if that changes nothing."""
     found = _split(Piece(Fraction(low), Fraction(high), tree), _MOST_PIECES)
-    return None if found is None or len(found) > _MOST_PIECES else _merged(found)
+    return None if found is None or len(found) > _MOST_PIECES else found
 
 
 def _split(piece: Piece, most: int) -> list[Piece] | None:
@@ -126,7 +132,7 @@ def _sign(value: Fraction) -> int:
     return (value > 0) - (value < 0)
 
 
-def _merged(parts: list[Piece]) -> list[Piece]:
+def merged(parts: list[Piece]) -> list[Piece]:
     """Neighbours that are the same function are one piece."""
     out = parts[:1]
     for part in parts[1:]:
