@@ -32,6 +32,7 @@ PUBLIC = [
     "iceform.attention",
     "iceform.constructions",
     "iceform.export",
+    "iceform.formulas",
     "iceform.interpolation",
     "iceform.networks",
     "iceform.programs",
