@@ -100,8 +100,9 @@ class _Worker:
         except TimeoutError:
             self.kill()
             await self._process.wait()
-        if self._reply is not None:
+        if self._reply is not None:  # which breaks off, and somebody must take note
             await asyncio.wait({self._reply})
+            self._reply.exception()
 
     async def _read(self) -> tuple[Kind, bytes]:
         kind, size = HEADER.unpack(await self._outlet.readexactly(HEADER.size))
