@@ -167,11 +167,23 @@ def labels_of(points: Tensor, groups: Tensor, loss: str | None, task: str) -> Te
 
 
 def features_of(points: Tensor, task: str, degree: int) -> Tensor:
-    """Powers of x, or of x and y by total degree: x, y, x², xy, y², ...; shape (n, features)."""
-    x, y = points[:, 0], points[:, 1]
+    """Legendre polynomials P_1(x), P_2(x), ..., or P_a(x) P_b(y) by total degree; (n, features).
+
+    On points that are spread evenly they are nearly orthogonal, so that plain descent gets on.
+    """
+    x = legendre(points[:, 0], degree)
     if task == "curve":
-        return torch.stack([x**power for power in range(1, degree + 1)], 1)
-    degree = min(degree, _PLANE_DEGREE)
+        return torch.stack(x[1:], 1)
+    y = legendre(points[:, 1], degree)
+    most = min(degree, _PLANE_DEGREE)
     return torch.stack(
-        [x ** (total - j) * y**j for total in range(1, degree + 1) for j in range(total + 1)], 1
+        [x[total - j] * y[j] for total in range(1, most + 1) for j in range(total + 1)], 1
     )
+
+
+def legendre(x: Tensor, degree: int) -> list[Tensor]:
+    """P_0, ..., P_degree by (j + 1) P_{j+1} = (2 j + 1) x P_j - j P_{j-1}."""
+    values = [torch.ones_like(x), x]
+    for j in range(1, degree):
+        values.append(((2 * j + 1) * x * values[j] - j * values[j - 1]) / (j + 1))
+    return values[: degree + 1]

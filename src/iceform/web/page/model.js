@@ -2,31 +2,36 @@
 
 const PLANE_DEGREE = 3;
 
-/** Powers of x, or of x and y by total degree, in the server's order. */
-export function features(task, degree, x, y) {
-  if (task === 'curve') return Array.from({ length: degree }, (_, j) => x ** (j + 1));
-  const out = [];
-  for (let total = 1; total <= Math.min(degree, PLANE_DEGREE); total += 1) {
-    for (let j = 0; j <= total; j += 1) out.push(x ** (total - j) * y ** j);
-  }
-  return out;
+/** Legendre polynomials P_0 .. P_degree at x. */
+function legendre(x, degree) {
+  const values = [1, x];
+  for (let j = 1; j < degree; j += 1) values.push(((2 * j + 1) * x * values[j] - j * values[j - 1]) / (j + 1));
+  return values;
 }
 
-/** Names of the same. */
+/** Pairs of degrees (in x, in y) of the features, in the server's order. */
+function degrees(task, degree) {
+  if (task === 'curve') return Array.from({ length: degree }, (_, j) => [j + 1, 0]);
+  const pairs = [];
+  for (let total = 1; total <= Math.min(degree, PLANE_DEGREE); total += 1) {
+    for (let j = 0; j <= total; j += 1) pairs.push([total - j, j]);
+  }
+  return pairs;
+}
+
+/** Names of the features. */
 export function featureNames(task, degree) {
-  if (task === 'curve') return Array.from({ length: degree }, (_, j) => power('x', j + 1));
-  const out = [];
-  for (let total = 1; total <= Math.min(degree, PLANE_DEGREE); total += 1) {
-    for (let j = 0; j <= total; j += 1) out.push(power('x', total - j) + power('y', j));
-  }
-  return out;
+  const named = (variable, d) => (d === 0 ? '' : d === 1 ? variable : `P${'₂₃₄₅₆₇'[d - 2]}(${variable})`);
+  return degrees(task, degree).map(([a, b]) => named('x', a) + named('y', b));
 }
-
-const power = (name, exponent) => (exponent === 0 ? '' : exponent === 1 ? name : name + '²³⁴⁵⁶⁷'[exponent - 2]);
 
 /** f(x, y) of a linear model. */
 export function linear(task, degree, coef, intercept) {
-  return (x, y) => features(task, degree, x, y).reduce((sum, value, j) => sum + coef[j] * value, intercept);
+  const pairs = degrees(task, degree);
+  return (x, y) => {
+    const px = legendre(x, degree), py = legendre(y, degree);
+    return pairs.reduce((sum, [a, b], j) => sum + coef[j] * px[a] * py[b], intercept);
+  };
 }
 
 /** Values of a function on a square mesh of [-1, 1]^2, by rows of y. */

@@ -25,12 +25,14 @@ export async function plot(node, data, layout) {
   const Plotly = await plotly();
   if (!node.isConnected) return;
   const { ink, line } = colours();
+  const keyed = data.filter((trace) => trace.name).length > 1;
   const axis = { gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, exponentformat: 'power' };
   await Plotly.react(node, data, {
     paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
     font: { color: ink, family: 'system-ui, sans-serif', size: 13 },
-    margin: { l: 56, r: 14, t: layout.title ? 34 : 12, b: 46 },
-    legend: { orientation: 'h', y: 1.02, yanchor: 'bottom', x: 0 },
+    margin: { l: 56, r: 14, t: layout.title ? 34 : 12, b: keyed ? 84 : 46 },
+    showlegend: keyed,
+    legend: { orientation: 'h', yref: 'container', y: 0, yanchor: 'bottom', x: 0 },
     hoverlabel: { align: 'left' },
     ...layout,
     title: layout.title && { text: layout.title, font: { size: 14 }, x: 0, xanchor: 'left', xref: 'paper' },
