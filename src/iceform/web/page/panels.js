@@ -107,19 +107,20 @@ async function drawPrompt(node, page) {
     hovertemplate: '%{text}<extra></extra>',
   }], {
     height: Math.max(360, Math.min(760, 3.2 * roles.length)),
-    xaxis: { title: { text: 'feature' }, tickmode: 'array', ...featureTicks(features), tickangle: -40 },
-    yaxis: { title: { text: 'token' }, autorange: 'reversed' },
+    xaxis: { title: { text: 'feature' }, tickmode: 'array', ...featureTicks(features), tickangle: -40, showgrid: false },
+    yaxis: { title: { text: 'token' }, autorange: 'reversed', showgrid: false },
   });
 }
 
-/** One tick per named block of features. */
+/** One tick in the middle of each named block of features. */
 function featureTicks(features) {
-  const starts = new Map();
+  const blocks = new Map();
   features.forEach((name, j) => {
     const block = name.replace(/\[\d+\]$/, '');
-    if (!starts.has(block)) starts.set(block, j);
+    blocks.set(block, [...(blocks.get(block) ?? []), j]);
   });
-  return { tickvals: [...starts.values()], ticktext: [...starts.keys()] };
+  const middle = (places) => (places[0] + places.at(-1)) / 2;
+  return { tickvals: [...blocks.values()].map(middle), ticktext: [...blocks.keys()] };
 }
 
 async function drawAttention(node, page) {
@@ -143,8 +144,8 @@ async function drawAttention(node, page) {
     text: mass.map((row, i) => row.map((v, j) => `${queries[i]}<br>reads ${keys[j]}<br>${short(v)}`)),
     hovertemplate: '%{text}<extra></extra>',
   }], {
-    height: queries.length > 8 ? 560 : 320, xaxis: { title: { text: 'key' } },
-    yaxis: { autorange: 'reversed', ...(queries.length > 8 ? { title: { text: 'query' } } : { tickvals: queries.map((_, i) => i), ticktext: queries }) },
+    height: queries.length > 8 ? 560 : 320, xaxis: { title: { text: 'key' }, showgrid: false },
+    yaxis: { autorange: 'reversed', showgrid: false, ...(queries.length > 8 ? { title: { text: 'query' } } : { tickvals: queries.map((_, i) => i), ticktext: queries }) },
   });
 }
 
@@ -246,7 +247,7 @@ async function drawRate(node, page) {
     { name: `${regime}, measured`, x: tokens, y: measured.map(positive), mode: 'markers', marker: { color: paint[regime], size: 9, symbol: regime === 'hard' ? 'diamond' : 'circle' }, hovertemplate: '%{x} tokens: %{y:.2e}<extra></extra>' },
   ]), {
     height: 430, xaxis: { type: 'log', title: { text: 'grid tokens' }, tickvals: [9, 17, 33, 65, 129, 257, 513, 1025] },
-    yaxis: { type: 'log', title: { text: 'error' }, dtick: 2 },
+    yaxis: { type: 'log', title: { text: 'error' }, dtick: 1 },
   });
 }
 
