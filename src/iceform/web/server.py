@@ -31,7 +31,7 @@ from iceform.web.pool import Pool
 from iceform.web.request_error import ErrorKind, RequestError, responses
 from iceform.web.settings import Settings
 from iceform.web.task import Task
-from iceform.web.wire import load_tasks
+from iceform.web.wire import load, load_tasks
 
 __all__ = ["Health", "make_app", "make_server", "serve"]
 
@@ -79,6 +79,7 @@ def make_app(settings: Settings) -> FastAPI:
     for task in load_tasks(settings.tasks).values():
         _add_task(app, task, pool, settings)
     _add_health(app, pool, settings)
+    _add_catalogue(app, load(settings.catalogue))
     _add_page(app, page_files())
     return app
 
@@ -162,6 +163,22 @@ def _add_health(app: FastAPI, pool: Pool, settings: Settings) -> None:
             body_bytes=settings.body_bytes,
             memory=settings.memory,
         )
+
+
+def _add_catalogue(app: FastAPI, offer: Callable[[], BaseModel]) -> None:
+    """What the page offers: computed once, the same for everybody."""
+    offered = offer()
+
+    async def catalogue() -> BaseModel:
+        return offered
+
+    app.add_api_route(
+        "/api/catalogue",
+        catalogue,
+        response_model=type(offered),
+        summary="What the page offers.",
+        operation_id="catalogue",
+    )
 
 
 def _status(pool: Pool, settings: Settings) -> Literal["warming", "ready", "full"]:

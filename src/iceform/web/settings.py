@@ -35,8 +35,9 @@ class Settings:
         Largest body of a request, and how long it may take to arrive.
     connections
         Connections that are held at once; what comes after them is answered 503 without a word.
-    tasks, warm_up
-        ``module:name`` of the mapping of tasks, and of what a worker calls before it takes any.
+    tasks, warm_up, catalogue
+        ``module:name`` of the mapping of tasks, of what a worker calls before it takes any, and of
+        what says what the page offers.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +52,7 @@ class Settings:
     connections: int = 512
     tasks: str = "iceform.web.tasks:TASKS"
     warm_up: str = "iceform.web.tasks:warm_up"
+    catalogue: str = "iceform.web.tasks:catalogue"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= _LAST_PORT:
