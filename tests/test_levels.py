@@ -51,7 +51,7 @@ ABOVE = {
 OUTERMOST = {
     "__main__", "ames", "ames_page", "catalogue", "cli", "commands", "console", "demo",
     "demo_library", "experiments", "explaining", "outputs", "plots", "report", "run_page",
-    "running", "sklearn", "tables",
+    "running", "sklearn", "tables", "web",
 }  # fmt: skip
 # Imported when it is called for, since it knows every construction.
 CALLED_FOR = {("constructions", "verification"), ("pretrained", "export")}

@@ -28,6 +28,7 @@ from iceform.interpolation import Interpolant
 from iceform.interpolation.regimes import MOST_HARD_CELLS
 from iceform.outputs import check_targets, write_all
 from iceform.validation import check_choice, human_bytes
+from iceform.web.commands import play
 
 if TYPE_CHECKING:
     from iceform.running import Run, Tick
@@ -675,3 +676,4 @@ def demo(
 
 
 app.add_typer(experiments, name="experiments")
+app.command()(play)

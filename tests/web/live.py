@@ -17,7 +17,10 @@ from typing import Any
 from iceform.web.server import make_server
 from iceform.web.settings import Settings
 
-CHORES = {"tasks": "tests.web.chores:TASKS", "warm_up": "tests.web.chores:warm_up"}
+CHORES = {
+    name: f"tests.web.chores:{thing}"
+    for name, thing in (("tasks", "TASKS"), ("warm_up", "warm_up"), ("catalogue", "catalogue"))
+}
 PATIENCE = 60.0  # seconds for what takes a moment on an idle machine
 
 

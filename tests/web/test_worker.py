@@ -3,15 +3,16 @@
 import io
 import json
 import struct
+import threading
+from queue import SimpleQueue
 
 import pytest
 
 from iceform.web.task import Stopped
 from iceform.web.wire import Kind, frame, read_frame
-from iceform.web.worker import reply_to
+from iceform.web.worker import _next_question, reply_to
 from tests.web import chores
 from tests.web.chores import TASKS
-from tests.web.live import CHORES
 
 
 def never() -> None:
@@ -73,5 +74,29 @@ def test_a_frame_that_breaks_off_is_an_end(kept):
     assert read_frame(io.BytesIO(frame(Kind.ANSWER, b"{}")[:kept])) is None
 
 
-def test_the_chores_are_where_the_settings_say():
-    assert CHORES["tasks"] == f"{chores.__name__}:TASKS"
+def test_the_warm_up_goes_on_until_a_question_comes_and_after_it():
+    questions, taken = SimpleQueue(), []
+
+    def steps():
+        for i in range(4):
+            if i == 2:
+                questions.put(b"first")
+            taken.append(i)
+            yield
+
+    warming = steps()
+    assert _next_question(questions, warming) == b"first"
+    assert taken == [0, 1, 2]
+    questions.put(b"second")
+    assert _next_question(questions, warming) == b"second"
+    assert taken == [0, 1, 2]
+    threading.Timer(0.1, questions.put, [b"third"]).start()
+    assert _next_question(questions, warming) == b"third"
+    assert taken == [0, 1, 2, 3]
+
+
+def test_a_warm_up_that_fails_is_told_and_left(capsys):
+    questions, warming = SimpleQueue(), chores.cold()
+    threading.Timer(0.1, questions.put, [b"question"]).start()
+    assert _next_question(questions, warming) == b"question"
+    assert "no fuel" in capsys.readouterr().err

@@ -67,7 +67,7 @@ class _Worker:
         return self._process.returncode is None
 
     async def ready(self) -> None:
-        """Return once it is warmed up."""
+        """Return once it takes questions."""
         await self._read()
 
     async def ended(self) -> int:
@@ -145,7 +145,7 @@ class Pool:
 
     @property
     def ready(self) -> int:
-        """Workers that are warmed up and alive."""
+        """Workers that take questions."""
         return len(self._ready)
 
     @property
