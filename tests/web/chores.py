@@ -19,7 +19,7 @@ class Point(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     x: Annotated[float, Field(ge=-1, le=1)]
-    y: float
+    y: Annotated[float, Field(ge=-1e9, le=1e9)]
 
 
 class Points(BaseModel):
@@ -37,7 +37,7 @@ class Total(BaseModel):
 class Loose(BaseModel):
     """Takes what it is given: the server itself must hold to JSON."""
 
-    value: float = 0.0
+    value: Annotated[float, Field(strict=True)] = 0.0
     anything: object = None
 
 

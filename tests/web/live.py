@@ -32,6 +32,16 @@ def until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
+def head(task: str = "wait", body: bytes = b"", **headers: object) -> bytes:
+    """A request as it goes over the wire."""
+    lines = {
+        "Host": "localhost", "Content-Type": "application/json", "Content-Length": len(body),
+        **headers,
+    }  # fmt: skip
+    text = "".join(f"{name}: {value}\r\n" for name, value in lines.items() if value is not None)
+    return f"POST /api/{task} HTTP/1.1\r\n{text}\r\n".encode() + body
+
+
 @dataclass(frozen=True)
 class Reply:
     status: int
@@ -112,7 +122,7 @@ def live(**settings: Any) -> Iterator[Client]:
 
 
 @contextmanager
-def served(*options: str, **settings: Any) -> Iterator[tuple[subprocess.Popen[str], Client]]:
+def served(**settings: Any) -> Iterator[tuple[subprocess.Popen[str], Client]]:
     """A server in a process of its own; its workers are ready."""
     given = {"port": 0, **CHORES, **settings}
     code = (
@@ -120,7 +130,7 @@ def served(*options: str, **settings: Any) -> Iterator[tuple[subprocess.Popen[st
         f"serve(Settings(**{given!r}))"
     )
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", *options, "-c", code],
+        [sys.executable, "-W", "error", "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 from ipaddress import ip_address
@@ -70,15 +71,16 @@ class Border:
 
         try:
             await self._choose(scope)(scope, receive, protected)
+            return
         except ClientDisconnect:
             return
+        except asyncio.CancelledError:  # by the server, which waits no longer
+            error = RequestError("ending", "the server is ending; ask again when it is back")
         except Exception:
             _LOG.exception("%s %s failed", scope["method"], scope["path"])
-            if not started:
-                failed = RequestError(
-                    "internal", "something went wrong here; the server's log has more"
-                )
-                await failed.response()(scope, receive, protected)
+            error = RequestError("internal", "something went wrong here; the server's log has more")
+        if not started:
+            await error.response()(scope, receive, protected)
 
     def _choose(self, scope: Scope) -> ASGIApp:
         host = Headers(scope=scope).get("host", "")

@@ -24,6 +24,7 @@ ErrorKind = Literal[
     "late",
     "crashed",
     "memory",
+    "ending",
 ]
 
 _STATUS: dict[ErrorKind, int] = {
@@ -41,6 +42,7 @@ _STATUS: dict[ErrorKind, int] = {
     "late": 503,
     "crashed": 503,
     "memory": 503,
+    "ending": 503,
 }
 _SAYS = {
     400: "The body is not JSON.",
@@ -50,7 +52,7 @@ _SAYS = {
     421: "The Host header names another server.",
     422: "A field is wrong, or the library refused the question and says why.",
     429: "Too many questions are waiting already.",
-    503: "No answer: out of time, out of memory, or the worker died.",
+    503: "No answer: out of time, out of memory, the worker died, or the server is ending.",
 }
 _RETRY = {
     "Retry-After": {"description": "Seconds to wait.", "schema": {"type": "integer", "minimum": 1}}
