@@ -42,7 +42,7 @@ class ChosenTable(Table):
         if not reach <= _WIDEST:
             raise BoundError(
                 f"a residual reaches {reach:.3g}: the steps are too long and the iteration "
-                "diverges; lower the learning rate"
+                "diverges; lower the learning rate, or take a loss that has a least value"
             )
         return tabulated(self.function, 2.0 ** math.ceil(math.log2(max(reach, 1.0))), self.how)
 
