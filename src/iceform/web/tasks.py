@@ -19,9 +19,7 @@ __all__ = ["TASKS", "catalogue", "warm_up"]
 TASKS: Mapping[str, Task[Any, Any]] = {
     task.name: task
     for task in (
-        Task(
-            "fit", "Run an algorithm on points, step by step.", asked.FitQuestion, FitAnswer, fit
-        ),
+        Task("fit", "Run an algorithm on points, step by step.", asked.FitQuestion, FitAnswer, fit),
         Task(
             "inside",
             "Look into one prompt of a run: tokens, attention, margins.",
@@ -45,6 +43,7 @@ TASKS: Mapping[str, Task[Any, Any]] = {
         ),
     )
 }
+
 
 def catalogue() -> CatalogueAnswer:
     """What the page offers; it does not change."""
