@@ -234,17 +234,7 @@ def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
     for state in states:
         pulse()
         coef, intercept = state.encoding.scaling.raw(state.w)
-        frames.append(
-            Frame(
-                passes=state.passes,
-                coef=coef.tolist(),
-                intercept=float(intercept),
-                exact=None,
-                gap=None,
-                distance=None,
-                certified=None,
-            )  # fmt: skip
-        )
+        frames.append(_bare_frame(state.passes, coef, intercept))
     found = program.fit(machine, setting.source, states[-1])
     left = found.extras["mistakes"]
     return FitAnswer(

@@ -69,10 +69,8 @@ def warm_up() -> Iterator[None]:
         yield
     for name, entry in ALGORITHMS.items():
         if entry.descends:
-            loss = asked.Loss(algorithm=name)
-            for reach in (1.0, 2.0, 4.0, 8.0):
-                look_up(asked.LookupQuestion(loss=loss, reach=reach), _unhurried)
-                yield
+            look_up(asked.LookupQuestion(loss=asked.Loss(algorithm=name)), _unhurried)
+            yield
 
 
 def _unhurried() -> None:
