@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -98,11 +98,20 @@ def talk(question: Time, pulse: Pulse) -> Done:
     return Done(pid=os.getpid())
 
 
-def warm_up() -> None:
-    """Nothing takes long here."""
+class Offer(BaseModel):
+    tasks: list[str]
 
 
-def will_not_start() -> None:
+def catalogue() -> Offer:
+    return Offer(tasks=list(TASKS))
+
+
+def warm_up() -> Iterator[None]:
+    yield
+
+
+def cold() -> Iterator[None]:
+    yield
     raise RuntimeError("no fuel")
 
 

@@ -82,10 +82,9 @@ def _tags(known: str) -> set[str]:
 
 def page_files() -> Mapping[str, PageFile]:
     """All that is served, by name. What is not in here does not exist for a client."""
-    page = files("iceform.web").joinpath("page")
     found = {
         entry.name: PageFile(entry.read_bytes(), _MEDIA_TYPES[suffix])
-        for entry in (page.iterdir() if page.is_dir() else ())
+        for entry in files("iceform.web").joinpath("page").iterdir()
         if (suffix := PurePath(entry.name).suffix) in _MEDIA_TYPES
     }
     plotly = PageFile(get_plotlyjs().encode(), _MEDIA_TYPES[".js"])

@@ -67,7 +67,7 @@ class _Worker:
         return self._process.returncode is None
 
     async def ready(self) -> None:
-        """Return once it is warmed up."""
+        """Return once it takes questions."""
         await self._read()
 
     async def ended(self) -> int:
@@ -100,8 +100,9 @@ class _Worker:
         except TimeoutError:
             self.kill()
             await self._process.wait()
-        if self._reply is not None:
+        if self._reply is not None:  # which breaks off, and somebody must take note
             await asyncio.wait({self._reply})
+            self._reply.exception()
 
     async def _read(self) -> tuple[Kind, bytes]:
         kind, size = HEADER.unpack(await self._outlet.readexactly(HEADER.size))
@@ -144,7 +145,7 @@ class Pool:
 
     @property
     def ready(self) -> int:
-        """Workers that are warmed up and alive."""
+        """Workers that take questions."""
         return len(self._ready)
 
     @property

@@ -33,7 +33,7 @@ from iceform.web.settings import Settings
 from iceform.web.task import Task
 from iceform.web.wire import load, load_tasks
 
-__all__ = ["Health", "make_app", "serve"]
+__all__ = ["Health", "make_app", "make_server", "serve"]
 
 _FRONT = "index.html"
 _FAREWELL = 2  # seconds that answers under way have when the server ends
@@ -205,6 +205,24 @@ async def _file(found: Mapping[str, PageFile], name: str, request: Request) -> R
     return await found[name].response(request.headers)
 
 
+def make_server(settings: Settings) -> uvicorn.Server:
+    """The server of the application; it runs on a socket that listens already."""
+    config = uvicorn.Config(
+        make_app(settings),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=settings.connections,
+        timeout_graceful_shutdown=_FAREWELL,
+    )
+    return uvicorn.Server(config)
+
+
 def serve(settings: Settings, *, open_browser: bool = False) -> None:
     """Serve until Ctrl-C or a termination signal."""
     with _listen(settings) as listener:
@@ -218,7 +236,7 @@ def serve(settings: Settings, *, open_browser: bool = False) -> None:
                 file=sys.stderr,
                 flush=True,
             )
-        server = uvicorn.Server(_uvicorn_config(make_app(settings), settings))
+        server = make_server(settings)
         if open_browser:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         with suppress(KeyboardInterrupt):  # raised again once all has ended
@@ -255,19 +273,3 @@ def _reachable(host: str) -> str:
     if address.is_unspecified:
         return "127.0.0.1" if address.version == 4 else "[::1]"
     return host if address.version == 4 else f"[{host}]"
-
-
-def _uvicorn_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="asyncio",
-        http="h11",
-        ws="none",
-        lifespan="on",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        limit_concurrency=settings.connections,
-        timeout_graceful_shutdown=_FAREWELL,
-    )

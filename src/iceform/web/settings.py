@@ -36,8 +36,8 @@ class Settings:
     connections
         Connections that are held at once; what comes after them is answered 503 without a word.
     tasks, warm_up, catalogue
-        ``module:name`` of the mapping of tasks, of what a worker calls before it takes any, and of
-        what says what the page offers.
+        ``module:name`` of the mapping of tasks, of an iterator whose steps a worker takes while
+        nobody asks, and of what says what the page offers.
     """
 
     host: str = "127.0.0.1"

@@ -20,7 +20,7 @@ class Kind(Enum):
 
     QUESTION = b"q"  # to the worker: a task's name, a line break, and a question as JSON
     STOP = b"s"  # to the worker: nobody waits for the answer any more
-    READY = b"r"  # warmed up
+    READY = b"r"  # questions may come
     ANSWER = b"a"  # JSON
     STOPPED = b"z"
     REFUSAL = b"i"  # why the library refused, for whoever asked

@@ -13,7 +13,7 @@ import queue
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
@@ -34,7 +34,7 @@ class Orders:
     Attributes
     ----------
     tasks, warm_up
-        ``module:name`` of the tasks, and of what to call first.
+        ``module:name`` of the tasks, and of an iterator of steps to take while nobody asks.
     memory
         Bytes it may allocate.
     patience
@@ -81,14 +81,26 @@ def main() -> None:
     listener = _Listener(inlet)
     listener.start()
     tasks = load_tasks(orders.tasks)
-    load(orders.warm_up)()
+    steps: Iterator[None] = load(orders.warm_up)()
     outlet.write(frame(Kind.READY))
     while True:
-        question = listener.questions.get()
+        question = _next_question(listener.questions, steps)
         faulthandler.dump_traceback_later(orders.patience, exit=True)
         reply = reply_to(question, tasks, listener.pulse)
         faulthandler.cancel_dump_traceback_later()
         outlet.write(frame(*reply))
+
+
+def _next_question(questions: queue.SimpleQueue[bytes], steps: Iterator[None]) -> bytes:
+    """The next question; until it comes, what is left of the warm-up goes on, step by step."""
+    try:
+        while questions.empty():
+            next(steps)
+    except StopIteration:
+        pass
+    except Exception:  # a cold worker answers too, only later
+        traceback.print_exc()
+    return questions.get()
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
