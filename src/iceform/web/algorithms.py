@@ -1,4 +1,4 @@
-"""The playground's algorithms: what each minimises, which sliders it has, which loss it looks up."""
+"""The playground's algorithms: what each minimises, its sliders, and the loss it looks up."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ ALGORITHMS: dict[asked.Algorithm, Entry] = {
         "curve", ("degree",), "squared",
     ),
     "ridge": Entry(
-        "Ridge", "Least squares that keeps coefficients small.", "min mean (f(x) − y)²/2 + α/2 |w|²",
-        "curve", ("degree", "alpha"), "squared",
+        "Ridge", "Least squares that keeps coefficients small.",
+        "min mean (f(x) − y)²/2 + α/2 |w|²", "curve", ("degree", "alpha"), "squared",
     ),
     "lasso": Entry(
         "Lasso", "Least squares that leaves most coefficients out.",

@@ -108,12 +108,11 @@ class Setting:
 
     def problem(self) -> LookedProblem:
         """The objective, as the machine sees it."""
-        plain = self._plain()
-        return LookedProblem(**_parts(plain), how=self.question.lookup)
+        return LookedProblem.of(self._plain(), self.question.lookup)
 
     def exact(self) -> ExactProblem:
         """The objective, without the machine."""
-        return ExactProblem(**_parts(self._plain()))
+        return ExactProblem.of(self._plain())
 
     def _plain(self) -> LinearProblem:
         model = BoardModel(loss_of(self.question.model), self.alpha * (1 - self.l1_ratio))
@@ -122,11 +121,6 @@ class Setting:
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the absolute values in the penalty."""
         return thresholds_of(scaling, self.alpha * self.l1_ratio)
-
-
-def _parts(problem: LinearProblem) -> dict[str, object]:
-    names = ("machine", "source", "scaling", "loss", "ridge", "positive")
-    return {name: getattr(problem, name) for name in names}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -165,9 +159,7 @@ def walk(
     """Coefficients by the machine and without it, step by step."""
     running = setting.question.running
     thresholds = setting.thresholds(problem.scaling)
-    both = zip(
-        steps(problem, running, thresholds), steps(exact, running, thresholds), strict=False
-    )
+    both = zip(steps(problem, running, thresholds), steps(exact, running, thresholds), strict=False)
     for index, pair in enumerate(both):
         yield pair
         if index >= running.passes:
@@ -191,6 +183,18 @@ def _frame(
         gap=float((here - there).abs().max()),
         distance=None if best is None else float((here - best).abs().max()),
         certified=bound + rounding,
+    )
+
+
+def _bare_frame(passes: int, coef: Tensor, intercept: Tensor) -> Frame:
+    return Frame(
+        passes=passes,
+        coef=coef.tolist(),
+        intercept=float(intercept),
+        exact=None,
+        gap=None,
+        distance=None,
+        certified=None,
     )
 
 
@@ -230,12 +234,7 @@ def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
     for state in states:
         pulse()
         coef, intercept = state.encoding.scaling.raw(state.w)
-        frames.append(
-            Frame(
-                passes=state.passes, coef=coef.tolist(), intercept=float(intercept),
-                exact=None, gap=None, distance=None, certified=None,
-            )  # fmt: skip
-        )
+        frames.append(_bare_frame(state.passes, coef, intercept))
     found = program.fit(machine, setting.source, states[-1])
     left = found.extras["mistakes"]
     return FitAnswer(

@@ -20,11 +20,13 @@ from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
 from iceform.web.fitting import Setting, the_machine, walk
+from iceform.web.paths import LookedProblem
 from iceform.web.task import Pulse
 
 __all__ = ["inside"]
 
 _FEW_TOKENS = 17  # per sample, in the networks that are only looked into
+_COARSE = 0.25  # error of the same in the hard regime
 _FEW_SAMPLES = 4
 _FEW_FEATURES = 3
 _FLOOR = 1e-40  # attention below this is drawn as this
@@ -155,14 +157,7 @@ def _stream(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _
 
 def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
     machine, problem = the_machine(), setting.problem()
-    w = problem.start()
-    try:
-        for index, (w, _) in enumerate(walk(setting, problem, setting.exact())):
-            pulse()
-            if index >= question.frame:
-                break
-    except IceformError:  # the run ended before that frame, and its answer says why
-        pass
+    w = _coefficients_at(setting, problem, question.frame, pulse)
     chosen = _chosen(setting, question.first, machine.samples)
     samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
     z = samples @ w - labels
@@ -186,6 +181,20 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
         blocks=([f"point {i}" for i in chosen.tolist()], block),
         literal=float((literal - fast).abs().max()),
     )
+
+
+def _coefficients_at(setting: Setting, problem: LookedProblem, frame: int, pulse: Pulse) -> Tensor:
+    """Scaled coefficients after so many steps, or where the run ended before."""
+    w = problem.start()
+    try:
+        for index, (here, _) in enumerate(walk(setting, problem, setting.exact())):
+            pulse()
+            w = here
+            if index >= frame:
+                break
+    except IceformError:  # the fit's own answer says why
+        pass
+    return w
 
 
 def _lookup_roles(nodes: Tensor, chosen: Tensor) -> list[str]:
@@ -268,10 +277,12 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
 
 @lru_cache(maxsize=64)
 def _emulator(loss: Loss, dim: int, samples: int, regime: str) -> SampleGradients:
-    size = {"tokens": _FEW_TOKENS} if regime == "spectral" else {}
-    eps = None if regime == "spectral" else 0.25
+    if regime == "hard":
+        return SampleGradients(
+            loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=_COARSE, regime=regime
+        )
     return SampleGradients(
-        loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=eps, regime=regime, **size
+        loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=None, tokens=_FEW_TOKENS
     )
 
 
@@ -317,4 +328,3 @@ def _small(
     y = setting.source.y[chosen]
     w = torch.full((x.shape[1],), 0.5, dtype=torch.float64)
     return x, y, w, loss, chosen
-

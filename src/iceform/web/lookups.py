@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
@@ -35,14 +35,14 @@ _SIZES = {
 class ChosenTable(Table):
     """A table whose tokens and sharpness are chosen by hand."""
 
-    how: asked.Lookup = asked.Lookup()
+    how: asked.Lookup = field(default_factory=asked.Lookup)
 
     def on(self, reach: float) -> Interpolant:
         """On [-R, R], R being the least power of two that covers ``reach``."""
         if not reach <= _WIDEST:
             raise BoundError(
                 f"a residual reaches {reach:.3g}: the steps are too long and the iteration "
-                "diverges; lower the learning rate"
+                "diverges; lower the learning rate, or take a loss that has a least value"
             )
         return tabulated(self.function, 2.0 ** math.ceil(math.log2(max(reach, 1.0))), self.how)
 
@@ -94,7 +94,7 @@ def look_up(question: asked.LookupQuestion, pulse: Pulse) -> LookupAnswer:
         name=f.name,
         z=numbers(z.tolist()),
         exact=numbers(exact.tolist()),
-        spectral=spectral and TableAnswer.of(spectral),
+        spectral=None if spectral is None else TableAnswer.of(spectral),
         hard=TableAnswer.of(tabulated(f, reach, how)),
         note=note,
     )
@@ -120,7 +120,9 @@ def rates(question: asked.LookupQuestion, pulse: Pulse) -> RatesAnswer:
 
 
 def _rate(f: ScalarFunction, reach: float, regime: str, pulse: Pulse) -> Rate:
-    tokens, measured, certified = [], [], []
+    tokens: list[int] = []
+    measured: list[float] = []
+    certified: list[float | None] = []
     for size in _SIZES[regime]:
         pulse()
         found = _sized(f, reach, regime, size)
@@ -133,9 +135,7 @@ def _rate(f: ScalarFunction, reach: float, regime: str, pulse: Pulse) -> Rate:
 
 
 @lru_cache(maxsize=512)
-def _sized(
-    f: ScalarFunction, reach: float, regime: str, tokens: int
-) -> tuple[float, float] | None:
+def _sized(f: ScalarFunction, reach: float, regime: str, tokens: int) -> tuple[float, float] | None:
     """Measured and certified error; None where so few tokens hold no table."""
     f = ScalarFunction.of(f, -reach, reach)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from iceform.constructions import Loss
 from iceform.programs.sparse import soft_threshold
 from iceform.programs.stream import LinearModel
-from iceform.streaming import Source
+from iceform.streaming import Source, StreamMachine
 from iceform.streaming.problem import GramTask, LinearProblem, metric_of
 from iceform.streaming.scaling import Scaling
 from iceform.streaming.solvers import advance
@@ -48,7 +48,12 @@ class BoardModel(LinearModel):
 class LookedProblem(LinearProblem):
     """A problem whose table is chosen by the sliders."""
 
-    how: asked.Lookup = asked.Lookup()
+    how: asked.Lookup = field(default_factory=asked.Lookup)
+
+    @classmethod
+    def of(cls, problem: LinearProblem, how: asked.Lookup) -> LookedProblem:
+        """The same problem with that table."""
+        return cls(*_parts(problem), how=how)
 
     @property
     def table(self) -> Table:
@@ -63,6 +68,11 @@ class LookedProblem(LinearProblem):
 class ExactProblem(LinearProblem):
     """The same problem without the machine."""
 
+    @classmethod
+    def of(cls, problem: LinearProblem) -> ExactProblem:
+        """From the problem that the machine is given."""
+        return cls(*_parts(problem))
+
     def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
         """The gradient of F, in float64."""
         (total,) = self.source.reduce(_NativeTask(self, w))
@@ -72,6 +82,12 @@ class ExactProblem(LinearProblem):
     def shrink(self, u: Tensor, tau: Tensor) -> Tensor:
         """Soft thresholds."""
         return torch.sign(u) * (u.abs() - tau).clamp(min=0)
+
+
+def _parts(
+    problem: LinearProblem,
+) -> tuple[StreamMachine, Source, Scaling, Loss, Tensor]:
+    return problem.machine, problem.source, problem.scaling, problem.loss, problem.ridge
 
 
 @dataclass(frozen=True, eq=False)

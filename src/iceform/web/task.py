@@ -16,7 +16,7 @@ Given = TypeVar("Given", bound=BaseModel)
 Pulse = Callable[[], None]
 
 
-class Stopped(Exception):
+class Stopped(Exception):  # noqa: N818
     """Nobody waits for the answer any more."""
 
 

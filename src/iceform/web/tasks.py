@@ -19,9 +19,7 @@ __all__ = ["TASKS", "catalogue", "warm_up"]
 TASKS: Mapping[str, Task[Any, Any]] = {
     task.name: task
     for task in (
-        Task(
-            "fit", "Run an algorithm on points, step by step.", asked.FitQuestion, FitAnswer, fit
-        ),
+        Task("fit", "Run an algorithm on points, step by step.", asked.FitQuestion, FitAnswer, fit),
         Task(
             "inside",
             "Look into one prompt of a run: tokens, attention, margins.",
@@ -45,6 +43,7 @@ TASKS: Mapping[str, Task[Any, Any]] = {
         ),
     )
 }
+
 
 def catalogue() -> CatalogueAnswer:
     """What the page offers; it does not change."""
@@ -70,10 +69,8 @@ def warm_up() -> Iterator[None]:
         yield
     for name, entry in ALGORITHMS.items():
         if entry.descends:
-            loss = asked.Loss(algorithm=name)
-            for reach in (1.0, 2.0, 4.0, 8.0):
-                look_up(asked.LookupQuestion(loss=loss, reach=reach), _unhurried)
-                yield
+            look_up(asked.LookupQuestion(loss=asked.Loss(algorithm=name)), _unhurried)
+            yield
 
 
 def _unhurried() -> None:
