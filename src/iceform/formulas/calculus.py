@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from iceform.formulas.algebra import ONE, ZERO, add, call, divide, multiply, negate, power, subtract
 from iceform.formulas.functions import UNARY, constant_value
+from iceform.formulas.polynomials import shortest
 from iceform.formulas.trees import Node, Number, Operation, Variable
 
 __all__ = ["canonical", "derivative", "outer_derivative"]
@@ -74,7 +75,7 @@ def outer_derivative(node: Operation) -> Node:
 def _of_quotient(a: Node, b: Node, da: Node, db: Node) -> Node:
     if b.constant:
         return divide(da, b)
-    return divide(subtract(multiply(da, b), multiply(a, db)), power(b, 2.0))
+    return divide(shortest(subtract(multiply(da, b), multiply(a, db))), power(b, 2.0))
 
 
 def _of_max(a: Node, b: Node, da: Node, db: Node) -> Node:

@@ -46,8 +46,8 @@ def _logcosh(u: Tensor) -> Tensor:
     Each branch sees only arguments at which it and its derivatives are accurate.
     """
     near = u.abs() < 1
-    small = torch.where(near, u, torch.zeros_like(u))
-    large = torch.where(near, torch.ones_like(u), u).abs()
+    small = torch.where(near, u, 0.0)
+    large = torch.where(near, 1.0, u).abs()
     middle = torch.log1p(2 * torch.sinh(small / 2).square())
     return torch.where(near, middle, large + torch.log1p(torch.exp(-2 * large)) - _LOG_2)
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from iceform.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["latex", "text"]
+__all__ = ["brief", "latex", "text"]
 
 # How tightly each kind of tree holds together; a looser one inside a tighter is bracketed.
 _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 6)
 _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^": _POWER}
+_BRIEF = 80  # characters
 _LATEX_NAMES = {"atan": r"\arctan", "tan": r"\tan", "tanh": r"\tanh", "sin": r"\sin",
                 "sinh": r"\sinh", "cos": r"\cos", "cosh": r"\cosh", "exp": r"\exp",
                 "log": r"\log", "min": r"\min", "max": r"\max"}  # fmt: skip
@@ -30,8 +31,8 @@ def _needs(name: str) -> tuple[int, ...]:
         return (own + 1,)
     if name == "^":
         return (_ATOM, _ATOM)
-    # A difference or quotient on the right is bracketed, and so is a sign: a - (-b).
-    return (own, own + 1 if own == _PRODUCT else _PRODUCT)
+    # On the right a sum in a sum, or a product in a product, is bracketed: a - (b + c).
+    return (own, own + 1)
 
 
 def number(value: float) -> str:
@@ -54,6 +55,11 @@ def text(tree: Node, variable: str) -> str:
     if tree.name == "neg":
         return f"-{bracketed[0]}"
     return (f" {tree.name} " if tree.name in "+-" else tree.name).join(bracketed)
+
+
+def brief(written: str) -> str:
+    """As much of a text as a message can carry."""
+    return written if len(written) <= _BRIEF else f"{written[: _BRIEF - 3]}..."
 
 
 def _bracketed(tree: Operation, parts: Sequence[str], left: str, right: str) -> list[str]:

@@ -68,5 +68,9 @@ class Operation:
     def __hash__(self) -> int:
         return self._hash
 
+    def __reduce__(self) -> tuple[type[Operation], tuple[str, tuple[Node, ...]]]:
+        """Made anew when it is unpickled: hashes of text differ from process to process."""
+        return Operation, (self.name, self.arguments)
+
 
 Node = Number | Variable | Operation

@@ -45,6 +45,17 @@ export async function catalogue() {
   return answer.json();
 }
 
+/** Wait until a worker is up; `waiting` is called once where none is yet. */
+export async function awake(waiting) {
+  for (let asked = 0; ; asked += 1) {
+    const answer = await reach('/api/health', {});
+    if (!answer.ok) throw await trouble(answer);
+    if ((await answer.json()).workers_ready > 0) return;
+    if (asked === 0) waiting();
+    await new Promise((resolve) => { setTimeout(resolve, 500); });
+  }
+}
+
 async function reach(path, options) {
   try {
     return await fetch(path, options);

@@ -1,6 +1,6 @@
 // The page: state in, picture out.
 
-import { ask, catalogue, Trouble } from './api.js';
+import { ask, awake, catalogue, Trouble } from './api.js';
 import { Board } from './board.js';
 import { control } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
@@ -379,12 +379,16 @@ async function start() {
     return report(error);
   }
   restore();
+  byId('preset').value = page.state.preset;
   board = new Board({
     points: () => page.state.points, change: (points) => setPoints(points), tool: () => page.tool, setTool,
     most: () => page.offer.most_points, full: () => complain(`The board holds ${page.offer.most_points} points; erase some first.`),
   });
   fillChoices();
   listen();
+  board.drawPoints();
+  await awake(() => { byId('waking').hidden = false; });
+  byId('waking').hidden = true;
   return show();
 }
 
