@@ -35,6 +35,7 @@ _TARGET = 300.0  # milliseconds for a swap of algorithm
 _REPEATS = 9
 _PATIENCE = 120.0  # seconds until an answer is given up
 _AT_REST = 0.05  # share of a core that a server uses which has nothing to do
+_CLOSED = {"perceptron", "component"}  # algorithms that have no prompt to look into
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -149,7 +150,7 @@ def fits(algorithms: Sequence[str], count: int) -> list[Question]:
 def mixture(algorithms: Sequence[str], count: int) -> list[Question]:
     """Questions to all tasks: fits, looks into their prompts, look-ups and rates."""
     asked = fits(algorithms, count)
-    insides = [Question("inside", each.label, each.body) for each in asked]
+    insides = [Question("inside", q.label, q.body) for q in asked if q.label not in _CLOSED]
     look = [
         Question(task, f"reach {reach}", json.dumps({"reach": reach}).encode())
         for task in ("lookup", "rates")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPMessage
 from typing import Any
 
-from iceform.web.server import make_server
+from iceform.web.server import listen, make_server
 from iceform.web.settings import Settings
 
 CHORES = {
@@ -108,8 +108,9 @@ class Client:
 @contextmanager
 def live(**settings: Any) -> Iterator[Client]:
     """A server in a thread; its workers are ready."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = make_server(Settings(**{**CHORES, **settings}))
+    asked = Settings(**{"port": 0, **CHORES, **settings})
+    with listen(asked) as listener:
+        server = make_server(asked)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

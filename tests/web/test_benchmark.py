@@ -1,4 +1,4 @@
-"""The benchmark of the playground, in short: only documented answers, and memory that is bounded."""
+"""The playground's benchmark, in short: only documented answers, and bounded memory."""
 
 import json
 

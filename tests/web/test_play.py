@@ -78,6 +78,13 @@ def test_other_mistakes_are_one_line_too(words, said):
     assert said in in_one_line(*words)
 
 
+def test_answers_are_sent_at_once():
+    with server.listen(Settings(port=0)) as listener:
+        address = listener.getsockname()
+        with socket.create_connection(address), listener.accept()[0] as accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 class Started:
     """A server that only notes that it was run."""
 

@@ -33,7 +33,7 @@ from iceform.web.settings import Settings
 from iceform.web.task import Task
 from iceform.web.wire import load, load_tasks
 
-__all__ = ["Health", "make_app", "make_server", "serve"]
+__all__ = ["Health", "listen", "make_app", "make_server", "serve"]
 
 _FRONT = "index.html"
 _FAREWELL = 2  # seconds that answers under way have when the server ends
@@ -225,7 +225,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
 
 def serve(settings: Settings, *, open_browser: bool = False) -> None:
     """Serve until Ctrl-C or a termination signal."""
-    with _listen(settings) as listener:
+    with listen(settings) as listener:
         port = listener.getsockname()[1]
         url = f"http://{_reachable(settings.host)}:{port}/"
         print(f"The playground is at {url} (Ctrl-C ends it)", flush=True)
@@ -243,14 +243,21 @@ def serve(settings: Settings, *, open_browser: bool = False) -> None:
             server.run(sockets=[listener])
 
 
-def _listen(settings: Settings) -> socket.socket:
-    """A socket that listens, or an error that names the way out."""
+def listen(settings: Settings) -> socket.socket:
+    """A socket that listens, or an error that names the way out.
+
+    What it accepts sends at once (TCP_NODELAY is inherited, and asyncio sets it only where a
+    socket was made with the protocol's number): the head and the body of an answer are two writes,
+    and the second would wait for a delayed acknowledgement of the first.
+    """
     host, port = settings.host, settings.port
     try:
         family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return socket.create_server(address[:2], family=family)
+        listener = socket.create_server(address[:2], family=family)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except socket.gaierror as unknown:
         raise ProgramError(f"--host {host}: {unknown.strerror}; give an address") from None
     except OSError as refused:
