@@ -14,7 +14,7 @@ from iceform.web.settings import Settings
 from tests.web.live import CHORES, PATIENCE, until
 
 WORKERS, QUEUE = 2, 2
-LIMIT, GRACE = 2.0, 0.3
+LIMIT, GRACE = 4.0, 0.3
 
 
 class Office:
@@ -92,11 +92,9 @@ def test_what_a_computation_prints_does_not_disturb_its_answer(office):
 def test_a_full_queue_refuses_at_once(office):
     asked = [office.ask("wait", seconds=1) for _ in range(WORKERS + QUEUE)]
     office.until(lambda: office.pool.waiting == QUEUE, "the queue is full")
-    start = time.monotonic()
     refused = problem(office.ask("wait", seconds=1))
-    took = time.monotonic() - start
+    assert not any(each.done() for each in asked), "it had to wait"
     assert (refused.kind, refused.retry_after) == ("busy", 1)
-    assert took < 0.5, f"refused after {took:.2f} s, while those before it take 1 s"
     assert all(json.loads(each.result(PATIENCE))["pid"] for each in asked)
 
 

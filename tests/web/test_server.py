@@ -16,7 +16,7 @@ from iceform.web.files import page_files
 from tests.web.live import PATIENCE, head, live, until
 
 WORKERS, QUEUE = 2, 1
-LIMIT, GRACE, BODY_SECONDS, BODY_BYTES = 3.0, 0.3, 1.0, 64 << 10
+LIMIT, GRACE, BODY_SECONDS, BODY_BYTES = 4.0, 0.3, 1.0, 64 << 10
 POINT = {"x": 0.5, "y": 1.0}
 
 
