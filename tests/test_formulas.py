@@ -320,12 +320,16 @@ SMOOTH = ["atan", "cos", "cosh", "exp", "expm1", "logcosh", "sigmoid", "sin", "s
 KINKED = ["abs", "relu", "sign", "step"]
 
 
-def expressions(unary: list[str], several: bool = False) -> st.SearchStrategy[str]:
-    numbers = st.one_of(
-        st.integers(0, 9).map(str),
-        st.floats(0.01, 9.0).map(lambda v: repr(round(v, 3))),
-        st.sampled_from(["pi", "e"]),
-    )
+ORDINARY = st.one_of(
+    st.integers(0, 9).map(str),
+    st.floats(0.01, 9.0).map(lambda v: repr(round(v, 3))),
+    st.sampled_from(["pi", "e"]),
+)
+
+
+def expressions(
+    unary: list[str], several: bool = False, numbers: st.SearchStrategy[str] = ORDINARY
+) -> st.SearchStrategy[str]:
     leaves = st.one_of(st.just("z"), st.just("z"), numbers)
 
     def extend(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
@@ -497,6 +501,22 @@ def test_bounds_of_other_orders(order):
 )
 def test_what_has_no_bound_gets_none(text):
     assert Formula.parse(text).bound(-3.0, 3.0) is None
+
+
+EXTREME = st.sampled_from(["0", "1", "1e308", "1e-308", "1e200", "5e-324", "3"])
+
+
+@settings(deadline=None, max_examples=60)
+@given(expressions([*SMOOTH, *KINKED], several=True, numbers=EXTREME))
+def test_numbers_of_any_size_break_no_proof(text):
+    formula, _ = tried(lambda: Formula.parse(text, most=2000))
+    assume(formula is not None)
+    assert formula.convex_on(-3.0, 3.0) in (True, False, None)
+    bound = formula.bound(-3.0, 3.0)
+    assert bound is None or math.isfinite(bound)
+    tried(lambda: formula.loss((-3.0, 3.0)))
+    for reach in (1e-310, 1e308):
+        tried(lambda reach=reach: formula.scalar_function(-reach, reach))
 
 
 @settings(deadline=None, max_examples=150)

@@ -136,9 +136,9 @@ def test_a_layer_that_is_not_there() -> None:
     question = asked.InsideQuestion(points=points(), layer=5)
     with pytest.raises(ProgramError, match="this network has 1"):
         ask("inside", question)
+    shape = asked.InsideQuestion(points=points(), model=asked.Model(algorithm="component"))
     with pytest.raises(ProgramError, match="no prompt to show"):
-        model = asked.Model(algorithm="component")
-        ask("inside", asked.InsideQuestion(points=points(), model=model))
+        ask("inside", shape)
 
 
 @pytest.mark.parametrize("algorithm", _DESCENDING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -68,7 +69,10 @@ def extremes(tree: Node, low: float, high: float, order: int) -> Extremes:
     values = _sweep(tree, low, high, 0, lambda cells, seen: cells.magnitude.isinf())
     if math.isinf(values.size):
         return _UNKNOWN
-    floor = _NEGLIGIBLE * values.size / (0.5 * (high - low)) ** order
+    # 2^-+1000 keeps the powers of very short and very long ranges finite.
+    half = max(0.5 * high - 0.5 * low, sys.float_info.min)
+    scale = math.ldexp(1.0, round(max(-1000.0, min(1000.0, -order * math.log2(half)))))
+    floor = _NEGLIGIBLE * values.size * scale
 
     def unsettled(cells: Interval, seen: Extremes) -> Tensor:
         loose = cells.magnitude > max(_TIGHT * seen.seen_size, floor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 
@@ -17,7 +16,7 @@ from iceform.formulas.calculus import canonical, derivative
 from iceform.formulas.enclosure import Extremes, extremes, signed
 from iceform.formulas.functions import evaluate
 from iceform.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
-from iceform.formulas.polynomials import polynomial
+from iceform.formulas.polynomials import line
 from iceform.formulas.trees import Node
 from iceform.interpolation import ScalarFunction, find_kinks
 from iceform.interpolation.functions import check_range
@@ -193,11 +192,10 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
     _check_continuous(formula, cuts, name, advice)
     parts = merged(cuts)
     call = Piecewise.of(parts)
-    line = polynomial(parts[0].tree) if len(parts) == 1 else None
-    if line is not None and len(line) <= 2:
-        intercept, slope = map(float, (*line, Fraction(0), Fraction(0))[:2])
-        affine, steady = (slope, intercept), (slope, slope)
-        return replace(plain, call=call, kinks=(), affine=affine, fourth=0.0, slope=steady)
+    straight = line(parts[0].tree) if len(parts) == 1 else None
+    if straight is not None:
+        steady = (straight[0], straight[0])
+        return replace(plain, call=call, kinks=(), affine=straight, fourth=0.0, slope=steady)
     slopes = _hull([extremes(p.tree, *p.ends, 1) for p in parts])
     fourth = formula.bound(low, high)
     return replace(plain, call=call, kinks=call.breaks, fourth=fourth, slope=slopes)

@@ -61,7 +61,7 @@ def _zero(u: Node) -> Node:
 
 
 def _times_mirror(u: Node) -> Node:
-    """S(u) s(-u): positive as computed, where s(u) (1 - s(u)) would round relative to 1."""
+    """The sigmoid's slope s(u) s(-u); s(u) (1 - s(u)) would round relative to 1, not to itself."""
     return multiply(call("sigmoid", u), call("sigmoid", negate(u)))
 
 

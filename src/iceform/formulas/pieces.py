@@ -8,6 +8,7 @@ branch that holds there. Where it is not, it must be proved to keep its sign.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -43,6 +44,8 @@ class Piece:
 
 
 def _below(exact: Fraction) -> float:
+    if abs(exact) > sys.float_info.max:
+        return -math.inf if exact < 0 else sys.float_info.max
     near = float(exact)
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 

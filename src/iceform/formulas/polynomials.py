@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from fractions import Fraction
 
 from iceform.formulas.algebra import ZERO, add, multiply, power
 from iceform.formulas.functions import constant_value
 from iceform.formulas.trees import Node, Number, Variable
 
-__all__ = ["Polynomial", "polynomial", "shortest", "value_at"]
+__all__ = ["Polynomial", "line", "polynomial", "shortest", "value_at"]
 
 _MOST_DEGREE = 16
 
@@ -20,7 +22,8 @@ def polynomial(tree: Node) -> Polynomial | None:
     if isinstance(tree, Variable):
         return (Fraction(0), Fraction(1))
     if isinstance(tree, Number) or tree.constant:
-        return _trimmed([Fraction(constant_value(tree))])
+        value = constant_value(tree)
+        return _trimmed([Fraction(value)]) if math.isfinite(value) else None
     if tree.name == "^":
         return _poly_power(tree.arguments[0], constant_value(tree.arguments[1]))
     if tree.name not in ("+", "-", "*", "/", "neg"):
@@ -78,6 +81,14 @@ def value_at(coefficients: Polynomial, at: Fraction) -> Fraction:
     return sum((c * at**k for k, c in enumerate(coefficients)), Fraction(0))
 
 
+def line(tree: Node) -> tuple[float, float] | None:
+    """Slope and intercept of a tree that is a straight line."""
+    known = polynomial(tree)
+    if known is None or len(known) > 2 or not all(abs(c) <= sys.float_info.max for c in known):
+        return None
+    return float(_at(known, 1)), float(_at(known, 0))
+
+
 def shortest(tree: Node) -> Node:
     """A polynomial written out, where that is shorter and float64 holds its coefficients."""
     known = polynomial(tree)
@@ -91,7 +102,4 @@ def shortest(tree: Node) -> Node:
 
 
 def _is_float(value: Fraction) -> bool:
-    try:
-        return Fraction(float(value)) == value
-    except OverflowError:
-        return False
+    return abs(value) <= sys.float_info.max and Fraction(float(value)) == value
