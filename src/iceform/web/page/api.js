@@ -33,7 +33,7 @@ async function post(name, question, signal) {
       method: 'POST', headers: { 'Content-Type': 'application/json' }, body, signal,
     });
     if (answer.ok) return answer.json();
-    if (![429, 503].includes(answer.status) || tries >= RETRIES) throw await trouble(answer);
+    if (answer.status !== 429 || tries >= RETRIES) throw await trouble(answer);
     await pause(1000 * Number(answer.headers.get('Retry-After') || 1) * (tries + 1), signal);
   }
 }
