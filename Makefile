@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-all lint format clean
+.PHONY: help demo play docs test test-all lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,6 +26,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## write out/report.html
 	$(BIN)/python -m iceform demo
+
+play: $(STAMP) ## open the playground
+	$(BIN)/python -m iceform play $(ARGS)
 
 docs: $(STAMP) ## build the documentation into out/docs
 	$(SPHINX) $(ARGS) docs out/docs

@@ -212,3 +212,8 @@ def test_inductor_compiles_a_step():
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
     assert_within(compiled, em(*inputs), 4 * em.certificate.terms["rounding"], "inductor")
+
+
+def test_a_step_that_is_too_long_is_named():
+    with pytest.raises(ice.PrecisionError, match=r"lr <= 2/L = "):
+        ice.GradientDescent("squared", steps=30, lr=10.0, dim=3, samples=8, eps=1e-6)
