@@ -15,11 +15,11 @@ DTYPES = (torch.float64, torch.float32)
 
 @pytest.fixture(scope="module")
 def kernels():
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
-    if DEVICE == "cpu" and not triton_kernels.interpreted():
+    if DEVICE == "cpu" and not triton.interpreted():
         pytest.skip("Triton was imported before its interpreter was asked for")
-    return triton_kernels
+    return triton
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,7 +133,7 @@ def test_batches(kernels):
 @pytest.mark.parametrize("tiled", [False, True])
 def test_the_backward_of_sums_agrees_with_autograd(kernels, tiled, monkeypatch):
     if tiled:
-        monkeypatch.setattr(kernels, "_WHOLE_ROW", 8)
+        monkeypatch.setattr(kernels.residuals, "_WHOLE_ROW", 8)
     it = table("line")
     x, y, w = _data(20, 40, torch.float64)
     labels = torch.rand(20, dtype=torch.float64, device=DEVICE)

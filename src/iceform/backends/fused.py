@@ -2,7 +2,7 @@
 
 Plain torch (:func:`plain_interpolate`) is the oracle: every token's weight, a chunk at a time. On
 equally spaced tokens, anything large goes through :mod:`iceform.backends.windowed` instead, and
-on a GPU through the kernels of :mod:`iceform.backends.triton_kernels` where they can run. The
+on a GPU through the kernels of :mod:`iceform.backends.triton` where they can run. The
 certificate of the fused backend covers all of these.
 """
 

@@ -108,22 +108,22 @@ def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | N
         return None
     if torch.compiler.is_compiling() or is_transformed(tensor):
         return None
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
     if insisted:
-        triton_kernels.require(tensor, it)
-        return triton_kernels
-    able = triton_kernels.can_run(tensor) and triton_kernels.can_look_up(it, tensor.dtype)
-    return triton_kernels if able else None
+        triton.require(tensor, it)
+        return triton
+    able = triton.can_run(tensor) and triton.can_look_up(it, tensor.dtype)
+    return triton if able else None
 
 
 def step_kernel(w: Tensor, backend: str) -> ModuleType | None:
     """The kernels, for a step of coefficients that are where the kernels can run."""
     if backend != "triton" and (not w.is_cuda or not _has_triton()):
         return None
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
-    return triton_kernels if triton_kernels.can_run(w) else None
+    return triton if triton.can_run(w) else None
 
 
 def is_transformed(tensor: Tensor) -> bool:
