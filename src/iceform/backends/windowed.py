@@ -261,7 +261,8 @@ class _Tier:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 compiled = torch.compile(own, dynamic=True, fullgraph=True)
-                compiled(z.detach()[:2], *operands)
+                # Of a usual size: the compiler takes threads only where it sees enough to do.
+                compiled(z.new_full((_CHUNK,), float(operands[0][0])), *operands)
         except RuntimeError as failed:  # every failure of the compiler is one of these
             _log.info("look-ups are not compiled: %s", failed)
             self.refused = True

@@ -61,4 +61,4 @@ def extremes(x: Tensor) -> Tensor:
     )  # fmt: skip
     largest, squares = found.double().amax(0).unbind()
     longest = squares.sqrt()
-    return torch.stack([largest + 0 * longest, longest])
+    return torch.stack([torch.where(longest.isnan(), longest, largest), longest])
