@@ -32,6 +32,7 @@ __all__ = [
     "check_positive",
     "check_size",
     "check_tensors",
+    "common_batch",
     "human_bytes",
     "largest_entry",
     "unit_roundoff",
@@ -127,10 +128,16 @@ def check_tensors(
         raise DeviceError("inputs on the meta device hold no numbers; move them to a real one")
     batches = [v.shape[: v.ndim - len(shape)] for v, shape in tensors.values()]
     try:
-        torch.broadcast_shapes(*batches)
+        common_batch(*batches)
     except RuntimeError:
         listed = ", ".join(f"{n}: {tuple(b)}" for n, b in zip(tensors, batches, strict=True))
         raise ShapeError(f"batch shapes must broadcast, got {listed}") from None
+
+
+def common_batch(*shapes: torch.Size) -> torch.Size:
+    """What the shapes broadcast to; those that agree, as most do, are not looked at twice."""
+    first = shapes[0]
+    return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)
 
 
 def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:

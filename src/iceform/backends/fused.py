@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from iceform.backends import windowed
 from iceform.backends.registry import is_transformed, kernels_for, sum_block
 from iceform.interpolation import Interpolant
+from iceform.validation import common_batch
 
 __all__ = [
     "attention",
@@ -32,7 +33,7 @@ __all__ = [
 Watch = Callable[[Tensor], None]
 
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
-_ROWS_BYTES = 1 << 23  # of samples looked at together: they are read twice, so they stay in cache
+_ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
 _ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 _SMALL = 1 << 18  # weights: below this one softmax is quicker than many small operations
 _SMALL_COMPILED = 1 << 12  # the same against one compiled loop
@@ -147,7 +148,7 @@ def _own_samples(
     x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
 ) -> Tensor:
     """A batch of sets of samples."""
-    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+    batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     block = sum_block(w.dtype, x.shape[-2])
     total = torch.zeros(*batch, x.shape[-1], dtype=torch.float64, device=x.device)
     for rows in _row_chunks(x, max(1, batch.numel()), it.tokens):
@@ -163,7 +164,7 @@ def _shared_samples(
     x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
 ) -> Tensor:
     """Many labels and coefficients on the same samples: products of matrices, not of vectors."""
-    batch = torch.broadcast_shapes(y.shape[:-1], w.shape[:-1])
+    batch = common_batch(y.shape[:-1], w.shape[:-1])
     coefficients = w.expand(*batch, w.shape[-1]).reshape(-1, w.shape[-1])
     targets = y.expand(*batch, y.shape[-1]).reshape(-1, y.shape[-1])
     offsets = None if labels is None else labels.expand(*batch, -1).reshape(-1, labels.shape[-1])
@@ -204,12 +205,17 @@ def attention(
     """softmax(q k') v: the second layer, scale 1, never holding all scores on a GPU."""
     if not q.is_cuda:
         return torch.softmax(q @ k.mT, -1) @ v
-    batch = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    batch = common_batch(q.shape[:-2], k.shape[:-2], v.shape[:-2])
     # The kernels that hold no scores want (batch, heads, tokens, features).
-    wide = [t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:]) for t in (q, k, v)]
-    query, key, value = wide
+    query, key, value = (_four_axes(t, batch) for t in (q, k, v))
     out: Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=1.0)
-    return out.reshape(*batch, *out.shape[-2:])
+    return out[:, 0] if len(batch) == 1 else out.reshape(*batch, *out.shape[-2:])
+
+
+def _four_axes(t: Tensor, batch: torch.Size) -> Tensor:
+    if t.shape[:-2] == batch and len(batch) == 1:
+        return t[:, None]
+    return t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:])
 
 
 def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:

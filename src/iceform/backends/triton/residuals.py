@@ -22,6 +22,7 @@ from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import table_of
 from iceform.interpolation import Interpolant
+from iceform.validation import common_batch
 
 __all__ = ["Launch", "residual_sum"]
 
@@ -274,7 +275,7 @@ def _sums(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The sums; in the backward pass also each sample's A(z) - label and A'(z) (g.x)."""
     samples, dim = x.shape[-2:]
-    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+    batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     count = max(1, batch.numel())
     x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
     table = table_of(it, w.dtype, x.device, w.dtype)
