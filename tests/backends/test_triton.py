@@ -67,7 +67,7 @@ def _exact(x, y, w, it, labels=None):
     return (looked[..., None, :] @ x)[..., 0, :]
 
 
-SIZES = ((1, 1), (40, 3), (70, 64), (33, 200))
+SIZES = ((1, 1), (40, 3), (70, 64), (33, 200), (9, 1000))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -29,7 +29,7 @@ from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
 from iceform.constructions.losses import Loss
-from iceform.constructions.residual import Rates, ResidualEmulator, rebuild_with_loss
+from iceform.constructions.residual import Rates, ResidualEmulator, rebuild_with_loss, three
 from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant, ScalarFunction
@@ -127,8 +127,8 @@ class GradientStep(ResidualEmulator):
         if not self._can_watch(*inputs):
             return super().forward(*inputs)
         check_matmul_precision(self.dtype)
-        self._check_shapes(*inputs)
-        x, y, w = inputs
+        x, y, w = three(inputs)
+        self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
         step = self._fused_step(x, y, w, self.rates, seen)
         self._check_values(x, y, w, seen)

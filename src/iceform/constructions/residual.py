@@ -364,11 +364,11 @@ class ResidualEmulator(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes, dtype, device, then values."""
-        self._check_shapes(*inputs)
-        self._check_values(*inputs)
+        x, y, w = three(inputs)
+        self._check_shapes(x, y, w)
+        self._check_values(x, y, w)
 
-    def _check_shapes(self, *inputs: Tensor) -> None:
-        x, y, w = _three(inputs)
+    def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         n, d = self.domain.samples, self.domain.dim
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
@@ -484,7 +484,8 @@ def plan_residual(
     )
 
 
-def _three(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def three(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The data and the coefficients that a construction on residuals is called with."""
     if len(inputs) != 3:
         raise TypeError(f"call with (X, y, w), got {len(inputs)} arguments")
     return inputs[0], inputs[1], inputs[2]
@@ -551,7 +552,7 @@ class SampleGradients(ResidualEmulator):
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""
-        return self._exact(*_three(inputs))
+        return self._exact(*three(inputs))
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs

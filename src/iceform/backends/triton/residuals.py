@@ -20,7 +20,7 @@ from torch import Tensor
 from iceform.backends.registry import sum_block
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
-from iceform.backends.triton.tables import table_of
+from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch
 
@@ -228,19 +228,21 @@ class Launch:
         return max(1, 32 * self.warps // self.rows)
 
 
-def _launch(dim: int, dtype: torch.dtype) -> Launch:
+def _launch(dim: int, dtype: torch.dtype, kind: int) -> Launch:
     """As measured on an H200: programs of one warp, 64 numbers of x in each of its threads.
 
     Narrow rows, and those that take few bytes or many registers for what they compute, leave too
-    little under way; their next tile is loaded early.
+    little under way; their next tile is loaded early. Not so with a line outside float64, whose
+    look-up takes so few registers that more programs do better.
     """
     wide = triton.next_power_of_2(dim)
     size = 8 if dtype == torch.float64 else 4
     if wide * size > _WHOLE_ROW:
         return Launch(32, 256 // size)
     narrow = _NARROW if dtype == torch.float32 else 4 * _NARROW
-    rows = min(_MOST_ROWS, max(4, _TILE // (wide * size)))
-    return Launch(rows, wide, ahead=wide * size <= narrow)
+    light = kind == LINE and dtype != torch.float64
+    rows = min(_MOST_ROWS, max(2, _TILE // (wide * size)))
+    return Launch(rows, wide, ahead=wide * size <= narrow and not light)
 
 
 def _resident(kernel: Any, warps: int) -> int:
@@ -280,7 +282,7 @@ def _sums(
     x, y, w = x.contiguous(), y.contiguous(), w.contiguous()
     table = table_of(it, w.dtype, x.device, w.dtype)
     if launch is None:
-        launch = _launch(dim, x.dtype)
+        launch = _launch(dim, x.dtype, table.kind)
     tiled = launch.wide < dim
     backward = grad is not None
     rows = weights = x  # not written unless backwards

@@ -11,9 +11,9 @@ from torch import Tensor
 from iceform.backends.windowed import window_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["Table", "table_of"]
+__all__ = ["GRADED", "LINE", "TABLE", "Table", "table_of"]
 
-_LINE, _TABLE, _GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
+LINE, TABLE, GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ def table_of(it: Interpolant, dtype: torch.dtype, device: torch.device, out: tor
     window = window_of(it, out)
     if window is not None:
         numbers, ratios, values = window.operands(dtype, device)
-        kind = _LINE if window.affine else _TABLE
+        kind = LINE if window.affine else TABLE
         return Table(kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values)
     center = torch.full((7,), it.grid.center, dtype=torch.float64)
     parts = (center, it.keys.slopes, it.keys.biases, it.values)
     numbers, slopes, biases, values = (
         t.detach().to(device=device, dtype=dtype).contiguous() for t in parts
     )
-    return Table(_GRADED, 0, False, it.tokens, numbers, slopes, biases, values)
+    return Table(GRADED, 0, False, it.tokens, numbers, slopes, biases, values)
