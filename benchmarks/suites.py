@@ -125,10 +125,9 @@ def emulator(bench: Bench) -> None:
             )
             _prepare(em.interpolant, dtype, device)
             exact = em.reference(x, y, w)
-            base = bench.time(native)
+            base, took = bench.side_by_side(native, partial(em, x, y, w))
             off = float((native().double() - exact).abs().max())
             bench.add("emulator", case, f"{loss}, native", base, 1.0, off)
-            took = bench.time(partial(em, x, y, w))
             off = float((em(x, y, w).double() - exact).abs().max())
             note = f"certified {em.certificate.error:.1e}, checks included"
             bench.add("emulator", case, f"{loss}, GradientStep", took, took / base, off, note)
@@ -230,12 +229,12 @@ def scaling(bench: Bench) -> None:
         x, y = _uniform((n, d), dtype, device), _uniform((n,), dtype, device)
         w = _uniform((d,), dtype, device) / 4
         case = f"n={n} d={d} float32"
-        base = bench.time(replayed(partial(_native_sum, x, y, w), device))
-        bench.add("scaling", case, "native", base, 1.0)
         before = _memory(device)
         fused.residual_sum(x, y, w, table)
         held = _memory(device, peak=True) - before
-        took = bench.time(replayed(partial(fused.residual_sum, x, y, w, table), device))
+        calls = partial(_native_sum, x, y, w), partial(fused.residual_sum, x, y, w, table)
+        base, took = bench.side_by_side(*(replayed(call, device) for call in calls))
+        bench.add("scaling", case, "native", base, 1.0)
         note = f"{held / 2**20:.1f} MiB held beside the data"
         bench.add("scaling", case, "emulated", took, took / base, note=note)
         times.append((math.log(n), math.log(took)))
