@@ -237,8 +237,8 @@ def _weighted(looked: Tensor, x: Tensor, block: int) -> Tensor:
     rows = x.shape[-2] // block * block
     if block == 1 or rows == 0:
         return looked.double() @ x.double()
-    blocks = x[..., :rows, :].unflatten(-2, (-1, block))
-    weights = looked[..., :rows].unflatten(-1, (-1, block)).movedim(-2, -3)
+    blocks = x[..., :rows, :].view(*x.shape[:-2], -1, block, x.shape[-1])
+    weights = looked[..., :rows].view(*looked.shape[:-1], -1, block).transpose(-3, -2)
     total: Tensor = (weights @ blocks).sum(-3, dtype=torch.float64)
     if rows < x.shape[-2]:
         total = total + looked[..., rows:] @ x[..., rows:, :]  # a block of its own

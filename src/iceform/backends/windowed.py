@@ -329,9 +329,10 @@ def derivative(z: Tensor, window: Window) -> Tensor:
 
 
 def _run(what: str, z: Tensor, window: Window) -> Tensor:
-    tier = _tier(what, window.kind, z.dtype)
-    out = tier(z.detach().reshape(-1), *window.operands(z.dtype, z.device))
-    return out.reshape(z.shape)
+    tier, operands = _tier(what, window.kind, z.dtype), window.operands(z.dtype, z.device)
+    if z.ndim == 1:
+        return tier(z.detach(), *operands)
+    return tier(z.detach().reshape(-1), *operands).reshape(z.shape)
 
 
 class LookUp(torch.autograd.Function):
