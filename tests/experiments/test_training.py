@@ -23,9 +23,15 @@ SEEDS = (0, 1, 2)
 RATE = 1e-3
 
 
-def make(seeds=SEEDS, epochs=4, schedule="cosine", name="s", validate=None, samples=96, rate=RATE):
-    x = torch.stack([torch.randn(samples, 5, 6, generator=generator("cpu", s, "x")) for s in seeds])
-    w = torch.stack([torch.randn(6, 4, generator=generator("cpu", s, "w")) for s in seeds])
+def make(
+    seeds=SEEDS, epochs=4, schedule="cosine", name="s", validate=None, samples=96, rate=RATE,
+    device="cpu",
+):  # fmt: skip
+    def drawn(what, *shape):
+        parts = [torch.randn(*shape, generator=generator("cpu", s, what)) for s in seeds]
+        return torch.stack(parts).to(device)
+
+    x, w = drawn("x", samples, 5, 6), drawn("w", 6, 4)
 
     def batch(index):
         data = take(x, index)
@@ -54,7 +60,7 @@ def assert_same_models(one, other):
         if name == "qkv.bias":
             gap[..., keys] = 0
         assert gap.max() <= 1e-6, f"{name} is off by {gap.max():.3g}"
-    x = torch.randn(len(one["in.weight"]), 8, 5, 6)
+    x = torch.randn(len(one["in.weight"]), 8, 5, 6).to(one["in.weight"].device)
     off = (NETWORK(one, x) - NETWORK(other, x)).abs().max()
     assert off <= 1e-6, f"outputs are off by {off:.3g}"
 
@@ -154,6 +160,66 @@ def test_tf32_is_off_inside_and_as_before_outside():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_the_same_steps():
+    plain, compiled = (trained([make()], compiled=c).parameters()["s"] for c in (False, True))
+    assert_same_models(plain, compiled)
+
+
+# ---------------------------------------------------------------------------------------------
+# on a GPU: graphs of steps
+# ---------------------------------------------------------------------------------------------
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+PER_EPOCH = 13  # steps: graphs of ten and of one are replayed in every epoch
+
+
+def on_gpu(seeds=SEEDS, **options):
+    return make(seeds, samples=16 * PER_EPOCH, device="cuda", **options)
+
+
+def same_bits(one, other):
+    return all(torch.equal(p, other[name]) for name, p in one.items())
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_graph_of_steps_is_the_steps_one_after_another(compiled):
+    stacks = [on_gpu(name="a"), on_gpu(name="b", schedule="constant")]
+    graphed = trained(stacks, device="cuda", compiled=compiled)
+    host = Trainer(stacks, "cuda", compiled=compiled)
+    with full_precision():
+        for epoch in range(host.epochs):
+            for lane in host.lanes:
+                lane.shuffle(epoch)
+                for _ in range(host.per_epoch):
+                    lane.step()
+    for name, p in graphed.parameters().items():
+        assert same_bits(p, host.parameters()[name]), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_run_is_the_same_bits_again_and_resumed(tmp_path, compiled):
+    whole, again = (trained([on_gpu()], device="cuda", compiled=compiled) for _ in range(2))
+    assert same_bits(whole.parameters()["s"], again.parameters()["s"])
+    path = tmp_path / "state.safetensors"
+    first = Trainer([on_gpu()], "cuda", checkpoint=path, identity="i", compiled=compiled)
+    first.run(until=31)
+    first.save()
+    second = trained([on_gpu()], device="cuda", checkpoint=path, identity="i", compiled=compiled)
+    assert same_bits(whole.parameters()["s"], second.parameters()["s"])
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_stack_is_its_models_one_at_a_time(compiled):
+    together = trained([on_gpu()], device="cuda", compiled=compiled).parameters()["s"]
+    for place, seed in enumerate(SEEDS):
+        alone = trained([on_gpu((seed,))], device="cuda", compiled=False).parameters()["s"]
+        assert_same_models({k: p[place : place + 1] for k, p in together.items()}, alone)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -82,9 +82,9 @@ def with_deviation(cell: published.Cell) -> str:
 
 
 def pick(
-    records: Records, study: str, column: str, metric: str, **variant: str | int
+    records: Records, study: str, column: str, metric: str, **variant: str | int | None
 ) -> Summary | None:
-    """A metric over the seeds of a cell."""
+    """A metric over the seeds of a cell; None asks for records without that label."""
     values = [
         float(r["metrics"][metric])
         for r in records
@@ -143,7 +143,9 @@ def _extent(study: Study, column: str, scale: str, own: Records) -> str:
     return f"{text}, {epochs} of {spec.epochs} epochs, {samples} of {spec.samples:,} samples"
 
 
-def _get(records: Records, study: str, column: str, **variant: str | int) -> Callable[[str], str]:
+def _get(
+    records: Records, study: str, column: str, **variant: str | int | None
+) -> Callable[[str], str]:
     return lambda metric: shown(pick(records, study, column, metric, **variant))
 
 
@@ -180,6 +182,11 @@ def _residual(records: Records) -> Iterable[Table]:
     )
 
 
+def _main_heads(records: Records, column: str, heads: int, schedule: str) -> Summary | None:
+    """The error of study 2's table, probes left out."""
+    return pick(records, "heads", column, "mse", heads=heads, schedule=schedule, probe=None)
+
+
 def _heads(records: Records) -> Iterable[Table]:
     counts = list(published.HEADS)
     rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
@@ -189,7 +196,7 @@ def _heads(records: Records) -> Iterable[Table]:
         ("as_described", "cosine", "as described, cosine decay"),
         ("as_described", "constant", "as described, constant rate"),
     ):
-        found = [pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts]
+        found = [_main_heads(records, column, h, schedule) for h in counts]
         if any(f is not None for f in found):
             rows.append((label, *map(shown, found)))
     yield Table(
@@ -217,7 +224,7 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
         ("as_published", "constant"), ("as_published", "cosine"), ("as_described", "cosine"),
     ):  # fmt: skip
         for h in counts:
-            get = _get(records, "heads", column, heads=h, schedule=schedule)
+            get = _get(records, "heads", column, heads=h, schedule=schedule, probe=None)
             if get("mse") == "–":
                 continue
             rows.append(
@@ -399,9 +406,7 @@ def rates(records: Records) -> list[Rates]:
         ("as_published", "cosine", "trained, cosine decay (heads)"),
         ("as_described", "cosine", "trained as described (heads)"),
     ):
-        found = {
-            h: pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts
-        }
+        found = {h: _main_heads(records, column, h, schedule) for h in counts}
         _add(curves, label, {h: f.mean**0.5 for h, f in found.items() if f is not None})
     for regime in ("hard", "spectral"):
         grids = sorted(
