@@ -33,8 +33,7 @@ CASES: dict[str, dict[str, str | int]] = {
     "heads 6": {"heads": 6, "schedule": "constant"},
     "heads 12": {"heads": 12, "schedule": "constant"},
     "statistics": {"schedule": "constant"},
-    "housing frozen": {"role": "frozen"},
-    "housing baselines": {"role": "baselines"},
+    "housing": {},
 }
 CPU_MODELS = 6
 WARM_UP = 10  # steps
@@ -102,27 +101,28 @@ def stacks_of(name: str, device: torch.device) -> list[Stack]:
 
 
 def measure(
-    name: str, device: torch.device, steps: int, *, compiled: bool
+    name: str, device: torch.device, steps: int, *, compiled: bool | None
 ) -> dict[str, str | int | float]:
     """Milliseconds per model-step of both."""
     stacks = stacks_of(name, device)
-    models = sum(stack.models for stack in stacks)
     with full_precision():
-        plain = 0.0
-        for stack in stacks:
-            loop = plain_steps(stack, device, steps)
-            loop()  # warm-up
-            plain += stack.models * seconds(loop, device)
         began = time.perf_counter()
-        advance = Trainer(stacks, device, compiled=compiled)._advance()
+        trainer = Trainer(stacks, device, compiled=compiled)
+        advance = trainer._advance()
         advance(0, WARM_UP)
         ready = time.perf_counter() - began
         stacked = seconds(lambda: advance(WARM_UP, WARM_UP + steps), device)
+        plain = 0.0
+        for lane in trainer.lanes:
+            loop = plain_steps(lane.stack, device, steps)
+            loop()  # warm-up
+            plain += lane.pace * lane.stack.models * seconds(loop, device)
+    model_steps = steps * sum(lane.pace * lane.stack.models for lane in trainer.lanes)
     return {
         "case": name,
-        "models": models,
-        "plain ms": 1e3 * plain / steps / models,
-        "stacked ms": 1e3 * stacked / steps / models,
+        "models": sum(stack.models for stack in stacks),
+        "plain ms": 1e3 * plain / model_steps,
+        "stacked ms": 1e3 * stacked / model_steps,
         "ratio": plain / stacked,
         "seconds to get ready": ready,
     }
@@ -132,7 +132,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--compiled", action="store_true", help="compile steps, as long runs do")
+    parser.add_argument("--compiled", action="store_true", help="compile steps of short runs, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     arguments = parser.parse_args()
@@ -141,7 +141,7 @@ def main() -> None:
     print(f"{'':18} {'models':>6} {'plain':>9} {'stacked':>9} {'ratio':>7} {'ready':>7}")
     rows = []
     for name in arguments.cases:
-        row = measure(name, device, arguments.steps, compiled=arguments.compiled)
+        row = measure(name, device, arguments.steps, compiled=arguments.compiled or None)
         rows.append(row)
         print(
             f"{name:18} {row['models']:6d} {row['plain ms']:9.3f} {row['stacked ms']:9.4f} "

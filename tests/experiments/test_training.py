@@ -48,6 +48,10 @@ def trained(stacks, **options):
     return trainer
 
 
+def same_bits(one, other):
+    return all(torch.equal(p, other[name]) for name, p in one.items())
+
+
 def assert_same_models(one, other):
     """Parameters to 1e-6, but for the bias of the keys.
 
@@ -113,6 +117,22 @@ def test_curves_hold_an_entry_per_epoch_and_training_learns():
     assert (curves.train[-1] < 0.5 * curves.train[0]).all(), curves.train
 
 
+def test_stacks_of_different_length_train_together_as_they_do_alone(tmp_path):
+    long = {"name": "long", "samples": 3 * 96}
+    path = tmp_path / "state.safetensors"
+    first = Trainer([make(**long), make()], checkpoint=path, identity="i")
+    first.run(until=7)
+    first.save()
+    both = trained([make(**long), make()], checkpoint=path, identity="i")
+    for alone in (trained([make(**long)]), trained([make()])):
+        for name, parameters in alone.parameters().items():
+            assert same_bits(parameters, both.parameters()[name]), name
+            for one, other in zip(
+                alone.curves()[name].train, both.curves()[name].train, strict=True
+            ):
+                assert torch.equal(one, other), name
+
+
 @pytest.mark.parametrize("stop", [1, 5, 6, 13])
 def test_a_run_stopped_anywhere_resumes_to_the_same_bits(tmp_path, stop):
     whole = trained([make()])
@@ -141,8 +161,10 @@ def test_another_run_s_checkpoint_is_refused(tmp_path):
 
 
 def test_bad_requests_are_refused_before_training():
-    with pytest.raises(ProgramError, match="equal steps"):
+    with pytest.raises(ProgramError, match="equal epochs"):
         Trainer([make(name="a"), make(name="b", epochs=5)])
+    with pytest.raises(ProgramError, match="multiples of the fewest"):
+        Trainer([make(name="a"), make(name="b", samples=16 * 7)])
     with pytest.raises(BoundError, match="do not fill a batch of 16"):
         Trainer([make(samples=8)])
     with pytest.raises(ValueError, match="schedule"):
@@ -180,21 +202,21 @@ def on_gpu(seeds=SEEDS, **options):
     return make(seeds, samples=16 * PER_EPOCH, device="cuda", **options)
 
 
-def same_bits(one, other):
-    return all(torch.equal(p, other[name]) for name, p in one.items())
+def long_on_gpu():
+    return make(name="long", samples=3 * 16 * PER_EPOCH, device="cuda")
 
 
 @needs_gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_graph_of_steps_is_the_steps_one_after_another(compiled):
-    stacks = [on_gpu(name="a"), on_gpu(name="b", schedule="constant")]
+    stacks = [on_gpu(name="a"), on_gpu(name="b", schedule="constant"), long_on_gpu()]
     graphed = trained(stacks, device="cuda", compiled=compiled)
     host = Trainer(stacks, "cuda", compiled=compiled)
     with full_precision():
         for epoch in range(host.epochs):
             for lane in host.lanes:
                 lane.shuffle(epoch)
-                for _ in range(host.per_epoch):
+                for _ in range(lane.stack.steps):
                     lane.step()
     for name, p in graphed.parameters().items():
         assert same_bits(p, host.parameters()[name]), name
@@ -203,14 +225,16 @@ def test_a_graph_of_steps_is_the_steps_one_after_another(compiled):
 @needs_gpu
 @pytest.mark.parametrize("compiled", [False, True])
 def test_on_a_gpu_a_run_is_the_same_bits_again_and_resumed(tmp_path, compiled):
-    whole, again = (trained([on_gpu()], device="cuda", compiled=compiled) for _ in range(2))
-    assert same_bits(whole.parameters()["s"], again.parameters()["s"])
+    stacks, options = [on_gpu(), long_on_gpu()], {"device": "cuda", "compiled": compiled}
+    whole, again = (trained(stacks, **options).parameters() for _ in range(2))
     path = tmp_path / "state.safetensors"
-    first = Trainer([on_gpu()], "cuda", checkpoint=path, identity="i", compiled=compiled)
+    first = Trainer(stacks, checkpoint=path, identity="i", **options)
     first.run(until=31)
     first.save()
-    second = trained([on_gpu()], device="cuda", checkpoint=path, identity="i", compiled=compiled)
-    assert same_bits(whole.parameters()["s"], second.parameters()["s"])
+    resumed = trained(stacks, checkpoint=path, identity="i", **options).parameters()
+    for name, parameters in whole.items():
+        assert same_bits(parameters, again[name]), name
+        assert same_bits(parameters, resumed[name]), name
 
 
 @needs_gpu

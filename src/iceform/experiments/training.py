@@ -153,13 +153,8 @@ def errors_of(stack: Stack) -> Errors:
 class _Lane:
     """A stack in training: leaves, optimiser, counters."""
 
-    def __init__(self, stack: Stack, device: torch.device, *, compiled: bool) -> None:
-        if stack.steps < 1:
-            raise BoundError(
-                f"{stack.examples} training examples do not fill a batch of "
-                f"{stack.training.batch}; raise samples or lower batch"
-            )
-        self.stack, self.device = stack, device
+    def __init__(self, stack: Stack, device: torch.device, pace: int, *, compiled: bool) -> None:
+        self.stack, self.device, self.pace = stack, device, pace
         self.errors = errors_of(stack)
         if compiled:
             self.errors = torch.compile(self.errors, fullgraph=True, dynamic=False)
@@ -258,7 +253,7 @@ class _Lane:
 
     @torch.no_grad()
     def load(self, kept: Parameters, step: int) -> None:
-        """Continue from a state."""
+        """Continue from a state, at a step of the lane's own."""
         for name, p in self.leaves.items():
             p.copy_(kept[f"p/{name}"])
         for name, value in self._moments():
@@ -269,13 +264,34 @@ class _Lane:
             setattr(self.curves, name, list(kept[f"curves/{name}"].to(self.device).unbind()))
 
 
+def _common_length(stacks: Sequence[Stack]) -> tuple[int, int]:
+    """Steps of an epoch and epochs of stacks that train together, or what forbids it."""
+    for stack in stacks:
+        if stack.steps < 1:
+            raise BoundError(
+                f"{stack.examples} training examples do not fill a batch of "
+                f"{stack.training.batch}; raise samples or lower batch"
+            )
+    fewest, epochs = min(s.steps for s in stacks), {s.training.epochs for s in stacks}
+    uneven = any(s.steps % fewest for s in stacks)
+    if uneven or len(epochs) != 1 or len({s.name for s in stacks}) != len(stacks):
+        raise ProgramError(
+            "stacks that train together need equal epochs, steps that are multiples of the fewest, "
+            f"and different names, got (name, steps, epochs) "
+            f"{[(s.name, s.steps, s.training.epochs) for s in stacks]}"
+        )
+    return fewest, epochs.pop()
+
+
 class Trainer:
     """Train stacks together.
 
     Parameters
     ----------
     stacks
-        With equal numbers of epochs and of steps in each.
+        With equal numbers of epochs. Those with the fewest steps in an epoch set the pace: the
+        others' steps must be a multiple of theirs, and so many are taken for each one of theirs.
+        A step of the trainer is one of the former.
     device
         Where the data lies.
     checkpoint, identity
@@ -297,19 +313,16 @@ class Trainer:
         compiled: bool | None = None,
     ) -> None:
         self.device = torch.device(device)
-        lengths = {(s.steps, s.training.epochs) for s in stacks}
-        if len(lengths) != 1 or len({s.name for s in stacks}) != len(stacks):
-            raise ProgramError(
-                f"stacks that train together need equal steps and epochs and different names, got "
-                f"(steps, epochs) {sorted(lengths)} and names {[s.name for s in stacks]}"
-            )
-        self.per_epoch, self.epochs = lengths.pop()
+        self.per_epoch, self.epochs = _common_length(stacks)
         self.checkpoint, self.identity, self.every = checkpoint, identity, every
         self.step = 0
         if compiled is None:
             compiled = self.device.type == "cuda" and self.total >= _COMPILED_FROM
         with full_precision():
-            self.lanes = [_Lane(stack, self.device, compiled=compiled) for stack in stacks]
+            self.lanes = [
+                _Lane(stack, self.device, stack.steps // self.per_epoch, compiled=compiled)
+                for stack in stacks
+            ]
             if checkpoint is not None and checkpoint.exists():
                 self._resume(checkpoint)
 
@@ -380,7 +393,7 @@ class Trainer:
         for place, lane in enumerate(self.lanes):
             start = f"{place}/"
             own = {n.removeprefix(start): t for n, t in kept.items() if n.startswith(start)}
-            lane.load(own, self.step)
+            lane.load(own, self.step * lane.pace)
 
 
 class _Advance:
@@ -392,7 +405,8 @@ class _Advance:
     def __call__(self, start: int, stop: int) -> None:
         for at in range(start, stop):
             for lane in self.lanes:
-                lane.step(at)
+                for own in range(at * lane.pace, (at + 1) * lane.pace):
+                    lane.step(own)
 
 
 class _Graph(_Advance):
@@ -423,7 +437,7 @@ class _Graph(_Advance):
         for lane, stream in zip(self.lanes, self.streams, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                for _ in range(steps):
+                for _ in range(steps * lane.pace):
                     lane.step()
         for stream in self.streams:
             main.wait_stream(stream)
