@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -149,7 +148,8 @@ def main() -> None:
             flush=True,
         )
     if arguments.json:
-        command = " ".join(["python -m benchmarks.training", *sys.argv[1:]])
+        command = f"python -m benchmarks.training --device {device} --steps {arguments.steps}"
+        command += " --compiled" if arguments.compiled else ""
         kept = {"command": command, "environment": environment(str(device)), "rows": rows}
         arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
 

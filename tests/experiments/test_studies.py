@@ -248,7 +248,8 @@ def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     _, records = smoke
     paths = {p.name: p for p in write(records, tmp_path)}
     assert set(paths) == {
-        "report.html", "report.md", "summary.csv", "records.json", "rates.png", "learning.png",
+        "report.html", "report.md", "summary.csv", "records.json", "rates.png", "heads.png",
+        "learning.png",
     }  # fmt: skip
     page, text = paths["report.html"].read_text(), paths["report.md"].read_text()
     for value in ("3.47 ± 0.381", "0.0354 ± 0", "0.0680 ± 0.0150"):
