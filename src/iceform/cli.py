@@ -33,7 +33,7 @@ def missing_extra(missing: ModuleNotFoundError) -> str | None:
 def main() -> None:
     """Entry point of the ``iceform`` script."""
     try:
-        from iceform.commands import app
+        from iceform.command_line.app import app
     except ModuleNotFoundError as missing:
         message = missing_extra(missing)
         if message is None:

@@ -18,11 +18,13 @@ from torch import Tensor, fx
 from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator
-from iceform.constructions.descent import GradientDescent, GradientStep
+from iceform.constructions.descent import GradientDescent
+from iceform.constructions.gradient_step import GradientStep
 from iceform.constructions.hopfield import HopfieldMap
 from iceform.constructions.least_squares import RidgeRegression
 from iceform.constructions.linear import LinearLayer
-from iceform.constructions.residual import ResidualEmulator, SampleGradients
+from iceform.constructions.residual import ResidualEmulator
+from iceform.constructions.sample_gradients import SampleGradients
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.errors import ProgramError
 

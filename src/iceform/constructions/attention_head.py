@@ -1,7 +1,7 @@
 r"""thm:attn_sim_attn_multi and thm:attn_sim_attn: an attention head, given in the prompt.
 
-The first layer looks up K, Q and V row by row (:mod:`iceform.constructions.linear`); the second is
-softmax attention on them. With every entry of K, Q and V off by at most e, and
+The first layer looks up K, Q and V row by row (:mod:`iceform.constructions.row_layer`); the second
+is softmax attention on them. With every entry of K, Q and V off by at most e, and
 :math:`\delta_{ij} = e (\|K_i\|_1 + \|Q_j\|_1) + d_h e^2`, the weights of query j move by at most
 :math:`2 \tanh(\delta/2)` in the 1-norm, so
 
@@ -22,7 +22,7 @@ from iceform.attention import FrozenNetwork, SoftmaxAttention
 from iceform.backends import fused
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan, Prompt
-from iceform.constructions.linear import RowEmulator
+from iceform.constructions.row_emulator import RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 

@@ -19,8 +19,9 @@ from iceform.attention import Features, FrozenNetwork, HopfieldLayer, Lift
 from iceform.backends import BACKENDS, fused
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
-from iceform.constructions.descent import GradientStep
-from iceform.constructions.residual import ResidualEmulator, ResidualMap
+from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.residual import ResidualEmulator
+from iceform.constructions.sample_gradients import ResidualMap
 from iceform.constructions.selection import choose
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.interpolation import Interpolant, ScalarFunction

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
-from iceform.backends import BACKENDS, fused
+from iceform.backends import BACKENDS
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
@@ -33,7 +33,7 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant, RoundingModel, ScalarFunction, bounds
 from iceform.validation import check_choice, check_tensors, unit_roundoff
 
-__all__ = ["ResidualEmulator", "ResidualMap", "SampleGradients"]
+__all__ = ["Rates", "ResidualEmulator", "three_inputs"]
 
 _LEAK_BITS = 8  # the leak is kept this many bits below rounding; a margin costs no precision
 
@@ -363,7 +363,7 @@ class ResidualEmulator(Emulator):
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes, dtype, device, then values."""
-        x, y, w = _three(inputs)
+        x, y, w = three_inputs(inputs)
         n, d = self.domain.samples, self.domain.dim
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
@@ -476,107 +476,8 @@ def plan_residual(
     )
 
 
-def _three(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+def three_inputs(inputs: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """X, y and w, or a refusal of any other number of inputs."""
     if len(inputs) != 3:
         raise TypeError(f"call with (X, y, w), got {len(inputs)} arguments")
     return inputs[0], inputs[1], inputs[2]
-
-
-class SampleGradients(ResidualEmulator):
-    r"""Per-sample gradients of any loss (cor:in-context-GD-attn).
-
-    ``em(X, y, w)`` is :math:`[\nabla_w \ell_i(w)]_i`, shape (*batch, n, d): for losses on the
-    residual :math:`\ell'(w \cdot x_i - y_i) x_i`, for margins and generalised linear models as
-    :mod:`iceform.constructions.losses` says.
-
-    Parameters
-    ----------
-    loss
-        A name, a :class:`Loss`, or the derivative l'(t) as a function.
-    dim, samples, bound
-        d, n and the entrywise bound of x, y and w.
-    eps
-        The sup-norm error to certify; None for the best the dtype can do.
-    regime
-        "spectral" (default) or "hard", the paper's.
-    dtype, backend
-        What the certificate is for.
-    kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant
-        Narrower domains, a fixed table size, or a ready look-up table.
-    """
-
-    def __init__(
-        self,
-        loss: str | Loss | ScalarFunction | Callable[[Tensor], Tensor],
-        *,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
-        eps: float | None = 1e-6,
-        regime: str = "spectral",
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            Loss.of(loss),
-            dim=dim,
-            samples=samples,
-            bound=bound,
-            eps=eps,
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
-            rates=Rates(),
-            **options,
-        )
-
-    @property
-    def _out_tokens(self) -> int:  # type: ignore[override]
-        return self.domain.samples
-
-    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
-        d = self.domain.dim
-        w_v = torch.zeros(d, self.features.total, dtype=torch.float64)
-        w_v[:, self.features["value"]] = torch.eye(d, dtype=torch.float64)
-        return w_v, self._queries_of(self.plan.tokens)
-
-    def _exactly(self, *inputs: Tensor) -> Tensor:
-        """l'(z_i) x_i, exactly (float64)."""
-        return self._exact(*_three(inputs))
-
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        x, y, w = inputs
-        samples, labels, offset = self.loss.encode(x, y)
-        looked = fused.residual_map(samples, labels, w, self.interpolant, self.backend)
-        return looked if offset is None else looked - offset
-
-    def reprogram(self, loss: Any, eps: float | None = None) -> SampleGradients:
-        """Another loss on the same frozen weights: only the values in the prompt change."""
-        changed = Loss.of(loss)
-        it = self.interpolant.refit(changed.derivative)
-        other = type(self)(changed, dtype=self.dtype, interpolant=it, **{**self._asked, "eps": eps})
-        other.add_module("_network", self.network)
-        return other
-
-
-class ResidualMap(SampleGradients):
-    """f(w.x_i - y_i) x_i for any continuous f (thm:attn_sim_f).
-
-    ``em(X, y, w)`` has shape (*batch, n, d). The error is at most max|x| times the interpolation
-    error of f, plus what leaks between blocks, plus rounding.
-
-    Parameters
-    ----------
-    f
-        Continuous and elementwise.
-    dim, samples, bound, eps, regime, dtype, backend
-        As for :class:`SampleGradients`.
-    """
-
-    def __init__(
-        self,
-        f: Callable[[Tensor], Tensor] | ScalarFunction | Loss,
-        **options: Any,
-    ) -> None:
-        super().__init__(f, **options)

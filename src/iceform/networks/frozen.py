@@ -1,10 +1,11 @@
 r"""The two frozen layers that a whole network is read by.
 
 read
-    One linear map, its weights in the prompt (:class:`~iceform.constructions.linear.RowLayer`): a
-    head per output row looks up :math:`\theta_r \cdot x` on the table of the identity over [-1, 1].
-    Maps with more rows than heads are read in several prompts, and a row that reaches further is
-    scaled by a power of two in the prompt, which is exact; so one set of weights serves them all.
+    One linear map, its weights in the prompt (:class:`~iceform.constructions.row_layer.RowLayer`):
+    a head per output row looks up :math:`\theta_r \cdot x` on the table of the identity over
+    [-1, 1]. Maps with more rows than heads are read in several prompts, and a row that reaches
+    further is scaled by a power of two in the prompt, which is exact; so one set of weights serves
+    them all.
 attend
     One attention head on tokens that carry their key, query and value: logits
     :math:`q_j \cdot k_i + m_{ji}` with the mask m in the prompt. It runs the heads of the network,
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.constructions.linear import RowLayer
+from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.validation import check_capacity, unit_roundoff
 

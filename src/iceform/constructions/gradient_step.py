@@ -1,0 +1,150 @@
+r"""One gradient step by one frozen layer.
+
+cor:in-context-sim-gd prints a readout that gives the mean gradient; the step needs w as well.
+Every token carries w and attention weights sum to one, so the value row
+
+.. math:: w - \eta\,(v_k x_i - o_i + \lambda w)
+
+brings w along exactly, and the mean over the queries is the ridge-shrunk step. Step size and
+shrinkage sit in the prompt, not in the weights: one frozen layer runs every schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.backends import BACKENDS, fused
+from iceform.constructions.losses import Loss
+from iceform.constructions.residual import Rates, ResidualEmulator
+from iceform.interpolation import ScalarFunction
+from iceform.validation import check_positive
+
+__all__ = ["GradientStep", "LossLike"]
+
+LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
+
+
+class GradientStep(ResidualEmulator):
+    r"""One step of gradient descent with ridge shrinkage (cor:in-context-sim-gd, corrected).
+
+    ``em(X, y, w)`` is :math:`w - \eta (\frac1n \sum_i \nabla \ell_i(w) + \lambda w)`, shape
+    (*batch, d).
+
+    Parameters
+    ----------
+    loss
+        A name, a :class:`Loss`, or the derivative l'(t) as a function.
+    lr
+        The step size eta.
+    l2
+        lambda of the penalty (lambda/2) ||w||^2.
+    dim, samples, bound, eps, regime, dtype, backend
+        As for :class:`SampleGradients`.
+    """
+
+    def __init__(
+        self,
+        loss: LossLike,
+        lr: float = 1.0,
+        l2: float = 0.0,
+        *,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        **options: Any,
+    ) -> None:
+        rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
+        super().__init__(
+            Loss.of(loss),
+            dim=dim,
+            samples=samples,
+            bound=bound,
+            eps=eps,
+            regime=regime,
+            dtype=dtype,
+            backend=backend,
+            rates=rates,
+            **options,
+        )
+        self._program = {"lr": float(lr), "l2": float(l2)}
+
+    _label = "step w - lr (gradient + l2 w)"
+
+    def _kept(self, rates: Rates) -> float:
+        return (1 + rates.shrink) * self.domain.w
+
+    def _sum_error(self) -> float:
+        return BACKENDS[self.backend].sum_error(self.dtype, self.domain.samples)
+
+    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
+        """W_V H = w - value; W_O averages the query tokens."""
+        d = self.domain.dim
+        w_v = torch.zeros(d, self.features.total, dtype=torch.float64)
+        w_v[:, self.features["w"]] = torch.eye(d, dtype=torch.float64)
+        w_v[:, self.features["value"]] = -torch.eye(d, dtype=torch.float64)
+        readout = self._queries_of(self.plan.tokens).sum(1, keepdim=True) / self.domain.samples
+        return w_v, readout
+
+    def _read(self, output: Tensor) -> Tensor:
+        return output[..., 0, :]
+
+    def _exactly(self, *inputs: Tensor) -> Tensor:
+        """The exact step (float64)."""
+        x, y, w = inputs
+        return self._exact_step(x, y, w, self.rates)
+
+    def _exact_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        gradient = self._exact(x, y, w).mean(-2)
+        return (1 - rates.shrink) * w.double() - rates.gain * gradient
+
+    def _fused(self, *inputs: Tensor) -> Tensor:
+        x, y, w = inputs
+        return self._fused_step(x, y, w, self.rates)
+
+    def _fused_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        total = self._sums(x, y)(w)
+        step = (1 - rates.shrink) * w.double() - rates.gain / self.domain.samples * total
+        return step.to(self.dtype)
+
+    def _sums(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+        """Sums over the samples of their gradients at w, float64, as a function of w."""
+        it, backend = self.interpolant, self.backend
+        if self.loss.kind == "glm":
+            zero = torch.zeros_like(y)
+            return lambda w: fused.residual_sum(x, zero, w, it, labels=y, backend=backend)
+        samples, labels, _ = self.loss.encode(x, y)
+        return lambda w: fused.residual_sum(samples, labels, w, it, backend=backend)
+
+    def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        prompt = self._prompt(x, y, w, rates)
+        return self._read(self.network.to(x.device)(prompt.tokens))
+
+    def run(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+        """One pass of the same frozen layer at other rates."""
+        one = self._dense_step if self.backend == "dense" else self._fused_step
+        return one(x, y, w, rates)
+
+    def reprogram(
+        self, loss: LossLike, lr: float | None = None, l2: float | None = None,
+        eps: float | None = None,
+    ) -> GradientStep:  # fmt: skip
+        """Another loss, step or shrinkage on the same frozen weights."""
+        changed = Loss.of(loss)
+        lr = self._program["lr"] if lr is None else lr
+        l2 = self._program["l2"] if l2 is None else l2
+        it = self.interpolant.refit(changed.derivative)
+        asked = {**self._asked, "eps": eps}
+        other = GradientStep(changed, lr, l2, dtype=self.dtype, interpolant=it, **asked)
+        other.add_module("_network", self.network)
+        return other
+
+    def _config(self) -> dict[str, Any]:
+        return {**super()._config(), **self._program}

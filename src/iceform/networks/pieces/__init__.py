@@ -1,0 +1,27 @@
+r"""What a network is made of, each piece in context.
+
+A piece knows the exact map it stands for, the range it was calibrated on, its certified error on
+that range, and how an error at its input grows. Errors are 2-norms per token: an input off by e is
+off by at most :math:`\|W\|_2 e` behind a linear map, L e behind an L-Lipschitz activation,
+:math:`\max|\gamma|\, e / (s - e/\sqrt d)` behind a LayerNorm whose denominator is at least s.
+"""
+
+from iceform.networks.pieces.base import Piece, Settings, Span
+from iceform.networks.pieces.elementwise import Activation, Gate, Table
+from iceform.networks.pieces.embedding import EmbeddingMap
+from iceform.networks.pieces.heads import Heads
+from iceform.networks.pieces.linear import LinearMap
+from iceform.networks.pieces.norms import Norm
+
+__all__ = [
+    "Activation",
+    "EmbeddingMap",
+    "Gate",
+    "Heads",
+    "LinearMap",
+    "Norm",
+    "Piece",
+    "Settings",
+    "Span",
+    "Table",
+]

@@ -1,0 +1,204 @@
+"""What every piece has: a range, a mode, a certificate of its own."""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from iceform.backends import fused
+from iceform.errors import BoundError
+from iceform.interpolation import Interpolant
+from iceform.networks.frozen import FrozenLayers
+from iceform.validation import unit_roundoff
+
+__all__ = ["SMALLEST_SHARE", "Piece", "Settings", "Span", "looked_up"]
+
+SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is known of a stream of tokens.
+
+    Attributes
+    ----------
+    norm, entry
+        Bounds of a token's 2-norm and of its entries.
+    error
+        Bound of the 2-norm of emulated - exact, per token.
+    width
+        Features of a token.
+    """
+
+    norm: float
+    entry: float
+    error: float
+    width: int
+
+    def plus(self, other: Span, unit: float) -> Span:
+        """A residual addition, in floating point."""
+        norm = self.norm + other.norm
+        error = self.error + other.error + unit * (norm + self.error + other.error)
+        return Span(norm, self.entry + other.entry, error, self.width)
+
+
+@dataclass
+class Settings:
+    """What all pieces of a network share; the network changes ``mode``."""
+
+    eps: float | None
+    dtype: torch.dtype
+    backend: str
+    headroom: float
+    on_range: str
+    mode: str = "run"  # or "exact", "calibrate", "measure"
+    frozen: FrozenLayers | None = None
+    ticks: int = 0  # pieces reached by calibration so far
+
+    @property
+    def layers(self) -> FrozenLayers:
+        """The frozen layers, once they are sized."""
+        assert self.frozen is not None, "the network is not settled yet"
+        return self.frozen
+
+    @property
+    def unit(self) -> float:
+        """Unit roundoff."""
+        return unit_roundoff(self.dtype)
+
+
+class Piece(nn.Module, ABC):
+    """One map of the network: exact while calibrating, in context while running."""
+
+    kind: ClassVar[str] = ""
+    how: ClassVar[str] = ""
+    emulated: ClassVar[bool] = True
+
+    def __init__(self, name: str, settings: Settings) -> None:
+        super().__init__()
+        self.name, self.settings = name, settings
+        self.measured = 0.0
+        self.order = math.inf
+        # Where tools for interpretability read and patch what comes out.
+        self.hook_out = nn.Identity()
+        self.widened = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Piece:
+        copied = type(self).__new__(type(self))
+        memo[id(self)] = copied
+        copied.__dict__.update(self.__dict__)
+        copied._buffers = {k: None if v is None else v.clone() for k, v in self._buffers.items()}
+        copied._modules = {k: copy.deepcopy(m, memo) for k, m in self._modules.items()}
+        return copied
+
+    # --------------------------------------------------------------- what a piece supplies
+
+    @abstractmethod
+    def exact(self, *inputs: Tensor) -> Tensor:
+        """The map it stands for, in the inputs' dtype."""
+
+    @abstractmethod
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        """The map in context; inputs are in range."""
+
+    def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """Take note of a calibration input."""
+
+    def check(self, *inputs: Tensor) -> None:
+        """Refuse, or widen for, inputs outside the range."""
+
+    def settle(self) -> None:
+        """Fix the range and the tables, after calibration."""
+
+    def settle_for(self, span: Span) -> None:
+        """Fix the range and the tables from bounds instead."""
+
+    @property
+    def certified(self) -> float:
+        """Proven sup-norm error of the piece alone, on its range."""
+        return 0.0
+
+    @property
+    def range(self) -> float:
+        """Largest value that is looked up."""
+        return math.nan
+
+    @property
+    def tokens(self) -> int:
+        """Grid tokens of its look-up table."""
+        return 0
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What its certificate takes for granted."""
+        return ()
+
+    def ranges(self) -> dict[str, Any]:
+        """What :meth:`settle` fixed, JSON only."""
+        return {}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        """The inverse of :meth:`ranges`."""
+
+    # ------------------------------------------------------------------------------ running
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Exact, recorded, emulated or measured, as the network's mode says."""
+        mode = self.settings.mode
+        if mode in ("exact", "calibrate"):
+            output = self.exact(*inputs)
+            if mode == "calibrate":
+                self.record(inputs, output)
+                self.order = min(self.order, self.settings.ticks)
+                self.settings.ticks += 1
+            return self._out(output)
+        if not torch.compiler.is_exporting():
+            self._checked(*inputs)
+        output = self.emulate(*inputs)
+        if mode == "measure":
+            wide = [t.double() if t.is_floating_point() else t for t in inputs]
+            off = (output.double() - self._in_double(*wide)).abs().max()
+            self.measured = max(self.measured, float(off))
+        return self._out(output)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _checked(self, *inputs: Tensor) -> None:
+        """Compiled code checks as well; only what is exported cannot."""
+        self.check(*inputs)
+
+    def _out(self, output: Tensor) -> Tensor:
+        passed: Tensor = self.hook_out(output)
+        return passed
+
+    def _in_double(self, *inputs: Tensor) -> Tensor:
+        """The exact map in float64."""
+        stored = {k: b for k, b in self._buffers.items() if b is not None}
+        try:
+            for name, buffer in stored.items():
+                self._buffers[name] = buffer.double()
+            return self.exact(*inputs)
+        finally:
+            self._buffers.update(stored)
+
+    def _out_of_range(self, what: str, seen: float, limit: float) -> None:
+        raise BoundError(
+            f"{self.name}: {what} is {seen:.6g}, calibrated up to {limit:.6g}; calibrate on data "
+            "like this, raise headroom=, or use on_range='widen'"
+        )
+
+    @property
+    def _widens(self) -> bool:
+        return self.settings.on_range == "widen"
+
+
+def looked_up(z: Tensor, table: Interpolant) -> Tensor:
+    """The table's answer to every entry of z; by its definition where code is being compiled."""
+    if torch.compiler.is_compiling():
+        return table.weights(z) @ table.values.to(z)
+    return fused.interpolate(z, table)

@@ -1,0 +1,227 @@
+"""Activations: by a look-up table, or by a head that chooses."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.backends import BACKENDS
+from iceform.errors import PrecisionError
+from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
+from iceform.validation import unit_roundoff
+
+__all__ = ["Activation", "Gate", "Table"]
+
+_FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
+_TRIES = 8  # at a table, each at least twice as coarse
+_STEPS = 4  # ranges of tables are rounded up to quarters of an octave, so that layers share them
+
+
+def _rounded_up(value: float) -> float:
+    """The next quarter of an octave, so that layers with like ranges share a table."""
+    octave = 2.0 ** math.floor(math.log2(value))
+    return octave * math.ceil(_STEPS * value / octave) / _STEPS
+
+
+@lru_cache(maxsize=64)
+def _fitted(f: ScalarFunction, high: float, eps: float) -> Interpolant:
+    """The smallest table to ``eps``, or to the least multiple of it that can be certified."""
+    for _ in range(_TRIES):
+        try:
+            return Interpolant.fit(f, -high, high, eps)
+        except PrecisionError as missed:
+            eps = max(2 * eps, eps if missed.best is None else missed.best)
+    return Interpolant.fit(f, -high, high, None)
+
+
+class Activation(Piece):
+    """An elementwise map; what tables and gates share."""
+
+    kind = "activation"
+
+    def __init__(self, name: str, settings: Settings, function: ScalarFunction, slope: float):
+        super().__init__(name, settings)
+        self.function, self.slope = function, slope
+        self.largest = 0.0
+        self.high = 1.0
+        self.width = 1
+
+    def exact(self, *inputs: Tensor) -> Tensor:
+        (z,) = inputs
+        return self.function.call(z)
+
+    def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        self.largest = max(self.largest, float(inputs[0].abs().max()))
+        self.width = output.shape[-1]
+
+    def settle(self) -> None:
+        self._set(_rounded_up(max(self.settings.headroom * self.largest, SMALLEST_SHARE)))
+
+    def settle_for(self, span: Span) -> None:
+        self.width = span.width
+        self._set(_rounded_up(max(span.entry + span.error, SMALLEST_SHARE)))
+
+    def _set(self, high: float) -> None:
+        self.high = high
+
+    def check(self, *inputs: Tensor) -> None:
+        largest = float(inputs[0].detach().abs().max())
+        if largest <= self.high:
+            return
+        if not (self._widens and math.isfinite(largest)):
+            self._out_of_range(f"max |input| of {self.function.name}", largest, self.high)
+        self.widened += 1
+        self._set(_rounded_up(self.settings.headroom * largest))
+
+    @property
+    def range(self) -> float:
+        return self.high
+
+    def walk(self, span: Span) -> Span:
+        """Ranges and error behind the activation."""
+        at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
+        root = math.sqrt(span.width)
+        error = self.slope * span.error + root * self.certified
+        return Span(
+            self.slope * span.norm + root * at_zero, self.slope * self.high + at_zero, error,
+            span.width,
+        )  # fmt: skip
+
+    def ranges(self) -> dict[str, Any]:
+        return {"high": self.high, "width": self.width}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        self.width = int(ranges["width"])
+        self._set(float(ranges["high"]))
+
+
+class Table(Activation):
+    """A smooth activation: values of a fitted table in the prompt, read by the attending layer."""
+
+    how = "look-up, values in the prompt"
+
+    def _set(self, high: float) -> None:
+        settings = self.settings
+        finest = max(_FINEST, _FINEST_UNITS * unit_roundoff(settings.dtype))
+        eps = finest if settings.eps is None else max(finest, settings.eps / 2)
+        super()._set(high)
+        self.table = _fitted(self.function, high, eps * high)
+        if settings.eps is not None and not self.certified <= settings.eps * high:
+            raise PrecisionError(
+                f"{self.name}: {self.function.name} on [-{high:.6g}, {high:.6g}] is certified to "
+                f"{self.certified / high:.3g} of its range in {settings.dtype}, not to eps = "
+                f"{settings.eps:.3g}",
+                best=self.certified / high,
+            )
+
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        (z,) = inputs
+        if self.settings.backend != "dense":
+            return looked_up(z, self.table)
+        keys = torch.stack([self.table.keys.slopes, self.table.keys.biases], -1).to(z)
+        queries = torch.stack([z, torch.ones_like(z)], -1)[..., None, :]
+        values = self.table.values.to(z)[:, None]
+        logits = 2 * float((keys[:, 0].abs() * self.high + keys[:, 1].abs()).max())
+        margin = self.settings.layers.margin(logits)
+        mask = z.new_zeros(1, len(keys))
+        return self.settings.layers.attend(keys, queries, values, mask, margin)[..., 0, 0]
+
+    @property
+    def certified(self) -> float:
+        settings = self.settings
+        model = BACKENDS[settings.backend].model(settings.dtype, self.table, self.high, 1)
+        leak = 2 * self.table.size * settings.layers.leak if settings.backend == "dense" else 0.0
+        return self.table.error + self.table.rounding(model) + leak
+
+    @property
+    def tokens(self) -> int:
+        return self.table.tokens
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self.table.assumptions
+
+    def ranges(self) -> dict[str, Any]:
+        it = self.table
+        table = {
+            "grid": describe_grid(it.grid),
+            "sharpness": it.sharpness,
+            "values": it.values.tolist(),
+            "regime": it.regime,
+            "error": it.error,
+            "assumptions": list(it.assumptions),
+        }
+        return {**super().ranges(), "table": table}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        saved = ranges["table"]
+        self.width, self.high = int(ranges["width"]), float(ranges["high"])
+        self.table = Interpolant(
+            grid_from(saved["grid"]),
+            float(saved["sharpness"]),
+            torch.tensor(saved["values"], dtype=torch.float64),
+            str(saved["regime"]),
+            float(saved["error"]),
+            self.function,
+            tuple(saved["assumptions"]),
+        )
+
+
+class Gate(Activation):
+    r"""z sigma(b z): an attention head that chooses between the tokens z and 0.
+
+    Keys b z and 0, values z and 0, so the output is :math:`z e^{bz} / (e^{bz} + 1)`. With b = 1
+    that is SiLU itself. As b grows it tends to ReLU, off by at most W(1/e)/b < 0.2785/b (W is
+    Lambert's function): a head at low temperature has no trouble with a kink.
+
+    Parameters
+    ----------
+    name, settings, function, slope
+        As for every activation.
+    sharpness
+        b, a power of two.
+    error
+        Bound of |z sigma(b z) - f(z)|.
+    """
+
+    how = "chosen between z and 0 by a head"
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        function: ScalarFunction,
+        slope: float,
+        *,
+        sharpness: float,
+        error: float,
+    ) -> None:
+        super().__init__(name, settings, function, slope)
+        self.sharpness, self.error = sharpness, error
+
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        (z,) = inputs
+        keys = torch.stack([self.sharpness * z, torch.zeros_like(z)], -1)[..., None]
+        values = torch.stack([z, torch.zeros_like(z)], -1)[..., None]
+        if self.settings.backend != "dense":
+            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1)
+        one = torch.ones_like(z)[..., None, None]
+        margin = self.settings.layers.margin(self.sharpness * self.high)
+        mask = z.new_zeros(1, 2)
+        return self.settings.layers.attend(keys, one, values, mask, margin)[..., 0, 0]
+
+    @property
+    def certified(self) -> float:
+        # The weight of z is known to 8 u relative (two exponentials, a sum, a quotient, and the
+        # maximum subtracted from a logit t, which matters only while t e^{-t} does), then z p.
+        return self.error + 12 * self.settings.unit * self.high
+
+    @property
+    def tokens(self) -> int:
+        return 2

@@ -1,0 +1,82 @@
+"""Embeddings, the row that an id names in the prompt."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from iceform.backends import BACKENDS
+from iceform.networks.pieces.base import Piece, Settings, Span, looked_up
+from iceform.networks.pieces.linear import powers_of_two
+
+__all__ = ["EmbeddingMap"]
+
+
+class EmbeddingMap(Piece):
+    """ids -> rows of a table of vectors, every entry read through the frozen layer.
+
+    The row that an id names is put into the prompt as weights of the input 1 (choosing it is
+    indexing, as a tokenizer does); the range is known from the weights.
+    """
+
+    kind = "embedding"
+    how = "look-up, the id's row in the prompt"
+
+    weight: Tensor
+    exponents: Tensor
+    scale: Tensor
+
+    def __init__(self, name: str, settings: Settings, weight: Tensor) -> None:
+        super().__init__(name, settings)
+        self.register_buffer("weight", weight.detach().to(settings.dtype))
+        self.register_buffer("exponents", powers_of_two(self.weight.abs().amax(0)).to(self.weight))
+        self._encode()
+
+    def _encode(self) -> None:
+        self.register_buffer("scale", torch.exp2(self.exponents.to(self.weight)), persistent=False)
+
+    def exact(self, *inputs: Tensor) -> Tensor:
+        (ids,) = inputs
+        return F.embedding(ids, self.weight)
+
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        (ids,) = inputs
+        frozen = self.settings.layers
+        theta = F.embedding(ids, self.weight) / self.scale
+        if self.settings.backend == "dense":
+            ones = torch.ones_like(theta[..., :1])
+            return frozen.read(ones, theta[..., None]) * self.scale
+        return looked_up(theta, frozen.table) * self.scale
+
+    def errors(self) -> Tensor:
+        """Proven error of every feature."""
+        settings, table = self.settings, self.settings.layers.table
+        model = BACKENDS[settings.backend].model(settings.dtype, table, 1.0, 1)
+        return torch.exp2(self.exponents.double()) * (table.error + table.rounding(model))
+
+    @property
+    def certified(self) -> float:
+        return float(self.errors().max())
+
+    @property
+    def range(self) -> float:
+        return float(self.scale.max())
+
+    @property
+    def tokens(self) -> int:
+        return self.settings.layers.table.tokens
+
+    def walk(self) -> Span:
+        """Ranges and error of the vectors."""
+        vectors = self.weight.double()
+        return Span(
+            float(vectors.norm(dim=-1).max()), float(vectors.abs().max()),
+            float(self.errors().norm()), vectors.shape[1],
+        )  # fmt: skip
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        del ranges
+        self._encode()

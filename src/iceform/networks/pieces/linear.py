@@ -1,0 +1,201 @@
+"""Linear maps, their weights in the prompt."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from iceform.backends import BACKENDS
+from iceform.errors import PrecisionError
+from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
+
+__all__ = ["LinearMap", "powers_of_two"]
+
+_SVD_SLACK = 1 + 1e-10  # the computed spectral norm's own rounding
+
+
+def powers_of_two(ranges: Tensor) -> Tensor:
+    """Exponents s with ranges <= 2^s, each at most 20 octaves below the largest."""
+    largest = float(ranges.max())
+    floor = largest * SMALLEST_SHARE if largest > 0 else 1.0
+    return torch.log2(ranges.double().clamp(min=floor)).ceil()
+
+
+class LinearMap(Piece):
+    r"""x -> W x + b, every row r looked up on the identity's table scaled by 2^{s_r}.
+
+    The prompt holds :math:`2^{-s_r} (W_r, b_r)`, the look-up of z is scaled back by 2^{s_r}; both
+    are exact. The look-up's error is proven for |z_r| <= 2^{s_r} and tokens of 2-norm at most X,
+    which bounds the terms of the product by :math:`\|(W_r, b_r)\|_2 \sqrt{X^2 + 1}`; both are
+    checked on every input.
+
+    Parameters
+    ----------
+    name, settings
+        As for every piece.
+    weight, bias
+        Of the map.
+    gain
+        A factor on both: the 1/sqrt(d) of an attention head goes into its query.
+    """
+
+    kind = "linear"
+    how = "look-up, weights in the prompt"
+
+    weight: Tensor
+    bias: Tensor
+    exponents: Tensor
+    theta: Tensor
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        weight: Tensor,
+        bias: Tensor | None,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__(name, settings)
+        zero = weight.new_zeros(len(weight))
+        for key, value in (("weight", weight), ("bias", zero if bias is None else bias)):
+            scaled = value.detach().double() * gain
+            self.register_buffer(key, scaled.to(settings.dtype))
+        self.rounded = math.frexp(gain)[0] != 0.5  # not a power of two: weights were rounded
+        self.largest = torch.zeros(len(weight), dtype=torch.float64)
+        self.norm = 0.0
+        self._spectral: dict[int, Tensor] = {}
+        self.register_buffer("exponents", torch.zeros_like(self.bias))
+        self._encode()
+
+    @property
+    def in_features(self) -> int:
+        """Features read."""
+        return self.weight.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Features written."""
+        return self.weight.shape[0]
+
+    def _encode(self) -> None:
+        scale = torch.exp2(-self.exponents.to(self.weight))
+        self.register_buffer("theta", self.weight * scale[:, None], persistent=False)
+        self.register_buffer("offset", self.bias * scale, persistent=False)
+        self.register_buffer("scale", torch.exp2(self.exponents.to(self.weight)), persistent=False)
+
+    def exact(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        return F.linear(x, self.weight, self.bias)
+
+    def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        (x,) = inputs
+        self.norm = max(self.norm, float(x.norm(dim=-1).max()))
+        rows = output.double().abs().flatten(0, -2).amax(0).cpu()
+        self.largest = torch.maximum(self.largest, rows)
+
+    def settle(self) -> None:
+        self._set(self.settings.headroom * self.largest, self.settings.headroom * self.norm)
+
+    def settle_for(self, span: Span) -> None:
+        rows = self.weight.double().norm(dim=-1) * span.norm + self.bias.double().abs()
+        self._set(rows * _SVD_SLACK, span.norm)
+
+    def _set(self, ranges: Tensor, norm: float) -> None:
+        self.norm = norm
+        self.register_buffer("exponents", powers_of_two(ranges).to(self.weight))
+        self._encode()
+
+    def check(self, *inputs: Tensor) -> None:
+        (x,) = inputs
+        norm = float(x.detach().norm(dim=-1).max())
+        scaled = F.linear(x, self.theta, self.offset).detach().abs().flatten(0, -2).amax(0)
+        if norm <= self.norm and float(scaled.max()) <= 1.0:
+            return
+        if not (self._widens and math.isfinite(norm)):
+            if not norm <= self.norm:
+                self._out_of_range("the largest 2-norm of a token", norm, self.norm)
+            row = int(scaled.argmax())
+            limit = 2.0 ** float(self.exponents[row])
+            self._out_of_range(f"max |output {row}|", float(scaled[row]) * limit, limit)
+        self.widened += 1
+        # Powers of two only grow: rows that are still in range keep their prompt.
+        wider = torch.exp2(self.exponents.double()) * scaled.double().clamp(min=1.0)
+        self._set(wider, max(self.norm, norm))
+
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        frozen = self.settings.layers
+        if self.settings.backend == "dense":
+            ones = torch.ones_like(x[..., :1])
+            theta = torch.cat([self.theta, self.offset[:, None]], -1)
+            return frozen.read(torch.cat([x, ones], -1), theta) * self.scale
+        return looked_up(F.linear(x, self.theta, self.offset), frozen.table) * self.scale
+
+    @property
+    def _terms(self) -> Tensor:
+        """Bound of the terms of each row's product."""
+        rows = torch.cat([self.weight, self.bias[:, None]], -1).double().norm(dim=-1)
+        terms: Tensor = rows * math.hypot(self.norm, 1.0)
+        return terms
+
+    def errors(self) -> Tensor:
+        """Proven error of every output row."""
+        settings, table = self.settings, self.settings.layers.table
+        scale = torch.exp2(self.exponents.double())
+        largest = float((self._terms / scale).max())
+        summands = self.in_features + 1 + int(self.rounded)
+        model = BACKENDS[settings.backend].model(settings.dtype, table, largest, summands)
+        if not model.gamma * largest <= settings.layers.slack:
+            raise PrecisionError(
+                f"{self.name}: products of terms up to {largest:.3g} times their range round by "
+                f"more than {settings.layers.slack:.3g} of it in {settings.dtype}; use float64",
+                best=model.gamma * largest,
+            )
+        return scale * (table.error + table.rounding(model))
+
+    @property
+    def certified(self) -> float:
+        return float(self.errors().max())
+
+    @property
+    def range(self) -> float:
+        return float(torch.exp2(self.exponents).max())
+
+    @property
+    def tokens(self) -> int:
+        return self.settings.layers.table.tokens
+
+    def spectral(self, blocks: int = 1) -> Tensor:
+        """Spectral norm of each block of rows; kept, since weights do not change."""
+        if blocks not in self._spectral:
+            parts = self.weight.double().unflatten(0, (blocks, -1))
+            self._spectral[blocks] = torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
+        return self._spectral[blocks]
+
+    def carried(self, error: float, blocks: int = 1) -> Tensor:
+        """Error of each block of outputs, given that of the input."""
+        own = self.errors().unflatten(0, (blocks, -1)).norm(dim=-1)
+        total: Tensor = self.spectral(blocks) * error + own
+        return total
+
+    def walk(self, span: Span) -> Span:
+        """Ranges and error behind the map."""
+        ranges = torch.exp2(self.exponents.double())
+        return Span(
+            float(ranges.norm()), float(ranges.max()), float(self.carried(span.error)[0]),
+            self.out_features,
+        )  # fmt: skip
+
+    def ranges(self) -> dict[str, Any]:
+        return {"norm": self.norm}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        self.norm = float(ranges["norm"])
+        self._spectral = {}
+        self._encode()

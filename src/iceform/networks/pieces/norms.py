@@ -1,0 +1,106 @@
+"""LayerNorm: not emulated, but accounted for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from iceform.errors import BoundError
+from iceform.networks.pieces.base import Piece, Settings, Span
+
+__all__ = ["Norm"]
+
+
+class Norm(Piece):
+    r"""LayerNorm, as it is: not emulated, but its rounding and its amplification are accounted for.
+
+    With s the least :math:`\sqrt{\sigma^2 + \epsilon}` of a token, checked on every input.
+    """
+
+    kind = "LayerNorm"
+    how = "not emulated"
+    emulated = False
+
+    weight: Tensor
+    bias: Tensor
+
+    def __init__(self, name: str, settings: Settings, norm: nn.LayerNorm) -> None:
+        super().__init__(name, settings)
+        self.width = math.prod(norm.normalized_shape)
+        one = torch.ones(self.width)
+        weight = one if norm.weight is None else norm.weight
+        bias = 0 * one if norm.bias is None else norm.bias
+        self.register_buffer("weight", weight.detach().to(settings.dtype))
+        self.register_buffer("bias", bias.detach().to(settings.dtype))
+        self.floor = norm.eps
+        self.least, self.norm = math.inf, 0.0
+
+    def exact(self, *inputs: Tensor) -> Tensor:
+        return F.layer_norm(inputs[0], (self.width,), self.weight, self.bias, self.floor)
+
+    def emulate(self, *inputs: Tensor) -> Tensor:
+        return self.exact(*inputs)
+
+    def _seen(self, x: Tensor) -> tuple[float, float]:
+        x = x.detach()
+        variance = x.var(-1, unbiased=False)
+        return float((variance + self.floor).sqrt().min()), float(x.norm(dim=-1).max())
+
+    def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        least, norm = self._seen(inputs[0])
+        self.least, self.norm = min(self.least, least), max(self.norm, norm)
+
+    def settle(self) -> None:
+        self._set(self.least / self.settings.headroom, self.norm * self.settings.headroom)
+
+    def settle_for(self, span: Span) -> None:
+        self._set(math.sqrt(self.floor), span.norm)
+
+    def _set(self, least: float, norm: float) -> None:
+        self.least, self.norm = max(least, math.sqrt(self.floor)), norm
+
+    def check(self, *inputs: Tensor) -> None:
+        least, norm = self._seen(inputs[0])
+        if least >= self.least * (1 - 2**-10) and norm <= self.norm:
+            return
+        if not (self._widens and math.isfinite(norm)):
+            if norm <= self.norm:
+                raise BoundError(
+                    f"{self.name}: a token's standard deviation is {least:.6g}, calibrated down to "
+                    f"{self.least:.6g}; calibrate on data like this, or use on_range='widen'"
+                )
+            self._out_of_range("the largest 2-norm of a token", norm, self.norm)
+        self.widened += 1
+        self._set(min(self.least, least), max(self.norm, norm))
+
+    @property
+    def range(self) -> float:
+        return self.norm
+
+    @property
+    def certified(self) -> float:
+        """Rounding: mean and variance of d numbers, a quotient, an affine map."""
+        d, unit, s = self.width, self.settings.unit, self.least * (1 - 2**-10)
+        gain = float(self.weight.abs().max())
+        centred = 2 * (d + 3) * unit * self.norm / s + math.sqrt(d) * (d + 6) * unit
+        size = gain * math.sqrt(d) + float(self.bias.double().norm())
+        return gain * centred + 3 * unit * size
+
+    def walk(self, span: Span) -> Span:
+        """Ranges and error behind the norm; never more than twice what it can give."""
+        gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
+        norm = gain * root + float(self.bias.double().norm())
+        least = self.least * (1 - 2**-10) - span.error / root
+        grown = gain * span.error / least if least > 0 else math.inf
+        error = min(grown, 2 * gain * root) + self.certified
+        return Span(norm, gain * root + float(self.bias.abs().max()), error, self.width)
+
+    def ranges(self) -> dict[str, Any]:
+        return {"least": self.least, "norm": self.norm}
+
+    def restore(self, ranges: dict[str, Any]) -> None:
+        self.least, self.norm = float(ranges["least"]), float(ranges["norm"])

@@ -1,0 +1,79 @@
+"""HTML pages that need nothing else, online or off."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from iceform import plots
+
+__all__ = ["Illustration", "illustrate", "render_page", "write"]
+
+_WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A figure in both themes, with the words around it."""
+
+    title: str
+    text: str
+    alt: str
+    light: str  # data URI
+    dark: str  # data URI
+
+
+def illustrate(
+    draw: Callable[[plots.Theme], Figure], *, title: str, text: str, alt: str
+) -> Illustration:
+    """Draw a figure once in each theme."""
+    light, dark = (_data_uri(plots.png(draw(theme))) for theme in (plots.LIGHT, plots.DARK))
+    return Illustration(title, text, alt, light, dark)
+
+
+def _data_uri(image: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(image).decode("ascii")
+
+
+def render_page(template: str, **what: Any) -> str:
+    """A template of the package, filled in."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("iceform"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(power=_power, word=_word)
+    return environment.get_template(template).render(**what)
+
+
+def _power(value: float) -> Markup:
+    """1.2e-05 as 1.2 × 10 to the −5."""
+    mantissa, exponent = f"{value:.1e}".split("e")
+    return Markup(f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−"))
+
+
+def _word(count: int) -> str:
+    """Small numbers as running text spells them."""
+    return _WORDS[count] if count < len(_WORDS) else str(count)
+
+
+def write(path: Path, page: str) -> Path:
+    """Write beside the target, then rename: a reader never sees half a page."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
+    try:
+        draft.write_text(page, encoding="utf-8")
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return path

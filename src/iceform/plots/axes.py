@@ -1,0 +1,109 @@
+"""Axes that pictures share: powers of ten, tokens and features by name."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from torch import Tensor
+
+from iceform.errors import ShapeError
+from iceform.inspection import LayerTrace
+from iceform.plots.themes import Theme
+
+__all__ = [
+    "TINY",
+    "check_single",
+    "name_axis",
+    "positive",
+    "power_of_ten",
+    "read_queries",
+    "token_groups",
+    "without_frame",
+]
+
+_NAMED = 16  # groups of tokens that an axis has room to name
+TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis
+
+
+def positive(values: Sequence[float]) -> list[float]:
+    """Values that a logarithmic axis can show."""
+    return [max(value, TINY) for value in values]
+
+
+def power_of_ten(exponent: int) -> str:
+    """As a label."""
+    return rf"$10^{{{exponent}}}$" if exponent else "1"
+
+
+def without_frame(axes: Axes) -> None:
+    """Take away the ticks and the frame."""
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def check_single(tokens: Tensor) -> None:
+    """Refuse a batch: a picture is of one prompt."""
+    if tokens.ndim != 2:
+        raise ShapeError(
+            f"a figure shows one prompt, got tokens of shape {tuple(tokens.shape)}; "
+            "draw one instance of the batch"
+        )
+
+
+def read_queries(layer: LayerTrace) -> list[str]:
+    """Names of the queries whose output is read."""
+    return list(itertools.compress(layer.queries, layer.read.tolist()))
+
+
+def token_groups(roles: Sequence[str]) -> list[tuple[str, int]]:
+    """Runs of neighbouring tokens with a name for each run, and their lengths.
+
+    A role is "group, member" or a group of its own. Beside longer runs, numbered groups of one
+    token each have no room for a name and become one run.
+    """
+    firsts = [role.split(",")[0] for role in roles]
+    runs = [(name, len(list(run))) for name, run in itertools.groupby(firsts)]
+    if all(size == 1 for _, size in runs):
+        return runs
+    merged = []
+    for (word, alone), same in itertools.groupby(runs, lambda run: (_word(run[0]), run[1] == 1)):
+        members = list(same)
+        if alone and len(members) > 1:
+            last = members[-1][0].removeprefix(word).strip()
+            merged.append((f"{members[0][0]}–{last}", len(members)))
+        else:
+            merged.extend(members)
+    return merged
+
+
+def _word(name: str) -> str:
+    """A name without the number at its end."""
+    return name.rstrip("0123456789").rstrip()
+
+
+def name_axis(
+    axes: Axes, side: str, groups: Sequence[tuple[str, float]], theme: Theme, word: str
+) -> None:
+    """Name the middle of every group; where all are numbers of one thing, name that once."""
+    starts = [0.0, *itertools.accumulate(size for _, size in groups)]
+    shown = range(0, len(groups), math.ceil(len(groups) / _NAMED))
+    names = [groups[i][0] for i in shown]
+    words = {_word(name) for name, _ in groups}
+    axis, line = (axes.xaxis, axes.axvline) if side == "x" else (axes.yaxis, axes.axhline)
+    if len(words) == 1 < len(groups):
+        names = [name.removeprefix(*words).strip() for name in names]
+        word = next(w if " " in w else f"{word} {w}" for w in words)
+    middles = [starts[i] + (groups[i][1] - 1) / 2 for i in shown]
+    slanted = side == "x" and len(words) > 1
+    slant: Any = (
+        {"rotation": 45, "ha": "right", "rotation_mode": "anchor", "fontsize": 9} if slanted else {}
+    )
+    axis.set_ticks(middles, labels=names, **slant)
+    axis.set_label_text(word)
+    if len(groups) <= _NAMED and any(size > 1 for _, size in groups):
+        for edge in starts[1:-1]:
+            line(edge - 0.5, color=theme.faint, lw=0.8)

@@ -1,0 +1,91 @@
+"""By how much the right block wins, query by query."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from iceform.inspection import LayerTrace, Trace
+from iceform.plots.axes import check_single, name_axis, power_of_ten, read_queries, without_frame
+from iceform.plots.themes import LIGHT, Theme
+
+__all__ = ["margins"]
+
+_LEAKS = 5  # powers of ten that an axis of leaks has room for
+
+
+def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
+    """The margin of every query that is read, and on the right the leak that it implies.
+
+    Parameters
+    ----------
+    trace
+        A trace of one instance, or one layer of it.
+    theme
+        LIGHT or DARK.
+    """
+    layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
+    for layer in layers:
+        check_single(layer.tokens)
+    with theme.applied():
+        figure = Figure(figsize=(6.2, 0.6 + 2.8 * len(layers)), layout="constrained")
+        panels = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
+        for axes, layer in zip(panels, layers, strict=True):
+            _margin_panel(axes, layer, theme)
+    return figure
+
+
+def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
+    values = layer.margins[:, layer.read].detach().cpu().double()
+    few = len(values) <= len(theme.lines)
+    for head, row in enumerate(values):
+        colour = theme.lines[head] if few else theme.spectral
+        axes.plot(row.tolist(), "o", color=colour, ms=4, label=layer.labels[head])
+    name_axis(axes, "x", [(q.split(",")[0], 1) for q in read_queries(layer)], theme, "query")
+    largest = float(values.nan_to_num(0, 0).max()) or 1.0
+    axes.set_ylim(-0.05 * largest, 1.15 * largest)
+    axes.set_ylabel("best key ahead by" if layer.own is None else "own block ahead by")
+    axes.grid(axis="y")
+    heads = layer.labels[0] if len(values) == 1 else f"{len(values)} heads"
+    axes.set_title(f"{layer.name}: {heads}", loc="left")
+    if layer.own is not None:
+        _rounding_line(axes, layer, theme)
+    beside = 1.16 if _leak_axis(axes, layer) else 1.0
+    if few and len(values) > 1:
+        axes.legend(loc="center left", bbox_to_anchor=(beside, 0.5), fontsize=9, handletextpad=0.1)
+
+
+def _rounding_line(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
+    """Where what leaks would be the unit roundoff of the layer's dtype."""
+    at = -math.log(torch.finfo(layer.scores.dtype).eps / 2)
+    axes.axhline(at, color=theme.hard, ls="--", lw=1.3)
+    axes.annotate("unit roundoff", (0, at), (0, -3), textcoords="offset points", va="top",
+                  color=theme.hard, fontsize=9)  # fmt: skip
+
+
+def _leak_axis(axes: Axes, layer: LayerTrace) -> bool:
+    """Powers of ten on the right: what leaves the block, or at most misses the best key."""
+    bottom, top = axes.get_ylim()
+    rivals = 1 if layer.own is not None else layer.scores.shape[-1] - 1
+    powers = range(1, math.ceil(top / math.log(10)) + 1)
+    within = [k for k in powers if _margin_of(k, rivals) <= top]
+    if not within:
+        return False
+    every = math.ceil(len(within) / _LEAKS)
+    shown = within[every - 1 :: every]
+    right = axes.twinx()
+    right.set_ylim(bottom, top)
+    right.set_yticks(
+        [_margin_of(k, rivals) for k in shown], labels=[power_of_ten(-k) for k in shown]
+    )
+    right.set_ylabel("and leaks" if layer.own is not None else "and misses at most")
+    without_frame(right)
+    return True
+
+
+def _margin_of(power: int, rivals: int) -> float:
+    """The margin over ``rivals`` scores at which 10^-power is lost: rivals e^-m / (1 + ...)."""
+    return math.log(max(rivals, 1)) + power * math.log(10) + math.log1p(-(10.0**-power))

@@ -1,0 +1,32 @@
+"""Tables of data as numbers: CSV or Parquet in, a matrix out, and a report of what was done.
+
+:func:`read` gives every column a type; :class:`Preparation` learns from the training rows alone how
+numbers are filled and scaled and which levels a text column has, and turns any rows with the same
+columns into a matrix. What is left out or filled in is said, never done in silence. Needs
+``iceform[tables]``.
+"""
+
+from iceform.tables.columns import table_from
+from iceform.tables.houses import ames
+from iceform.tables.preparation import Preparation
+from iceform.tables.reading import read, read_like, write_rows
+from iceform.tables.table import Table
+from iceform.tables.treatments import MISSING, Category, LeftOut, Number, Treatment, Unknown
+from iceform.tables.words import near
+
+__all__ = [
+    "MISSING",
+    "Category",
+    "LeftOut",
+    "Number",
+    "Preparation",
+    "Table",
+    "Treatment",
+    "Unknown",
+    "ames",
+    "near",
+    "read",
+    "read_like",
+    "table_from",
+    "write_rows",
+]

@@ -1,0 +1,22 @@
+"""``python -m iceform.tables FILE`` writes the Ames houses as a CSV file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from iceform.tables.houses import ames
+from iceform.tables.reading import write_rows
+
+__all__ = ["main"]
+
+
+def main(path: str) -> None:
+    """Write the Ames table as a CSV file: something to try the command line on."""
+    table = ames()
+    columns = {"price": table.target, **dict(table.features.items())}
+    Path(path).write_bytes(write_rows([columns], ".csv"))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,31 @@
+"""Parts of messages: names, counts, and what a word may have meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+__all__ = ["counted", "listed", "near"]
+
+_SHOWN = 8  # levels or names that a message lists
+
+
+def near(word: str, names: Iterable[str]) -> str:
+    """The part of a message that helps with a name: what it may have meant, or what there is."""
+    names = list(names)
+    folded = {name.casefold(): name for name in names}
+    close = [folded[n] for n in difflib.get_close_matches(word.casefold(), folded, n=3)]
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}?"
+    return f"there are {listed(names)}"
+
+
+def listed(names: Sequence[str], most: int = _SHOWN) -> str:
+    """The first names, and how many more there are."""
+    shown = ", ".join(map(str, names[:most]))
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

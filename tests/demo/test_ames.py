@@ -1,0 +1,91 @@
+"""The demo on the Ames houses: all rows, an honest split, one digest."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from iceform import tables
+from iceform.demo.ames import algorithms, houses
+from iceform.demo.ames import page as ames_page
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    out = tmp_path_factory.mktemp("demo") / "report.html"
+    console = Console(width=100, record=True, file=io.StringIO())
+    page = ames_page.show(out, console=console)
+    return page, out.read_text(encoding="utf-8"), console
+
+
+def row(page, name):
+    return next(r for r in page.rows if r.name == name)
+
+
+def test_every_row_ran_on_the_same_weights(shown):
+    page, _, _ = shown
+    assert {r.digest for r in page.rows} == {page.machine.digest}
+    assert len(page.rows) == algorithms.ALGORITHMS
+
+
+@pytest.mark.parametrize(
+    ("name", "apart"), [("ridge", 1e-4), ("Huber", 1e-4), ("lasso", 1e-3), ("elastic net", 1e-3)]
+)
+def test_coefficients_are_scikit_learns(shown, name, apart):
+    found = row(shown[0], name)
+    assert found.what == "coefficients"
+    assert found.difference <= apart, found.difference
+    assert found.certified <= apart, found.certified
+
+
+def test_least_squares_predicts_as_scikit_learn_does(shown):
+    found = row(shown[0], "least squares")
+    assert found.difference <= 1e-4, found.difference
+
+
+def test_test_errors_agree_to_four_digits(shown):
+    for r in shown[0].same:
+        assert r.score == pytest.approx(r.other_score, rel=5e-5), r.name
+
+
+def test_every_answer_lies_within_its_certificate(shown):
+    for r in shown[0].same:
+        assert np.isfinite(r.certified), r.name
+        assert r.difference <= r.certified + algorithms.other_slack(r), r.name
+
+
+def test_whitening_finishes_where_the_others_do_not(shown):
+    races = {r.precondition: r for r in shown[0].races}
+    assert races["whiten"].converged
+    assert races["whiten"].passes < 10
+    assert races["whiten"].difference < races["diagonal"].difference < races["none"].difference
+
+
+def test_the_literal_matrices_agree(shown):
+    assert shown[0].literal < 1e-12
+
+
+def test_the_page_is_whole(shown):
+    page, html, console = shown
+    assert page.digest[:12] in html
+    assert html.count("<figure>") == len(page.illustrations) == 3
+    assert not re.search(r'(src|href)="(?!data:)', html), "the page must need nothing else"
+    text = console.export_text()
+    assert all(r.name in text for r in page.rows)
+
+
+def test_what_is_learnt_is_learnt_from_the_training_rows():
+    whole = houses.load()
+    table = tables.ames()
+    order = np.random.default_rng(houses.SEED).permutation(len(table))
+    tests = len(whole.price_test)
+    assert len(whole.price) + tests == len(table) == 2930
+    expected = np.asarray(table.take(np.sort(order[:tests])).target, dtype=float)
+    assert np.array_equal(whole.price_test, expected)
+    # Numbers are scaled by the training rows: their means are 0 there, and not on the test rows.
+    numeric = [j for j, name in enumerate(whole.names) if name in set(table.columns)]
+    assert len(numeric) > 20
+    assert np.abs(whole.x[:, numeric].mean(0)).max() < 1e-9
+    assert np.abs(whole.x_test[:, numeric].mean(0)).max() > 1e-3
