@@ -27,7 +27,7 @@ from iceform.experiments.algorithms import (
     least_squares,
     ridge,
 )
-from iceform.experiments.ames import Encoder, Table, table
+from iceform.experiments.ames import Encoder, houses, number_columns
 from iceform.experiments.emulated import (
     THRESHOLD_TOKENS,
     Problem,
@@ -47,6 +47,7 @@ from iceform.experiments.study import (
     split_seeds,
 )
 from iceform.experiments.training import Curves, Stack, Training
+from iceform.tables import Table
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
@@ -167,12 +168,12 @@ class _HousingPlan(Plan):
 
 def _split(spec: Spec, seed: int) -> NDArray[np.int64]:
     """A random order of the rows; the first ``spec.train`` are for training."""
-    order: NDArray[np.int64] = permutation(len(table()), "cpu", spec.study, seed, "split").numpy()
+    order: NDArray[np.int64] = permutation(len(houses()), "cpu", spec.study, seed, "split").numpy()
     return order
 
 
 def _log_price(data: Table) -> Tensor:
-    return torch.log(torch.from_numpy(data.price))
+    return torch.log(torch.from_numpy(data.numbers()))
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def penalties(spec: HousingSpec, seed: int) -> Penalties:
     """The grids' only members, or those that cross-validation on the training split picks."""
     if len(spec.lasso_grid) == len(spec.ridge_grid) == 1:
         return Penalties(spec.lasso_grid[0], spec.ridge_grid[0])
-    data, rows = table(), _split(spec, seed)[: spec.train]
+    data, rows = houses(), _split(spec, seed)[: spec.train]
     x, y = Encoder()(data, rows)[rows], _log_price(data)[rows]
     loose = partial(lasso, tol=_PICKED_TOL)
     return Penalties(
@@ -316,7 +317,7 @@ class _Published(_Housing):
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         super().__init__(plan, device)
-        spec, data = self.spec, table()
+        spec, data = self.spec, houses()
         everything = np.arange(len(data))
         x = Encoder(missing_level=False, identifiers=True)(data, everything)
         y = _log_price(data)
@@ -381,7 +382,7 @@ class _Described(_Housing):
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         super().__init__(plan, device)
-        spec, data = self.spec, table()
+        spec, data = self.spec, houses()
         xs, ys, train, test = [], [], [], []
         for seed in plan.seeds:
             order = _split(spec, seed)
@@ -485,10 +486,10 @@ class _Described(_Housing):
 
 def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
     """The three algorithms on the training split by frozen layers, beside scikit-learn."""
-    data, order = table(), _split(spec, seed)
+    data, order = houses(), _split(spec, seed)
     x, y = Encoder()(data, order[: spec.train])[order], _log_price(data)[order]
     if spec.numbers_only:
-        x = x[:, : data.numbers.shape[1]]
+        x = x[:, : len(number_columns(data))]
     xc, yc, x_mean, y_mean = centered(x[: spec.train], y[: spec.train])
     # Collinear columns leave lasso without a unique answer: it gets those that are independent.
     columns = _independent(xc)
@@ -513,7 +514,7 @@ def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
         emulate_ridge(Problem(reduced, yc, 0.0, within(exact[2])), spec.tol),
     )
     wanted = (exact_lasso, exact[1], basis.mT @ exact[2])
-    large = torch.from_numpy(data.area[order][spec.train :] > _LARGE)
+    large = torch.from_numpy(data.features["area"].to_numpy()[order][spec.train :] > _LARGE)
     asked, prices = x[spec.train :] - x_mean, y[spec.train :] - y_mean
     metrics = picked.noted() | {
         "mean: test mse": float(prices.square().mean()),

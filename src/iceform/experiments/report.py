@@ -94,7 +94,9 @@ def training_figure(records: Sequence[dict[str, Any]]) -> Figure | None:
             ]  # fmt: skip
             if lines:
                 means = [sum(values) / len(values) for values in zip(*lines, strict=True)]
-                label = f"{heads} head{'s' * (heads > 1)}" + (", trained for longer" if probe else "")
+                label = f"{heads} head{'s' * (heads > 1)}" + (
+                    ", trained for longer" if probe else ""
+                )
                 ax.semilogy(range(1, len(means) + 1), means, style, color=colour, label=label)
     ax.set_xlabel("epoch")
     ax.set_ylabel("training MSE of K, Q and V")
