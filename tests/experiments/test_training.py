@@ -7,7 +7,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -16,11 +19,12 @@ import iceform
 from iceform.errors import BoundError, IntegrityError, ProgramError
 from iceform.experiments.networks import SelfAttention, stack
 from iceform.experiments.randomness import generator, permutation, take
-from iceform.experiments.training import Stack, Trainer, Training, full_precision
+from iceform.experiments.training import Stack, Trainer, Training, _Graph, full_precision
 
 NETWORK = SelfAttention(6, 5, 5, 8, 2, 9, 4)
 SEEDS = (0, 1, 2)
 RATE = 1e-3
+PER_EPOCH = 13  # steps: graphs of ten and of one are replayed in every epoch
 
 
 def make(
@@ -190,12 +194,40 @@ def test_compiled_steps_are_the_same_steps():
     assert_same_models(plain, compiled)
 
 
+def replayed(graphs, steps):
+    """A stand-in for a CUDA graph: it takes the steps that the capture took, once more."""
+    graphs._branches(steps)
+    return SimpleNamespace(replay=lambda: graphs._branches(steps))
+
+
+def test_graphs_keep_count_where_stacks_differ_in_length(monkeypatch, tmp_path):
+    for name in ("Stream", "current_stream", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(_Graph, "_captured", replayed)
+
+    def stacks():
+        return [
+            make(schedule="constant", samples=16 * PER_EPOCH),
+            make(schedule="constant", samples=3 * 16 * PER_EPOCH, name="long"),
+        ]
+
+    host = trained(stacks()).parameters()
+    monkeypatch.setattr(Trainer, "_advance", lambda self: _Graph(self.lanes))
+    path = tmp_path / "state.safetensors"
+    first = Trainer(stacks(), checkpoint=path, identity="i")
+    first.run(until=31)
+    first.save()
+    for run in (trained(stacks()), trained(stacks(), checkpoint=path, identity="i")):
+        for name, parameters in run.parameters().items():
+            assert same_bits(parameters, host[name]), name
+
+
 # ---------------------------------------------------------------------------------------------
 # on a GPU: graphs of steps
 # ---------------------------------------------------------------------------------------------
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
-PER_EPOCH = 13  # steps: graphs of ten and of one are replayed in every epoch
 
 
 def on_gpu(seeds=SEEDS, **options):

@@ -215,7 +215,8 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
         judged = [b.judge(parameters[b.stack.name], curves[b.stack.name]) for b in built]
     del trainer, built
     forget()
-    gc.collect()  # graphs and their memory go before the next group comes
+    torch.compiler.reset()
+    gc.collect()  # graphs, what was compiled and their memory go before the next group comes
     return [record for records in judged for record in records]
 
 

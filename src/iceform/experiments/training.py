@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ SCHEDULES = ("constant", "cosine")
 _CHUNK = 250  # steps between looks at the clock
 _WARM_UP = 2  # steps before a capture, so that libraries have set up what they need
 _UNROLLED = 10  # steps in a graph: stacks wait for each other once in so many
+_MOST_COMPILED = 1 << 10  # stacks that one process may compile
 _COMPILED_FROM = 100_000  # steps from which on a stack's time to compile is well spent
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
@@ -409,6 +411,14 @@ class _Advance:
                     lane.step(own)
 
 
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Every stack is a compilation of the same few lines, and TF32 is off on purpose."""
+    with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        yield
+
+
 class _Graph(_Advance):
     """CUDA graphs of one step and of several, every stack a branch of its own."""
 
@@ -417,8 +427,7 @@ class _Graph(_Advance):
         self.streams = [torch.cuda.Stream() for _ in lanes]
         kept = [(lane.state(), int(lane.step_at)) for lane in lanes]
         kept = [({k: v.clone() for k, v in state.items()}, at) for state, at in kept]
-        # Every stack is a compilation of the same few lines of code.
-        with torch._dynamo.config.patch(recompile_limit=len(lanes) + 1):
+        with _compiling():
             self._branches(_WARM_UP)
         torch.cuda.synchronize()
         self.one, self.several = self._captured(1), self._captured(_UNROLLED)
