@@ -45,6 +45,7 @@ ABOVE = {
         "constructions", "pretrained",
     },
     "zoo": {"errors", "constructions"},
+    "formulas": {"errors", "interpolation", "constructions"},
 }  # fmt: skip
 # Only these may import each other: the library works without what they need.
 OUTERMOST = {
