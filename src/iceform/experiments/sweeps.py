@@ -213,9 +213,10 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
     parameters, curves = trainer.parameters(), trainer.curves()
     with full_precision():
         judged = [b.judge(parameters[b.stack.name], curves[b.stack.name]) for b in built]
+    if trainer.compiled:
+        torch.compiler.reset()
     del trainer, built
     forget()
-    torch.compiler.reset()
     gc.collect()  # graphs, what was compiled and their memory go before the next group comes
     return [record for records in judged for record in records]
 

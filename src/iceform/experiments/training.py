@@ -320,6 +320,7 @@ class Trainer:
         self.step = 0
         if compiled is None:
             compiled = self.device.type == "cuda" and self.total >= _COMPILED_FROM
+        self.compiled = compiled
         with full_precision():
             self.lanes = [
                 _Lane(stack, self.device, stack.steps // self.per_epoch, compiled=compiled)
