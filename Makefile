@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format clean
+.PHONY: help demo play test test-all lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,6 +22,9 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP) ## write out/report.html
 	$(BIN)/python -m iceform demo
+
+play: $(STAMP) ## open the playground
+	$(BIN)/python -m iceform play $(ARGS)
 
 test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 	$(PYTEST) $(ARGS)

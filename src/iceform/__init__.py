@@ -42,6 +42,7 @@ from iceform.errors import (
     ProgramError,
     ShapeError,
 )
+from iceform.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.machine import Machine
 from iceform.networks import InContext, in_context
@@ -66,6 +67,7 @@ __all__ = [
     "DtypeError",
     "Emulator",
     "Features",
+    "Formula",
     "FrozenNetwork",
     "GradedGrid",
     "GradientDescent",

@@ -46,7 +46,7 @@ class Certificate:
     Attributes
     ----------
     error
-        The bound: |emulated - exact| <= error in every entry.
+        The bound: |compared| <= error in every entry.
     terms
         Its parts, which add up to ``error``: interpolation, leak, rounding, and where they apply
         propagation and convergence.
@@ -58,6 +58,9 @@ class Certificate:
         Where each number comes from.
     assumptions
         What the proof takes for granted; empty where nothing.
+    compared
+        The difference that is bounded: an emulation's from the exact algorithm, or an answer's
+        from the exact optimum.
     """
 
     error: float
@@ -67,6 +70,7 @@ class Certificate:
     backend: str
     derivation: tuple[Step, ...] = ()
     assumptions: tuple[str, ...] = ()
+    compared: str = "emulated - exact"
     _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
 
     @classmethod
@@ -80,7 +84,7 @@ class Certificate:
     def explain(self) -> str:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
-        lines = [f"|emulated - exact| <= {self.error:.3e} in every entry", "", "holds for"]
+        lines = [f"|{self.compared}| <= {self.error:.3e} in every entry", "", "holds for"]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
         lines += [f"  arithmetic: {dtype}, {self.backend} backend", "", "because"]
@@ -100,6 +104,7 @@ class Certificate:
         return json.dumps(
             {
                 "error": self.error,
+                "compared": self.compared,
                 "terms": dict(self.terms),
                 "domain": dict(self.domain),
                 "dtype": str(self.dtype).removeprefix("torch."),

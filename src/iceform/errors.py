@@ -7,6 +7,7 @@ __all__ = [
     "CapacityError",
     "DeviceError",
     "DtypeError",
+    "FormulaError",
     "IceformError",
     "IntegrityError",
     "PrecisionError",
@@ -49,6 +50,17 @@ class CapacityError(IceformError, MemoryError):
 
 class ProgramError(IceformError, ValueError):
     """A function, loss or option that cannot be turned into a prompt."""
+
+
+class FormulaError(ProgramError):
+    """A formula that cannot be read or used.
+
+    ``position`` is the place in the text that was typed, from 0; None where it is all of it.
+    """
+
+    def __init__(self, message: str, position: int | None = None) -> None:
+        super().__init__(message)
+        self.position = position
 
 
 class IntegrityError(IceformError, ValueError):

@@ -269,6 +269,11 @@ def _sigmoid(z: Ball) -> Ball:
     return 1 / (1 + (-_arb(z)).exp())
 
 
+def _softplus(z: Ball, beta: float = 1.0, threshold: float = 20.0) -> Ball:
+    """The function itself: torch is linear from ``threshold`` on."""
+    return (beta * _arb(z)).exp().log1p() / beta
+
+
 def _smallest(a: Any, b: Any) -> Ball:
     return _arb(a).min(_arb(b))
 
@@ -320,6 +325,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "erf": lambda z: _arb(z).erf(),
     "exp": lambda z: _arb(z).exp(),
     "expm1": lambda z: _arb(z).expm1(),
+    "full_like": lambda z, value: _arb(value),
     "ge": _compare(operator.ge),
     "gt": _compare(operator.gt),
     "le": _compare(operator.le),
@@ -333,12 +339,14 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "pow": _power,
     "relu": lambda z: _largest(z, 0.0),
     "sigmoid": _sigmoid,
+    "sign": lambda z: _arb(z).sgn(),
     "sin": lambda z: _arb(z).sin(),
     "sinh": lambda z: _arb(z).sinh(),
-    "softplus": lambda z: _arb(z).exp().log1p(),
+    "softplus": _softplus,
     "sqrt": lambda z: _arb(z).sqrt(),
     "square": lambda z: _arb(z) ** 2,
     "sub": lambda a, b: _arb(a) - _arb(b),
+    "tan": lambda z: _arb(z).tan(),
     "tanh": lambda z: _arb(z).tanh(),
     "truediv": lambda a, b: _arb(a) / _arb(b),
     "where": _where,

@@ -262,3 +262,8 @@ def test_lengths_that_entries_do_not_settle_are_measured():
         largest, longest = seen.sizes.tolist()
         assert largest == 0.6
         assert longest == pytest.approx(expected, rel=1e-15)
+
+
+def test_a_step_that_is_too_long_is_named():
+    with pytest.raises(ice.PrecisionError, match=r"lr <= 2/L = "):
+        ice.GradientDescent("squared", steps=30, lr=10.0, dim=3, samples=8, eps=1e-6)

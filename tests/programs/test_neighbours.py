@@ -120,3 +120,16 @@ def test_queries_far_away_and_gammas_too_large_are_refused():
     sharp = StreamMachine(2).run(programs.KernelRegression(1e13), x, y)
     with pytest.raises(BoundError, match="use a smaller gamma"):
         sharp.predict(x)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_samples_in_one_place_answer_every_query(rows):
+    x = torch.full((rows, 2), 0.1, dtype=torch.float64)
+    y = torch.arange(rows).double()
+    q = torch.tensor([[1e6, -3.0], [0.1, 0.1]], dtype=torch.float64)
+    machine = StreamMachine(2)
+    nearest = machine.run(programs.KNeighbors(1), x, y)
+    assert torch.equal(nearest.neighbors(q), torch.zeros(2, 1, dtype=torch.long))
+    average = machine.run(programs.KernelRegression(), x, y)
+    off = (average.predict(q) - y.mean()).abs().max()
+    assert off <= average.certificate.error

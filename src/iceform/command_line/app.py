@@ -12,6 +12,7 @@ from iceform.command_line.commands.demo import demo
 from iceform.command_line.commands.explain import explain
 from iceform.command_line.commands.list import list_
 from iceform.command_line.commands.plan import plan
+from iceform.command_line.commands.play import play
 from iceform.command_line.commands.run import run
 from iceform.experiments.commands import app as experiments
 
@@ -23,6 +24,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": run,
     "explain": explain,
     "demo": demo,
+    "play": play,
 }
 
 app = typer.Typer(

@@ -363,7 +363,8 @@ _COMPARED = 1025  # points at which a function given to load() is compared with 
 def _check_same_function(emulator: Emulator, f: Any) -> None:
     """Refuse a function that the saved look-up table was not made for."""
     it = emulator.interpolant
-    f = getattr(f, "derivative", f)
+    derivative = getattr(f, "derivative", None)
+    f = derivative if isinstance(derivative, ScalarFunction) else f
     function = ScalarFunction.of(f, it.low, it.high, kinks=())
     z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
     off = float((it(z) - function(z)).abs().max())

@@ -115,9 +115,16 @@ class GradientDescent(Emulator):
         self.regime = self.step.regime
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
+            longest = 2 / self.hessian[1]
+            shorter = (
+                f"lr <= 2/L = {longest:.3g} (longer steps amplify errors), "
+                if max(self.schedule.steps) > longest and schedule != "chebyshev"
+                else ""
+            )
             raise PrecisionError(
                 f"{steps} steps are certified to {error:.3g}, not to eps = {self.eps:.3g}; use "
-                "eps=None to accept that, fewer steps, or hessian=(alpha, L) of your data",
+                f"{shorter}eps=None to accept that, fewer steps, or hessian=(alpha, L) of your "
+                "data",
                 best=error,
             )
 

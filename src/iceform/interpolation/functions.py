@@ -34,6 +34,10 @@ class ScalarFunction:
         A proven bound on its fourth derivative away from the kinks. Without one the bound is
         read off a mesh by automatic differentiation, and the certificate lists that as an
         assumption.
+    slope
+        Proven bounds ``(inf f', sup f')``.
+    facts
+        What else is known once the range is: maps ``(low, high)`` to this function with it.
     """
 
     call: Scalar
@@ -41,6 +45,8 @@ class ScalarFunction:
     kinks: tuple[float, ...] | None = ()
     affine: tuple[float, float] | None = None
     fourth: float | None = None
+    slope: tuple[float, float] | None = None
+    facts: Callable[[float, float], ScalarFunction] | None = None
 
     @classmethod
     def of(
@@ -61,7 +67,12 @@ class ScalarFunction:
             f = cls(f, getattr(f, "__name__", type(f).__name__), kinks=None)
         if kinks is not None:
             return replace(f, kinks=_checked_kinks(kinks))
+        f = f.on(low, high)
         return f if f.kinks is not None else replace(f, kinks=find_kinks(f, low, high))
+
+    def on(self, low: float, high: float) -> ScalarFunction:
+        """The same function with what is known of it on ``[low, high]``."""
+        return self if self.facts is None else self.facts(low, high)
 
     def kinks_in(self, low: float, high: float) -> tuple[float, ...]:
         """The kinks strictly between low and high."""

@@ -44,7 +44,7 @@ class KernelRegression(StreamProgram):
         x, y = _in_memory(source)
         machine.check_dim(source.dim)
         gamma = 1 / source.dim if self.gamma is None else check_positive("gamma", self.gamma)
-        center = x.mean(0)
+        center = _center(x)
         centred = x - center
         radius = float(centred.norm(dim=1).max())
         return KernelFit(machine, centred, y, center, gamma, radius, _kernel_certificate(
@@ -126,7 +126,7 @@ class KNeighbors(StreamProgram):
             raise ProgramError(
                 f"n_neighbors = {k} but n_samples = {len(x)}; ask for fewer neighbours"
             )
-        center = x.mean(0)
+        center = _center(x)
         return NeighborsFit(
             machine, x - center, y, center, k, float((x - center).norm(dim=1).max())
         )
@@ -253,10 +253,16 @@ def _in_memory(source: Source) -> tuple[Tensor, Tensor]:
     return source.x, source.y
 
 
+def _center(x: Tensor) -> Tensor:
+    """The mean; of samples in one place, that place to the last digit."""
+    return x[0] if bool((x == x[0]).all()) else x.mean(0)
+
+
 def _checked(points: Tensor, center: Tensor, radius: float) -> Tensor:
     q = points - center
     far = float(q.norm(dim=1).max()) if len(q) else 0.0
-    if not far <= _FAR * max(radius, _UNIT):
+    # Samples in one place are equally near to whatever is asked.
+    if not far <= (_FAR * radius or math.inf):
         raise BoundError(
             f"a query lies {far:.4g} from the samples' mean, answers are certified up to "
             f"{_FAR * radius:.4g}; add samples out there, or bring the query closer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from iceform.programs.stream import Fit, LinearModel
 from iceform.streaming import Source, StreamMachine
 from iceform.streaming.problem import Encoding, GradientTask
 
-__all__ = ["Perceptron"]
+__all__ = ["Perceptron", "PerceptronState"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SHARPNESS = 2.0**24  # of the step: margins above 40 * reach / this are read as exactly 0 or 1
@@ -42,32 +43,26 @@ class Perceptron(LinearModel):
         return self.positive
 
     def stream(self, machine: StreamMachine, source: Source) -> Fit:
+        *_, last = self.iterates(machine, source)
+        return self.fit(machine, source, last)
+
+    def iterates(self, machine: StreamMachine, source: Source) -> Iterator[PerceptronState]:
+        """The coefficients after each pass, from the first on."""
         self.check_labels(source)
         scaling = self.scaling(source)
         machine.check_dim(scaling.dim)
         encoding = Encoding(scaling, "margin", self.positive)
         start, count, _ = source.reduce(_Mean(encoding))
-        w = start / count  # the first pass at w = 0 takes every sample for a mistake
-        nearest, closest, passes, mistakes = math.inf, math.inf, 1, source.rows
-        while passes < self.max_passes:
-            size, least = source.largest(_Margins(encoding, w))
-            reach = max(float(size), _UNIT)
-            table = Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
-            total, _ = source.reduce(GradientTask(machine, table, encoding, w))
-            wrong = int(source.reduce(_Mistakes(encoding, w))[0])
-            passes += 1
-            nearest = min(nearest, -float(least) / reach)
-            closest = min(closest, -float(least))
-            mistakes = wrong
-            if wrong == 0:
-                break
-            w = w - total / source.rows
-        return self._fit(machine, source, encoding, w, passes, mistakes, nearest, closest)
+        # The first pass, at w = 0, takes every sample for a mistake.
+        state = PerceptronState(encoding, start / count, mistakes=source.rows)
+        yield state
+        while state.mistakes and state.passes < self.max_passes:
+            state = state.next(machine, source)
+            yield state
 
-    def _fit(
-        self, machine: StreamMachine, source: Source, encoding: Encoding, w: Tensor, passes: int,
-        mistakes: int, nearest: float, least: float,
-    ) -> Fit:  # fmt: skip
+    def fit(self, machine: StreamMachine, source: Source, last: PerceptronState) -> Fit:
+        """The model after these passes, with its certificate."""
+        encoding, w, passes = last.encoding, last.w, last.passes
         scaling = encoding.scaling
         coef, intercept = scaling.raw(w)
         # A pass adds the mean of samples, whose entries are no more than the largest mean square.
@@ -75,14 +70,14 @@ class Perceptron(LinearModel):
         slip = passes * (source.rows + source.count + 8) * _UNIT * float(w.abs().max() + entry)
         reach = float(source.largest(_Lengths(encoding))[0])
         # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
-        resolved = nearest * _SHARPNESS > _CLEAR and least > (slip * 2) * reach
+        resolved = last.nearest * _SHARPNESS > _CLEAR and last.closest > (slip * 2) * reach
         rows = scaling.functionals().abs().sum(1)
         error = slip * float(rows[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
-        last = slip * float(rows[len(coef) :].sum())
+        constant = slip * float(rows[len(coef) :].sum())
         if scaling.intercept:
-            last += float(scaling.intercept_slip(coef, intercept))
+            constant += float(scaling.intercept_slip(coef, intercept))
         step = Step(
-            "nearest", "least |margin| of any pass, in units of the largest", nearest,
+            "nearest", "least |margin| of any pass, in units of the largest", last.nearest,
             f"the step is exact above {_CLEAR / _SHARPNESS:.2g}",
         )  # fmt: skip
         certificate = Certificate.total(
@@ -94,8 +89,45 @@ class Perceptron(LinearModel):
         )
         return Fit(
             coef, intercept, certificate, passes, machine.digest, machine,
-            last if resolved else math.inf, mistakes == 0, {"mistakes": mistakes},
+            constant if resolved else math.inf, last.mistakes == 0, {"mistakes": last.mistakes},
         )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class PerceptronState:
+    """Coefficients of scaled data after some passes, and what the proof needs of those.
+
+    Attributes
+    ----------
+    mistakes
+        Samples that the last pass found on the wrong side.
+    nearest, closest
+        Least |margin| of any pass, in units of that pass's largest, and as it is.
+    """
+
+    encoding: Encoding
+    w: Tensor
+    passes: int = 1
+    mistakes: int = 0
+    nearest: float = math.inf
+    closest: float = math.inf
+
+    def next(self, machine: StreamMachine, source: Source) -> PerceptronState:
+        """After one more pass, which changes nothing where there is no mistake."""
+        encoding, w = self.encoding, self.w
+        size, least = source.largest(_Margins(encoding, w))
+        reach = max(float(size), _UNIT)
+        table = Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
+        total, _ = source.reduce(GradientTask(machine, table, encoding, w))
+        wrong = int(source.reduce(_Mistakes(encoding, w))[0])
+        return PerceptronState(
+            encoding,
+            w - total / source.rows if wrong else w,
+            self.passes + 1,
+            wrong,
+            min(self.nearest, -float(least) / reach),
+            min(self.closest, -float(least)),
+        )
 
 
 @dataclass(frozen=True, eq=False)

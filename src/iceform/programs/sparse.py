@@ -32,11 +32,12 @@ from iceform.streaming.proofs import (
     norm_of,
     slip_of,
 )
+from iceform.streaming.scaling import Scaling
 from iceform.streaming.solvers import Solution
 from iceform.streaming.tables import CLIP
 from iceform.validation import check_positive
 
-__all__ = ["ElasticNet", "Lasso"]
+__all__ = ["ElasticNet", "Lasso", "prove_sparse", "soft_threshold", "thresholds_of"]
 
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
@@ -68,10 +69,7 @@ class ElasticNet(LinearModel):
 
     def stream(self, machine: StreamMachine, source: Source) -> Fit:
         problem = self.problem(machine, source)
-        scaling = problem.scaling
-        thresholds = self.alpha * self.l1_ratio / (scaling.scale * scaling.size)
-        if scaling.intercept:
-            thresholds = torch.cat([thresholds, thresholds.new_zeros(1)])
+        thresholds = thresholds_of(problem.scaling, self.alpha * self.l1_ratio)
         loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)
         solution = loop.run()
         proof = prove_sparse(problem, solution.w, thresholds)
@@ -85,6 +83,12 @@ class Lasso(ElasticNet):
     """The elastic net without its l2 part."""
 
     l1_ratio: float = field(default=1.0, init=False)
+
+
+def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
+    """Of the penalty alpha |coef|_1, for coefficients of scaled data; none for the intercept."""
+    thresholds = alpha / (scaling.scale * scaling.size)
+    return torch.cat([thresholds, thresholds.new_zeros(1)]) if scaling.intercept else thresholds
 
 
 class _Proximal:
@@ -124,22 +128,10 @@ class _Proximal:
     # ---------------------------------------------------------------------- proximal passes
 
     def threshold(self, u: Tensor) -> Tensor:
-        """Soft thresholds of all coefficients by one prompt: u - tau clip(u/tau)."""
+        """Soft thresholds of all coefficients by one prompt."""
         tau = self.eta * self.thresholds
-        active = tau > 0
-        if not bool(active.any()):
-            return u
-        # Far beyond its kinks the clip is level: what is cut off there is read as the same.
-        ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
-        table = CLIP.on(float(ratio.abs().max()))
-        clipped = self.problem.machine.look_up(table, ratio)
-        self.lookups += 1
-        left = u[active] - tau[active] * clipped
-        # What is certified to be nothing but the look-up's error is zero.
-        left = torch.where(left.abs() <= 2 * table.error * tau[active], 0.0, left)
-        out = u.clone()
-        out[active] = left
-        return out
+        self.lookups += bool((tau > 0).any())
+        return soft_threshold(self.problem.machine, u, tau)
 
     def _burst(self, w: Tensor) -> tuple[Tensor, float]:
         ahead, t, length = w, 1.0, math.inf
@@ -232,6 +224,22 @@ def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int 
     shares = torch.where(crossing, w / step, torch.full_like(w, math.inf))
     first = int(shares.argmin())
     return float(shares[first].clamp(0, 1)), first
+
+
+def soft_threshold(machine: StreamMachine, u: Tensor, tau: Tensor) -> Tensor:
+    """U - tau clip(u/tau) by one prompt; entries whose tau is 0 stay as they are."""
+    active = tau > 0
+    if not bool(active.any()):
+        return u
+    # Far beyond its kinks the clip is level: what is cut off there is read as the same.
+    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
+    table = CLIP.on(float(ratio.abs().max()))
+    left = u[active] - tau[active] * machine.look_up(table, ratio)
+    # What is certified to be nothing but the look-up's error is zero.
+    left = torch.where(left.abs() <= 2 * table.error * tau[active], 0.0, left)
+    out = u.clone()
+    out[active] = left
+    return out
 
 
 def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:

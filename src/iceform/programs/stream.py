@@ -221,6 +221,7 @@ def _about_fitted_values(
         backend=certificate.backend,
         derivation=(*certificate.derivation, step),
         assumptions=certificate.assumptions,
+        compared="fitted - optimally fitted",
     )
 
 

@@ -363,4 +363,5 @@ def certificate_of(
         backend="fused",
         derivation=proof.steps,
         assumptions=proof.assumptions,
+        compared="found - optimal",
     )

@@ -11,13 +11,15 @@ from torch import Tensor
 from iceform.streaming.problem import LinearProblem, Metric, metric_of
 from iceform.validation import check_choice
 
-__all__ = ["PRECONDITIONERS", "Solution", "minimise"]
+__all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise"]
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
 _PATIENCE = 12  # steps in which the gradient falls less than this before its floor is reached:
 _PROGRESS = 0.9
 _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
+_SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
+_HALVINGS = 40  # of one
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 
 
@@ -113,12 +115,12 @@ def _whitened(
             return Solution(w, length, history)
         if stalled(history[-1]):
             break
-        w, gradient = _advance(problem, w, gradient, linear, metric, first)
+        w, gradient = advance(problem, w, gradient, linear, metric, first)
         history.append(first.norm(gradient))
     return Solution(w, metric.norm(gradient), history, converged=False)
 
 
-def _advance(
+def advance(
     problem: LinearProblem, w: Tensor, gradient: Tensor, linear: Tensor, newton: Metric,
     first: Metric,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -131,18 +133,30 @@ def _advance(
         if first.norm(after) <= _ACCEPT * first.norm(gradient):
             problem.keep()
             return w - step, after
-    safe = _safe_step(problem, w, gradient, step, first)
+    if problem.curvature.majorizer is None:
+        return _damped(problem, w, gradient, linear, step, first)
+    # The least point of the quadratic above F.
+    above = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
+    safe = above.step(gradient)
     return w - safe, problem.gradient(w - safe) + linear
 
 
-def _safe_step(
-    problem: LinearProblem, w: Tensor, gradient: Tensor, newton: Tensor, first: Metric
-) -> Tensor:
-    """The step to the least point of the quadratic above F; a short one where there is none."""
-    if problem.curvature.majorizer is not None:
-        above = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
-        return above.step(gradient)
-    return newton * min(0.5, 1 / max(first.size(newton), 1e-300))
+def _damped(
+    problem: LinearProblem, w: Tensor, gradient: Tensor, linear: Tensor, newton: Tensor,
+    first: Metric,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As much of a Newton step as brings the gradient down.
+
+    Along it ||g||^2 falls at the rate 2 ||g||^2 in any fixed metric, so some share of it does.
+    """
+    start, share = first.norm(gradient), min(0.5, _LEAP / max(first.size(newton), _LEAP))
+    for _ in range(_HALVINGS):
+        after = problem.gradient(w - share * newton, trial=True) + linear
+        if first.norm(after) <= (1 - _SUFFICIENT * share) * start:
+            break
+        share *= 0.5
+    problem.keep()
+    return w - share * newton, after
 
 
 def _accelerated(

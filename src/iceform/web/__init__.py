@@ -1,0 +1,1 @@
+"""The playground: a page on which a prompt becomes an algorithm, and the server behind it."""

@@ -1,0 +1,284 @@
+"""What the playground answers. A number that is not finite is null."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from iceform.certificates import Certificate
+from iceform.interpolation import Interpolant
+
+__all__ = [
+    "Attention",
+    "CatalogueAnswer",
+    "CertificateAnswer",
+    "FitAnswer",
+    "Frame",
+    "InsideAnswer",
+    "LookupAnswer",
+    "MachineAnswer",
+    "Margins",
+    "OptionAnswer",
+    "PromptAnswer",
+    "Rate",
+    "RatesAnswer",
+    "TableAnswer",
+    "finite",
+    "numbers",
+]
+
+
+def finite(value: Any) -> Any:
+    """The number, or None where JSON has none for it."""
+    return value if value is None or math.isfinite(value) else None
+
+
+Number = Annotated[float | None, BeforeValidator(finite)]
+
+_DIGITS = 6  # significant digits of numbers that are only drawn
+
+
+def numbers(values: Iterable[float]) -> list[float]:
+    """Numbers to draw."""
+    return [float(f"{v:.{_DIGITS}g}") for v in values]
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class MachineAnswer(_Answer):
+    """The frozen weights that ran: their digest and sizes."""
+
+    digest: str
+    dim: int
+    samples: int
+    tokens: int
+    parameters: int
+
+
+class StepAnswer(_Answer):
+    """One line of a derivation."""
+
+    symbol: str
+    formula: str
+    value: Number
+    why: str
+
+
+class CertificateAnswer(_Answer):
+    """A certificate, JSON-ready."""
+
+    error: Number
+    terms: dict[str, Number]
+    domain: dict[str, str]
+    derivation: list[StepAnswer]
+    assumptions: list[str]
+
+    @classmethod
+    def of(cls, certificate: Certificate) -> CertificateAnswer:
+        """From the library's."""
+        return cls(
+            error=certificate.error,
+            terms=dict(certificate.terms),
+            domain={
+                name: value if isinstance(value, str) else f"{value:.6g}"
+                for name, value in certificate.domain.items()
+            },
+            derivation=[StepAnswer(**vars(step)) for step in certificate.derivation],
+            assumptions=list(certificate.assumptions),
+        )
+
+
+class TableAnswer(_Answer):
+    """A look-up table: softmax(slopes (z - center) + biases) . values."""
+
+    regime: str
+    tokens: int
+    sharpness: float
+    low: float
+    high: float
+    center: float
+    error: Number
+    nodes: list[float]
+    slopes: list[float]
+    biases: list[float]
+    values: list[float]
+    assumptions: list[str]
+
+    @classmethod
+    def of(cls, it: Interpolant) -> TableAnswer:
+        """From the library's."""
+        return cls(
+            regime=it.regime,
+            tokens=it.tokens,
+            sharpness=it.sharpness,
+            low=it.low,
+            high=it.high,
+            center=it.grid.center,
+            error=it.error,
+            nodes=it.grid.nodes.tolist(),
+            slopes=it.keys.slopes.tolist(),
+            biases=it.keys.biases.tolist(),
+            values=it.values.tolist(),
+            assumptions=list(it.assumptions),
+        )
+
+
+class Frame(_Answer):
+    """The model after a step.
+
+    Attributes
+    ----------
+    passes
+        Passes of the machine up to here.
+    coef, intercept
+        Of the features as the page computes them.
+    exact
+        The same after the same steps without the machine, the intercept last.
+    gap
+        Largest difference of the two.
+    distance
+        Largest difference from the exact optimum; null where that is not known.
+    certified
+        What that distance is proven to be at most; null where nothing is.
+    """
+
+    passes: int
+    coef: list[float]
+    intercept: float
+    exact: list[float] | None
+    gap: Number
+    distance: Number
+    certified: Number
+
+
+class FitAnswer(_Answer):
+    """A run.
+
+    Attributes
+    ----------
+    frames
+        The model after each step; empty for an average over samples.
+    curve, plane
+        Values on the page's mesh, for an average: along x, or by rows of y.
+    axes
+        Directions with their standard deviations, and the mean, for components.
+    table
+        What was looked up last.
+    prompts
+        Prompts of one pass.
+    note
+        Why a run ended early, and what to do; null where it did not.
+    """
+
+    machine: MachineAnswer
+    frames: list[Frame]
+    certificate: CertificateAnswer
+    passes: int
+    prompts: int
+    table: TableAnswer | None = None
+    curve: list[float] | None = None
+    plane: list[list[float]] | None = None
+    axes: list[list[float]] | None = None
+    note: str | None = None
+
+
+class PromptAnswer(_Answer):
+    """A prompt: tokens by features; ``hidden`` tokens that no query sees are left out."""
+
+    roles: list[str]
+    features: list[str]
+    values: list[list[float]]
+    hidden: int
+
+
+class Attention(_Answer):
+    """The attention of one head: rows are queries, columns keys."""
+
+    layers: list[list[str]]  # names of the heads of each layer
+    layer: int
+    head: int
+    queries: list[str]
+    keys: list[str]
+    weights: list[list[float]]
+
+
+class Margins(_Answer):
+    """How firmly each query looks where it should, and what leaks.
+
+    ``margin`` is the frozen M; a query's own ``gaps`` entry falls by as much as M is lowered, and
+    1/(1 + e^gap) of its attention leaks. ``printed`` is the M that the paper prints. Both are null
+    where the network keeps blocks apart by other means.
+    """
+
+    queries: list[str]
+    gaps: list[Number]
+    leaks: list[Number]
+    between: str
+    margin: Number
+    printed: Number
+    mass: list[list[float]]  # log10 of a query's attention on each block
+    blocks: list[str]
+
+
+class InsideAnswer(_Answer):
+    """One prompt of a run, looked into.
+
+    ``literal`` is the largest difference of what the frozen matrices return and the fast path.
+    """
+
+    digest: str
+    prompt: PromptAnswer
+    attention: Attention
+    margins: Margins
+    literal: Number
+
+
+class LookupAnswer(_Answer):
+    """A function and its look-ups, on a mesh."""
+
+    name: str
+    z: list[float]
+    exact: list[float]
+    spectral: TableAnswer | None
+    hard: TableAnswer
+    note: str | None = None
+
+
+class Rate(_Answer):
+    """Errors of a regime by number of grid tokens."""
+
+    regime: str
+    tokens: list[int]
+    measured: list[float]
+    certified: list[Number]
+
+
+class RatesAnswer(_Answer):
+    """Error against grid tokens."""
+
+    name: str
+    rates: list[Rate]
+
+
+class OptionAnswer(_Answer):
+    """An algorithm as the page lists it."""
+
+    name: str
+    title: str
+    task: str
+    says: str
+    objective: str
+    options: list[str]
+
+
+class CatalogueAnswer(_Answer):
+    """What the page offers."""
+
+    algorithms: list[OptionAnswer]
+    machine: MachineAnswer
+    most_points: int

@@ -1,0 +1,316 @@
+"""Runs for the page: one frozen machine, every algorithm, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from iceform.errors import IceformError
+from iceform.programs import PCA, ElasticNet, KernelRegression, KNeighbors, Perceptron
+from iceform.programs.sparse import prove_sparse, thresholds_of
+from iceform.programs.stream import fitted
+from iceform.streaming import ArraySource, StreamMachine
+from iceform.streaming.problem import LinearProblem
+from iceform.streaming.proofs import Proof, prove
+from iceform.streaming.scaling import Scaling
+from iceform.streaming.solvers import Solution, minimise
+from iceform.web import questions as asked
+from iceform.web.algorithms import ALGORITHMS, Entry, features_of, labels_of, loss_of
+from iceform.web.answers import (
+    CertificateAnswer,
+    FitAnswer,
+    Frame,
+    MachineAnswer,
+    TableAnswer,
+    numbers,
+)
+from iceform.web.paths import BoardModel, ExactProblem, LookedProblem, steps
+from iceform.web.task import Pulse
+
+__all__ = ["CURVE_MESH", "PLANE_MESH", "Setting", "fit", "the_machine"]
+
+CURVE_MESH = 201  # places along x at which an average is drawn
+PLANE_MESH = 41  # places along either axis of the plane
+_UNIT = torch.finfo(torch.float64).eps / 2
+_SPARSE = ("lasso", "elastic_net")
+
+
+@lru_cache(maxsize=1)
+def the_machine() -> StreamMachine:
+    """The playground's machine: ten features, four samples to a prompt, blocks of 129 tokens."""
+    return StreamMachine(dim=10, samples=4, tokens=129)
+
+
+def fit(question: asked.FitQuestion, pulse: Pulse) -> FitAnswer:
+    """Run the algorithm on the points."""
+    setting = Setting.of(question)
+    if setting.entry.descends:
+        return _by_steps(setting, pulse)
+    if question.model.algorithm == "perceptron":
+        return _perceptron(setting, pulse)
+    if setting.entry.task == "shape":
+        return _components(setting)
+    return _average(setting, pulse)
+
+
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """A question in the library's terms.
+
+    Attributes
+    ----------
+    entry
+        The algorithm.
+    points, groups
+        Of the board, shapes (n, 2) and (n,).
+    source
+        Features and labels.
+    """
+
+    question: asked.FitQuestion
+    entry: Entry
+    points: Tensor
+    groups: Tensor
+    source: ArraySource
+
+    @classmethod
+    def of(cls, question: asked.FitQuestion) -> Setting:
+        """From a question."""
+        entry = ALGORITHMS[question.model.algorithm]
+        points = torch.tensor([[p.x, p.y] for p in question.points], dtype=torch.float64)
+        groups = torch.tensor([p.group for p in question.points], dtype=torch.float64)
+        features = points if entry.task != "curve" else points[:, :1]
+        if "degree" in entry.options:
+            features = features_of(points, entry.task, question.model.degree)
+        labels = labels_of(points, groups, entry.loss, entry.task)
+        return cls(question, entry, points, groups, ArraySource(features, labels))
+
+    @property
+    def sparse(self) -> bool:
+        """Whether there is a threshold."""
+        return self.question.model.algorithm in _SPARSE
+
+    @property
+    def l1_ratio(self) -> float:
+        """Share of absolute values in the penalty."""
+        model = self.question.model
+        return {"lasso": 1.0, "elastic_net": model.l1_ratio}.get(model.algorithm, 0.0)
+
+    @property
+    def alpha(self) -> float:
+        """The penalty."""
+        return self.question.model.alpha if "alpha" in self.entry.options else 0.0
+
+    def problem(self) -> LookedProblem:
+        """The objective, as the machine sees it."""
+        return LookedProblem.of(self._plain(), self.question.lookup)
+
+    def exact(self) -> ExactProblem:
+        """The objective, without the machine."""
+        return ExactProblem.of(self._plain())
+
+    def _plain(self) -> LinearProblem:
+        model = BoardModel(loss_of(self.question.model), self.alpha * (1 - self.l1_ratio))
+        return model.problem(the_machine(), self.source)
+
+    def thresholds(self, scaling: Scaling) -> Tensor:
+        """Of the absolute values in the penalty."""
+        return thresholds_of(scaling, self.alpha * self.l1_ratio)
+
+
+# ---------------------------------------------------------------------------------------------
+# linear models
+# ---------------------------------------------------------------------------------------------
+
+
+def _by_steps(setting: Setting, pulse: Pulse) -> FitAnswer:
+    problem, exact = setting.problem(), setting.exact()
+    best = _optimum(setting)
+    pulse()
+    frames, note, w = [], None, problem.start()
+    try:
+        for w, beside in walk(setting, problem, exact):
+            pulse()
+            frames.append(_frame(setting, problem, w, beside, best))
+    except IceformError as refused:
+        note = str(refused)
+    passes = problem.passes
+    found = fitted(problem, Solution(w, math.nan), _proof(setting, problem, w))
+    table = problem.table.on(problem._reach)
+    return FitAnswer(
+        machine=describe(the_machine()),
+        frames=frames,
+        certificate=CertificateAnswer.of(found.certificate),
+        passes=passes,
+        prompts=the_machine().prompts(setting.source.rows),
+        table=TableAnswer.of(table),
+        note=note,
+    )
+
+
+def walk(
+    setting: Setting, problem: LookedProblem, exact: ExactProblem
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Coefficients by the machine and without it, step by step."""
+    running = setting.question.running
+    thresholds = setting.thresholds(problem.scaling)
+    both = zip(steps(problem, running, thresholds), steps(exact, running, thresholds), strict=False)
+    for index, pair in enumerate(both):
+        yield pair
+        if index >= running.passes:
+            return
+
+
+def _frame(
+    setting: Setting, problem: LookedProblem, w: Tensor, beside: Tensor, best: Tensor | None
+) -> Frame:
+    scaling = problem.scaling
+    coef, intercept = scaling.raw(w)
+    here = torch.cat([coef, intercept[None]])
+    there = torch.cat([part.reshape(-1) for part in scaling.raw(beside)])
+    rounding = 4 * _UNIT * float(coef.abs().max()) + float(scaling.intercept_slip(coef, intercept))
+    bound = float(_proof(setting, problem, w).bounds(scaling.functionals()).max())
+    return Frame(
+        passes=problem.passes,
+        coef=coef.tolist(),
+        intercept=float(intercept),
+        exact=there.tolist(),
+        gap=float((here - there).abs().max()),
+        distance=None if best is None else float((here - best).abs().max()),
+        certified=bound + rounding,
+    )
+
+
+def _bare_frame(passes: int, coef: Tensor, intercept: Tensor) -> Frame:
+    return Frame(
+        passes=passes,
+        coef=coef.tolist(),
+        intercept=float(intercept),
+        exact=None,
+        gap=None,
+        distance=None,
+        certified=None,
+    )
+
+
+def _proof(setting: Setting, problem: LookedProblem, w: Tensor) -> Proof:
+    if setting.sparse:
+        return prove_sparse(problem, w, setting.thresholds(problem.scaling))
+    return prove(problem, w)
+
+
+def _optimum(setting: Setting) -> Tensor | None:
+    """The exact optimum to compare with, intercept last; None where it is not found."""
+    try:
+        if setting.sparse:
+            net = ElasticNet(setting.alpha, setting.l1_ratio, tol=_TIGHT)
+            found = net.stream(the_machine(), setting.source)
+            return torch.cat([found.coef, found.intercept[None]])
+        exact = setting.exact()
+        solution = minimise(exact, tol=_TIGHT, max_passes=_PATIENCE)
+    except IceformError:
+        return None
+    if not solution.length <= _NEAR:
+        return None
+    coef, intercept = exact.scaling.raw(solution.w)
+    return torch.cat([coef, intercept[None]])
+
+
+_TIGHT = 1e-13  # tolerance of the optimum that distances are measured from,
+_NEAR = 1e-9  # and where it is near enough to be called one
+_PATIENCE = 200
+
+
+def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
+    machine = the_machine()
+    program = Perceptron(max_passes=setting.question.running.passes)
+    frames: list[Frame] = []
+    states = list(program.iterates(machine, setting.source))
+    for state in states:
+        pulse()
+        coef, intercept = state.encoding.scaling.raw(state.w)
+        frames.append(_bare_frame(state.passes, coef, intercept))
+    found = program.fit(machine, setting.source, states[-1])
+    left = found.extras["mistakes"]
+    return FitAnswer(
+        machine=describe(machine),
+        frames=frames,
+        certificate=CertificateAnswer.of(found.certificate),
+        passes=found.passes,
+        prompts=machine.prompts(setting.source.rows),
+        note=f"{left} points are on the wrong side" if left else None,
+    )
+
+
+# ---------------------------------------------------------------------------------------------
+# averages and components
+# ---------------------------------------------------------------------------------------------
+
+
+def _average(setting: Setting, pulse: Pulse) -> FitAnswer:
+    model, machine = setting.question.model, the_machine()
+    curve = setting.entry.task == "curve"
+    mesh = _line() if curve else _square()
+    if "gamma" in setting.entry.options:
+        kernel = KernelRegression(model.gamma).stream(machine, setting.source)
+        pulse()
+        values, certificate = kernel.predict(mesh), kernel.certificate
+    else:
+        nearest = KNeighbors(model.neighbours).stream(machine, setting.source)
+        pulse()
+        values = nearest.y[nearest.neighbors(mesh)].mean(1)
+        certificate = nearest.certificate
+    pulse()
+    rows = values.view(PLANE_MESH, PLANE_MESH) if not curve else None
+    return FitAnswer(
+        machine=describe(machine),
+        frames=[],
+        certificate=CertificateAnswer.of(certificate),
+        passes=1 if "gamma" in setting.entry.options else model.neighbours,
+        prompts=machine.prompts(len(mesh)),
+        curve=numbers(values.tolist()) if curve else None,
+        plane=None if rows is None else [numbers(row) for row in rows.tolist()],
+    )
+
+
+def _line() -> Tensor:
+    return torch.linspace(-1, 1, CURVE_MESH, dtype=torch.float64)[:, None]
+
+
+def _square() -> Tensor:
+    """Rows of y, each along x, shape (PLANE_MESH^2, 2)."""
+    ticks = torch.linspace(-1, 1, PLANE_MESH, dtype=torch.float64)
+    y, x = torch.meshgrid(ticks, ticks, indexing="ij")
+    return torch.stack([x.reshape(-1), y.reshape(-1)], 1)
+
+
+def _components(setting: Setting) -> FitAnswer:
+    machine = the_machine()
+    found = PCA(n_components=min(2, setting.source.rows)).stream(machine, setting.source)
+    spread = found.variances.sqrt()
+    axes = [[*v.tolist(), float(s)] for v, s in zip(found.components, spread, strict=True)]
+    return FitAnswer(
+        machine=describe(machine),
+        frames=[],
+        certificate=CertificateAnswer.of(found.certificate),
+        passes=found.passes,
+        prompts=machine.prompts(setting.source.rows),
+        axes=[*axes, [*found.mean.tolist(), 0.0]],
+    )
+
+
+def describe(machine: StreamMachine) -> MachineAnswer:
+    """The machine, for the page."""
+    buffers = machine.network.buffers()
+    return MachineAnswer(
+        digest=machine.digest,
+        dim=machine.dim,
+        samples=machine.samples,
+        tokens=machine.tokens,
+        parameters=sum(buffer.numel() for buffer in buffers),
+    )

@@ -1,0 +1,330 @@
+"""One prompt of a run, looked into: tokens by features, attention, margins, leaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from iceform.constructions import Loss, SampleGradients
+from iceform.errors import IceformError, ProgramError
+from iceform.inspection import LayerTrace, Trace, trace_network
+from iceform.machine import Machine
+from iceform.programs import GradientDescent
+from iceform.streaming.machine import Lookup
+from iceform.web import questions as asked
+from iceform.web.algorithms import loss_of
+from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
+from iceform.web.fitting import Setting, the_machine, walk
+from iceform.web.paths import LookedProblem
+from iceform.web.task import Pulse
+
+__all__ = ["inside"]
+
+_FEW_TOKENS = 17  # per sample, in the networks that are only looked into
+_COARSE = 0.25  # error of the same in the hard regime
+_FEW_SAMPLES = 4
+_FEW_FEATURES = 3
+_FLOOR = 1e-40  # attention below this is drawn as this
+_LARGEST_W = 2.0  # coefficients that the two-layer machine is sized for
+
+
+def inside(question: asked.InsideQuestion, pulse: Pulse) -> InsideAnswer:
+    """The prompt that a network reads for a few of the points, and what it does with it."""
+    setting = Setting.of(question)
+    look = {"stream": _stream, "theorem": _theorem, "two_layers": _two_layers}[question.network]
+    return _told(look(setting, question, pulse), question)
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A traced network.
+
+    Attributes
+    ----------
+    kept
+        Tokens that are shown; the others are hidden from every query.
+    rows
+        Queries that are shown.
+    blocks
+        Names of blocks of tokens, and the block of every token (-1 for none).
+    margin, printed
+        The frozen M, and what the paper prints; None where blocks are kept apart otherwise.
+    literal
+        Difference of the literal output from the fast path's.
+    """
+
+    digest: str
+    trace: Trace
+    kept: Tensor
+    rows: Tensor
+    blocks: tuple[Sequence[str], Tensor]
+    literal: float
+    margin: float | None = None
+    printed: float | None = None
+
+
+def _told(view: _View, question: asked.InsideQuestion) -> InsideAnswer:
+    trace = view.trace
+    layers = list(trace)
+    if question.layer >= len(layers):
+        raise ProgramError(
+            f"layer {question.layer} was asked for, this network has {len(layers)}; "
+            f"layers are counted from 0"
+        )
+    layer = layers[question.layer]
+    if question.head >= len(layer.labels):
+        raise ProgramError(
+            f"head {question.head} was asked for, this layer has {len(layer.labels)}; "
+            f"heads are counted from 0"
+        )
+    return InsideAnswer(
+        digest=view.digest,
+        prompt=_prompt(view),
+        attention=_attention(view, layers, question),
+        margins=_margins(view, layer, question.head),
+        literal=view.literal,
+    )
+
+
+def _prompt(view: _View) -> PromptAnswer:
+    tokens = view.trace.tokens[view.kept]
+    return PromptAnswer(
+        roles=[view.trace.roles[i] for i in view.kept.tolist()],
+        features=view.trace.features.names(),
+        values=[numbers(row) for row in tokens.tolist()],
+        hidden=len(view.trace.tokens) - len(view.kept),
+    )
+
+
+def _attention(
+    view: _View, layers: Sequence[LayerTrace], question: asked.InsideQuestion
+) -> Attention:
+    layer = layers[question.layer]
+    weights = layer.attention[question.head][view.rows][:, view.kept]
+    return Attention(
+        layers=[list(each.labels) for each in layers],
+        layer=question.layer,
+        head=question.head,
+        queries=[layer.queries[i] for i in view.rows.tolist()],
+        keys=[layer.keys[i] for i in view.kept.tolist()],
+        weights=[numbers(row) for row in weights.tolist()],
+    )
+
+
+def _margins(view: _View, layer: LayerTrace, head: int) -> Margins:
+    names, block = view.blocks
+    weights = layer.attention[head][view.rows]
+    mass = torch.stack([weights[:, block == b].sum(1) for b in range(len(names))], 1)
+    return Margins(
+        queries=[layer.queries[i] for i in view.rows.tolist()],
+        gaps=layer.margins[head][view.rows].tolist(),
+        leaks=layer.leak[head][view.rows].tolist(),
+        between="keys" if layer.own is None else "blocks",
+        margin=view.margin,
+        printed=view.printed,
+        mass=[numbers(row) for row in mass.clamp(min=_FLOOR).log10().tolist()],
+        blocks=list(names),
+    )
+
+
+def _chosen(setting: Setting, first: int, most: int) -> Tensor:
+    """Numbers of the points that a prompt holds."""
+    rows = setting.source.rows
+    first = min(first, max(0, rows - most))
+    return torch.arange(first, min(first + most, rows))
+
+
+# ---------------------------------------------------------------------------------------------
+# the machine that ran
+# ---------------------------------------------------------------------------------------------
+
+
+def _stream(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
+    if setting.entry.descends:
+        return _look_ups(setting, question, pulse)
+    if setting.entry.task == "shape" or setting.entry.loss == "perceptron":
+        raise ProgramError(
+            f"{setting.entry.title} has no prompt to show here; choose an algorithm that looks a "
+            "loss up or averages samples"
+        )
+    return _averages(setting, question)
+
+
+def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
+    machine, problem = the_machine(), setting.problem()
+    w = _coefficients_at(setting, problem, question.frame, pulse)
+    chosen = _chosen(setting, question.first, machine.samples)
+    samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
+    z = samples @ w - labels
+    table = problem.table.on(max(problem._reach, float(z.abs().max())))
+    tokens = machine.lookup_prompt(Lookup(table, samples, labels, w))
+    trace = trace_network(machine.network, tokens, roles=_lookup_roles(table.grid.nodes, chosen))
+    block = torch.arange(machine.samples).repeat_interleave(machine.tokens)
+    block = torch.cat([block, torch.full((machine.samples,), -1)])
+    within = torch.arange(len(tokens) - machine.samples) % machine.tokens < table.tokens
+    used = within & (block[: len(within)] < len(chosen))
+    rows = len(tokens) - machine.samples + torch.arange(len(chosen))
+    values = machine.look_up(table, z)
+    fast = torch.cat([values[:, None] * samples, values[:, None]], 1)
+    literal = trace.output[: len(chosen)]
+    literal = torch.cat([literal[:, : samples.shape[1]], literal[:, -1:]], 1)
+    return _View(
+        digest=machine.digest,
+        trace=trace,
+        kept=torch.cat([used.nonzero()[:, 0], rows]),
+        rows=rows,
+        blocks=([f"point {i}" for i in chosen.tolist()], block),
+        literal=float((literal - fast).abs().max()),
+    )
+
+
+def _coefficients_at(setting: Setting, problem: LookedProblem, frame: int, pulse: Pulse) -> Tensor:
+    """Scaled coefficients after so many steps, or where the run ended before."""
+    w = problem.start()
+    try:
+        for index, (here, _) in enumerate(walk(setting, problem, setting.exact())):
+            pulse()
+            w = here
+            if index >= frame:
+                break
+    except IceformError:  # the fit's own answer says why
+        pass
+    return w
+
+
+def _lookup_roles(nodes: Tensor, chosen: Tensor) -> list[str]:
+    machine = the_machine()
+    roles = []
+    for b in range(machine.samples):
+        point = f"point {int(chosen[b])}" if b < len(chosen) else "no point"
+        for k in range(machine.tokens):
+            place = f"grid z = {float(nodes[k]):.4g}" if k < len(nodes) else "unused"
+            roles.append(f"{point}, {place}")
+    return roles + [
+        f"query of point {int(chosen[b])}" if b < len(chosen) else "unused query"
+        for b in range(machine.samples)
+    ]
+
+
+def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
+    machine, source = the_machine(), setting.source
+    centre = source.x.mean(0)
+    x, values = source.x - centre, source.y[:, None]
+    asks = torch.linspace(-0.75, 0.75, machine.samples, dtype=torch.float64)
+    points = torch.stack([asks, torch.zeros_like(asks)], 1)[:, : source.dim] - centre
+    gamma, ties = _sharpness(setting)
+    tokens = machine.average_prompt(x, values, points, gamma, ties)
+    seen = len(x)
+    roles = [f"point {i}" for i in range(seen)]
+    roles += ["unused"] * (len(tokens) - machine.samples - seen)
+    roles += [f"query at x = {float(a):.3g}" for a in asks]
+    rows = len(tokens) - machine.samples + torch.arange(machine.samples)
+    block = torch.full((len(tokens),), -1)
+    block[:seen] = source.y.gt(source.y.median()).long()
+    fast = machine.average(x, values, points, gamma, ties)
+    trace = trace_network(machine.network, tokens, roles=roles)
+    return _View(
+        digest=machine.digest,
+        trace=trace,
+        kept=torch.cat([torch.arange(seen), rows]),
+        rows=rows,
+        blocks=(["lower half of the labels", "upper half"], block),
+        literal=float((trace.output[:, :1] - fast).abs().max()),
+    )
+
+
+def _sharpness(setting: Setting) -> tuple[float, float]:
+    """The kernel's gamma, or one so large that a query reads its nearest sample."""
+    if "gamma" in setting.entry.options:
+        return setting.question.model.gamma, 0.0
+    return 1e9, 1e-3
+
+
+# ---------------------------------------------------------------------------------------------
+# the theorem's network, and the machine that is given a whole head
+# ---------------------------------------------------------------------------------------------
+
+
+def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
+    """One look-up layer, its blocks kept apart by a frozen margin that can be seen to leak."""
+    x, y, w, loss, chosen = _small(setting, question)
+    pulse()
+    emulator = _emulator(loss, x.shape[1], len(x), question.lookup.regime)
+    trace = emulator.trace(x, y, w)
+    tokens = len(trace.tokens)
+    rows = tokens - len(x) + torch.arange(len(x))
+    block = torch.arange(tokens - len(x)) // emulator.interpolant.tokens
+    block = torch.cat([block, torch.full((len(x),), -1)])
+    bound = emulator.domain.x
+    # The paper prints M = 2 d B^2 + B - ln eps0.
+    printed = 2 * x.shape[1] * bound**2 + bound - math.log(emulator.interpolant.error)
+    return _View(
+        digest=emulator.digest,
+        trace=trace,
+        kept=torch.arange(tokens),
+        rows=rows,
+        blocks=([f"point {i}" for i in chosen.tolist()], block),
+        literal=float((trace.output - emulator(x, y, w)).abs().max()),
+        margin=emulator.margin,
+        printed=printed,
+    )
+
+
+@lru_cache(maxsize=64)
+def _emulator(loss: Loss, dim: int, samples: int, regime: str) -> SampleGradients:
+    if regime == "hard":
+        return SampleGradients(
+            loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=_COARSE, regime=regime
+        )
+    return SampleGradients(
+        loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=None, tokens=_FEW_TOKENS
+    )
+
+
+def _two_layers(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
+    """A whole target head in the prompt: one layer multiplies it out, the other attends."""
+    x, y, _, loss, chosen = _small(setting, question)
+    pulse()
+    program = GradientDescent(loss, w_bound=_LARGEST_W, tokens=_FEW_TOKENS)
+    machine = _two_layer_machine(x.shape[1], len(x))
+    trace = machine.trace(program, x, y)
+    target = machine.padded(program.targets(x, y))
+    count = len(program.targets(x, y).tokens)
+    kept = torch.arange(count)
+    grid = (count - len(x)) // len(x)
+    block = torch.full((len(target.tokens),), -1)
+    block[: count - len(x)] = torch.arange(count - len(x)) // grid
+    fast, _ = machine.attend(program.targets(x, y))
+    literal = trace.output[target.queries, : fast.shape[1]]
+    return _View(
+        digest=machine.digest,
+        trace=trace,
+        kept=kept,
+        rows=kept,
+        blocks=([f"point {i}" for i in chosen.tolist()], block),
+        literal=float((literal - fast).abs().max()),
+    )
+
+
+@lru_cache(maxsize=8)
+def _two_layer_machine(dim: int, samples: int) -> Machine:
+    names = ("squared", "absolute", "huber", "quantile", "logistic", "squared_hinge", "hinge")
+    programs = [GradientDescent(n, w_bound=_LARGEST_W, tokens=_FEW_TOKENS) for n in names]
+    return Machine.for_programs(programs, dim, samples)
+
+
+def _small(
+    setting: Setting, question: asked.InsideQuestion
+) -> tuple[Tensor, Tensor, Tensor, Loss, Tensor]:
+    """A few points with few features, labels, coefficients at which to look, and the loss."""
+    loss = loss_of(question.model)
+    chosen = _chosen(setting, question.first, _FEW_SAMPLES)
+    x = setting.source.x[chosen][:, :_FEW_FEATURES]
+    y = setting.source.y[chosen]
+    w = torch.full((x.shape[1],), 0.5, dtype=torch.float64)
+    return x, y, w, loss, chosen

@@ -1,0 +1,274 @@
+// The panels: what happened inside.
+
+import { ask } from './api.js';
+import { el } from './dom.js';
+import { lookUp, short, weights } from './model.js';
+import { colours, diverging, plot, rising } from './plots.js';
+import { insideQuestion, lookupQuestion } from './state.js';
+
+const NETWORKS = {
+  stream: 'the machine that ran: one layer',
+  theorem: 'the theorem’s layer, with its margin',
+  two_layers: 'the two-layer machine, a whole head in its prompt',
+};
+
+/**
+ * Every panel: a title, what it shows, and how to draw it.
+ * `draw(node, page)` gets the page: {state, set, answer, frame, entry}.
+ */
+export const PANELS = {
+  passes: { title: 'Error by step', draw: drawPasses },
+  prompt: { title: 'Prompt', draw: drawPrompt },
+  attention: { title: 'Attention', draw: drawAttention },
+  lookup: { title: 'Look-up', draw: drawLookup },
+  margin: { title: 'Margin and leak', draw: drawMargin },
+  rate: { title: 'Error against tokens', draw: drawRate },
+  certificate: { title: 'Certificate', draw: drawCertificate },
+};
+
+const about = (text) => el('p', { className: 'quiet' }, text);
+const canvas = (label, low = false) => el('div', { className: low ? 'plot low' : 'plot', role: 'img', 'aria-label': label });
+
+// ------------------------------------------------------------------------------------ error by step
+
+async function drawPasses(node, { answer, frame }) {
+  const frames = answer.frames;
+  if (frames.length < 2 || frames.every((f) => f.distance === null && f.gap === null)) {
+    node.replaceChildren(about('This algorithm has no steps whose error could be followed: it reads '
+      + 'its answer off in one go, or counts mistakes. Its certificate is in the last panel.'));
+    return;
+  }
+  const box = canvas('Distance to the exact optimum by step: measured, and proven');
+  const last = frames.at(-1);
+  node.replaceChildren(
+    about('How far the coefficients are from the exact optimum, and how far they are proven to be at '
+      + 'most; and how far emulated steps have drifted from the same steps without the machine. The '
+      + `last step is ${short(last.distance)} away, proven ${last.certified === null ? 'to no bound yet' : `at most ${short(last.certified)}`}; `
+      + `the drift is ${short(last.gap)}.`),
+    box,
+  );
+  const { accent, exact, second, quiet } = colours();
+  const x = frames.map((_, i) => i);
+  const line = (name, key, colour, dash) => ({
+    name, x, y: frames.map((f) => positive(f[key])), mode: 'lines', line: { color: colour, dash, width: 2.5 },
+    hovertemplate: `step %{x}: %{y:.2e}<extra>${name}</extra>`,
+  });
+  await plot(box, [
+    line('proven at most', 'certified', second, 'dash'),
+    line('measured distance', 'distance', accent, 'solid'),
+    line('drift from exact steps', 'gap', exact, 'dot'),
+  ], {
+    xaxis: { title: { text: 'step' } }, yaxis: { type: 'log', title: { text: 'error of a coefficient' } },
+    shapes: [{ type: 'line', x0: frame, x1: frame, yref: 'paper', y0: 0, y1: 1, line: { color: quiet, width: 1 } }],
+  });
+}
+
+const positive = (value) => (value === null || value <= 0 ? null : value);
+
+// ------------------------------------------------------------------- prompt, attention and margin
+
+function pickers({ state, set, answer, entry }, extra = []) {
+  const networks = entry.options.includes('degree') && state.algorithm !== 'perceptron' ? Object.keys(NETWORKS) : ['stream'];
+  const network = el('select', { id: 'pick-network', onchange: (e) => set({ network: e.target.value, layer: 0, head: 0 }) },
+    ...networks.map((name) => el('option', { value: name, selected: state.network === name }, NETWORKS[name])));
+  const most = Math.max(0, state.points.length - 4);
+  const first = el('input', { id: 'pick-first', type: 'range', min: 0, max: most, step: 1, value: Math.min(state.first, most),
+    onchange: (e) => set({ first: Number(e.target.value) }) });
+  return el('div', { className: 'pickers' },
+    el('div', { className: 'field' }, el('label', { for: 'pick-network' }, 'Network'), network),
+    el('div', { className: 'field' }, el('label', { for: 'pick-first' }, 'First point in the prompt'), first),
+    ...extra);
+}
+
+async function looked(node, page) {
+  const { state, frame } = page;
+  const network = page.entry.options.includes('degree') ? state.network : 'stream';
+  return ask('inside', insideQuestion({ ...state, network }, frame));
+}
+
+async function drawPrompt(node, page) {
+  const seen = await looked(node, page);
+  if (!seen) return;
+  const { roles, features, values, hidden } = seen.prompt;
+  const box = canvas(`Prompt of ${roles.length} tokens by ${features.length} features`);
+  node.replaceChildren(
+    pickers(page),
+    about(`What the network reads: ${roles.length} tokens of ${features.length} features for up to four points`
+      + `${hidden ? `, and ${hidden} tokens that no query sees, left out` : ''}. Every column is coloured `
+      + `relative to its largest entry. The literal matrices and the fast path differ by ${short(seen.literal)}. `
+      + `Digest of this network’s weights: ${seen.digest.slice(0, 12)}…`),
+    box,
+  );
+  const largest = features.map((_, j) => Math.max(...values.map((row) => Math.abs(row[j]))) || 1);
+  await plot(box, [{
+    type: 'heatmap', z: values.map((row) => row.map((v, j) => v / largest[j])), zmin: -1, zmax: 1,
+    colorscale: diverging(), showscale: false, xgap: features.length < 60 ? 1 : 0,
+    text: values.map((row, i) => row.map((v, j) => `${roles[i]}<br>${features[j]} = ${short(v, 4)}`)),
+    hovertemplate: '%{text}<extra></extra>',
+  }], {
+    height: Math.max(360, Math.min(760, 3.2 * roles.length)),
+    xaxis: { title: { text: 'feature' }, tickmode: 'array', ...featureTicks(features), tickangle: -40, showgrid: false },
+    yaxis: { title: { text: 'token' }, autorange: 'reversed', showgrid: false },
+  });
+}
+
+/** One tick in the middle of each named block of features. */
+function featureTicks(features) {
+  const blocks = new Map();
+  features.forEach((name, j) => {
+    const block = name.replace(/\[\d+\]$/, '');
+    blocks.set(block, [...(blocks.get(block) ?? []), j]);
+  });
+  const middle = (places) => (places[0] + places.at(-1)) / 2;
+  return { tickvals: [...blocks.values()].map(middle), ticktext: [...blocks.keys()] };
+}
+
+async function drawAttention(node, page) {
+  const seen = await looked(node, page);
+  if (!seen) return;
+  const { layers, layer, head, queries, keys, weights: mass } = seen.attention;
+  const choose = (id, title, names, chosen, change) => el('div', { className: 'field' }, el('label', { for: id }, title),
+    el('select', { id, onchange: (e) => change(Number(e.target.value)) },
+      ...names.map((name, i) => el('option', { value: i, selected: i === chosen }, name))));
+  const box = canvas(`Attention of ${queries.length} queries over ${keys.length} keys`);
+  node.replaceChildren(
+    pickers(page, [
+      choose('pick-layer', 'Layer', layers.map((_, i) => `layer ${i}`), layer, (value) => page.set({ layer: value, head: 0 })),
+      choose('pick-head', 'Head', layers[layer], head, (value) => page.set({ head: value })),
+    ]),
+    about('Rows are queries, columns keys; a row adds up to one. A look-up reads the few grid tokens around its z and nothing of the other points.'),
+    box,
+  );
+  await plot(box, [{
+    type: 'heatmap', z: mass, colorscale: rising(), colorbar: { title: { text: 'weight' }, thickness: 12 },
+    text: mass.map((row, i) => row.map((v, j) => `${queries[i]}<br>reads ${keys[j]}<br>${short(v)}`)),
+    hovertemplate: '%{text}<extra></extra>',
+  }], {
+    height: queries.length > 8 ? 560 : 320, xaxis: { title: { text: 'key' }, showgrid: false },
+    yaxis: { autorange: 'reversed', showgrid: false, ...(queries.length > 8 ? { title: { text: 'query' } } : { tickvals: queries.map((_, i) => i), ticktext: queries }) },
+  });
+}
+
+async function drawMargin(node, page) {
+  const seen = await looked(node, page);
+  if (!seen) return;
+  const { queries, gaps, leaks, between, margin, printed, mass, blocks } = seen.margins;
+  const where = canvas('Attention of each query on each block, as powers of ten', true);
+  const how = canvas('Leaked attention against the margin');
+  const finite = gaps.map((gap, i) => [gap, i]).filter(([gap]) => gap !== null);
+  const firmest = finite.length ? Math.min(...finite.map(([gap]) => gap)) : null;
+  node.replaceChildren(
+    pickers(page),
+    about(between === 'blocks'
+      ? `Blocks are kept apart by the frozen margin M = ${short(margin)}. The least gap of a query is `
+        + `${short(firmest)}, so at most ${short(Math.max(...leaks.filter((l) => l !== null)))} of its attention leaks into other points’ blocks. `
+        + `The paper prints M = ${short(printed)}, which covers the grid only where its largest z is small.`
+      : 'This network hides other points’ tokens altogether, or reads many keys on purpose: the gap is between the '
+        + 'largest and the second largest score. Choose the theorem’s layer to see a margin that leaks.'),
+    el('div', { className: 'pair' }, where, ...(margin === null ? [] : [how])),
+  );
+  await plot(where, [{
+    type: 'heatmap', z: mass, x: blocks, y: queries, zmin: -40, zmax: 0, colorscale: rising(),
+    colorbar: { title: { text: 'log₁₀' }, thickness: 12 }, hovertemplate: '%{y} on %{x}: 10<sup>%{z:.1f}</sup><extra></extra>',
+  }], { title: 'Where the mass is', yaxis: { autorange: 'reversed' }, height: Math.max(260, Math.min(560, 24 * queries.length)) });
+  if (margin === null) return;
+  const { accent, second } = colours();
+  const reach = Math.max(margin, printed) * 1.1;
+  const line = Array.from({ length: 121 }, (_, i) => (reach * i) / 120);
+  const leak = (m) => 1 / (1 + Math.exp(firmest - margin + m));
+  await plot(how, [
+    { x: line, y: line.map(leak), mode: 'lines', name: 'leak', line: { color: accent, width: 2.5 }, hovertemplate: 'M = %{x:.3g}: %{y:.2e}<extra></extra>' },
+    { x: [margin], y: [leak(margin)], mode: 'markers', name: 'iceform’s M', marker: { color: accent, size: 11 } },
+    { x: [printed], y: [leak(printed)], mode: 'markers', name: 'the M that is printed', marker: { color: second, size: 11, symbol: 'diamond' } },
+  ], { title: 'What leaks at another margin', xaxis: { title: { text: 'margin M' } }, yaxis: { type: 'log', title: { text: 'attention outside the block' } } });
+}
+
+// ----------------------------------------------------------------------------- look-up and rates
+
+const looksUp = (entry) => entry.options.includes('degree') && entry.name !== 'perceptron';
+const NO_LOSS = 'This algorithm looks no loss up. Choose one that descends, ridge or your own loss say.';
+
+async function drawLookup(node, page) {
+  if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
+  const found = await ask('lookup', lookupQuestion(page.state));
+  if (!found) return undefined;
+  const tables = [found.spectral, found.hard].filter(Boolean);
+  const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
+  const lines = canvas('The function and its look-ups');
+  const readout = el('p', { 'aria-live': 'polite' });
+  const slider = el('input', { id: 'pick-z', type: 'range', min: -page.state.reach, max: page.state.reach, step: page.state.reach / 200,
+    value: page.state.z, oninput: (e) => { page.keep({ z: Number(e.target.value) }); show(); } });
+  const reach = el('select', { id: 'pick-reach', onchange: (e) => page.set({ reach: Number(e.target.value) }) },
+    ...[1, 2, 4, 8, 16].map((r) => el('option', { value: r, selected: r === page.state.reach }, `[−${r}, ${r}]`)));
+  node.replaceChildren(
+    about(`A softmax over ${tables[0].tokens} grid tokens computes ${found.name}. Spectral: mild attention over several tokens, values fitted, `
+      + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
+    el('div', { className: 'pickers' },
+      el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
+      el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach)),
+    ...(found.note ? [el('p', { className: 'trouble', role: 'alert' }, found.note)] : []),
+    readout,
+    el('div', { className: 'pair' }, ...bars),
+    lines,
+  );
+  const { accent, second, exact } = colours();
+  const paint = { hard: second };
+  function show() {
+    const z = page.state.z;
+    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, certified to ${short(t.error)}`).join('; ')}.`;
+    return Promise.all(tables.map((t, i) => plot(bars[i], [{
+      type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
+    }], {
+      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: [-page.state.reach * 1.1, page.state.reach * 1.1] }, yaxis: { range: [0, 1] },
+      shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
+    })));
+  }
+  await show();
+  return plot(lines, [
+    { name: 'the function', x: found.z, y: found.exact, mode: 'lines', line: { color: exact, width: 5 }, opacity: 0.5 },
+    ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
+      line: { color: paint[t.regime] ?? accent, width: 2 } })),
+  ], { title: 'The function, and what attention makes of it', xaxis: { title: { text: 'z' } } });
+}
+
+async function drawRate(node, page) {
+  if (!looksUp(page.entry)) return node.replaceChildren(about(NO_LOSS));
+  const found = await ask('rates', lookupQuestion(page.state));
+  if (!found) return undefined;
+  const box = canvas('Error against grid tokens');
+  node.replaceChildren(
+    about(`Largest error of the look-up of ${found.name} on [−${page.state.reach}, ${page.state.reach}] by number of grid tokens. `
+      + 'Dots are measured on 4001 points, lines are proven.'),
+    box);
+  const { accent, second } = colours();
+  const paint = { hard: second, spectral: accent };
+  return plot(box, found.rates.flatMap(({ regime, tokens, measured, certified }) => [
+    { name: `${regime}, certified`, x: tokens, y: certified.map(positive), mode: 'lines', line: { color: paint[regime], dash: 'dash', width: 2 }, hovertemplate: '%{x} tokens: at most %{y:.2e}<extra></extra>' },
+    { name: `${regime}, measured`, x: tokens, y: measured.map(positive), mode: 'markers', marker: { color: paint[regime], size: 9, symbol: regime === 'hard' ? 'diamond' : 'circle' }, hovertemplate: '%{x} tokens: %{y:.2e}<extra></extra>' },
+  ]), {
+    height: 430, xaxis: { type: 'log', title: { text: 'grid tokens' }, tickvals: [9, 17, 33, 65, 129, 257, 513, 1025] },
+    yaxis: { type: 'log', title: { text: 'error' }, dtick: 1 },
+  });
+}
+
+// --------------------------------------------------------------------------------------- certificate
+
+function drawCertificate(node, { answer }) {
+  const { error, terms, domain, derivation, assumptions } = answer.certificate;
+  const row = (...cells) => el('tr', {}, ...cells);
+  const number = (value) => el('td', { className: 'number' }, value === null ? 'no bound' : short(value));
+  const heading = (...names) => el('thead', {}, row(...names.map(([name, right]) => el('th', { scope: 'col', className: right ? 'number' : '' }, name))));
+  const table = (caption, head, rows) => el('div', { className: 'scroll' }, el('table', {}, el('caption', {}, caption), head, el('tbody', {}, ...rows)));
+  node.replaceChildren(
+    el('p', {}, error === null
+      ? 'Nothing is proven of this answer yet; the derivation says why.'
+      : `Proven: no coefficient is further than ${short(error)} from the exact answer’s, rounding included.`),
+    table('Why', heading(['symbol'], ['what it is'], ['value', true], ['because']), derivation.map((s) =>
+      row(el('td', {}, s.symbol), el('td', {}, s.formula), number(s.value), el('td', {}, s.why)))),
+    table('Terms', heading(['term'], ['at most', true]), Object.entries(terms).map(([name, value]) =>
+      row(el('td', {}, name), number(value)))),
+    table('It holds for', heading(['what'], ['range']), Object.entries(domain).map(([name, value]) =>
+      row(el('td', {}, name), el('td', {}, value)))),
+    about(assumptions.length ? `It takes for granted that: ${assumptions.join('; ')}.` : 'It takes nothing for granted beyond IEEE arithmetic and the accuracy of exp.'),
+  );
+}

@@ -1,0 +1,95 @@
+// The state of the page: settings and points, kept in the link.
+
+export const DEFAULTS = Object.freeze({
+  algorithm: 'ridge', degree: 5, alpha: 0.001, l1_ratio: 0.5, delta: 0.25, quantile: 0.5,
+  formula: 'sqrt(z^2 + 0.01)', gamma: 20, neighbours: 5,
+  method: 'momentum', rate: 1, passes: 60,
+  regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
+  preset: 'wave', panel: 'passes', frame: -1,
+  network: 'stream', first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
+});
+
+// A point in the link: x and y in 1/2000 of the board, and the group, three characters of 12 bits.
+const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
+const STEPS = 1000;
+
+/** Points as text that a link can hold: five letters each. */
+export function packPoints(points) {
+  return points.map(({ x, y, group }) => {
+    const a = Math.round((x + 1) * STEPS), b = Math.round((y + 1) * STEPS);
+    return pair(a) + pair(b) + LETTERS[group];
+  }).join('');
+}
+
+/** The inverse of packPoints; null where the text is not one of ours. */
+export function unpackPoints(text) {
+  if (text.length % 5) return null;
+  const points = [];
+  for (let i = 0; i < text.length; i += 5) {
+    const [a, b, c, d, g] = [...text.slice(i, i + 5)].map((letter) => LETTERS.indexOf(letter));
+    const x = (64 * a + b) / STEPS - 1, y = (64 * c + d) / STEPS - 1;
+    if (Math.min(a, b, c, d, g) < 0 || g > 1 || Math.abs(x) > 1 || Math.abs(y) > 1) return null;
+    points.push({ x, y, group: g });
+  }
+  return points;
+}
+
+const pair = (number) => LETTERS[number >> 6] + LETTERS[number & 63];
+
+/** Places that the link keeps exactly. */
+export const snap = (value) => Math.round(Math.max(-1, Math.min(1, value)) * STEPS) / STEPS;
+
+/** The link's fragment for a state. */
+export function toLink(state) {
+  const link = new URLSearchParams();
+  for (const [name, usual] of Object.entries(DEFAULTS)) {
+    if (state[name] !== usual) link.set(name, state[name]);
+  }
+  if (!state.preset) link.set('points', packPoints(state.points));
+  return link.toString();
+}
+
+/** Settings from a fragment; what is not understood is left out. */
+export function fromLink(fragment) {
+  const found = {};
+  for (const [name, text] of new URLSearchParams(fragment)) {
+    if (name === 'points') {
+      const points = unpackPoints(text);
+      if (points?.length) Object.assign(found, { points, preset: '' });
+    } else if (Object.hasOwn(DEFAULTS, name)) {
+      const value = typeof DEFAULTS[name] === 'number' ? Number(text) : text;
+      if (value === value) found[name] = value;
+    }
+  }
+  return found;
+}
+
+/** What the server is asked for a fit. */
+export function fitQuestion(state) {
+  return {
+    points: state.points,
+    model: { ...loss(state), degree: state.degree, alpha: state.alpha, l1_ratio: state.l1_ratio,
+      gamma: state.gamma, neighbours: state.neighbours },
+    running: { method: state.method, rate: state.rate, passes: state.passes },
+    lookup: lookup(state),
+  };
+}
+
+/** What the server is asked for a view of a prompt. */
+export function insideQuestion(state, frame) {
+  const { network, first, layer, head } = state;
+  return { ...fitQuestion(state), network, first, layer, head, frame };
+}
+
+/** What the server is asked for look-up tables. */
+export function lookupQuestion(state) {
+  return { loss: loss(state), lookup: lookup(state), reach: state.reach };
+}
+
+function loss({ algorithm, delta, quantile, formula }) {
+  return { algorithm, delta, quantile, formula };
+}
+
+function lookup({ regime, tokens, eps, sharpness }) {
+  return { regime, tokens: tokens || null, eps, sharpness: sharpness || null };
+}

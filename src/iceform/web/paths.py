@@ -1,0 +1,153 @@
+"""Steps one at a time: the same loop by the frozen machine and in plain float64, side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from iceform.constructions import Loss
+from iceform.programs.sparse import soft_threshold
+from iceform.programs.stream import LinearModel
+from iceform.streaming import Source, StreamMachine
+from iceform.streaming.problem import GramTask, LinearProblem, metric_of
+from iceform.streaming.scaling import Scaling
+from iceform.streaming.solvers import advance
+from iceform.streaming.tables import Table
+from iceform.web import questions as asked
+from iceform.web.lookups import table_of
+
+__all__ = ["BoardModel", "ExactProblem", "LookedProblem", "steps"]
+
+_FARTHEST = 4.0  # of a residual: twice the board's height
+_STILL = 1e-15  # a step this short, relative to the coefficients, is the last
+
+
+@dataclass(frozen=True)
+class BoardModel(LinearModel):
+    """Any loss on the board's own units, with (penalty/2) ||coef||^2 beside the mean."""
+
+    given: Loss
+    penalty: float
+
+    def loss(self) -> Loss:
+        return self.given
+
+    def l2(self, rows: int) -> float:
+        return self.penalty
+
+    def scaling(self, source: Source) -> Scaling:
+        """Labels are centred, but keep their unit: the board is 2 high, and sliders are in it."""
+        return replace(super().scaling(source), size=1.0)
+
+
+@dataclass(eq=False)
+class LookedProblem(LinearProblem):
+    """A problem whose table is chosen by the sliders."""
+
+    how: asked.Lookup = field(default_factory=asked.Lookup)
+
+    @classmethod
+    def of(cls, problem: LinearProblem, how: asked.Lookup) -> LookedProblem:
+        """The same problem with that table."""
+        return cls(*_parts(problem), how=how)
+
+    @property
+    def table(self) -> Table:
+        return table_of(self.loss, self.how)
+
+    def shrink(self, u: Tensor, tau: Tensor) -> Tensor:
+        """Soft thresholds, looked up."""
+        return soft_threshold(self.machine, u, tau)
+
+
+@dataclass(eq=False)
+class ExactProblem(LinearProblem):
+    """The same problem without the machine."""
+
+    @classmethod
+    def of(cls, problem: LinearProblem) -> ExactProblem:
+        """From the problem that the machine is given."""
+        return cls(*_parts(problem))
+
+    def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
+        """The gradient of F, in float64."""
+        (total,) = self.source.reduce(_NativeTask(self, w))
+        self.passes += 1
+        return total / self.source.rows + self.ridge * w
+
+    def shrink(self, u: Tensor, tau: Tensor) -> Tensor:
+        """Soft thresholds."""
+        return torch.sign(u) * (u.abs() - tau).clamp(min=0)
+
+
+def _parts(
+    problem: LinearProblem,
+) -> tuple[StreamMachine, Source, Scaling, Loss, Tensor]:
+    return problem.machine, problem.source, problem.scaling, problem.loss, problem.ridge
+
+
+@dataclass(frozen=True, eq=False)
+class _NativeTask:
+    problem: LinearProblem
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, offsets = self.problem.encoding(x, y)
+        derivative = self.problem.loss.derivative
+        return [(derivative(samples @ self.w - labels) - offsets) @ samples]
+
+
+def steps(
+    problem: LookedProblem | ExactProblem, how: asked.Running, thresholds: Tensor
+) -> Iterator[Tensor]:
+    """Scaled coefficients from w = 0 on, one step after the other."""
+    proximal = bool((thresholds > 0).any())
+    if how.method == "newton" and not proximal:
+        return _newton(problem)
+    eta = how.rate / _steepest(problem)
+    return _descent(problem, eta, thresholds, momentum=how.method != "gradient")
+
+
+def _steepest(problem: LinearProblem) -> float:
+    """The Hessian's largest eigenvalue at most: sup l'' times that of the samples' own."""
+    task = GramTask(problem.encoding, problem.start(), torch.ones_like)
+    gram = problem.source.reduce(task)[0] / problem.source.rows
+    _, bend, _ = problem.loss.curvature_on(-_FARTHEST, _FARTHEST)
+    top = float(torch.linalg.eigvalsh(gram)[-1])
+    return max(bend, 0.0) * top + float(problem.ridge.max()) or 1.0
+
+
+def _descent(
+    problem: LookedProblem | ExactProblem, eta: float, thresholds: Tensor, *, momentum: bool
+) -> Iterator[Tensor]:
+    """Proximal gradient steps; momentum is restarted whenever it points uphill."""
+    w = ahead = problem.start()
+    t = 1.0
+    while True:
+        yield w
+        moved = ahead - eta * problem.gradient(ahead)
+        after = problem.shrink(moved, eta * thresholds)
+        uphill = float((ahead - after) @ (after - w)) > 0
+        grown = 1.0 if uphill or not momentum else 0.5 * (1 + math.sqrt(1 + 4 * t * t))
+        ahead, w, t = after + (t - 1) / grown * (after - w), after, grown
+
+
+def _newton(problem: LookedProblem | ExactProblem) -> Iterator[Tensor]:
+    """Steps in the metric of the Hessian, shortened where they would go too far."""
+    rows, w = problem.source.rows, problem.start()
+    first = metric_of(problem.hessian(w, majorizer=True), rows)
+    metric, none = first, torch.zeros_like(w)
+    yield w
+    gradient = problem.gradient(w)
+    while True:
+        if not problem.curvature.quadratic:
+            metric = metric_of(problem.hessian(w), rows)
+        last = w
+        w, gradient = advance(problem, w, gradient, none, metric, first)
+        yield w
+        if float((w - last).abs().max()) <= _STILL * max(1.0, float(w.abs().max())):
+            return

@@ -1,0 +1,136 @@
+"""What the playground may be asked, with the limits of every number."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "MOST_POINTS",
+    "Algorithm",
+    "FitQuestion",
+    "InsideQuestion",
+    "Lookup",
+    "LookupQuestion",
+    "Loss",
+    "Model",
+    "Point",
+    "Running",
+]
+
+MOST_POINTS = 500
+
+Algorithm = Literal[
+    "least_squares",
+    "ridge",
+    "lasso",
+    "elastic_net",
+    "huber",
+    "absolute",
+    "quantile",
+    "custom",
+    "kernel",
+    "neighbours",
+    "logistic",
+    "svm",
+    "hinge",
+    "perceptron",
+    "kernel_classes",
+    "neighbour_classes",
+    "component",
+]
+
+
+class _Strict(BaseModel):
+    """No field that is not named, no number that is not finite, no conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True, frozen=True)
+
+
+class Point(_Strict):
+    """A point of the board: a place, and one of two groups."""
+
+    x: Annotated[float, Field(ge=-1, le=1)]
+    y: Annotated[float, Field(ge=-1, le=1)]
+    group: Annotated[int, Field(ge=0, le=1)] = 0
+
+
+class Lookup(_Strict):
+    """How a function is written as look-up tokens.
+
+    ``tokens`` is the number of grid tokens; null takes as many as ``eps`` needs. A ``sharpness``
+    of null is the rule of the regime.
+    """
+
+    regime: Literal["spectral", "hard"] = "spectral"
+    tokens: Annotated[int, Field(ge=5, le=129)] | None = 65
+    eps: Annotated[float, Field(ge=1e-14, le=0.5)] = 1e-6
+    sharpness: Annotated[float, Field(ge=0.02, le=64)] | None = None
+
+
+class Loss(_Strict):
+    """A loss: that of an algorithm, with its parameters."""
+
+    algorithm: Algorithm = "ridge"
+    delta: Annotated[float, Field(ge=0.01, le=10)] = 0.25
+    quantile: Annotated[float, Field(ge=0.02, le=0.98)] = 0.5
+    formula: Annotated[str, Field(max_length=200)] = "sqrt(z^2 + 0.01)"
+
+
+class Model(Loss):
+    """An algorithm with all its parameters."""
+
+    degree: Annotated[int, Field(ge=1, le=7)] = 3
+    alpha: Annotated[float, Field(ge=0, le=10)] = 0.01
+    l1_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
+    gamma: Annotated[float, Field(ge=0.1, le=1000)] = 20.0
+    neighbours: Annotated[int, Field(ge=1, le=50)] = 5
+
+
+class Running(_Strict):
+    """How the machine is run: which step, how long, how many passes."""
+
+    method: Literal["gradient", "momentum", "newton"] = "momentum"
+    rate: Annotated[float, Field(ge=0.01, le=4)] = 1.0
+    passes: Annotated[int, Field(ge=1, le=200)] = 40
+
+
+class FitQuestion(_Strict):
+    """Run an algorithm on points."""
+
+    points: Annotated[list[Point], Field(min_length=1, max_length=MOST_POINTS)]
+    model: Model = Model()
+    running: Running = Running()
+    lookup: Lookup = Lookup()
+
+
+class InsideQuestion(FitQuestion):
+    """Look into one prompt of a run.
+
+    Attributes
+    ----------
+    network
+        "stream" is the machine that ran; "theorem" is the one-layer network of thm:attn_sim_f,
+        with a margin that can leak; "two_layers" is the machine that is given a whole head.
+    frame
+        After which step, for "stream".
+    first
+        The first of the samples that the prompt holds.
+    layer, head
+        Whose attention to show.
+    """
+
+    network: Literal["stream", "theorem", "two_layers"] = "stream"
+    frame: Annotated[int, Field(ge=0, le=200)] = 0
+    first: Annotated[int, Field(ge=0, lt=MOST_POINTS)] = 0
+    layer: Annotated[int, Field(ge=0, le=7)] = 0
+    head: Annotated[int, Field(ge=0, le=255)] = 0
+
+
+class LookupQuestion(_Strict):
+    """The look-up of a loss's derivative on [-reach, reach], hard and spectral."""
+
+    loss: Loss = Loss()
+    lookup: Lookup = Lookup()
+    reach: Annotated[float, Field(ge=0.25, le=64)] = 4.0

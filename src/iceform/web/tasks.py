@@ -1,0 +1,77 @@
+"""Everything that the playground can be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from iceform.streaming.tables import CLIP
+from iceform.web import questions as asked
+from iceform.web.algorithms import ALGORITHMS, options
+from iceform.web.answers import CatalogueAnswer, FitAnswer, InsideAnswer, LookupAnswer, RatesAnswer
+from iceform.web.fitting import describe, fit, the_machine
+from iceform.web.inside import inside
+from iceform.web.lookups import look_up, rates
+from iceform.web.task import Task
+
+__all__ = ["TASKS", "catalogue", "warm_up"]
+
+TASKS: Mapping[str, Task[Any, Any]] = {
+    task.name: task
+    for task in (
+        Task("fit", "Run an algorithm on points, step by step.", asked.FitQuestion, FitAnswer, fit),
+        Task(
+            "inside",
+            "Look into one prompt of a run: tokens, attention, margins.",
+            asked.InsideQuestion,
+            InsideAnswer,
+            inside,
+        ),
+        Task(
+            "lookup",
+            "The look-up tables of a loss's derivative.",
+            asked.LookupQuestion,
+            LookupAnswer,
+            look_up,
+        ),
+        Task(
+            "rates",
+            "Error against grid tokens, measured and certified.",
+            asked.LookupQuestion,
+            RatesAnswer,
+            rates,
+        ),
+    )
+}
+
+
+def catalogue() -> CatalogueAnswer:
+    """What the page offers; it does not change."""
+    return CatalogueAnswer(
+        algorithms=options(), machine=describe(the_machine()), most_points=asked.MOST_POINTS
+    )
+
+
+_POINTS = [(-0.9, -0.5, 0), (-0.4, 0.6, 1), (0.1, -0.2, 0), (0.5, 0.8, 1), (0.9, 0.1, 1)]
+_THRESHOLD_REACH = 1024  # of a soft threshold's ratio: beyond it the table is not widened
+
+
+def warm_up() -> Iterator[None]:
+    """Run everything once, a little at a time, so that nobody waits for tables to be fitted."""
+    points = [asked.Point(x=x, y=y, group=g) for x, y, g in _POINTS]
+    for algorithm in ALGORITHMS:
+        fit(asked.FitQuestion(points=points, model=asked.Model(algorithm=algorithm)), _unhurried)
+        yield
+    reach = 1.0
+    while reach <= _THRESHOLD_REACH:
+        CLIP.on(reach)
+        reach *= 2
+        yield
+    for name, entry in ALGORITHMS.items():
+        if entry.descends:
+            look_up(asked.LookupQuestion(loss=asked.Loss(algorithm=name)), _unhurried)
+            yield
+
+
+def _unhurried() -> None:
+    pass
