@@ -82,7 +82,11 @@ def step(bench: Bench) -> None:
         read = min(bench.time(x.sum), bench.time(x.amax))
         gigabytes = x.numel() * x.element_size() * 1e-9
         bench.add("step", case, "read x once", read, note=f"{gigabytes / read:.2f} TB/s")
-        base = bench.time(native)
+        _prepare(table, wide, device)
+        _prepare(line, wide, device)
+        tables = (("tanh, 64 tokens", table), ("line", line))
+        emulated = [partial(fused.residual_sum, x, y, w, it) for _, it in tables]
+        base, *taken = bench.side_by_side(native, *emulated)
         bench.add("step", case, "native", base, 1.0, _off(native(), exact))
         try:
             with warnings.catch_warnings():
@@ -92,11 +96,8 @@ def step(bench: Bench) -> None:
             bench.add("step", case, "native, compiled", best, best / base, _off(compiled(), exact))
         except RuntimeError as failed:
             print(f"native code is not compiled here: {str(failed).splitlines()[0]}")
-        _prepare(table, wide, device)
-        _prepare(line, wide, device)
-        for name, it, f in (("tanh, 64 tokens", table, torch.tanh), ("line", line, None)):
-            took = bench.time(partial(fused.residual_sum, x, y, w, it))
-            reference = exact if f is not None else _exact_sum(x, y, w, lambda z: z)
+        for (name, it), took in zip(tables, taken, strict=True):
+            reference = exact if it is table else _exact_sum(x, y, w, lambda z: z)
             off = _off(fused.residual_sum(x, y, w, it), reference)
             half = windowed.window_of(it, wide)
             note = f"{read / took:.1%} of the read rate, window {2 * half.half + 1}" if half else ""
@@ -125,10 +126,9 @@ def emulator(bench: Bench) -> None:
             )
             _prepare(em.interpolant, dtype, device)
             exact = em.reference(x, y, w)
-            base = bench.time(native)
+            base, took = bench.side_by_side(native, partial(em, x, y, w))
             off = float((native().double() - exact).abs().max())
             bench.add("emulator", case, f"{loss}, native", base, 1.0, off)
-            took = bench.time(partial(em, x, y, w))
             off = float((em(x, y, w).double() - exact).abs().max())
             note = f"certified {em.certificate.error:.1e}, checks included"
             bench.add("emulator", case, f"{loss}, GradientStep", took, took / base, off, note)
@@ -230,12 +230,12 @@ def scaling(bench: Bench) -> None:
         x, y = _uniform((n, d), dtype, device), _uniform((n,), dtype, device)
         w = _uniform((d,), dtype, device) / 4
         case = f"n={n} d={d} float32"
-        base = bench.time(replayed(partial(_native_sum, x, y, w), device))
-        bench.add("scaling", case, "native", base, 1.0)
         before = _memory(device)
         fused.residual_sum(x, y, w, table)
         held = _memory(device, peak=True) - before
-        took = bench.time(replayed(partial(fused.residual_sum, x, y, w, table), device))
+        calls = partial(_native_sum, x, y, w), partial(fused.residual_sum, x, y, w, table)
+        base, took = bench.side_by_side(*(replayed(call, device) for call in calls))
+        bench.add("scaling", case, "native", base, 1.0)
         note = f"{held / 2**20:.1f} MiB held beside the data"
         bench.add("scaling", case, "emulated", took, took / base, note=note)
         times.append((math.log(n), math.log(took)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Bench", "Row", "machine", "markdown", "median_ms", "replayed"]
+__all__ = ["Bench", "Row", "interleaved_ms", "machine", "markdown", "median_ms", "replayed"]
 
 _REPEATS = 9  # medians of this many
 _LONG = 0.05  # seconds that one timed stretch should last on a GPU, so that launches are hidden
@@ -56,6 +56,12 @@ class Bench:
     def time(self, *calls: Callable[[], object]) -> float:
         """Median milliseconds of a call; several calls (on other inputs) are taken in turn."""
         return median_ms(calls, self.device)
+
+    def side_by_side(self, *calls: Callable[[], object]) -> list[float]:
+        """Median milliseconds of each call; on a CPU, which may be shared, repeat by repeat."""
+        if self.device.type == "cuda":
+            return [self.time(call) for call in calls]
+        return interleaved_ms(calls)
 
     def save(self, path: Path, command: str) -> None:
         """Everything as JSON, with the machine and the command."""
@@ -109,6 +115,15 @@ def median_ms(calls: Sequence[Callable[[], object]], device: torch.device) -> fl
     torch.cuda.synchronize(device)
     count = max(1, min(_MOST_CALLS, int(_LONG / max(once * 1e-3, 1e-6))))
     return statistics.median(_stretch(calls, count) for _ in range(_REPEATS))
+
+
+def interleaved_ms(calls: Sequence[Callable[[], object]]) -> list[float]:
+    """Medians over repeats in which every call has its turn, so that all see the same load."""
+    for call in calls:
+        call()
+        call()
+    turns = [[_wall(call) for call in calls] for _ in range(_REPEATS)]
+    return [statistics.median(taken) for taken in zip(*turns, strict=True)]
 
 
 def _wall(call: Callable[[], object]) -> float:

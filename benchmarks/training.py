@@ -1,10 +1,11 @@
 """Training throughput: the stacked engine against the plain loop, same models, same steps.
 
 The plain loop is what one writes first: one model at a time, a DataLoader with shuffling, batch 32,
-Adam, every token a query. Both are timed in one run on one device, in model-steps per second; on a
-CPU per CPU-second, since the plain loop may use other threads.
+Adam, every token a query. Both are timed in one run on one device, in milliseconds per model-step;
+on a CPU of CPU time, since the plain loop may use other threads. The engine trains as it does in a
+study: on a CPU one stack of up to six models, on a GPU all stacks of a case side by side.
 
-    python -m benchmarks.training [--device cuda] [--steps 60] [--json PATH]
+    python -m benchmarks.training [--device cuda] [--steps 60] [--compiled] [--json PATH]
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from iceform.experiments import STUDIES, Trainer
 from iceform.experiments.networks import CrossAttention, SelfAttention
 from iceform.experiments.plain import PlainCross, PlainSelf
-from iceform.experiments.study import Plan
+from iceform.experiments.sweeps import environment
 from iceform.experiments.training import Stack, full_precision
 
-CASES = {
-    "residual": {"variant": "no-leak"},
+CASES: dict[str, dict[str, str | int]] = {
+    "residual": {},
     "heads 1": {"heads": 1, "schedule": "constant"},
     "heads 6": {"heads": 6, "schedule": "constant"},
     "heads 12": {"heads": 12, "schedule": "constant"},
     "statistics": {"schedule": "constant"},
-    "housing": {"role": "frozen"},
+    "housing": {},
 }
 CPU_MODELS = 6
+WARM_UP = 10  # steps
 EXAMPLES = 3200  # of the plain loop's data set: its steps do not depend on how many there are
 
 
@@ -84,33 +86,44 @@ def seconds(work: Callable[[], None], device: torch.device) -> float:
     return clock() - start
 
 
-def plans_of(name: str, labels: dict[str, str | int], device: torch.device) -> list[Plan]:
+def stacks_of(name: str, device: torch.device) -> list[Stack]:
+    """What trains together in a case."""
     study = STUDIES[name.split()[0]]
     spec = study.spec("as_published", "paper")
-    together = CPU_MODELS if device.type == "cpu" else 1 << 20
-    seeds = tuple(range(spec.seeds))
-    plans = study.plans(spec, seeds, together)
-    return [p for p in plans if all(p.labels[k] == v for k, v in labels.items())]
+    on_gpu = device.type == "cuda"
+    plans = [
+        plan
+        for plan in study.plans(spec, tuple(range(spec.seeds)), 1 << 20 if on_gpu else CPU_MODELS)
+        if all(plan.labels[k] == v for k, v in CASES[name].items()) and "probe" not in plan.labels
+    ]
+    return [study.build(plan, device).stack for plan in (plans if on_gpu else plans[:1])]
 
 
-def measure(name: str, labels: dict[str, str | int], device: torch.device, steps: int) -> dict:
-    plan = plans_of(name, labels, device)[0]
-    stack = STUDIES[plan.spec.study].build(plan, device).stack
+def measure(
+    name: str, device: torch.device, steps: int, *, compiled: bool | None
+) -> dict[str, str | int | float]:
+    """Milliseconds per model-step of both."""
+    stacks = stacks_of(name, device)
     with full_precision():
-        plain = plain_steps(stack, device, steps)
-        plain()  # warm-up
-        each = seconds(plain, device) / steps
-        trainer = Trainer([stack], device)
-        trainer.run(until=5)
+        began = time.perf_counter()
+        trainer = Trainer(stacks, device, compiled=compiled)
         advance = trainer._advance()
-        advance(0, 5)
-        stacked = seconds(lambda: advance(5, 5 + steps), device) / steps / stack.models
+        advance(0, WARM_UP)
+        ready = time.perf_counter() - began
+        stacked = seconds(lambda: advance(WARM_UP, WARM_UP + steps), device)
+        plain = 0.0
+        for lane in trainer.lanes:
+            loop = plain_steps(lane.stack, device, steps)
+            loop()  # warm-up
+            plain += lane.pace * lane.stack.models * seconds(loop, device)
+    model_steps = steps * sum(lane.pace * lane.stack.models for lane in trainer.lanes)
     return {
         "case": name,
-        "models": stack.models,
-        "plain ms": 1e3 * each,
-        "stacked ms": 1e3 * stacked,
-        "ratio": each / stacked,
+        "models": sum(stack.models for stack in stacks),
+        "plain ms": 1e3 * plain / model_steps,
+        "stacked ms": 1e3 * stacked / model_steps,
+        "ratio": plain / stacked,
+        "seconds to get ready": ready,
     }
 
 
@@ -118,23 +131,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--compiled", action="store_true", help="compile steps of short runs, too")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     print(f"ms per model-step on {device}, batch 32, {arguments.steps} steps each")
-    print(f"{'':12} {'models':>6} {'plain':>9} {'stacked':>9} {'ratio':>7}")
+    print(f"{'':18} {'models':>6} {'plain':>9} {'stacked':>9} {'ratio':>7} {'ready':>7}")
     rows = []
     for name in arguments.cases:
-        row = measure(name, CASES[name], device, arguments.steps)
+        row = measure(name, device, arguments.steps, compiled=arguments.compiled or None)
         rows.append(row)
         print(
-            f"{name:12} {row['models']:6d} {row['plain ms']:9.3f} {row['stacked ms']:9.4f} "
-            f"{row['ratio']:7.1f}",
+            f"{name:18} {row['models']:6d} {row['plain ms']:9.3f} {row['stacked ms']:9.4f} "
+            f"{row['ratio']:7.1f} {row['seconds to get ready']:6.1f}s",
             flush=True,
         )
     if arguments.json:
-        arguments.json.write_text(json.dumps(rows, indent=1) + "\n")
+        command = f"python -m benchmarks.training --device {device} --steps {arguments.steps}"
+        command += " --compiled" if arguments.compiled else ""
+        kept = {"command": command, "environment": environment(str(device)), "rows": rows}
+        arguments.json.write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":

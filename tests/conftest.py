@@ -17,6 +17,7 @@ if not torch.cuda.is_available():
 install_import_hook(
     [
         # Not the Triton kernels: the compiler reads their source as it stands.
+        "iceform.backends.extremes",
         "iceform.backends.fused",
         "iceform.backends.loops",
         "iceform.backends.registry",

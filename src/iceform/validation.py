@@ -26,12 +26,15 @@ __all__ = [
     "check_choice",
     "check_dtype",
     "check_eps",
+    "check_largest",
     "check_matmul_precision",
     "check_pair",
     "check_positive",
     "check_size",
     "check_tensors",
+    "common_batch",
     "human_bytes",
+    "largest_entry",
     "unit_roundoff",
 ]
 
@@ -125,23 +128,37 @@ def check_tensors(
         raise DeviceError("inputs on the meta device hold no numbers; move them to a real one")
     batches = [v.shape[: v.ndim - len(shape)] for v, shape in tensors.values()]
     try:
-        torch.broadcast_shapes(*batches)
+        common_batch(*batches)
     except RuntimeError:
         listed = ", ".join(f"{n}: {tuple(b)}" for n, b in zip(tensors, batches, strict=True))
         raise ShapeError(f"batch shapes must broadcast, got {listed}") from None
+
+
+def common_batch(*shapes: torch.Size) -> torch.Size:
+    """What the shapes broadcast to; those that agree, as most do, are not looked at twice."""
+    first = shapes[0]
+    return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)
 
 
 def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
     """|value| <= bound everywhere; NaN and infinity are named as such."""
     if value.numel() == 0:
         raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
+    check_largest(name, float(largest_entry(value)), bound, fix)
+
+
+def largest_entry(value: Tensor) -> Tensor:
+    """Max |value| without a copy of the data; NaN where any of it is."""
     value = value.detach()
-    # No copy of the data, and NaN is passed on; on a GPU two reductions are quicker than both.
+    # On a GPU two reductions are quicker than both in one.
     least, most = (value.amin(), value.amax()) if value.is_cuda else torch.aminmax(value)
-    largest = torch.maximum(most, -least)
+    return torch.maximum(most, -least)
+
+
+def check_largest(name: str, seen: float, bound: float, fix: str) -> None:
+    """The same, knowing only the largest entry."""
     # Written so that NaN fails: every comparison with NaN is false.
-    if not bool(largest <= bound):
-        seen = float(largest)
+    if not seen <= bound:
         what = "NaN" if math.isnan(seen) else f"{seen:.9g}"
         shown = f"max {name}" if name.startswith("|") else f"max |{name}|"
         raise BoundError(f"{shown} is {what}, the certificate holds up to {bound:.9g}; {fix}")

@@ -1,5 +1,7 @@
 """The GPU kernels against dense torch, in Triton's interpreter where there is no GPU."""
 
+import math
+
 import pytest
 import torch
 
@@ -15,11 +17,11 @@ DTYPES = (torch.float64, torch.float32)
 
 @pytest.fixture(scope="module")
 def kernels():
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
-    if DEVICE == "cpu" and not triton_kernels.interpreted():
+    if DEVICE == "cpu" and not triton.interpreted():
         pytest.skip("Triton was imported before its interpreter was asked for")
-    return triton_kernels
+    return triton
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -65,7 +67,7 @@ def _exact(x, y, w, it, labels=None):
     return (looked[..., None, :] @ x)[..., 0, :]
 
 
-SIZES = ((1, 1), (40, 3), (70, 64), (33, 200))
+SIZES = ((1, 1), (40, 3), (70, 64), (33, 200), (9, 1000))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -133,7 +135,7 @@ def test_batches(kernels):
 @pytest.mark.parametrize("tiled", [False, True])
 def test_the_backward_of_sums_agrees_with_autograd(kernels, tiled, monkeypatch):
     if tiled:
-        monkeypatch.setattr(kernels, "_WHOLE_ROW", 8)
+        monkeypatch.setattr(kernels.residuals, "_WHOLE_ROW", 8)
     it = table("line")
     x, y, w = _data(20, 40, torch.float64)
     labels = torch.rand(20, dtype=torch.float64, device=DEVICE)
@@ -157,6 +159,28 @@ def test_projections_are_looked_up_as_they_are_made(kernels, dtype):
     if dtype == torch.bfloat16:
         allowed += 3 * torch.finfo(dtype).eps / 2 * 5
     assert (found.double() - expected).abs().max() <= allowed
+
+
+@pytest.mark.parametrize("size", [(1, 1), (300, 5), (40, 64), (7, 3000)], ids=str)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+def test_the_largest_entry_and_the_longest_row(kernels, size, dtype):
+    x = (torch.rand(*size, dtype=torch.float64) * 2 - 1).to(dtype).to(DEVICE)
+    largest, longest = kernels.extremes(x)
+    assert largest == x.abs().max()
+    exact = x.double().norm(dim=-1).max()
+    unit = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps / 2
+    assert abs(longest - exact) <= (size[1] + 2) * unit * exact
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("row", [0, 150, 299])
+def test_what_is_not_finite_is_among_the_extremes(kernels, bad, row):
+    x = torch.rand(300, 5, device=DEVICE)
+    x[row, 3] = bad
+    largest, longest = kernels.extremes(x).tolist()
+    seen = abs(bad)
+    assert largest == seen or (math.isnan(largest) and math.isnan(seen))
+    assert longest == seen or (math.isnan(longest) and math.isnan(seen))
 
 
 @pytest.mark.parametrize("l1", [0.0, 0.02])

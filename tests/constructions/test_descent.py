@@ -1,11 +1,14 @@
 """GradientStep and GradientDescent."""
 
 import math
+from functools import lru_cache
 
 import pytest
 import torch
 
 import iceform as ice
+from iceform.backends import fused
+from iceform.backends.extremes import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
 from tests.conformance import Conformance, assert_within
 from tests.constructions.test_residual import EPS, draw
@@ -212,6 +215,53 @@ def test_inductor_compiles_a_step():
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
     assert_within(compiled, em(*inputs), 4 * em.certificate.terms["rounding"], "inductor")
+
+
+N, D = 700, 3
+FAULTS = {
+    "x is not a number": lambda x, y, w: x[0].fill_(math.nan),
+    "x is infinite": lambda x, y, w: x[N // 2, 1:].fill_(-math.inf),
+    "x is too large": lambda x, y, w: x[N - 1, :1].fill_(1.5),
+    "x is too long": lambda x, y, w: x[N - 1].fill_(0.9),
+    "y is too large": lambda x, y, w: y[-1:].fill_(-2.0),
+    "w is not a number": lambda x, y, w: w[:1].fill_(math.nan),
+    "x and w are too large": lambda x, y, w: (x[3].fill_(2.0), w.fill_(2.0)),
+}
+
+
+@lru_cache(maxsize=8)
+def _narrow_step(loss, dtype):
+    return ice.GradientStep(loss, dim=D, samples=N, eps=1e-3, dtype=dtype, x_norm=1.4)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("loss", ["squared", "logistic", "hinge"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_a_pass_that_checks_as_it_reads_refuses_what_a_check_refuses(
+    fault, loss, dtype, monkeypatch
+):
+    monkeypatch.setattr(fused, "_ROWS_BYTES", 1)  # several chunks
+    em = _narrow_step(loss, dtype)
+    x, y, w = (0.5 * torch.rand(s, dtype=dtype) for s in ((N, D), (N,), (D,)))
+    y = torch.ones_like(y)
+    assert_within(em(x, y, w), em.reference(x, y, w), em.certificate.error, loss)
+    FAULTS[fault](x, y, w)
+    with pytest.raises(ice.BoundError) as checked:
+        em.check(x, y, w)
+    with pytest.raises(ice.BoundError) as called:
+        em(x, y, w)
+    assert str(called.value) == str(checked.value)
+
+
+def test_lengths_that_entries_do_not_settle_are_measured():
+    x = torch.tensor([[0.6, 0.0], [0.5, 0.5]], dtype=torch.float64)
+    for allowed, expected in ((None, 0.6 * 2**0.5), (0.85, 0.6 * 2**0.5), (0.8, 0.5**0.5)):
+        seen = Extremes(allowed)
+        seen(x[:1])
+        seen(x[1:])
+        largest, longest = seen.sizes.tolist()
+        assert largest == 0.6
+        assert longest == pytest.approx(expected, rel=1e-15)
 
 
 def test_a_step_that_is_too_long_is_named():

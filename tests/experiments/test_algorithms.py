@@ -3,9 +3,16 @@
 import pytest
 import torch
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
+from sklearn.model_selection import GridSearchCV, KFold
 
 from iceform.errors import BoundError
-from iceform.experiments.algorithms import centered, lasso, least_squares, ridge
+from iceform.experiments.algorithms import (
+    centered,
+    cross_validated,
+    lasso,
+    least_squares,
+    ridge,
+)
 from iceform.experiments.emulated import Problem, emulate_lasso, emulate_ridge, lasso_distance
 
 ALPHA_LASSO, ALPHA_RIDGE = 0.4, 5.0
@@ -39,6 +46,17 @@ def test_least_squares_without_full_rank_has_the_least_norm():
     for xi, yi, w in zip(x, y, least_squares(x, y), strict=True):
         exact = torch.linalg.lstsq(xi, yi, driver="gelsd").solution
         assert (w - exact).abs().max() <= 1e-9 * exact.abs().max()
+
+
+@pytest.mark.parametrize("fit", [lasso, ridge])
+def test_cross_validation_picks_as_scikit_learn_does(fit):
+    x, y = data(batch=1, n=60)
+    grid = [0.01, 0.1, 1.0, 10.0, 100.0] if fit is ridge else [0.01, 0.05, 0.2, 0.8]
+    model = Ridge() if fit is ridge else Lasso(tol=1e-10)
+    search = GridSearchCV(
+        model, {"alpha": grid}, cv=KFold(5), scoring="neg_mean_squared_error"
+    ).fit(x[0].numpy(), y[0].numpy() + 3)
+    assert cross_validated(fit, x[0], y[0] + 3, grid, 5) == search.best_params_["alpha"]
 
 
 def test_centering_is_an_intercept():

@@ -1,11 +1,14 @@
 """docs/studies.md quotes what results/ holds."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from iceform.experiments import load_records
+from iceform.experiments import STUDIES, Request, load_records
+from iceform.experiments.heads import ROLES
 from iceform.experiments.published import HEADS, RESIDUAL
+from iceform.experiments.sweeps import groups
 from iceform.experiments.tables import pick, rates, shown, with_deviation
 
 ROOT = Path(__file__).parents[2]
@@ -24,9 +27,17 @@ QUOTED = [
     ("residual", "as_described", "trivial mse", {"variant": "described"}),
     ("residual", "constructed", "sup error", {}),
     ("heads", "constructed", "sup error", {"regime": "spectral", "grid": 21}),
-    *[("heads", "as_published", "mse", {"heads": h, "schedule": "constant"}) for h in HEADS],
-    ("heads", "as_described", "r2", {"heads": 1}),
+    *[("heads", "as_published", "mse", {"heads": h, "schedule": s, "probe": None})
+      for h in HEADS for s in ("constant", "cosine")],
+    *[("heads", "as_published", "mse", {"probe": p}) for p in ("longer", "xavier")],
+    *[("heads", "as_described", "r2", {"heads": h}) for h in (1, 12)],
     ("heads", "constructed", "mse", {"regime": "hard", "grid": 2049}),
+    *[("statistics", "as_published", f"{a}: frozen mse", {"schedule": s})
+      for a in ("lasso", "ridge", "linear") for s in ("constant", "cosine")],
+    *[("statistics", "as_published", f"{a}: linear baseline mse", {"schedule": "constant"})
+      for a in ("lasso", "ridge", "linear")],
+    ("statistics", "as_published", "ridge: baseline mse", {"schedule": "constant"}),
+    ("statistics", "as_published", "lasso: spread over test draws", {"schedule": "constant"}),
     ("statistics", "as_described", "ridge to linear", {}),
     ("statistics", "as_described", "lasso to linear", {}),
     *[("statistics", "as_described", f"{a}: frozen fidelity", {})
@@ -36,7 +47,11 @@ QUOTED = [
     ("housing", "as_published", "lasso: frozen, zero prompt mse", {}),
     ("housing", "as_described", "lasso: frozen fidelity", {}),
     ("housing", "as_described", "lasso: frozen, another prompt fidelity", {}),
+    ("housing", "as_described", "lasso: frozen, zero prompt fidelity", {}),
     ("housing", "as_described", "lasso: trivial mse", {}),
+    ("housing", "as_described", "ridge: baseline mse", {}),
+    ("housing", "constructed", "lasso: certified", {}),
+    ("housing", "constructed", "lasso: distance to scikit-learn", {}),
 ]  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
@@ -65,6 +80,36 @@ def test_the_page_quotes_the_paper():
 def test_the_page_s_slope_is_that_of_the_published_table(records):
     published = next(c for c in rates(records) if c.label == "published (heads)")
     assert f"−{-2 * published.slope:.1f}" in PAGE.read_text()
+
+
+def test_nothing_is_left_to_compute_at_full_scale():
+    assert groups(Request(tuple(STUDIES), scale="paper", out=RESULTS)) == []
+
+
+def test_the_page_counts_the_networks_on_the_plateau(records):
+    page = PAGE.read_text()
+    for probe, schedule in ((None, "constant"), ("longer", "constant")):
+        errors = [
+            r["metrics"][f"mse of {role}"] for r in records for role in ROLES
+            if r["column"] == "as_published" and r["variant"].get("heads") == 4
+            and r["variant"].get("probe") == probe and r["variant"].get("schedule") == schedule
+        ]  # fmt: skip
+        left, above = sum(e < 0.01 for e in errors), sum(e > 0.1 for e in errors)
+        if left == len(errors):
+            assert f"all {left} have" in page
+        else:
+            assert f"{left} of {len(errors)} have" in page
+            assert f"{above} are above 0.1" in page
+
+
+def test_throughput_is_told_as_measured():
+    told = (RESULTS / "README.md").read_text()
+    for name in ("h200", "h200-compiled", "cpu"):
+        measured = json.loads((RESULTS / f"throughput-{name}.json").read_text())
+        assert measured["command"].startswith("python -m benchmarks.training")
+        for row in measured["rows"]:
+            short = f"{row['ratio']:.1f}" if row["ratio"] < 100 else f"{row['ratio']:.0f}"
+            assert f"| {short} |" in told or f"| {short} (" in told, (name, row["case"], short)
 
 
 def test_constructed_results_hold_what_they_promise(records):

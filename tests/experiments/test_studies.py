@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 from iceform.command_line.app import app
 from iceform.errors import DeviceError, ProgramError
 from iceform.experiments import COLUMNS, STUDIES, Request, load_records, run
-from iceform.experiments.ames import Encoder, table
+from iceform.experiments.ames import Encoder, houses, number_columns
 from iceform.experiments.heads import assemble
 from iceform.experiments.published import HEADS
 from iceform.experiments.report import write
@@ -37,29 +38,41 @@ def smoke(tmp_path_factory):
 
 
 def test_the_ames_table_is_the_one_described():
-    data = table()
+    data = houses()
     assert len(data) == 2930
-    assert data.numbers.shape[1] + data.codes.shape[1] == 79
+    assert len(data.columns) == 79 + 2
+    assert len(number_columns(data)) == 36
     everything = np.arange(len(data))
     assert Encoder(missing_level=False)(data, everything).shape[1] == 260
     assert Encoder()(data, everything).shape[1] == 276
     assert Encoder(missing_level=False, identifiers=True)(data, everything).shape[1] == 262
-    assert int((data.area > 4000).sum()) == 5
+    assert int((data.features["area"] > 4000).sum()) == 5
 
 
 def test_the_encoding_does_not_see_rows_it_is_not_fitted_on():
-    data = table()
-    fitted = np.arange(0, len(data), 2)
+    data = houses()
+    fitted, numbers = np.arange(0, len(data), 2), number_columns(data)
     once = Encoder()(data, fitted)
-    moved = data.numbers.copy()
-    moved[1::2] += 1000.0
-    changed = type(data)(moved, data.codes, data.levels, data.identifiers, data.price, data.area)
-    again = Encoder()(changed, fitted)
+    moved = data.features.copy()
+    moved.loc[1::2, numbers] += 1000.0
+    again = Encoder()(replace(data, features=moved), fitted)
     assert torch.equal(once[fitted], again[fitted])
-    numbers = once[fitted][:, : data.numbers.shape[1]]
-    assert numbers.mean(0).abs().max() <= 1e-12
-    assert not once[fitted][:, once[fitted].abs().sum(0) == 0].any()
+    assert once[fitted][:, : len(numbers)].mean(0).abs().max() <= 1e-12
     assert bool((once[:, once[fitted].abs().sum(0) == 0] == 0).all()), "unseen levels are zeros"
+
+
+def test_the_encoding_has_an_indicator_for_every_level_but_the_first():
+    data = houses()
+    rows = np.arange(len(data))
+    column = data.features["Lot.Shape"]
+    levels = sorted(column.unique())
+    numbers = number_columns(data)
+    before = [n for n in data.columns if n not in (*numbers, "Order", "PID")]
+    before = before[: before.index("Lot.Shape")]
+    start = len(numbers) + sum(data.features[n].nunique(dropna=False) - 1 for n in before)
+    block = Encoder()(data, rows)[:, start : start + len(levels) - 1]
+    for place, level in enumerate(levels[1:]):
+        assert block[:, place].tolist() == (column == level).astype(float).tolist(), level
 
 
 def built(study, column, **labels):
@@ -248,7 +261,8 @@ def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     _, records = smoke
     paths = {p.name: p for p in write(records, tmp_path)}
     assert set(paths) == {
-        "report.html", "report.md", "summary.csv", "records.json", "rates.png", "learning.png",
+        "report.html", "report.md", "summary.csv", "records.json", "rates.png", "heads.png",
+        "learning.png",
     }  # fmt: skip
     page, text = paths["report.html"].read_text(), paths["report.md"].read_text()
     for value in ("3.47 ± 0.381", "0.0354 ± 0", "0.0680 ± 0.0150"):

@@ -7,7 +7,10 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -16,16 +19,23 @@ import iceform
 from iceform.errors import BoundError, IntegrityError, ProgramError
 from iceform.experiments.networks import SelfAttention, stack
 from iceform.experiments.randomness import generator, permutation, take
-from iceform.experiments.training import Stack, Trainer, Training, full_precision
+from iceform.experiments.training import Stack, Trainer, Training, _Graph, full_precision
 
 NETWORK = SelfAttention(6, 5, 5, 8, 2, 9, 4)
 SEEDS = (0, 1, 2)
 RATE = 1e-3
+PER_EPOCH = 13  # steps: graphs of ten and of one are replayed in every epoch
 
 
-def make(seeds=SEEDS, epochs=4, schedule="cosine", name="s", validate=None, samples=96, rate=RATE):
-    x = torch.stack([torch.randn(samples, 5, 6, generator=generator("cpu", s, "x")) for s in seeds])
-    w = torch.stack([torch.randn(6, 4, generator=generator("cpu", s, "w")) for s in seeds])
+def make(
+    seeds=SEEDS, epochs=4, schedule="cosine", name="s", validate=None, samples=96, rate=RATE,
+    device="cpu",
+):  # fmt: skip
+    def drawn(what, *shape):
+        parts = [torch.randn(*shape, generator=generator("cpu", s, what)) for s in seeds]
+        return torch.stack(parts).to(device)
+
+    x, w = drawn("x", samples, 5, 6), drawn("w", 6, 4)
 
     def batch(index):
         data = take(x, index)
@@ -42,6 +52,10 @@ def trained(stacks, **options):
     return trainer
 
 
+def same_bits(one, other):
+    return all(torch.equal(p, other[name]) for name, p in one.items())
+
+
 def assert_same_models(one, other):
     """Parameters to 1e-6, but for the bias of the keys.
 
@@ -54,7 +68,7 @@ def assert_same_models(one, other):
         if name == "qkv.bias":
             gap[..., keys] = 0
         assert gap.max() <= 1e-6, f"{name} is off by {gap.max():.3g}"
-    x = torch.randn(len(one["in.weight"]), 8, 5, 6)
+    x = torch.randn(len(one["in.weight"]), 8, 5, 6).to(one["in.weight"].device)
     off = (NETWORK(one, x) - NETWORK(other, x)).abs().max()
     assert off <= 1e-6, f"outputs are off by {off:.3g}"
 
@@ -107,6 +121,22 @@ def test_curves_hold_an_entry_per_epoch_and_training_learns():
     assert (curves.train[-1] < 0.5 * curves.train[0]).all(), curves.train
 
 
+def test_stacks_of_different_length_train_together_as_they_do_alone(tmp_path):
+    long = {"name": "long", "samples": 3 * 96}
+    path = tmp_path / "state.safetensors"
+    first = Trainer([make(**long), make()], checkpoint=path, identity="i")
+    first.run(until=7)
+    first.save()
+    both = trained([make(**long), make()], checkpoint=path, identity="i")
+    for alone in (trained([make(**long)]), trained([make()])):
+        for name, parameters in alone.parameters().items():
+            assert same_bits(parameters, both.parameters()[name]), name
+            for one, other in zip(
+                alone.curves()[name].train, both.curves()[name].train, strict=True
+            ):
+                assert torch.equal(one, other), name
+
+
 @pytest.mark.parametrize("stop", [1, 5, 6, 13])
 def test_a_run_stopped_anywhere_resumes_to_the_same_bits(tmp_path, stop):
     whole = trained([make()])
@@ -135,8 +165,10 @@ def test_another_run_s_checkpoint_is_refused(tmp_path):
 
 
 def test_bad_requests_are_refused_before_training():
-    with pytest.raises(ProgramError, match="equal steps"):
+    with pytest.raises(ProgramError, match="equal epochs"):
         Trainer([make(name="a"), make(name="b", epochs=5)])
+    with pytest.raises(ProgramError, match="multiples of the fewest"):
+        Trainer([make(name="a"), make(name="b", samples=16 * 7)])
     with pytest.raises(BoundError, match="do not fill a batch of 16"):
         Trainer([make(samples=8)])
     with pytest.raises(ValueError, match="schedule"):
@@ -154,6 +186,96 @@ def test_tf32_is_off_inside_and_as_before_outside():
         assert torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.slow
+def test_compiled_steps_are_the_same_steps():
+    plain, compiled = (trained([make()], compiled=c).parameters()["s"] for c in (False, True))
+    assert_same_models(plain, compiled)
+
+
+def replayed(graphs, steps):
+    """A stand-in for a CUDA graph: it takes the steps that the capture took, once more."""
+    graphs._branches(steps)
+    return SimpleNamespace(replay=lambda: graphs._branches(steps))
+
+
+def test_graphs_keep_count_where_stacks_differ_in_length(monkeypatch, tmp_path):
+    for name in ("Stream", "current_stream", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(_Graph, "_captured", replayed)
+
+    def stacks():
+        return [
+            make(schedule="constant", samples=16 * PER_EPOCH),
+            make(schedule="constant", samples=3 * 16 * PER_EPOCH, name="long"),
+        ]
+
+    host = trained(stacks()).parameters()
+    monkeypatch.setattr(Trainer, "_advance", lambda self: _Graph(self.lanes))
+    path = tmp_path / "state.safetensors"
+    first = Trainer(stacks(), checkpoint=path, identity="i")
+    first.run(until=31)
+    first.save()
+    for run in (trained(stacks()), trained(stacks(), checkpoint=path, identity="i")):
+        for name, parameters in run.parameters().items():
+            assert same_bits(parameters, host[name]), name
+
+
+# ---------------------------------------------------------------------------------------------
+# on a GPU: graphs of steps
+# ---------------------------------------------------------------------------------------------
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a GPU")
+
+
+def on_gpu(seeds=SEEDS, **options):
+    return make(seeds, samples=16 * PER_EPOCH, device="cuda", **options)
+
+
+def long_on_gpu():
+    return make(name="long", samples=3 * 16 * PER_EPOCH, device="cuda")
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_graph_of_steps_is_the_steps_one_after_another(compiled):
+    stacks = [on_gpu(name="a"), on_gpu(name="b", schedule="constant"), long_on_gpu()]
+    graphed = trained(stacks, device="cuda", compiled=compiled)
+    host = Trainer(stacks, "cuda", compiled=compiled)
+    with full_precision():
+        for epoch in range(host.epochs):
+            for lane in host.lanes:
+                lane.shuffle(epoch)
+                for _ in range(lane.stack.steps):
+                    lane.step()
+    for name, p in graphed.parameters().items():
+        assert same_bits(p, host.parameters()[name]), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_run_is_the_same_bits_again_and_resumed(tmp_path, compiled):
+    stacks, options = [on_gpu(), long_on_gpu()], {"device": "cuda", "compiled": compiled}
+    whole, again = (trained(stacks, **options).parameters() for _ in range(2))
+    path = tmp_path / "state.safetensors"
+    first = Trainer(stacks, checkpoint=path, identity="i", **options)
+    first.run(until=31)
+    first.save()
+    resumed = trained(stacks, checkpoint=path, identity="i", **options).parameters()
+    for name, parameters in whole.items():
+        assert same_bits(parameters, again[name]), name
+        assert same_bits(parameters, resumed[name]), name
+
+
+@needs_gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_on_a_gpu_a_stack_is_its_models_one_at_a_time(compiled):
+    together = trained([on_gpu()], device="cuda", compiled=compiled).parameters()["s"]
+    for place, seed in enumerate(SEEDS):
+        alone = trained([on_gpu((seed,))], device="cuda", compiled=False).parameters()["s"]
+        assert_same_models({k: p[place : place + 1] for k, p in together.items()}, alone)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -34,7 +34,8 @@ _DESKTOP = {"width": 1280, "height": 900}
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """The server, as a user starts it; a busy machine gets time."""
-    options = ["--port", "0", "--no-open", "--time-limit", str(_PATIENCE // 1000)]
+    options = ["--port", "0", "--no-open", "--workers", "1"]
+    options += ["--time-limit", str(_PATIENCE // 1000)]
     command = [sys.executable, "-m", "iceform", "play", *options]
     with subprocess.Popen(
         command,

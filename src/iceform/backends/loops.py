@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from iceform.backends.registry import step_kernel
+from iceform.backends.registry import own_kernels
 
 __all__ = ["descend", "repeat"]
 
@@ -82,7 +82,7 @@ def descend(
     rows, points = current.view(-1, dim), ahead.view(-1, dim)
     at = torch.zeros(len(rows), dtype=torch.int64, device=w.device)
     seen = torch.zeros(len(rows), 2, dtype=torch.float64, device=w.device)
-    kernels = step_kernel(w, backend)
+    kernels = own_kernels(w, backend)
     advance = _advance if kernels is None else kernels.advance
 
     def step() -> None:

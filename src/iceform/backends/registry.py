@@ -19,8 +19,8 @@ __all__ = [
     "Rounding",
     "is_transformed",
     "kernels_for",
+    "own_kernels",
     "resolve",
-    "step_kernel",
     "sum_block",
 ]
 
@@ -30,7 +30,7 @@ _BLOCK = 128  # rows summed in float32 before they are added in float64, where t
 
 def sum_block(dtype: torch.dtype, samples: int) -> int:
     """Rows that a fused pass may sum in ``dtype`` before it goes on in float64."""
-    return 1 if samples <= _FEW else _BLOCK
+    return 1 if dtype == torch.float64 or samples <= _FEW else _BLOCK
 
 
 @dataclass(frozen=True)
@@ -108,22 +108,22 @@ def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | N
         return None
     if torch.compiler.is_compiling() or is_transformed(tensor):
         return None
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
     if insisted:
-        triton_kernels.require(tensor, it)
-        return triton_kernels
-    able = triton_kernels.can_run(tensor) and triton_kernels.can_look_up(it, tensor.dtype)
-    return triton_kernels if able else None
+        triton.require(tensor, it)
+        return triton
+    able = triton.can_run(tensor) and triton.can_look_up(it, tensor.dtype)
+    return triton if able else None
 
 
-def step_kernel(w: Tensor, backend: str) -> ModuleType | None:
-    """The kernels, for a step of coefficients that are where the kernels can run."""
-    if backend != "triton" and (not w.is_cuda or not _has_triton()):
+def own_kernels(tensor: Tensor, backend: str) -> ModuleType | None:
+    """The kernels that look nothing up, where they can run on ``tensor``."""
+    if backend != "triton" and (not tensor.is_cuda or not _has_triton()):
         return None
-    from iceform.backends import triton_kernels
+    from iceform.backends import triton
 
-    return triton_kernels if triton_kernels.can_run(w) else None
+    return triton if triton.can_run(tensor) else None
 
 
 def is_transformed(tensor: Tensor) -> bool:

@@ -261,7 +261,8 @@ class _Tier:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 compiled = torch.compile(own, dynamic=True, fullgraph=True)
-                compiled(z.detach()[:2], *operands)
+                # Of a usual size: the compiler takes threads only where it sees enough to do.
+                compiled(z.new_full((_CHUNK,), float(operands[0][0])), *operands)
         except RuntimeError as failed:  # every failure of the compiler is one of these
             _log.info("look-ups are not compiled: %s", failed)
             self.refused = True
@@ -328,9 +329,10 @@ def derivative(z: Tensor, window: Window) -> Tensor:
 
 
 def _run(what: str, z: Tensor, window: Window) -> Tensor:
-    tier = _tier(what, window.kind, z.dtype)
-    out = tier(z.detach().reshape(-1), *window.operands(z.dtype, z.device))
-    return out.reshape(z.shape)
+    tier, operands = _tier(what, window.kind, z.dtype), window.operands(z.dtype, z.device)
+    if z.ndim == 1:
+        return tier(z.detach(), *operands)
+    return tier(z.detach().reshape(-1), *operands).reshape(z.shape)
 
 
 class LookUp(torch.autograd.Function):

@@ -8,12 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.backends.extremes import Extremes
 from iceform.errors import BoundError, ShapeError
-from iceform.validation import check_bound, check_pair, check_positive, check_size
+from iceform.validation import (
+    check_largest,
+    check_pair,
+    check_positive,
+    check_size,
+    largest_entry,
+)
 
 __all__ = ["Domain"]
-
-_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
 
 _LARGEST = 1e100  # keys hold squares of residuals
 
@@ -107,28 +112,42 @@ class Domain:
             out["||w||_2"] = self.w_norm
         return out
 
-    def check_data(self, x: Tensor, y: Tensor) -> None:
-        """Refuse samples or labels outside the domain."""
-        if not x.numel():
-            raise ShapeError(f"x is empty, shape {tuple(x.shape)}")
-        check_bound("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
-        for part in _in_cache(x.detach()):
-            check_bound("x", part, self.x, "scale the samples or raise bound=")
-            if self.x_norm < math.sqrt(self.dim) * self.x:
-                check_bound("||x||_2", part.norm(dim=-1), self.x_norm, "raise x_norm=")
+    def watch(self, backend: str = "fused") -> Extremes:
+        """What a pass shows its samples to, for :meth:`check_data` to ask afterwards."""
+        return Extremes(self.x_norm if self._has_x_norm else None, backend)
+
+    def check_data(self, x: Tensor, y: Tensor, seen: Extremes | None = None) -> None:
+        """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
+        for name, value in (("x", x), ("y", y)):
+            if not value.numel():
+                raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
+        if seen is None:
+            seen = self.watch()
+            seen.watch_all(x)
+        # Gathered, so that the host waits for a GPU once.
+        sizes = torch.cat([largest_entry(y).double()[None], seen.sizes]).tolist()
+        check_largest("y", sizes[0], self.y, "scale the labels or raise bound= (or y_bound=)")
+        check_largest("x", sizes[1], self.x, "scale the samples or raise bound=")
+        if self._has_x_norm:
+            check_largest("||x||_2", sizes[2], self.x_norm, "raise x_norm=")
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""
-        self._check_w(w, w.detach().norm(dim=-1))
+        if not w.numel():
+            raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
+        norms = w.detach().norm(dim=-1)
+        self.check_sizes(*torch.stack([largest_entry(w), norms.amax()]).tolist())
 
     def check_sizes(self, largest: float, norm: float) -> None:
         """The same, knowing only their largest entry and 2-norm."""
-        self._check_w(*torch.tensor([largest, norm], dtype=torch.float64).unbind())
-
-    def _check_w(self, w: Tensor, norms: Tensor) -> None:
-        check_bound("w", w, self.w, "raise bound= (or w_bound=), or take smaller steps")
+        check_largest("w", largest, self.w, "raise bound= (or w_bound=), or take smaller steps")
         if self.w_norm < math.sqrt(self.dim) * self.w:
-            check_bound("||w||_2", norms, self.w_norm, "raise w_norm=")
+            check_largest("||w||_2", norm, self.w_norm, "raise w_norm=")
+
+    @property
+    def _has_x_norm(self) -> bool:
+        """Whether the bound of a sample's 2-norm says more than that of its entries."""
+        return self.x_norm < math.sqrt(self.dim) * self.x
 
     def check_residuals(self, z: Tensor) -> None:
         """Refuse residuals outside an explicit z_range."""
@@ -141,12 +160,3 @@ class Domain:
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
                 f"[{low:.6g}, {high:.6g}]; widen z_range="
             )
-
-
-def _in_cache(x: Tensor) -> tuple[Tensor, ...]:
-    """Samples in parts that are read from memory once; on a GPU, where waiting costs more, all."""
-    if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:
-        return (x,)
-    rows = x.reshape(-1, x.shape[-1])
-    parts: tuple[Tensor, ...] = rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size())))
-    return parts

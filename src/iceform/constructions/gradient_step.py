@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from iceform.backends import BACKENDS, fused
+from iceform.backends.extremes import Extremes
+from iceform.backends.registry import is_transformed
 from iceform.constructions.losses import Loss
-from iceform.constructions.residual import Rates, ResidualEmulator
+from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
 from iceform.interpolation import ScalarFunction
-from iceform.validation import check_positive
+from iceform.validation import check_matmul_precision, check_positive
 
 __all__ = ["GradientStep", "LossLike"]
 
@@ -105,23 +107,54 @@ class GradientStep(ResidualEmulator):
         gradient = self._exact(x, y, w).mean(-2)
         return (1 - rates.shrink) * w.double() - rates.gain * gradient
 
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """Check the inputs, then run the frozen network on their prompt.
+
+        Where the pass shows its samples to the check as it reads them, values are checked after
+        it and before anything is returned: they are read from memory once.
+        """
+        if not self._can_watch(*inputs):
+            return super().forward(*inputs)
+        check_matmul_precision(self.dtype)
+        x, y, w = three_inputs(inputs)
+        self._check_shapes(x, y, w)
+        seen = self.domain.watch(self.backend)
+        step = self._fused_step(x, y, w, self.rates, seen)
+        self._check_values(x, y, w, seen)
+        return step
+
+    def _can_watch(self, *inputs: Tensor) -> bool:
+        """Whether a pass reads x as it is (margins read y x), outside any transform."""
+        if self.backend == "dense" or self.loss.kind == "margin" or torch.compiler.is_compiling():
+            return False
+        return all(isinstance(t, Tensor) and t.numel() and not is_transformed(t) for t in inputs)
+
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
         return self._fused_step(x, y, w, self.rates)
 
-    def _fused_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        total = self._sums(x, y)(w)
+    def _fused_step(
+        self, x: Tensor, y: Tensor, w: Tensor, rates: Rates, watch: Extremes | None = None
+    ) -> Tensor:
+        total = self._sums(x, y, watch)(w)
         step = (1 - rates.shrink) * w.double() - rates.gain / self.domain.samples * total
         return step.to(self.dtype)
 
-    def _sums(self, x: Tensor, y: Tensor) -> Callable[[Tensor], Tensor]:
+    def _sums(
+        self, x: Tensor, y: Tensor, watch: Extremes | None = None
+    ) -> Callable[[Tensor], Tensor]:
         """Sums over the samples of their gradients at w, float64, as a function of w."""
-        it, backend = self.interpolant, self.backend
+        samples, labels, offsets = x, y, None
         if self.loss.kind == "glm":
-            zero = torch.zeros_like(y)
-            return lambda w: fused.residual_sum(x, zero, w, it, labels=y, backend=backend)
-        samples, labels, _ = self.loss.encode(x, y)
-        return lambda w: fused.residual_sum(samples, labels, w, it, backend=backend)
+            labels, offsets = torch.zeros_like(y), y
+        elif self.loss.kind == "margin":
+            samples, labels, _ = self.loss.encode(x, y)
+        it, backend = self.interpolant, self.backend
+
+        def sums(w: Tensor) -> Tensor:
+            return fused.residual_sum(samples, labels, w, it, offsets, backend, watch)
+
+        return sums
 
     def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
         prompt = self._prompt(x, y, w, rates)

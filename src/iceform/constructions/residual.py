@@ -24,6 +24,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
 from iceform.backends import BACKENDS
+from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
@@ -364,10 +365,17 @@ class ResidualEmulator(Emulator):
     def check(self, *inputs: Tensor) -> None:
         """Shapes, dtype, device, then values."""
         x, y, w = three_inputs(inputs)
+        self._check_shapes(x, y, w)
+        self._check_values(x, y, w)
+
+    def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         n, d = self.domain.samples, self.domain.dim
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
-        self.domain.check_data(x, y)
+
+    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
+        """Bounds, labels and range; ``seen`` has looked at all samples already."""
+        self.domain.check_data(x, y, seen)
         self.domain.check_coefficients(w)
         self.loss.check_labels(y)
         self.check_range(x, y, w)

@@ -7,13 +7,15 @@ so that 50000 contexts are fitted where they are used; the tests compare them wi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import PrecisionError
 
-__all__ = ["centered", "lasso", "least_squares", "ridge"]
+__all__ = ["centered", "cross_validated", "lasso", "least_squares", "ridge"]
 
 _RANK = 1e-10  # eigenvalues of X'X below this share of the largest count as zero
 _LASSO_TOL = 1e-9  # largest entry of the proximal step left at the answer
@@ -53,9 +55,12 @@ def least_squares(x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"]) -> Float
 
 
 def lasso(
-    x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"], alpha: float
+    x: Float[Tensor, "*b n d"], y: Float[Tensor, "*b n"], alpha: float, tol: float = _LASSO_TOL
 ) -> Float[Tensor, "*b d"]:
-    """Argmin ||X w - y||^2 / (2 n) + alpha ||w||_1, by accelerated proximal steps with restarts."""
+    """Argmin ||X w - y||^2 / (2 n) + alpha ||w||_1, by accelerated proximal steps with restarts.
+
+    Steps end where a proximal step from the answer moves no entry by more than ``tol``.
+    """
     n = x.shape[-2]
     gram, moment = _moments(x, y)
     gram, moment = gram / n, moment / n
@@ -70,14 +75,37 @@ def lasso(
         t = torch.where(uphill, 1.0, t)
         grown = (1 + torch.sqrt(1 + 4 * t.square())) / 2
         ahead, w, t = fresh + (t - 1) / grown * (fresh - w), fresh, grown
-        if count % _LOOK == 0 and _left(gram, moment, w, step, alpha) <= _LASSO_TOL:
+        if count % _LOOK == 0 and _left(gram, moment, w, step, alpha) <= tol:
             return w
     left = _left(gram, moment, w, step, alpha)
     raise PrecisionError(
-        f"lasso is {left:.3g} from a fixed point after {_MOST} steps, {_LASSO_TOL:.3g} is wanted; "
+        f"lasso is {left:.3g} from a fixed point after {_MOST} steps, {tol:.3g} is wanted; "
         "raise alpha or drop collinear columns",
         best=left,
     )
+
+
+def cross_validated(
+    fit: Callable[[Tensor, Tensor, float], Tensor],
+    x: Float[Tensor, "n d"],
+    y: Float[Tensor, " n"],
+    grid: Sequence[float],
+    folds: int,
+) -> float:
+    """The penalty of a grid with the least squared error on rows left out of the fit.
+
+    Rows are left out in ``folds`` runs of equal length, a remainder never; fits have an intercept.
+    """
+    held = torch.arange(len(y) // folds * folds, device=x.device).view(folds, -1)
+    rest = torch.stack([held[torch.arange(folds) != fold].flatten() for fold in range(folds)])
+    xc, yc, x_mean, y_mean = centered(x[rest], y[rest])
+    asked, wanted = x[held] - x_mean[:, None], y[held] - y_mean[:, None]
+
+    def error(alpha: float) -> float:
+        made = (asked @ fit(xc, yc, alpha)[..., None])[..., 0]
+        return float((made - wanted).square().mean())
+
+    return min(grid, key=error)
 
 
 def _shrink(w: Tensor, by: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -39,7 +39,18 @@ _EVALUATED = 500  # samples at a time
 
 @dataclass(frozen=True)
 class HeadsSpec(Spec):
-    """Sizes of study 2; ``width`` is that of K, Q and V, ``grid`` the constructed look-ups'."""
+    """Sizes of study 2.
+
+    Attributes
+    ----------
+    width
+        That of K, Q and V.
+    grid, hard_grid, spectral_grid
+        Tokens of the constructed look-ups.
+    probed
+        A number of heads that is also trained for three times the epochs ("longer"), and from a
+        Glorot start ("xavier"): what may decide how far the networks get. 0 for none.
+    """
 
     hidden: int = 48
     width: int = 48
@@ -50,6 +61,10 @@ class HeadsSpec(Spec):
     hard_grid: tuple[int, ...] = (33, 65, 129, 257, 513, 1025, 2049)
     spectral_grid: tuple[int, ...] = (5, 7, 9, 11, 13, 15, 17, 19, 21, 25)
     constructed_samples: int = 200
+    probed: int = 0
+
+
+_LONGER = 3  # times the epochs
 
 
 class HeadsStudy(Study):
@@ -80,7 +95,7 @@ class HeadsStudy(Study):
                 self.name, column, scale, samples=50_000, epochs=50, seeds=3, schedules=("cosine",)
             )
         # The text says 10 seeds, the figure's data holds 11.
-        return HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11)
+        return HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11, probed=4)
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         assert isinstance(spec, HeadsSpec)
@@ -91,12 +106,19 @@ class HeadsStudy(Study):
                 Plan(spec, (("regime", r), ("grid", g)), (s,)) for r, g in grids for s in seeds[:1]
             ] + [Plan(spec, (("regime", "spectral"), ("grid", g)), (s,))
                  for g in spec.grid for s in seeds[1:]]  # fmt: skip
+        parts = split_seeds(seeds, together // len(ROLES))
+        variants = [(("heads", h), ("schedule", s)) for h in spec.heads for s in spec.schedules]
+        made = [Plan(spec, variant, part, len(ROLES)) for variant in variants for part in parts]
+        return made + (self._probes(spec, parts) if spec.probed else [])
+
+    def _probes(self, spec: HeadsSpec, parts: list[tuple[int, ...]]) -> list[Plan]:
+        specs = {"longer": replace(spec, epochs=_LONGER * spec.epochs), "xavier": spec}
         return [
-            Plan(spec, (("heads", h), ("schedule", schedule)), part, len(ROLES))
-            for h in spec.heads
-            for schedule in spec.schedules
-            for part in split_seeds(seeds, together // len(ROLES))
-        ]
+            Plan(own, (("heads", spec.probed), ("schedule", "constant"), ("probe", probe)), part,
+                 len(ROLES))
+            for probe, own in specs.items()
+            for part in parts
+        ]  # fmt: skip
 
     def build(self, plan: Plan, device: torch.device) -> Trainable:
         return (
@@ -273,7 +295,7 @@ class _Fixed(_Heads):
         assert isinstance(spec, HeadsSpec)
         network = SelfAttention(
             spec.dim, spec.tokens, spec.tokens, spec.hidden, int(plan.labels["heads"]),
-            spec.points, spec.width,
+            spec.points, spec.width, xavier=plan.labels.get("probe") == "xavier",
         )  # fmt: skip
         shape = (len(ROLES), spec.dim, spec.width)  # W_K, W_Q, W_V transposed
         self.weights = _normal(spec, plan.seeds, "W", shape, device)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -19,8 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.experiments.algorithms import centered, lasso, least_squares, ridge
-from iceform.experiments.ames import Encoder, Table, table
+from iceform.experiments.algorithms import (
+    centered,
+    cross_validated,
+    lasso,
+    least_squares,
+    ridge,
+)
+from iceform.experiments.ames import Encoder, houses, number_columns
 from iceform.experiments.emulated import (
     THRESHOLD_TOKENS,
     Problem,
@@ -40,6 +47,7 @@ from iceform.experiments.study import (
     split_seeds,
 )
 from iceform.experiments.training import Curves, Stack, Training
+from iceform.tables import Table
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
@@ -47,6 +55,10 @@ ROLES = ("frozen", "baselines")
 _LARGE = 4000.0  # square feet; the data's author advises to leave these five houses out
 _FEW_TOKENS = 97  # of the soft threshold in smoke runs
 _SOLUTION_ROOM = 1.01
+_RIDGE_GRID = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+_LASSO_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+_FOLDS = 5
+_PICKED_TOL = 1e-6  # of the lasso while a penalty is picked
 _COLLINEAR = 1e-8  # share of the largest pivot below which a column is a sum of others
 
 
@@ -58,8 +70,9 @@ class HousingSpec(Spec):
     ----------
     samples
         Rows of the table.
-    alpha_ridge, alpha_lasso
-        As published 1 and 1; as described such that both beat least squares on held-out rows.
+    ridge_grid, lasso_grid
+        Penalties in scikit-learn's units, 1 and 1 as published. Of several, cross-validation on a
+        split's training rows picks one.
     contexts, test_contexts, context
         Contexts in training and at test time, and the training rows in each.
     at_once
@@ -73,8 +86,8 @@ class HousingSpec(Spec):
     hidden: int = 524
     heads: int = 4
     points: int = 100
-    alpha_ridge: float = 1.0
-    alpha_lasso: float = 1.0
+    ridge_grid: tuple[float, ...] = (1.0,)
+    lasso_grid: tuple[float, ...] = (1.0,)
     contexts: int = 32
     test_contexts: int = 8
     context: int = 1172
@@ -99,10 +112,11 @@ class HousingStudy(Study):
         "no auxiliary network exists, and the published spread is zero by construction",
     )
     described: ClassVar[str] = (
-        "preprocessing fitted on the training split; lasso, ridge and least squares fitted on "
-        "contexts of half the training rows; an auxiliary network maps (context, algorithm) to the "
-        "prompt; width 528 with 8 heads; the models learn the algorithm's predictions and are "
-        "judged on these and on the prices of held-out houses"
+        "preprocessing fitted on the training split, penalties picked by cross-validation inside "
+        "it; lasso, ridge and least squares fitted on contexts of half the training rows; an "
+        "auxiliary network maps (context, algorithm) to the prompt; width 528 with 8 heads; the "
+        "models learn the algorithm's predictions and are judged on these and on the prices of "
+        "held-out houses"
     )
 
     def spec(self, column: str, scale: str) -> HousingSpec:
@@ -111,13 +125,14 @@ class HousingStudy(Study):
         )
         if column != "as_published":
             paper = replace(
-                paper, dim=276, hidden=528, heads=8, alpha_ridge=30.0, alpha_lasso=0.001
+                paper, dim=276, hidden=528, heads=8, ridge_grid=_RIDGE_GRID, lasso_grid=_LASSO_GRID
             )
         if scale != "smoke":
             return paper
         return replace(
             paper, epochs=1, seeds=2, hidden=32, contexts=2, test_contexts=1, auxiliary=16,
-            at_once=1, numbers_only=True, tol=1e-6, threshold_tokens=_FEW_TOKENS,
+            at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:], tol=1e-6,
+            threshold_tokens=_FEW_TOKENS,
         )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
@@ -153,12 +168,43 @@ class _HousingPlan(Plan):
 
 def _split(spec: Spec, seed: int) -> NDArray[np.int64]:
     """A random order of the rows; the first ``spec.train`` are for training."""
-    order: NDArray[np.int64] = permutation(len(table()), "cpu", spec.study, seed, "split").numpy()
+    order: NDArray[np.int64] = permutation(len(houses()), "cpu", spec.study, seed, "split").numpy()
     return order
 
 
 def _log_price(data: Table) -> Tensor:
-    return torch.log(torch.from_numpy(data.price))
+    return torch.log(torch.from_numpy(data.numbers()))
+
+
+@dataclass(frozen=True)
+class Penalties:
+    """What lasso and ridge are fitted with."""
+
+    lasso: float
+    ridge: float
+
+    def coefficients(self, x: Tensor, y: Tensor) -> Tensor:
+        """Lasso, ridge and least squares of centred data, (..., algorithms, d)."""
+        solved = lasso(x, y, self.lasso), ridge(x, y, self.ridge), least_squares(x, y)
+        return torch.stack(solved, -2)
+
+    def noted(self) -> dict[str, float]:
+        """For the record."""
+        return {"lasso: alpha": self.lasso, "ridge: alpha": self.ridge}
+
+
+@lru_cache(maxsize=16)
+def penalties(spec: HousingSpec, seed: int) -> Penalties:
+    """The grids' only members, or those that cross-validation on the training split picks."""
+    if len(spec.lasso_grid) == len(spec.ridge_grid) == 1:
+        return Penalties(spec.lasso_grid[0], spec.ridge_grid[0])
+    data, rows = houses(), _split(spec, seed)[: spec.train]
+    x, y = Encoder()(data, rows)[rows], _log_price(data)[rows]
+    loose = partial(lasso, tol=_PICKED_TOL)
+    return Penalties(
+        cross_validated(loose, x, y, spec.lasso_grid, _FOLDS),
+        cross_validated(ridge, x, y, spec.ridge_grid, _FOLDS),
+    )
 
 
 class _Housing(Trainable):
@@ -231,7 +277,7 @@ class _Housing(Trainable):
     @torch.no_grad()
     def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
         name = "frozen" if self.role == "frozen" else "baseline"
-        metrics: list[dict[str, float]] = [{} for _ in self.plan.seeds]
+        metrics = [penalties(self.spec, seed).noted() for seed in self.plan.seeds]
         prices = self._prices()
         for place, algorithm in enumerate(ALGORITHMS):
             own = self._of_model(parameters, place)
@@ -271,18 +317,12 @@ class _Published(_Housing):
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         super().__init__(plan, device)
-        spec, data = self.spec, table()
+        spec, data = self.spec, houses()
         everything = np.arange(len(data))
         x = Encoder(missing_level=False, identifiers=True)(data, everything)
         y = _log_price(data)
-        fitted = [*centered(x, y)[:2]]
-        self.coef = torch.stack(
-            [
-                lasso(fitted[0], fitted[1], spec.alpha_lasso),
-                ridge(fitted[0], fitted[1], spec.alpha_ridge),
-                least_squares(fitted[0], fitted[1]),
-            ]
-        )
+        xc, yc, *_ = centered(x, y)
+        self.coef = penalties(spec, 0).coefficients(xc, yc)
         self.intercepts = (y.mean() - self.coef @ x.mean(0)).to(device)
         orders = [_split(spec, seed) for seed in plan.seeds]
         self.x = torch.stack([x[order] for order in orders]).float().to(device)
@@ -342,7 +382,7 @@ class _Described(_Housing):
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         super().__init__(plan, device)
-        spec, data = self.spec, table()
+        spec, data = self.spec, houses()
         xs, ys, train, test = [], [], [], []
         for seed in plan.seeds:
             order = _split(spec, seed)
@@ -377,14 +417,7 @@ class _Described(_Housing):
         ).to(x.device)
         seen, prices = x[rows], y[rows]
         xc, yc, x_mean, y_mean = centered(seen, prices)
-        coef = torch.stack(
-            [
-                lasso(xc, yc, spec.alpha_lasso),
-                ridge(xc, yc, spec.alpha_ridge),
-                least_squares(xc, yc),
-            ],
-            1,
-        )
+        coef = penalties(spec, seed).coefficients(xc, yc)
         away = x[None] - x_mean[:, None]  # (contexts, all rows, d)
         predictions = coef @ away.mT + y_mean[:, None, None]
         pairs = torch.cat([seen, prices[..., None]], -1)
@@ -453,16 +486,17 @@ class _Described(_Housing):
 
 def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
     """The three algorithms on the training split by frozen layers, beside scikit-learn."""
-    data, order = table(), _split(spec, seed)
+    data, order = houses(), _split(spec, seed)
     x, y = Encoder()(data, order[: spec.train])[order], _log_price(data)[order]
     if spec.numbers_only:
-        x = x[:, : data.numbers.shape[1]]
+        x = x[:, : len(number_columns(data))]
     xc, yc, x_mean, y_mean = centered(x[: spec.train], y[: spec.train])
     # Collinear columns leave lasso without a unique answer: it gets those that are independent.
     columns = _independent(xc)
     own = xc[:, columns]
-    exact_lasso = sklearn_coefficients(own, yc, spec.alpha_lasso, spec.alpha_ridge)[0]
-    exact = sklearn_coefficients(xc, yc, spec.alpha_lasso, spec.alpha_ridge)
+    picked = penalties(spec, seed)
+    exact_lasso = sklearn_coefficients(own, yc, picked.lasso, picked.ridge)[0]
+    exact = sklearn_coefficients(xc, yc, picked.lasso, picked.ridge)
     basis = _row_space(xc)
     reduced = xc @ basis
 
@@ -472,17 +506,17 @@ def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
     answers = (
         emulate_lasso(
             Problem(own, yc, 0.0, within(exact_lasso)),
-            spec.alpha_lasso,
+            picked.lasso,
             spec.tol,
             spec.threshold_tokens,
         ),
-        emulate_ridge(Problem(xc, yc, spec.alpha_ridge / len(yc), within(exact[1])), spec.tol),
+        emulate_ridge(Problem(xc, yc, picked.ridge / len(yc), within(exact[1])), spec.tol),
         emulate_ridge(Problem(reduced, yc, 0.0, within(exact[2])), spec.tol),
     )
     wanted = (exact_lasso, exact[1], basis.mT @ exact[2])
-    large = torch.from_numpy(data.area[order][spec.train :] > _LARGE)
+    large = torch.from_numpy(data.features["area"].to_numpy()[order][spec.train :] > _LARGE)
     asked, prices = x[spec.train :] - x_mean, y[spec.train :] - y_mean
-    metrics = {
+    metrics = picked.noted() | {
         "mean: test mse": float(prices.square().mean()),
         "mean: test mse without large houses": float(prices[~large].square().mean()),
     }

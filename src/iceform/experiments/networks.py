@@ -156,6 +156,9 @@ class SelfAttention(Network):
         Entries of an output row.
     final
         Width of a further affine map to ``outputs``; without it the output projection ends there.
+    xavier
+        Whether the attention's own weights start as those of torch.nn.MultiheadAttention do:
+        Glorot-uniform, with biases of zero.
     """
 
     features: int
@@ -166,6 +169,7 @@ class SelfAttention(Network):
     points: int
     outputs: int
     final: bool = False
+    xavier: bool = False
 
     def __post_init__(self) -> None:
         check_width(self.hidden, self.heads)
@@ -180,6 +184,10 @@ class SelfAttention(Network):
         p["out.weight"], p["out.bias"] = _linear(h, out, generator)
         if self.final:
             p["final.weight"], p["final.bias"] = _linear(h, self.outputs, generator)
+        if self.xavier:
+            torch.nn.init.xavier_uniform_(p["qkv.weight"], generator=generator)
+            p["qkv.bias"].zero_()
+            p["out.bias"].zero_()
         return p
 
     def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:

@@ -11,17 +11,27 @@ from typing import TYPE_CHECKING, Any
 
 from iceform.errors import ProgramError
 from iceform.experiments.checkpoints import write_bytes
-from iceform.experiments.tables import Rates, Section, Table, rates, sections, summary_csv
+from iceform.experiments.published import HEADS
+from iceform.experiments.tables import (
+    Rates,
+    Section,
+    Table,
+    number,
+    rates,
+    sections,
+    summary_csv,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["learning_figure", "rate_figure", "write"]
+__all__ = ["learning_figure", "rate_figure", "training_figure", "write"]
 
 _DPI = 144
 _COLOURS = ("#8a8a8a", "#b0413e", "#d98e04", "#7b5ea7", "#2b6777", "#1b998b")
 _MARKS = "osD^vP"
+_MOST_HEADS = max(HEADS)  # curves that end here are of trained heads
 _LEAST_SHARE = 1e-7  # of the mean predictor's error, where the learning curves are cut off
 
 
@@ -47,15 +57,51 @@ def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[A
 
 
 def rate_figure(curves: Sequence[Rates]) -> Figure:
-    """Error against heads and grid tokens, with fitted slopes."""
-    figure, (ax,) = _axes(8.4, 4.8)
+    """Error against heads and grid tokens, with fitted slopes; the trained heads once more."""
+    figure, (ax, near) = _axes(12.0, 4.8, 2)
     for curve, colour, mark in zip(curves, _COLOURS, _MARKS, strict=False):
-        label = f"{curve.label}: slope {curve.slope:.2f}"
-        ax.loglog(curve.sizes, curve.errors, marker=mark, color=colour, label=label, linewidth=1.6)
+        label = f"{curve.label}: slope {number(curve.slope)}"
+        style: dict[str, Any] = {"marker": mark, "color": colour, "linewidth": 1.6}
+        ax.loglog(curve.sizes, curve.errors, label=label, **style)
+        if curve.sizes[-1] <= _MOST_HEADS:
+            near.loglog(curve.sizes, curve.errors, **style)
     ax.set_xlabel("heads (trained) or grid tokens (constructed)")
     ax.set_ylabel("root mean squared error of the head's output")
     ax.set_title("Emulating one attention head: error against size", loc="left", fontsize=11)
     ax.legend(frameon=False, fontsize=8.5, loc="center right")
+    near.set_xlabel("heads")
+    near.set_xticks(list(HEADS), list(map(str, HEADS)))
+    near.minorticks_off()
+    near.set_title("the trained ones", loc="left", fontsize=11)
+    return figure
+
+
+def training_figure(records: Sequence[dict[str, Any]]) -> Figure | None:
+    """Study 2 as published: training error by epoch and number of heads, means over seeds."""
+    own = [
+        r for r in records
+        if (r["study"], r["column"]) == ("heads", "as_published")
+        and r["variant"]["schedule"] == "constant" and r["variant"].get("probe") != "xavier"
+    ]  # fmt: skip
+    if not own:
+        return None
+    figure, (ax,) = _axes(8.4, 4.2)
+    for heads, colour in zip(HEADS, _COLOURS, strict=True):
+        for probe, style in ((None, "-"), ("longer", ":")):
+            lines = [
+                r["curves"]["train"] for r in own
+                if (r["variant"]["heads"], r["variant"].get("probe")) == (heads, probe)
+            ]  # fmt: skip
+            if lines:
+                means = [sum(values) / len(values) for values in zip(*lines, strict=True)]
+                label = f"{heads} head{'s' * (heads > 1)}" + (
+                    ", trained for longer" if probe else ""
+                )
+                ax.semilogy(range(1, len(means) + 1), means, style, color=colour, label=label)
+    ax.set_xlabel("epoch")
+    ax.set_ylabel("training MSE of K, Q and V")
+    ax.set_title("Study 2 as published, constant rate", loc="left", fontsize=11)
+    ax.legend(frameon=False, fontsize=8.5)
     return figure
 
 
@@ -105,11 +151,12 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         )
     chapters = sections(records)
     curves = rates(records)
-    figures = {"rates.png": rate_figure(curves)}
-    learning = learning_figure(records)
-    if learning is not None:
-        figures["learning.png"] = learning
-    images = {name: _png(figure) for name, figure in figures.items()}
+    figures = {
+        "rates.png": rate_figure(curves),
+        "heads.png": training_figure(records),
+        "learning.png": learning_figure(records),
+    }
+    images = {name: _png(figure) for name, figure in figures.items() if figure is not None}
     content: dict[str, bytes] = {
         **images,
         "report.md": markdown(chapters, tuple(images), records).encode(),
@@ -124,9 +171,10 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
 
 _ALT = {
     "rates.png": "Error of an emulated attention head against heads and grid tokens",
+    "heads.png": "Study 2: training error by epoch and number of heads, as published",
     "learning.png": "Study 1: train and test error by epoch, as published and as described",
 }
-_PLACE = {"residual": "learning.png", "heads": "rates.png"}
+_PLACE = {"residual": ("learning.png",), "heads": ("rates.png", "heads.png")}
 
 
 def _origin(records: Sequence[dict[str, Any]]) -> str:
@@ -156,9 +204,9 @@ def markdown(
         lines += [f"- {flaw}" for flaw in chapter.flaws]
         lines += ["", f"As described: {chapter.described}.", ""]
         lines += ["What was run:", "", *(f"- {line}" for line in chapter.ran), ""]
-        image = _PLACE.get(chapter.name, "")
-        if image in images:
-            lines += [f"![{_ALT[image]}]({image})", ""]
+        for image in _PLACE.get(chapter.name, ()):
+            if image in images:
+                lines += [f"![{_ALT[image]}]({image})", ""]
         for table in chapter.tables:
             lines += [f"**{table.caption}**", "", *_markdown_table(table), ""]
     return "\n".join(lines)
@@ -191,10 +239,9 @@ img{max-width:100%;height:auto}.origin{color:#555}
 <ul>{% for flaw in chapter.flaws %}<li>{{ flaw }}</li>{% endfor %}</ul>
 <p><b>As described:</b> {{ chapter.described }}.</p>
 <p class="origin">What was run: {{ chapter.ran | join("; ") }}.</p>
-{% if chapter.name in place and place[chapter.name] in images %}
-<p><img alt="{{ alt[place[chapter.name]] }}"
- src="data:image/png;base64,{{ images[place[chapter.name]] }}"></p>
-{% endif %}
+{% for image in place.get(chapter.name, ()) if image in images %}
+<p><img alt="{{ alt[image] }}" src="data:image/png;base64,{{ images[image] }}"></p>
+{% endfor %}
 {% for table in chapter.tables %}
 <div class="wide"><table><caption>{{ table.caption }}</caption>
 <tr>{% for cell in table.header %}<th>{{ cell }}</th>{% endfor %}</tr>

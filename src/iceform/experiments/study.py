@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def length(self) -> tuple[int, int]:
-        """Steps of an epoch and epochs: plans of equal length can train side by side."""
+        """Steps of an epoch and epochs, which say what can train side by side."""
         return self.spec.train // self.spec.batch, self.spec.epochs
 
     @property

@@ -148,11 +148,13 @@ def groups(request: Request) -> list[Group]:
 
 
 def _trainable_together(plans: Sequence[Plan]) -> list[list[Plan]]:
-    """Plans of equal length side by side."""
-    by_length: dict[tuple[int, int], list[Plan]] = {}
-    for plan in plans:
-        by_length.setdefault(plan.length, []).append(plan)
-    return list(by_length.values())
+    """Plans side by side whose epochs are equal, and whose steps are multiples of the fewest."""
+    parts: dict[tuple[int, int], list[Plan]] = {}
+    for plan in sorted(plans, key=lambda p: p.length):
+        steps, epochs = plan.length
+        fits = (at for at in parts if at[1] == epochs and steps % at[0] == 0)
+        parts.setdefault(next(fits, plan.length), []).append(plan)
+    return list(parts.values())
 
 
 def record_path(plan: Plan, seed: int, out: Path) -> Path:
@@ -211,9 +213,11 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
     parameters, curves = trainer.parameters(), trainer.curves()
     with full_precision():
         judged = [b.judge(parameters[b.stack.name], curves[b.stack.name]) for b in built]
+    if trainer.compiled:
+        torch.compiler.reset()
     del trainer, built
     forget()
-    gc.collect()  # graphs and their memory go before the next group comes
+    gc.collect()  # graphs, what was compiled and their memory go before the next group comes
     return [record for records in judged for record in records]
 
 

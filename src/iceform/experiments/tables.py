@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from iceform.experiments import published
-from iceform.experiments.heads import HeadsStudy
+from iceform.experiments.heads import ROLES, HeadsStudy
 from iceform.experiments.housing import HousingStudy
 from iceform.experiments.residual import DESCRIBED, PUBLISHED, ResidualStudy
 from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
 from iceform.experiments.study import COLUMNS, SCALES, Study
+from iceform.experiments.training import SCHEDULES
 
 __all__ = ["Rates", "Section", "Table", "rates", "sections", "summary_csv"]
 
@@ -82,9 +83,9 @@ def with_deviation(cell: published.Cell) -> str:
 
 
 def pick(
-    records: Records, study: str, column: str, metric: str, **variant: str | int
+    records: Records, study: str, column: str, metric: str, **variant: str | int | None
 ) -> Summary | None:
-    """A metric over the seeds of a cell."""
+    """A metric over the seeds of a cell; None asks for records without that label."""
     values = [
         float(r["metrics"][metric])
         for r in records
@@ -136,14 +137,23 @@ def _extent(study: Study, column: str, scale: str, own: Records) -> str:
     text = f"{len(found)} of {wanted} cells"
     if column == "constructed":
         return text
-    epochs, samples = (
-        " and ".join(f"{v:,}" for v in sorted({int(r["spec"][name]) for r in found}))
+    lengths = {
+        name: (_listed(r["spec"][name] for r in found),
+               _listed(getattr(plan.spec, name) for plan in plans))
         for name in ("epochs", "samples")
+    }  # fmt: skip
+    return ", ".join(
+        [text, *(f"{ran} of {whole} {name}" for name, (ran, whole) in lengths.items())]
     )
-    return f"{text}, {epochs} of {spec.epochs} epochs, {samples} of {spec.samples:,} samples"
 
 
-def _get(records: Records, study: str, column: str, **variant: str | int) -> Callable[[str], str]:
+def _listed(values: Iterable[int]) -> str:
+    return " and ".join(f"{v:,}" for v in sorted(set(values)))
+
+
+def _get(
+    records: Records, study: str, column: str, **variant: str | int | None
+) -> Callable[[str], str]:
     return lambda metric: shown(pick(records, study, column, metric, **variant))
 
 
@@ -180,6 +190,11 @@ def _residual(records: Records) -> Iterable[Table]:
     )
 
 
+def _main_heads(records: Records, column: str, heads: int, schedule: str) -> Summary | None:
+    """The error of study 2's table, probes left out."""
+    return pick(records, "heads", column, "mse", heads=heads, schedule=schedule, probe=None)
+
+
 def _heads(records: Records) -> Iterable[Table]:
     counts = list(published.HEADS)
     rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
@@ -189,7 +204,7 @@ def _heads(records: Records) -> Iterable[Table]:
         ("as_described", "cosine", "as described, cosine decay"),
         ("as_described", "constant", "as described, constant rate"),
     ):
-        found = [pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts]
+        found = [_main_heads(records, column, h, schedule) for h in counts]
         if any(f is not None for f in found):
             rows.append((label, *map(shown, found)))
     yield Table(
@@ -197,6 +212,7 @@ def _heads(records: Records) -> Iterable[Table]:
         ("heads", *map(str, counts)),
         tuple(rows),
     )
+    yield from _present(_heads_probes(records))
     yield from _heads_controls(records, counts)
     grids = sorted(
         {(r["variant"]["regime"], r["variant"]["grid"]) for r in records
@@ -217,7 +233,7 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
         ("as_published", "constant"), ("as_published", "cosine"), ("as_described", "cosine"),
     ):  # fmt: skip
         for h in counts:
-            get = _get(records, "heads", column, heads=h, schedule=schedule)
+            get = _get(records, "heads", column, heads=h, schedule=schedule, probe=None)
             if get("mse") == "–":
                 continue
             rows.append(
@@ -231,10 +247,49 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
         yield _without_empty_columns(Table("Controls", header, tuple(rows)))
 
 
+_LEARNT = 0.01  # mean squared error of a network's K, Q or V that has left the plateau
+
+
+def _heads_probes(records: Records) -> Table | None:
+    """The head count that was looked at more closely: how many of its networks have learnt."""
+    kinds: dict[str, dict[str, str | None]] = {
+        "constant rate": {"schedule": "constant", "probe": None},
+        "cosine decay": {"schedule": "cosine", "probe": None},
+        "constant rate, Glorot start": {"schedule": "constant", "probe": "xavier"},
+        "constant rate, longer": {"schedule": "constant", "probe": "longer"},
+    }
+    own = [r for r in records if r["study"] == "heads" and r["column"] == "as_published"]
+    probed = {r["variant"]["heads"] for r in own if "probe" in r["variant"]}
+    rows = []
+    for label, variant in kinds.items():
+        found = [
+            r for r in own
+            if r["variant"]["heads"] in probed
+            and all(r["variant"].get(k) == v for k, v in variant.items())
+        ]  # fmt: skip
+        if not found:
+            continue
+        networks = [r["metrics"][f"mse of {role}"] for r in found for role in ROLES]
+        learnt = sum(error < _LEARNT for error in networks)
+        mse = Summary(tuple(r["metrics"]["mse"] for r in found))
+        epochs = _listed(r["spec"]["epochs"] for r in found)
+        rows.append((label, epochs, str(mse), f"{learnt} of {len(networks)}"))
+    if not rows:
+        return None
+    heads = _listed(probed)
+    header = ("", "epochs", "MSE", f"networks with an error below {_LEARNT}")
+    return Table(f"{heads} heads as published: where the networks stand", header, tuple(rows))
+
+
 def _without_empty_columns(table: Table) -> Table:
     kept = [i for i, cells in enumerate(zip(*table.rows, strict=True)) if set(cells) != {"–"}]
     rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
     return Table(table.caption, tuple(table.header[i] for i in kept), rows)
+
+
+def _variants(study: str) -> list[dict[str, str]]:
+    """Study 3 has a learning rate that is constant and one that decays, study 4 only the former."""
+    return [{"schedule": s} for s in SCHEDULES] if study == "statistics" else [{}]
 
 
 def _comparison(
@@ -245,10 +300,7 @@ def _comparison(
         for model in ("baseline", "frozen")
     ]
     for column in ("as_published", "as_described"):
-        schedules: tuple[dict[str, str | int], ...] = ({},)
-        if study == "statistics":
-            schedules = ({"schedule": "constant"}, {"schedule": "cosine"})
-        for variant in schedules:
+        for variant in _variants(study):
             note = "".join(f", {v}" for v in variant.values())
             for model in ("baseline", "frozen"):
                 get = _get(records, study, column, **variant)
@@ -259,11 +311,8 @@ def _comparison(
 
 
 def _ablation(records: Records, study: str, column: str, measure: str) -> Table | None:
-    variants: tuple[dict[str, str | int], ...] = ({},)
-    if study == "statistics":
-        variants = ({"schedule": "constant"}, {"schedule": "cosine"})
     rows = []
-    for variant in variants:
+    for variant in _variants(study):
         get = _get(records, study, column, **variant)
         note = "".join(f"{v}, " for v in variant.values())
         kinds = {"right prompt": "frozen"} | {
@@ -284,8 +333,10 @@ def _ablation(records: Records, study: str, column: str, measure: str) -> Table 
     )
 
 
-def _yardsticks(records: Records, study: str, column: str) -> Table | None:
-    get = _get(records, study, column)
+def _yardsticks(
+    records: Records, study: str, column: str, schedule: str | None = None
+) -> Table | None:
+    get = _get(records, study, column, schedule=schedule)
     rows = [
         (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
         for label, metric in (
@@ -302,9 +353,8 @@ def _yardsticks(records: Records, study: str, column: str) -> Table | None:
     rows = [row for row in rows if set(row[1:]) != {"–"}]
     if not rows:
         return None
-    caption = f"Controls, {column.replace('_', ' ')} (all learning rates together)"
-    return Table(caption if study == "statistics" else f"Controls, {column.replace('_', ' ')}",
-                 ("", *ALGORITHMS), tuple(rows))  # fmt: skip
+    parts = ["Controls", column.replace("_", " "), *([schedule] if schedule else [])]
+    return Table(", ".join(parts), ("", *ALGORITHMS), tuple(rows))
 
 
 def _constructed(records: Records, study: str) -> Table | None:
@@ -312,6 +362,7 @@ def _constructed(records: Records, study: str) -> Table | None:
     rows = [
         (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
         for label, metric in (
+            ("penalty, picked on the training split", "alpha"),
             ("distance to scikit-learn's coefficients (2-norm)", "distance to scikit-learn"),
             ("certified", "certified"),
             ("distance over certificate, largest", "distance over certificate"),
@@ -340,9 +391,9 @@ def _between(records: Records) -> Table | None:
 def _statistics(records: Records) -> Iterable[Table]:
     yield _comparison(records, "statistics", published.STATISTICS)
     yield from _present(
-        _yardsticks(records, "statistics", "as_published"),
+        *(_yardsticks(records, "statistics", "as_published", s) for s in SCHEDULES),
         _ablation(records, "statistics", "as_published", "mse"),
-        _yardsticks(records, "statistics", "as_described"),
+        *(_yardsticks(records, "statistics", "as_described", s) for s in SCHEDULES),
         _between(records),
         _ablation(records, "statistics", "as_described", "fidelity"),
         _constructed(records, "statistics"),
@@ -399,9 +450,7 @@ def rates(records: Records) -> list[Rates]:
         ("as_published", "cosine", "trained, cosine decay (heads)"),
         ("as_described", "cosine", "trained as described (heads)"),
     ):
-        found = {
-            h: pick(records, "heads", column, "mse", heads=h, schedule=schedule) for h in counts
-        }
+        found = {h: _main_heads(records, column, h, schedule) for h in counts}
         _add(curves, label, {h: f.mean**0.5 for h, f in found.items() if f is not None})
     for regime in ("hard", "spectral"):
         grids = sorted(

@@ -2,8 +2,9 @@ r"""One engine for every study: stacks of models, stepped together.
 
 A stack holds M models that share a shape. Its loss is the sum of the models' own mean squared
 errors, so every model's gradient, and with it Adam's elementwise update, is what it would be
-alone. A step draws its samples by index from data that lies on the device already; on a GPU the
-whole step, of all stacks at once, is one CUDA graph.
+alone. A step draws its samples by index from data that lies on the device already. On a GPU the
+steps of all stacks are one CUDA graph, several of them at a time; in long runs what a step computes
+before its gradients is compiled first, which makes few kernels of many.
 
 Everything random is a function of (seed, epoch), so the state of a run is its step, its parameters
 and Adam's moments. A checkpoint holds these; a run that is killed goes on from there to the same
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +35,9 @@ __all__ = ["Curves", "Stack", "Trainer", "Training", "full_precision"]
 SCHEDULES = ("constant", "cosine")
 _CHUNK = 250  # steps between looks at the clock
 _WARM_UP = 2  # steps before a capture, so that libraries have set up what they need
+_UNROLLED = 10  # steps in a graph: stacks wait for each other once in so many
+_MOST_COMPILED = 1 << 10  # stacks that one process may compile
+_COMPILED_FROM = 100_000  # steps from which on a stack's time to compile is well spent
 
 Progress = Callable[[int, int], None]  # steps done, steps in all
 
@@ -134,16 +139,27 @@ def full_precision() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+Errors = Callable[[Parameters, Tensor], Tensor]
+
+
+def errors_of(stack: Stack) -> Errors:
+    """Every model's mean squared error, (M,), on the samples at an index."""
+
+    def errors(parameters: Parameters, index: Tensor) -> Tensor:
+        inputs, targets = stack.batch(index)
+        return (stack.network(parameters, *inputs) - targets).square().flatten(1).mean(1)
+
+    return errors
+
+
 class _Lane:
     """A stack in training: leaves, optimiser, counters."""
 
-    def __init__(self, stack: Stack, device: torch.device) -> None:
-        if stack.steps < 1:
-            raise BoundError(
-                f"{stack.examples} training examples do not fill a batch of "
-                f"{stack.training.batch}; raise samples or lower batch"
-            )
-        self.stack, self.device = stack, device
+    def __init__(self, stack: Stack, device: torch.device, pace: int, *, compiled: bool) -> None:
+        self.stack, self.device, self.pace = stack, device, pace
+        self.errors = errors_of(stack)
+        if compiled:
+            self.errors = torch.compile(self.errors, fullgraph=True, dynamic=False)
         self.on_gpu = device.type == "cuda"
         self.total = stack.steps * stack.training.epochs
         self.leaves = {
@@ -201,11 +217,10 @@ class _Lane:
             start_at = (at % stack.steps) * training.batch
             index = self.order[:, start_at : start_at + training.batch]
             self.adam.param_groups[0]["lr"] = training.rate(at, self.total)
-        inputs, targets = stack.batch(index)
         # Fresh leaves on the same memory: a leaf's autograd node belongs to the stream it was made
         # on, and an old one would tie all branches of a graph to that stream.
         now = {name: p.detach().requires_grad_() for name, p in self.leaves.items()}
-        each = (stack.network(now, *inputs) - targets).square().flatten(1).mean(1)
+        each = self.errors(now, index)
         gradients = torch.autograd.grad(each.sum(), list(now.values()))
         for p, gradient in zip(self.leaves.values(), gradients, strict=True):
             p.grad = gradient
@@ -240,7 +255,7 @@ class _Lane:
 
     @torch.no_grad()
     def load(self, kept: Parameters, step: int) -> None:
-        """Continue from a state."""
+        """Continue from a state, at a step of the lane's own."""
         for name, p in self.leaves.items():
             p.copy_(kept[f"p/{name}"])
         for name, value in self._moments():
@@ -251,19 +266,42 @@ class _Lane:
             setattr(self.curves, name, list(kept[f"curves/{name}"].to(self.device).unbind()))
 
 
+def _common_length(stacks: Sequence[Stack]) -> tuple[int, int]:
+    """Steps of an epoch and epochs of stacks that train together, or what forbids it."""
+    for stack in stacks:
+        if stack.steps < 1:
+            raise BoundError(
+                f"{stack.examples} training examples do not fill a batch of "
+                f"{stack.training.batch}; raise samples or lower batch"
+            )
+    fewest, epochs = min(s.steps for s in stacks), {s.training.epochs for s in stacks}
+    uneven = any(s.steps % fewest for s in stacks)
+    if uneven or len(epochs) != 1 or len({s.name for s in stacks}) != len(stacks):
+        raise ProgramError(
+            "stacks that train together need equal epochs, steps that are multiples of the fewest, "
+            f"and different names, got (name, steps, epochs) "
+            f"{[(s.name, s.steps, s.training.epochs) for s in stacks]}"
+        )
+    return fewest, epochs.pop()
+
+
 class Trainer:
     """Train stacks together.
 
     Parameters
     ----------
     stacks
-        With equal numbers of epochs and of steps in each.
+        With equal numbers of epochs. Those with the fewest steps in an epoch set the pace: the
+        others' steps must be a multiple of theirs, and so many are taken for each one of theirs.
+        A step of the trainer is one of the former.
     device
         Where the data lies.
     checkpoint, identity
         A file to resume from and write to, and what a file must say to be resumed from.
     every
         Seconds between checkpoints.
+    compiled
+        Whether steps are compiled; None compiles long runs on a GPU.
     """
 
     def __init__(
@@ -274,19 +312,20 @@ class Trainer:
         checkpoint: Path | None = None,
         identity: str = "",
         every: float = 120.0,
+        compiled: bool | None = None,
     ) -> None:
         self.device = torch.device(device)
-        lengths = {(s.steps, s.training.epochs) for s in stacks}
-        if len(lengths) != 1 or len({s.name for s in stacks}) != len(stacks):
-            raise ProgramError(
-                f"stacks that train together need equal steps and epochs and different names, got "
-                f"(steps, epochs) {sorted(lengths)} and names {[s.name for s in stacks]}"
-            )
-        self.per_epoch, self.epochs = lengths.pop()
+        self.per_epoch, self.epochs = _common_length(stacks)
         self.checkpoint, self.identity, self.every = checkpoint, identity, every
         self.step = 0
+        if compiled is None:
+            compiled = self.device.type == "cuda" and self.total >= _COMPILED_FROM
+        self.compiled = compiled
         with full_precision():
-            self.lanes = [_Lane(stack, self.device) for stack in stacks]
+            self.lanes = [
+                _Lane(stack, self.device, stack.steps // self.per_epoch, compiled=compiled)
+                for stack in stacks
+            ]
             if checkpoint is not None and checkpoint.exists():
                 self._resume(checkpoint)
 
@@ -357,7 +396,7 @@ class Trainer:
         for place, lane in enumerate(self.lanes):
             start = f"{place}/"
             own = {n.removeprefix(start): t for n, t in kept.items() if n.startswith(start)}
-            lane.load(own, self.step)
+            lane.load(own, self.step * lane.pace)
 
 
 class _Advance:
@@ -369,35 +408,53 @@ class _Advance:
     def __call__(self, start: int, stop: int) -> None:
         for at in range(start, stop):
             for lane in self.lanes:
-                lane.step(at)
+                for own in range(at * lane.pace, (at + 1) * lane.pace):
+                    lane.step(own)
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Every stack is a compilation of the same few lines, and TF32 is off on purpose."""
+    with torch._dynamo.config.patch(recompile_limit=_MOST_COMPILED), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)
+        yield
 
 
 class _Graph(_Advance):
-    """One CUDA graph for a step of all stacks, each a branch of its own."""
+    """CUDA graphs of one step and of several, every stack a branch of its own."""
 
     def __init__(self, lanes: Sequence[_Lane]) -> None:
         super().__init__(lanes)
         self.streams = [torch.cuda.Stream() for _ in lanes]
         kept = [(lane.state(), int(lane.step_at)) for lane in lanes]
         kept = [({k: v.clone() for k, v in state.items()}, at) for state, at in kept]
-        for _ in range(_WARM_UP):
-            self._branches()
+        with _compiling():
+            self._branches(_WARM_UP)
         torch.cuda.synchronize()
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self._branches()
+        self.one, self.several = self._captured(1), self._captured(_UNROLLED)
         for lane, (state, at) in zip(lanes, kept, strict=True):
             lane.load(state, at)
 
-    def _branches(self) -> None:
+    def _captured(self, steps: int) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self._branches(steps)
+        return graph
+
+    def _branches(self, steps: int) -> None:
+        """Steps of every stack on its own stream; they meet at the end."""
         main = torch.cuda.current_stream()
         for lane, stream in zip(self.lanes, self.streams, strict=True):
             stream.wait_stream(main)
-            with torch.cuda.stream(stream) if stream is not main else nullcontext():
-                lane.step()
+            with torch.cuda.stream(stream):
+                for _ in range(steps * lane.pace):
+                    lane.step()
         for stream in self.streams:
             main.wait_stream(stream)
 
     def __call__(self, start: int, stop: int) -> None:
-        for _ in range(start, stop):
-            self.graph.replay()
+        several, single = divmod(stop - start, _UNROLLED)
+        for _ in range(several):
+            self.several.replay()
+        for _ in range(single):
+            self.one.replay()

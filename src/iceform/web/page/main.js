@@ -5,7 +5,7 @@ import { Board } from './board.js';
 import { control } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
 import { featureNames, linear, short } from './model.js';
-import { PANELS } from './panels.js';
+import { PANELS, provenOf } from './panels.js';
 import { parsePoints, PRESETS } from './presets.js';
 import { DEFAULTS, fitQuestion, fromLink, toLink } from './state.js';
 
@@ -101,7 +101,7 @@ function showFrames() {
 
 function drawFit() {
   const { answer, state, entry, frame } = page;
-  byId('frame-name').textContent = `${frame} of ${Math.max(0, answer.frames.length - 1)}`;
+  byId('frame-name').textContent = answer.frames.length > 1 ? `${frame} of ${answer.frames.length - 1}` : 'one and only';
   const at = answer.frames[frame];
   if (answer.axes) board.drawAxesOf(answer.axes);
   else if (answer.curve) board.drawCurves(answer.curve, null);
@@ -125,12 +125,12 @@ function drawFacts(at) {
   const { answer, state, entry, took } = page;
   const proven = at && page.frame < answer.frames.length - 1 ? at.certified : answer.certificate.error;
   const facts = [
-    ['proven error of a coefficient', proven === null ? 'no bound yet' : `≤ ${short(proven)}`],
-    ['drift from exact steps', at ? short(at.gap) : '–'],
+    [`proven error of a ${provenOf(answer)}`, proven === null ? 'no bound yet' : `≤ ${short(proven)}`],
     ['passes of the machine', at ? at.passes : answer.passes],
     ['prompts in a pass', answer.prompts],
     ['answered in', `${Math.round(took)} ms`],
   ];
+  if (at?.exact) facts.splice(1, 0, ['drift from exact steps', short(at.gap)]);
   if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens, ≤ ${short(answer.table.error)}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
@@ -225,6 +225,7 @@ function selectTab() {
     const chosen = tab.id === `tab-${page.state.panel}`;
     tab.setAttribute('aria-selected', String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
+    if (chosen) tab.scrollIntoView({ block: 'nearest', inline: 'nearest' });
   }
   byId('panel').setAttribute('aria-labelledby', `tab-${page.state.panel}`);
 }

@@ -12,6 +12,12 @@ const NETWORKS = {
   two_layers: 'the two-layer machine, a whole head in its prompt',
 };
 
+const READS = {
+  stream: 'A look-up reads the few grid tokens around its z and nothing of the other points; an average reads the points around.',
+  theorem: 'A query reads the few grid tokens around its z; the margin keeps it in its own point’s block.',
+  two_layers: 'In layer 0 every head looks one number of the target head’s keys, queries or values up; layer 1 then attends as that head would.',
+};
+
 /**
  * Every panel: a title, what it shows, and how to draw it.
  * `draw(node, page)` gets the page: {state, set, answer, frame, entry}.
@@ -25,6 +31,9 @@ export const PANELS = {
   rate: { title: 'Error against tokens', draw: drawRate },
   certificate: { title: 'Certificate', draw: drawCertificate },
 };
+
+/** What an answer's certificate speaks of. */
+export const provenOf = ({ frames, axes }) => (frames.length ? 'coefficient' : axes ? 'direction' : 'value');
 
 const about = (text) => el('p', { className: 'quiet' }, text);
 const canvas = (label, low = false) => el('div', { className: low ? 'plot low' : 'plot', role: 'img', 'aria-label': label });
@@ -136,7 +145,7 @@ async function drawAttention(node, page) {
       choose('pick-layer', 'Layer', layers.map((_, i) => `layer ${i}`), layer, (value) => page.set({ layer: value, head: 0 })),
       choose('pick-head', 'Head', layers[layer], head, (value) => page.set({ head: value })),
     ]),
-    about('Rows are queries, columns keys; a row adds up to one. A look-up reads the few grid tokens around its z and nothing of the other points.'),
+    about(`Rows are queries, columns keys; a row adds up to one. ${READS[page.state.network] ?? READS.stream}`),
     box,
   );
   await plot(box, [{
@@ -262,7 +271,7 @@ function drawCertificate(node, { answer }) {
   node.replaceChildren(
     el('p', {}, error === null
       ? 'Nothing is proven of this answer yet; the derivation says why.'
-      : `Proven: no coefficient is further than ${short(error)} from the exact answer’s, rounding included.`),
+      : `Proven: no ${provenOf(answer)} is further than ${short(error)} from the exact answer’s, rounding included.`),
     table('Why', heading(['symbol'], ['what it is'], ['value', true], ['because']), derivation.map((s) =>
       row(el('td', {}, s.symbol), el('td', {}, s.formula), number(s.value), el('td', {}, s.why)))),
     table('Terms', heading(['term'], ['at most', true]), Object.entries(terms).map(([name, value]) =>

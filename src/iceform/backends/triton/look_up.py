@@ -1,0 +1,134 @@
+"""The look-up inside kernels: that of :mod:`iceform.backends.windowed`, or of all tokens."""
+
+from __future__ import annotations
+
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+
+__all__ = ["load_constants", "look_up"]
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def load_constants(numbers, ratios, KIND: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The seven numbers and the ratios as scalars, loaded once before a loop."""
+    loaded = (tl.load(numbers),)
+    if KIND < 2:
+        for i in tl.static_range(1, 7):
+            loaded = loaded + (tl.load(numbers + i),)  # type: ignore[assignment]  # noqa: RUF005
+        for j in tl.static_range(HALF):
+            loaded = loaded + (tl.load(ratios + j),)  # type: ignore[assignment]  # noqa: RUF005
+    return loaded
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def look_up(  # type: ignore[no-untyped-def]
+    z, constants, ratios, biases, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """A(z), and A'(z) where SLOPE asks for it (else zeros)."""
+    if KIND == 2:
+        looked, slope = _whole(z, constants[0], ratios, biases, values, TOKENS, SLOPE)
+    else:
+        looked, slope = _window(z, constants, values, TOKENS, KIND, HALF, BOUNDED, SLOPE)
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _whole(  # type: ignore[no-untyped-def]
+    z, center, slopes, biases, values, TOKENS, SLOPE: tl.constexpr
+):
+    """Softmax over all tokens with keys (slopes, biases); the largest logit first."""
+    t = z - center
+    zero = t * 0
+    top = zero - float("inf")
+    k = 0
+    while k < TOKENS:
+        top = tl.maximum(top, t * tl.load(slopes + k) + tl.load(biases + k))
+        k += 1
+    mass, total, ahead, both = zero, zero, zero, zero
+    k = 0
+    while k < TOKENS:
+        slope = tl.load(slopes + k)
+        weight = tl.exp(t * slope + tl.load(biases + k) - top)
+        value = tl.load(values + k)
+        mass += weight
+        total += weight * value
+        if SLOPE:
+            ahead += weight * slope
+            both += weight * slope * value
+        k += 1
+    looked = total / mass
+    return looked, both / mass - looked * (ahead / mass)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _window(  # type: ignore[no-untyped-def]
+    z, constants, values, TOKENS,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """The 2 HALF + 1 tokens around z by recurrence; KIND 0 is a line, 1 a table."""
+    middle, last, sharpness = constants[2], constants[3], constants[4]
+    cells = (z - constants[0]) * constants[1]
+    nearest = tl.minimum(tl.maximum(tl.floor(cells + (middle + 0.5)), 0.0), last)
+    u = cells - (nearest - middle)
+    first = tl.minimum(tl.maximum(nearest.to(tl.int32), 0), TOKENS - 1) + HALF
+    own = z * 0
+    if KIND == 1:
+        own = tl.load(values + first)
+    mass, total, ahead, both = _sides(
+        u, nearest, first, own, constants, values, KIND, HALF, BOUNDED, SLOPE
+    )
+    shift = total / mass
+    slope = shift
+    if KIND == 0:
+        looked = constants[6] + constants[5] * ((nearest - TOKENS // 2) + shift)
+        if SLOPE:
+            slope = both / mass - shift * shift
+            slope = slope * (2.0 * sharpness * constants[1] * constants[5])
+    elif SLOPE:
+        looked = own + shift
+        slope = 2.0 * sharpness * constants[1] * (both / mass - shift * (ahead / mass))
+    else:
+        looked = (own + total) / mass
+    return looked, slope
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sides(  # type: ignore[no-untyped-def]
+    u, nearest, first, own, constants, values,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
+):  # fmt: skip
+    """Sums over the window of the weights, and of the weights times v, j and j v.
+
+    v counts from the nearest token's own value where slopes are asked for.
+    """
+    zero = u * 0
+    mass, total, ahead, both = zero + 1.0, zero, zero, zero
+    for side in tl.static_range(2):
+        sign = 1 - 2 * side
+        factor = tl.exp(constants[4] * (sign * 2 * u - 1.0))
+        room = constants[3] - nearest if side == 0 else nearest
+        weight, moment, place, mixed = zero, zero, zero, zero
+        for back in tl.static_range(HALF):
+            j = HALF - back
+            step = factor * constants[6 + HALF - back]
+            if BOUNDED:
+                step = tl.where(room >= j, step, 0.0)
+            weight = step * weight + step
+            if KIND == 0:
+                # Sums of i - j + 1 over i >= j; with slopes, of their squares as well.
+                if SLOPE:
+                    mixed = step * (mixed + 2 * moment) + weight
+                moment = step * moment + weight
+            else:
+                value = tl.load(values + (first + sign * j))
+                if SLOPE:
+                    value = value - own
+                    place = step * (place + sign * j)
+                    mixed = step * (mixed + value * (sign * j))
+                moment = step * (moment + value)
+        mass += weight
+        both += mixed
+        ahead += place
+        total += sign * moment if KIND == 0 else moment
+    return mass, total, ahead, both

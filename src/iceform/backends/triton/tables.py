@@ -1,0 +1,46 @@
+"""A look-up table as kernels read it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from iceform.backends.windowed import window_of
+from iceform.interpolation import Interpolant
+
+__all__ = ["GRADED", "LINE", "TABLE", "Table", "table_of"]
+
+LINE, TABLE, GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
+
+
+@dataclass(frozen=True)
+class Table:
+    """What kernels read of an interpolant."""
+
+    kind: int
+    half: int
+    bounded: bool
+    tokens: int
+    numbers: Tensor  # center, cells per unit, middle, last, sharpness, slope, value
+    ratios: Tensor  # e^{-2c(j-1)}, or the slopes of graded keys
+    biases: Tensor  # the biases of graded keys
+    values: Tensor
+
+
+@lru_cache(maxsize=512)
+def table_of(it: Interpolant, dtype: torch.dtype, device: torch.device, out: torch.dtype) -> Table:
+    """The table in the dtype of the computation, its window as wide as the result can tell."""
+    window = window_of(it, out)
+    if window is not None:
+        numbers, ratios, values = window.operands(dtype, device)
+        kind = LINE if window.affine else TABLE
+        return Table(kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values)
+    center = torch.full((7,), it.grid.center, dtype=torch.float64)
+    parts = (center, it.keys.slopes, it.keys.biases, it.values)
+    numbers, slopes, biases, values = (
+        t.detach().to(device=device, dtype=dtype).contiguous() for t in parts
+    )
+    return Table(GRADED, 0, False, it.tokens, numbers, slopes, biases, values)
