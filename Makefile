@@ -12,8 +12,9 @@ ARGS ?=
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Every cell is run, and every warning is an error. What cells print is kept in out/cells for as long
-# as the library and the cell stay the same.
-SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 2 -q -d out/doctrees
+# as the library and the cell stay the same. Four processes keep two cores busy: they start kernels
+# and wait for them.
+SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 4 -q -d out/doctrees
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -187,7 +187,7 @@ def test_bars_and_asterisks_of_docstrings_are_not_markup(written, shown):
 
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
-    command = [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-j", "2"]
+    command = [sys.executable, "-m", "sphinx", "-n", "-W", "--keep-going", "-q", "-j", "4"]
     done = subprocess.run(
         [*command, "-d", tmp_path / "doctrees", DOCS, tmp_path / "site"],
         capture_output=True,
