@@ -11,8 +11,6 @@ import shutil
 import sys
 from pathlib import Path
 
-from nbclient import NotebookClient
-
 import iceform
 
 DOCS = Path(__file__).parent
@@ -61,6 +59,7 @@ extensions = [
     "names",
     "signatures",
     "repository_links",
+    "streams",
 ]
 exclude_patterns = ["notebooks/README.md"]
 
@@ -78,10 +77,9 @@ nb_execution_raise_on_error = True
 nb_execution_show_tb = True
 nb_execution_timeout = 300
 nb_output_stderr = "warn"
-# What a cell prints comes in pieces, cut anywhere; here they are put together as they were.
-NotebookClient.coalesce_streams.default_value = True
-nb_code_prompt_show = "Show the code"
-nb_code_prompt_hide = "Hide the code"
+nb_merge_streams = True
+nb_code_prompt_show = "Show the {type}"
+nb_code_prompt_hide = "Hide the {type}"
 
 # The reference
 autodoc_default_options = {

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -168,6 +169,14 @@ def test_the_reference_names_nothing_twice():
     assert len(documented()) == len(set(documented()))
 
 
+def extension(name: str) -> ModuleType:
+    """An extension of the build, which is no package of ours."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / "_extensions" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 @pytest.mark.parametrize(
     ("written", "shown"),
     [
@@ -178,11 +187,15 @@ def test_the_reference_names_nothing_twice():
     ],
 )
 def test_bars_and_asterisks_of_docstrings_are_not_markup(written, shown):
-    path = DOCS / "_extensions" / "signatures.py"
-    spec = importlib.util.spec_from_file_location("signatures", path)
-    signatures = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(signatures)
-    assert signatures.escaped(written) == shown
+    assert extension("signatures").escaped(written) == shown
+
+
+def test_what_a_cell_prints_is_put_together_as_it_came():
+    pieces = [("stdout", "a wo"), ("stderr", "!"), ("stdout", "rd\n\nmore")]
+    outputs = [{"output_type": "stream", "name": n, "text": t} for n, t in pieces]
+    outputs.insert(1, {"output_type": "display_data", "data": {}})
+    whole = extension("streams").coalesced(outputs)
+    assert [output.get("text") for output in whole] == ["a word\n\nmore", None, "!"]
 
 
 @pytest.mark.slow
