@@ -447,7 +447,8 @@ def test_eps_below_float32_for_a_curve(backend):
     )
 
 
-def test_refusing_an_eps_takes_no_more_tables_than_finding_the_best(monkeypatch):
+def test_refusing_an_eps_takes_no_more_than_finding_the_best_twice(monkeypatch):
+    """Once to see that it is out of reach, once more to say what the whole construction holds."""
     fits = []
     fit_values = regimes.fit_values
 
@@ -461,7 +462,7 @@ def test_refusing_an_eps_takes_no_more_tables_than_finding_the_best(monkeypatch)
     fits.clear()
     with pytest.raises(PrecisionError, match="1e-30"):
         residual(torch.tanh, eps=1e-30)
-    assert 0 < len(fits) <= best
+    assert 0 < len(fits) <= 2 * best
 
 
 @each_of_three
