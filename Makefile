@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo play test test-all lint format clean
+.PHONY: help demo play docs test test-all lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,6 +10,10 @@ ARGS ?=
 
 # Two processes of one thread each: many small tensors gain nothing from more threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+# Every cell is run, and every warning is an error. What cells print is kept in out/cells for as long
+# as the library and the cell stay the same.
+SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 2 -q -d out/doctrees
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +29,9 @@ demo: $(STAMP) ## write out/report.html
 
 play: $(STAMP) ## open the playground
 	$(BIN)/python -m iceform play $(ARGS)
+
+docs: $(STAMP) ## build the documentation into out/docs
+	$(SPHINX) $(ARGS) docs out/docs
 
 test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 	$(PYTEST) $(ARGS)

@@ -1,4 +1,4 @@
-"""Every Python block of the pages on networks, export and the zoo runs, in order."""
+"""Every cell of the pages on networks, export and the zoo runs, in order, without a kernel."""
 
 import re
 from pathlib import Path
@@ -14,16 +14,16 @@ NEEDS = {
 
 
 @pytest.mark.parametrize("page", NEEDS)
-def test_python_blocks_run_in_order(page, tmp_path, monkeypatch):
+def test_cells_run_in_order(page, tmp_path, monkeypatch):
     for module in NEEDS[page]:
         pytest.importorskip(module, reason="needs iceform[export,interp]")
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert blocks
+    cells = re.findall(r"```\{code-cell\}\n(.*?)```", text, re.DOTALL)
+    assert cells
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
     # One file, as a reader would run it: nnsight looks for the source of its blocks.
     script = tmp_path / f"{page}.py"
-    script.write_text("\n".join(blocks), encoding="utf-8")
+    script.write_text("\n".join(cells), encoding="utf-8")
     exec(compile(script.read_text(encoding="utf-8"), str(script), "exec"), {"__name__": page})
 
 

@@ -146,7 +146,7 @@ class Formula:
 
     @cached_property
     def function(self) -> ScalarFunction:
-        """For a look-up table on any range: what can be proved is, once the range is known."""
+        """For a look-up table on any range; what can be proved is, once the range is known."""
         return ScalarFunction(self, self._name, kinks=None, facts=self.scalar_function)
 
     def scalar_function(self, low: float, high: float) -> ScalarFunction:

@@ -172,7 +172,7 @@ class RoundingModel:
 
     @property
     def gamma(self) -> float:
-        """Relative error of an inner product in any order: n u / (1 - n u), plus 3 for its keys."""
+        """Relative error of an inner product in any order, n u / (1 - n u), plus 3 for its keys."""
         n = (self.dot_terms + 3) * self.unit
         return n / (1 - n) if n < 1 else math.inf
 

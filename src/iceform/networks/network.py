@@ -301,7 +301,7 @@ class InContext(nn.Module, Pretrained):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the frozen weights: the same for every network of these sizes."""
+        """SHA-256 of the frozen weights, the same for every network of these sizes."""
         return self.frozen.digest
 
     @property
