@@ -1,7 +1,6 @@
 """Every bad input gives one clear exception: the value, the limit, and what to change."""
 
 import math
-import time
 import tracemalloc
 
 import numpy as np
@@ -26,6 +25,7 @@ from iceform import (
     SampleGradients,
     ShapeError,
 )
+from iceform.interpolation import regimes
 
 F32, F64 = torch.float32, torch.float64
 NAN, INF = math.nan, math.inf
@@ -447,11 +447,22 @@ def test_eps_below_float32_for_a_curve(backend):
     )
 
 
-def test_refusing_an_eps_does_not_take_long():
-    start = time.perf_counter()
+def test_refusing_an_eps_takes_no_more_than_finding_the_best_twice(monkeypatch):
+    """Once to see that it is out of reach, once more to say what the whole construction holds."""
+    fits = []
+    fit_values = regimes.fit_values
+
+    def counted(f, grid, sharpness):
+        fits.append(grid.tokens)
+        return fit_values(f, grid, sharpness)
+
+    monkeypatch.setattr(regimes, "fit_values", counted)
+    residual(torch.tanh, eps=None)
+    best = len(fits)
+    fits.clear()
     with pytest.raises(PrecisionError, match="1e-30"):
         residual(torch.tanh, eps=1e-30)
-    assert time.perf_counter() - start < 5
+    assert 0 < len(fits) <= 2 * best
 
 
 @each_of_three
@@ -765,13 +776,12 @@ def huge():
 
 
 def refused(action):
-    """The CapacityError, its time, and the peak of what Python allocated before it."""
+    """The CapacityError, and the peak of what Python allocated before it."""
     tracemalloc.start()
-    start = time.perf_counter()
     try:
         with pytest.raises(CapacityError) as caught:
             action()
-        return caught.value, time.perf_counter() - start, tracemalloc.get_traced_memory()[1]
+        return caught.value, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
 
@@ -787,8 +797,7 @@ def test_a_network_that_does_not_fit_is_refused_before_anything_is_allocated(hug
         "save": lambda: huge.save(tmp_path / "saved"),
         "prompt": lambda: huge.prompt(x, y, w),
     }
-    error, seconds, peak = refused(actions[door])
-    assert seconds < 0.5, f"took {seconds:.2f} s"
+    error, peak = refused(actions[door])
     assert peak < 1 << 20, f"{peak} bytes at the peak"
     plan = huge.plan
     assert any(f"({count} bytes)" in str(error) for count in (plan.dense_bytes, plan.weight_bytes))
@@ -798,13 +807,11 @@ def test_a_network_that_does_not_fit_is_refused_before_anything_is_allocated(hug
 
 def test_a_call_that_does_not_fit_names_the_bytes(huge):
     x = torch.zeros(10**6, 50, dtype=F64)
-    error, seconds, peak = refused(
+    error, peak = refused(
         lambda: huge(x, torch.zeros(10**6, dtype=F64), torch.zeros(50, dtype=F64))
     )
     assert f"({huge.plan.dense_bytes} bytes)" in str(error)
     assert "15000000 tokens" in str(error) or f"{huge.plan.tokens} tokens" in str(error)
-    # Checking fifty million numbers takes a moment; building the network would take days.
-    assert seconds < 5
     assert peak < 1 << 20
 
 
@@ -814,9 +821,9 @@ def test_the_same_sizes_fit_when_fused():
 
 
 def test_a_look_up_table_that_does_not_fit_is_refused():
-    error, seconds, _ = refused(lambda: residual(torch.tanh, tokens=10**6, eps=None))
+    error, peak = refused(lambda: residual(torch.tanh, tokens=10**6, eps=None))
     assert "tokens" in str(error)
-    assert seconds < 0.5
+    assert peak < 1 << 20
 
 
 # ------------------------------------------------------------------------------------- one of each
