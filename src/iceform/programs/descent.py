@@ -33,6 +33,8 @@ __all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
 
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
+_UNIT = torch.finfo(torch.float64).eps / 2
+_OUTWARD = 1 + 1e-9  # covers the rounding of a bound's own few sums and quotients
 
 
 class _Residual:
@@ -363,10 +365,7 @@ class Ridge(Program):
         descent, hessian = self._descent(x)
         labels = _labels(y)
         w, _ = descent._descend(attend, x, labels)
-        # The gradient at the answer bounds its distance to the solution, whatever came before.
-        residual = x.double() @ w.double() - labels.double()
-        gradient = residual @ x.double() / len(residual) + descent.l2 * w.double()
-        left = float(gradient.norm()) / hessian[0]
+        left = _distance_left(x.double(), labels.double(), w.double(), descent.l2, hessian[0])
         domain = descent._residual(x.shape[1], x.shape[0]).domain.describe()
         return Outcome(w, {"distance to the solution": left}, domain, descent.steps, _linear(w))
 
@@ -375,6 +374,35 @@ class Ridge(Program):
         eye = torch.eye(x.shape[1]).to(x)
         solution: Tensor = torch.linalg.solve(x.mT @ x + self.alpha * eye, x.mT @ y)
         return solution
+
+
+def _gram_slip(x: Tensor) -> float:
+    """What eigenvalues of the computed X'X/n can be off by.
+
+    Entries are sums of n products, off by (n + 2) u |X|'|X|/n at most, whose norm is no more than
+    ||X||_F^2/n, as is the largest eigenvalue; eigvalsh is off by less than 8 d u of that.
+    """
+    n, d = x.shape
+    return (n + 8 * d + 8) * _UNIT * float(x.square().sum()) / n * _OUTWARD
+
+
+def _distance_left(x: Tensor, y: Tensor, w: Tensor, l2: float, least: float) -> float:
+    """How far w can be from the solution: ||gradient|| over the Hessian's least eigenvalue.
+
+    Whatever came before. The residual is off by (d + 2) u (|x||w| + |y|), the gradient by that
+    times |x| and by the rounding of its own sum.
+    """
+    n, d = x.shape
+    residual = x @ w - y
+    penalty = l2 * w
+    gradient = residual @ x / n + penalty
+    off = (d + 2) * _UNIT * (x.abs() @ w.abs() + y.abs())
+    error = (off + (n + 4) * _UNIT * residual.abs()) @ x.abs() / n
+    error = error + 4 * _UNIT * (penalty.abs() + gradient.abs())
+    least = least * (1 - 4 * _UNIT) - _gram_slip(x)
+    if not least > 0:
+        return math.inf
+    return float(gradient.norm() + error.norm()) / least * _OUTWARD
 
 
 @dataclass(frozen=True)
@@ -429,17 +457,21 @@ class PrincipalComponent(Program):
         return Outcome(w, self._residual_bound(x, w), residual.domain.describe(), self.steps)
 
     def _residual_bound(self, x: Tensor, w: Tensor) -> dict[str, float]:
-        """Davis and Kahan: the angle is at most the residual over the gap below."""
-        gram = x.double().mT @ x.double() / x.shape[0]
-        vector = w.double()
+        """Davis and Kahan: sin(angle) <= ||(C - rho) v|| / (||v|| (rho - next eigenvalue))."""
+        x, vector = x.double(), w.double()
+        gram = x.mT @ x / x.shape[0]
         value = float(vector @ gram @ vector)
-        residual = float((gram @ vector - value * vector).norm())
+        slip = _gram_slip(x)
+        computed = (2 * len(vector) + 8) * _UNIT * float(gram.norm())
+        residual = float((gram @ vector - value * vector).norm()) + slip + computed
         eigenvalues = torch.linalg.eigvalsh(gram)
-        gap = value - float(eigenvalues[-2]) if len(eigenvalues) > 1 else math.inf
+        gap = value - float(eigenvalues[-2]) - slip if len(eigenvalues) > 1 else math.inf
         if not gap > 0:
             raise BoundError(f"the leading eigenvalue {value:.6g} is not apart from the next")
-        sine = min(1.0, residual / gap)
-        return {"distance to the component": math.sqrt(2) * sine}
+        norm = float(vector.norm())
+        sine = min(1.0, residual / (gap * norm))
+        length = abs(norm - 1) + (len(vector) + 4) * _UNIT
+        return {"distance to the component": math.sqrt(2) * sine * _OUTWARD, "length": length}
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         gram = x.double().mT @ x.double() / x.shape[0]
