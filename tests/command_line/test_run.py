@@ -435,9 +435,17 @@ def test_a_peer_that_fails_is_no_failure_of_ours(data, monkeypatch):
 # ---------------------------------------------------------------------------------------- processes
 
 
+# As at a terminal: tests that run in the background inherit an interrupt that is ignored.
+_AT_A_TERMINAL = """
+import runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("iceform", run_name="__main__", alter_sys=True)
+"""
+
+
 def started(*arguments: str, stderr) -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, "-m", "iceform", *map(str, arguments)],
+        [sys.executable, "-c", _AT_A_TERMINAL, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=stderr,
         env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"},

@@ -93,6 +93,7 @@ class GradientDescent(Emulator):
             samples,
             bound,
             labelled=self.loss.kind == "residual",
+            dtype=self.dtype,
             **{k: v for k, v in options.items() if k not in ("kinks", "tokens")},
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)

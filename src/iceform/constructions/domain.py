@@ -64,16 +64,24 @@ class Domain:
         w_bound: float | None = None,
         z_range: tuple[float, float] | None = None,
         labelled: bool = True,
+        dtype: torch.dtype = torch.float64,
     ) -> Domain:
-        """Fill in what is not given: ``bound`` for entries, sqrt(d) times it for norms."""
+        """Fill in what is not given: ``bound`` for entries, sqrt(d) times it for norms.
+
+        Data of ``dtype`` hold 0.6, say, as the nearest number there is; the domain reaches to that.
+        """
         check_size("dim", dim)
         check_size("samples", samples)
-        x = check_positive("bound", bound)
-        y = x if y_bound is None else check_positive("y_bound", y_bound, zero=True)
-        w = x if w_bound is None else check_positive("w_bound", w_bound)
+
+        def held(name: str, value: float, *, zero: bool = False) -> float:
+            return _as_held(check_positive(name, value, zero=zero), dtype)
+
+        x = held("bound", bound)
+        y = x if y_bound is None else held("y_bound", y_bound, zero=True)
+        w = x if w_bound is None else held("w_bound", w_bound)
         root = math.sqrt(dim)
-        xn = root * x if x_norm is None else min(root * x, check_positive("x_norm", x_norm))
-        wn = root * w if w_norm is None else min(root * w, check_positive("w_norm", w_norm))
+        xn = root * x if x_norm is None else min(root * x, held("x_norm", x_norm))
+        wn = root * w if w_norm is None else min(root * w, held("w_norm", w_norm))
         if z_range is not None:
             z_range = check_pair("z_range", z_range)
         domain = cls(dim, samples, x, y, w, xn, wn, labelled, z_range)
@@ -160,3 +168,8 @@ class Domain:
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
                 f"[{low:.6g}, {high:.6g}]; widen z_range="
             )
+
+
+def _as_held(bound: float, dtype: torch.dtype) -> float:
+    """The bound, or the number next to it that stands for it in ``dtype`` where that is larger."""
+    return max(bound, float(torch.tensor(bound, dtype=dtype)))

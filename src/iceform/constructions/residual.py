@@ -83,6 +83,7 @@ class ResidualEmulator(Emulator):
             w_bound=w_bound,
             z_range=z_range,
             labelled=loss.kind == "residual",
+            dtype=self.dtype,
         )
         self.rates = rates
         self.loss = loss
