@@ -45,7 +45,7 @@ def kept_outputs() -> Path:
 
 project = "iceform"
 author = "The iceform authors"
-copyright = f"2025, {author}"
+copyright = f"2026, {author}"
 release = iceform.__version__
 
 extensions = [
