@@ -219,7 +219,20 @@ def loop(bench: Bench) -> None:
 
 def scaling(bench: Bench) -> None:
     """Cost against n; the exponent is fitted on the emulated times."""
-    device, d, dtype = bench.device, 16, torch.float32
+    device = bench.device
+    # Narrow samples show what a call costs beside its work; on a CPU also those of the step suite.
+    for d in (16, 50) if device.type == "cpu" else (16,):
+        _cost_against_samples(bench, d)
+    if device.type == "cpu":
+        for n in (4, 8, 16, 32):
+            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="dense")
+            data = [_uniform(s, torch.float64, device) / 2 for s in ((n, 4), (n,), (4,))]
+            took = bench.time(partial(em, *data))
+            bench.add("scaling", f"n={n} d=4 float64", "dense (the literal network)", took)
+
+
+def _cost_against_samples(bench: Bench, d: int) -> None:
+    device, dtype = bench.device, torch.float32
     table = ice.Interpolant.fit(torch.tanh, -10, 10, tokens=64)
     _prepare(table, dtype, device)
     times: list[tuple[float, float]] = []
@@ -228,7 +241,7 @@ def scaling(bench: Bench) -> None:
         sizes += [3 * 10**7, 10**8]
     for n in sizes:
         x, y = _uniform((n, d), dtype, device), _uniform((n,), dtype, device)
-        w = _uniform((d,), dtype, device) / 4
+        w = _uniform((d,), dtype, device) * (4 / d)
         case = f"n={n} d={d} float32"
         before = _memory(device)
         fused.residual_sum(x, y, w, table)
@@ -243,13 +256,8 @@ def scaling(bench: Bench) -> None:
     for first in range(len(times) - 2):
         span = f"{sizes[first]:.0e}..{sizes[-1]:.0e}"
         slope = _slope(times[first:])
-        bench.add("scaling", f"exponent over n={span}", "emulated", slope, note="not milliseconds")
-    if device.type == "cpu":
-        for n in (4, 8, 16, 32):
-            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="dense")
-            data = [_uniform(s, torch.float64, device) / 2 for s in ((n, 4), (n,), (4,))]
-            took = bench.time(partial(em, *data))
-            bench.add("scaling", f"n={n} d=4 float64", "dense (the literal network)", took)
+        what = f"exponent over n={span}, d={d}"
+        bench.add("scaling", what, "emulated", slope, note="not milliseconds")
 
 
 def _memory(device: torch.device, *, peak: bool = False) -> float:
