@@ -14,8 +14,10 @@ __all__ = ["one_line_errors"]
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def one_line_errors(left: str = "nothing was written") -> Iterator[None]:
     """An error a user can mend is one line on stderr and exit status 2; Ctrl-C is 130.
+
+    ``left`` says what an interrupt leaves behind.
 
     Anything else is a failure of ours: its traceback is what a report of it needs, and Python's
     exit status is 1.
@@ -30,7 +32,7 @@ def one_line_errors() -> Iterator[None]:
             raise
         message = extra
     except KeyboardInterrupt:
-        typer.echo("interrupted: nothing was written", err=True)
+        typer.echo(f"interrupted: {left}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     else:
         return

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,13 +19,12 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from iceform.errors import IceformError
+from iceform.command_line.failures import one_line_errors
 from iceform.experiments.study import COLUMNS
 from iceform.experiments.sweeps import STUDIES, Group, Request, groups, load_records, run
 
 __all__ = ["app"]
 
-_USAGE = 2  # exit status for what a user can mend
 _OUT = Path("out/experiments")
 
 app = typer.Typer(
@@ -35,13 +33,7 @@ app = typer.Typer(
 )
 
 
-@contextmanager
-def _one_line_errors() -> Iterator[None]:
-    try:
-        yield
-    except IceformError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(_USAGE) from None
+_one_line_errors = partial(one_line_errors, "finished cells are kept; run it again to go on")
 
 
 @app.command("list")

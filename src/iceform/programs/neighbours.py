@@ -21,7 +21,7 @@ from iceform.streaming import ArraySource, Source, StreamMachine
 from iceform.streaming.machine import LARGEST_LOGIT
 from iceform.validation import check_positive, check_size
 
-__all__ = ["KNeighbors", "KernelFit", "KernelRegression", "NeighborsFit"]
+__all__ = ["KNeighbors", "KernelFit", "KernelRegression", "NeighborsFit", "sharpest"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _FAR = 1e3  # queries are answered up to this many radii of the training samples
@@ -157,7 +157,7 @@ class NeighborsFit:
     def certificate(self) -> Certificate:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
         size = float(self.y.abs().max())
-        resolution = _CLEAR / _sharpest(self.radius, self.radius)
+        resolution = _CLEAR / sharpest(self.radius, self.radius)
         return Certificate.total(
             {
                 "mass of farther samples": 2 * len(self.x) * math.exp(-_CLEAR) * size,
@@ -181,7 +181,7 @@ class NeighborsFit:
         if not len(q):
             return torch.zeros(0, self.k, dtype=torch.long)
         self.machine._check_sees(len(self.x))
-        gamma = _sharpest(self.radius, float(q.norm(dim=1).max()))
+        gamma = sharpest(self.radius, float(q.norm(dim=1).max()))
         bias = -gamma * self.x.square().sum(-1)
         parts = []
         for chunk in torch.split(q, self.machine.samples):
@@ -214,7 +214,7 @@ class NeighborsFit:
             if not 0 < narrower < 0.5 * reach:
                 return among[self._read_slowly(logits)]
             among, reach = among[close], narrower
-            gamma = _sharpest(radius, float(query.norm()))
+            gamma = sharpest(radius, float(query.norm()))
             logits = 2 * gamma * (x - center) @ query - gamma * (x - center).square().sum(-1)
 
     def _read_slowly(self, logits: Tensor) -> Tensor:
@@ -241,7 +241,7 @@ class NeighborsFit:
         return self.y[self.neighbors(points)].mean(1)
 
 
-def _sharpest(radius: float, queries: float) -> float:
+def sharpest(radius: float, queries: float) -> float:
     """The largest gamma whose logits stay within what float64 rounds well."""
     reach = (2 * queries + radius) * radius
     return LARGEST_LOGIT / reach if reach > 0 else 1.0

@@ -76,7 +76,7 @@ class Border:
             return
         except asyncio.CancelledError:  # by the server, which waits no longer
             error = RequestError("ending", "the server is ending; ask again when it is back")
-        except Exception:
+        except Exception:  # whatever it is: a client gets an answer, the log the traceback
             _LOG.exception("%s %s failed", scope["method"], scope["path"])
             error = RequestError("internal", "something went wrong here; the server's log has more")
         if not started:

@@ -15,6 +15,7 @@ from iceform.errors import IceformError, ProgramError
 from iceform.inspection import LayerTrace, Trace, trace_network
 from iceform.machine import Machine
 from iceform.programs import GradientDescent
+from iceform.programs.neighbours import sharpest
 from iceform.streaming.machine import Lookup
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
@@ -217,8 +218,8 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     x, values = source.x - centre, source.y[:, None]
     asks = torch.linspace(-0.75, 0.75, machine.samples, dtype=torch.float64)
     points = torch.stack([asks, torch.zeros_like(asks)], 1)[:, : source.dim] - centre
-    gamma, ties = _sharpness(setting)
-    tokens = machine.average_prompt(x, values, points, gamma, ties)
+    gamma = _sharpness(setting, x, points)
+    tokens = machine.average_prompt(x, values, points, gamma)
     seen = len(x)
     roles = [f"point {i}" for i in range(seen)]
     roles += ["unused"] * (len(tokens) - machine.samples - seen)
@@ -226,7 +227,7 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     rows = len(tokens) - machine.samples + torch.arange(machine.samples)
     block = torch.full((len(tokens),), -1)
     block[:seen] = source.y.gt(source.y.median()).long()
-    fast = machine.average(x, values, points, gamma, ties)
+    fast = machine.average(x, values, points, gamma)
     trace = trace_network(machine.network, tokens, roles=roles)
     return _View(
         digest=machine.digest,
@@ -238,11 +239,11 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     )
 
 
-def _sharpness(setting: Setting) -> tuple[float, float]:
-    """The kernel's gamma, or one so large that a query reads its nearest sample."""
+def _sharpness(setting: Setting, x: Tensor, points: Tensor) -> float:
+    """The kernel's gamma, or the largest there is: then a query reads its nearest sample."""
     if "gamma" in setting.entry.options:
-        return setting.question.model.gamma, 0.0
-    return 1e9, 1e-3
+        return setting.question.model.gamma
+    return sharpest(*(float(part.norm(dim=1).max()) for part in (x, points)))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -261,8 +262,8 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
     block = torch.arange(tokens - len(x)) // emulator.interpolant.tokens
     block = torch.cat([block, torch.full((len(x),), -1)])
     bound = emulator.domain.x
-    # The paper prints M = 2 d B^2 + B - ln eps0.
-    printed = 2 * x.shape[1] * bound**2 + bound - math.log(emulator.interpolant.error)
+    # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
+    printed = 2 * x.shape[1] * bound**2 + bound - math.log(emulator.leak_target)
     return _View(
         digest=emulator.digest,
         trace=trace,
