@@ -44,6 +44,9 @@ ABOVE = {
         "errors", "validation", "certificates", "interpolation", "attention", "backends",
         "constructions", "pretrained",
     },
+    "targets": {
+        "errors", "validation", "certificates", "interpolation", "attention", "constructions",
+    },
     "zoo": {"errors", "constructions"},
     "formulas": {"errors", "interpolation", "constructions"},
 }  # fmt: skip

@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import interpolation, programs, zoo
+from iceform import interpolation, programs, targets, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -41,12 +41,14 @@ from iceform.errors import (
     PrecisionError,
     ProgramError,
     ShapeError,
+    TargetError,
 )
 from iceform.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.machine import Machine
 from iceform.networks import InContext, in_context
 from iceform.streaming import ArraySource, StreamMachine
+from iceform.targets import check
 
 # Last: it keeps all of the above in files.
 from iceform import export  # isort: skip
@@ -98,14 +100,17 @@ __all__ = [
     "ShapeError",
     "SoftmaxAttention",
     "StreamMachine",
+    "TargetError",
     "TruncatedLinear",
     "Verification",
     "__version__",
+    "check",
     "export",
     "in_context",
     "interpolation",
     "load",
     "loss_named",
     "programs",
+    "targets",
     "zoo",
 ]

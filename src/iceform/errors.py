@@ -13,6 +13,7 @@ __all__ = [
     "PrecisionError",
     "ProgramError",
     "ShapeError",
+    "TargetError",
 ]
 
 
@@ -65,3 +66,7 @@ class FormulaError(ProgramError):
 
 class IntegrityError(IceformError, ValueError):
     """A saved file that is truncated, altered or not one of ours."""
+
+
+class TargetError(IceformError, ValueError):
+    """Something that a stock architecture cannot do: what, why, and which one can."""

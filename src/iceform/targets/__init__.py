@@ -1,0 +1,22 @@
+"""Stock transformers that run algorithms: folders that ``AutoModel.from_pretrained`` loads."""
+
+from iceform.targets.architectures import ARCHITECTURES
+from iceform.targets.checking import Checked, attest, check, network
+from iceform.targets.data import Domain
+from iceform.targets.folder import StockModel, load, write
+from iceform.targets.linear_descent import LinearDescent
+from iceform.targets.target import Target
+
+__all__ = [
+    "ARCHITECTURES",
+    "Checked",
+    "Domain",
+    "LinearDescent",
+    "StockModel",
+    "Target",
+    "attest",
+    "check",
+    "load",
+    "network",
+    "write",
+]

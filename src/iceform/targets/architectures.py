@@ -1,0 +1,108 @@
+"""Stock architectures as files: a design's config.json and tensors, by transformers' own names.
+
+Nothing of transformers is needed to write them. Feed-forward maps, embeddings and positions are
+zero; every norm is the identity (``rounding``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.errors import TargetError
+from iceform.targets.design import Design
+from iceform.targets.rounding import EPSILON, WEIGHT
+
+__all__ = ["ARCHITECTURES", "Architecture", "architecture"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One stock model: how a design becomes its config and its tensors.
+
+    Attributes
+    ----------
+    name
+        ``model_type`` in config.json.
+    causal
+        Whether a token sees only those before it.
+    norms
+        Norms that the stream itself passes through in a layer (0: they are on the branches).
+    dtypes
+        In which it can be certified.
+    """
+
+    name: str
+    model: str
+    causal: bool
+    norms: int
+    dtypes: tuple[torch.dtype, ...]
+    config: Callable[[Design, int], dict[str, Any]]
+    tensors: Callable[[Design, int], Tensors]
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of that name."""
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise TargetError(f"no target is called {name!r}; there are {known}")
+    return ARCHITECTURES[name]
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
+def _norm(prefix: str, width: int) -> Tensors:
+    return {f"{prefix}.weight": _zeros(width) + WEIGHT, f"{prefix}.bias": _zeros(width)}
+
+
+def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2Model"],
+        "model_type": "gpt2",
+        "vocab_size": 1,
+        "n_positions": positions,
+        "n_embd": design.hidden,
+        "n_layer": len(design.layers),
+        "n_head": design.heads,
+        "n_inner": 1,
+        "activation_function": "relu",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": EPSILON,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+
+
+def _gpt2_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", h)}
+    for number, layer in enumerate(design.layers):
+        maps, biases = design.matrices(layer)
+        at = f"h.{number}."
+        out |= _norm(at + "ln_1", h) | _norm(at + "ln_2", h)
+        # Conv1D keeps (in, out), queries, keys and values side by side.
+        out[at + "attn.c_attn.weight"] = torch.cat([maps["q"], maps["k"], maps["v"]]).T.contiguous()
+        out[at + "attn.c_attn.bias"] = torch.cat([biases["q"], biases["k"], biases["v"]])
+        out[at + "attn.c_proj.weight"] = maps["o"].T.contiguous()
+        out[at + "attn.c_proj.bias"] = _zeros(h)
+        out[at + "mlp.c_fc.weight"], out[at + "mlp.c_fc.bias"] = _zeros(h, 1), _zeros(1)
+        out[at + "mlp.c_proj.weight"], out[at + "mlp.c_proj.bias"] = _zeros(1, h), _zeros(h)
+    return out
+
+
+_BOTH = (torch.float64, torch.float32)
+ARCHITECTURES = {
+    a.name: a
+    for a in (Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors),)
+}

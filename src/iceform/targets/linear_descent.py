@@ -1,0 +1,414 @@
+r"""Full-batch descent on least squares, one layer a step, any number of samples.
+
+**Algorithm.** With z_i = w.x_i - y_i and g = mean(x_i z_i) + penalty w,
+
+    v <- momentum v - rho_t lr g,    w <- w + v,    from w = v = 0:
+
+gradient descent, ridge, heavy-ball momentum, and with factors rho_t Chebyshev steps.
+
+**Tokens.** A null token, one token (x_i, y_i) per sample, a state token that holds w and v. The
+order is this one, so a causal mask takes nothing away.
+
+**Pairs of heads.** The state asks with logits t z_i; the null token has the logit
+m = ln(n/lr) + K ln 2 and the value 0. So the head returns
+
+.. math:: F(t) = \frac{\sum_i x_i e^{t z_i}}{e^m + 1 + \sum_i e^{t z_i}}
+    = \frac{lr\,2^{-K}\,\mathrm{mean}(x_i e^{t z_i})}{1 + \ell(t)},\qquad
+    \ell(t) = lr\,2^{-K} (\mathrm{mean}(e^{t z_i}) + 1/n),
+
+and the combination 2^K sum_j a_j (F(j delta) - F(-j delta))/2 is lr mean(x_i z_i) (``pairs``).
+Number of samples and step size are in the null token. Penalty and momentum are gates: a state that
+sees itself with the logit ln(alpha/(1 - alpha)) and the null token with 0 receives alpha times its
+own value. So one checkpoint serves every n, lr, penalty and momentum; factors are in the weights.
+All other tokens look at the null token alone (a logit that underflows to 0 elsewhere), whose value
+is 0, and stay what they are.
+
+**Error of one step**, in the 2-norm, for |z_i| <= Z, rms(z) <= s, ||x_i|| <= X, eta = rho_t lr:
+
+* remainder: eta X R(Z).
+* leak: F = N (1 - l + l^2/(1 + l)). The first order is the same combination applied to
+  e^{t (z_i + z_k)}, so it is not amplified: eta lr 2^-K X (2 s + R(2 Z) + (s + R(Z))/n); the
+  second is at most eta X (lr 2^-K)^2 times sum_j |a_j| (cosh(j delta Z) e^{2 j delta Z} 4).
+* common: what all heads of the layer read alike is off as if the data were (``rounding``), so it
+  is not amplified: NORM u (2 S + s) X for x, y and w, with S = ||x|| ||w|| + |y|, and
+  (3 + NORM) u |m| s X for the null logit, which the host rounds too.
+* noise: every weight e^{t z_i - m} is off by a relative error, so the combination by eta times
+  the root mean square of ||x_i|| times that of sum_j |a_j| cosh(j delta z_i) nu_j
+  (``Pairs.mean_amplitude``). In units of u, nu_j is (2 + c)|m| for the null logit (its sum, the
+  difference; c = 0 or 2 for the scaling of a fused kernel where the root of the head size is no
+  even power of two), j delta S (d + 6 + c) for the logit itself, the exponential, n + 1 for the
+  sum over samples, min(n, l/u) for the normaliser, 5 for division, value and output.
+* writing: adding up the heads and the stream rounds by (heads + 2) u times what is added up.
+* gates: alpha is off relatively by 5 |ln(alpha/(1 - alpha))| + EXP + 4 units, its value by READ.
+
+Errors of a step arrive at the end multiplied by polynomials of the Hessian (``recurrence``),
+which also bounds Z and s over the whole run, so nothing is assumed about the iterates.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.certificates import Certificate, Step
+from iceform.constructions.schedules import chebyshev_steps
+from iceform.errors import BoundError, ShapeError
+from iceform.targets.data import Domain, check_data
+from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.pairs import Pairs
+from iceform.targets.precise import linear_descent
+from iceform.targets.recurrence import Recurrence
+from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.target import Target
+from iceform.validation import check_positive, check_size
+
+__all__ = ["LinearDescent"]
+
+_ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
+_OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
+_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
+_SLACK = 2.0**-10  # iterates may leave their exact bounds by this much of the reach
+_SMALL = 2.0**-10  # labels below this are certified as if they were this large
+_LEAST_POSITIONS = 3
+_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
+
+
+@dataclass(frozen=True)
+class LinearDescent(Target):
+    """Least squares by descent, as a residual stream.
+
+    Parameters
+    ----------
+    dim
+        Features of a sample.
+    steps
+        Layers.
+    factors
+        rho_t, in the weights; empty for all one. :meth:`chebyshev` makes those.
+    reach
+        |z| for which the pairs are tuned. Larger residuals are certified too, less tightly.
+    pairs
+        The most pairs of heads; as many are used as make the error least in the dtype.
+    positions
+        Tokens that a prompt may have, so samples + 2.
+    dtype
+        "float64" or "float32".
+    """
+
+    dim: int
+    steps: int
+    factors: tuple[float, ...] = ()
+    reach: float = 4.0
+    pairs: int = 8
+    positions: int = 1024
+    dtype: str = "float64"
+    lr: float = field(default=0.5, kw_only=True)
+    penalty: float = field(default=0.0, kw_only=True)
+    momentum: float = field(default=0.0, kw_only=True)
+
+    kind: ClassVar[str] = "linear_descent"
+    title: ClassVar[str] = "full-batch descent on least squares, one layer a step"
+    architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
+    defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "steps", "pairs"):
+            check_size(name, getattr(self, name))
+        if self.positions < _LEAST_POSITIONS:
+            raise ShapeError(f"positions must be at least {_LEAST_POSITIONS}, got {self.positions}")
+        check_positive("reach", self.reach)
+        if self.factors and len(self.factors) != self.steps:
+            raise ShapeError(f"{len(self.factors)} factors for {self.steps} steps; give one each")
+        for rho in self.factors:
+            check_positive("a factor", rho)
+        self.recurrence(None)
+
+    @classmethod
+    def chebyshev(cls, dim: int, steps: int, kappa: float, **rest: Any) -> LinearDescent:
+        """Chebyshev steps for eigenvalues in [top/kappa, top]; lr is then 1/top.
+
+        In Leja order (``constructions.schedules``), so that iterates on the way stay small.
+        """
+        check_positive("kappa", kappa)
+        return cls(dim, steps, chebyshev_steps(1 / kappa, 1.0, steps), **rest)
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Of the dtype."""
+        return Arithmetic(getattr(torch, self.dtype))
+
+    @property
+    def schedule(self) -> tuple[float, ...]:
+        """rho_t, one a step."""
+        return self.factors or (1.0,) * self.steps
+
+    @cached_property
+    def combination(self) -> Pairs:
+        """The pairs of heads."""
+        a = self.arithmetic
+        return Pairs.for_reach(self.reach, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+
+    @cached_property
+    def design(self) -> Design:
+        d = self.dim
+        features = Features.of(
+            x=d, y=1, w=d, v=d, null=1, data=1, weight=1, penalty=1, momentum=1
+        )  # fmt: skip
+        return Design(features, tuple(self._layer(rho) for rho in self.schedule))
+
+    def _layer(self, rho: float) -> tuple[Head, ...]:
+        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
+        pairs = tuple(self._pair_head(j, sign, rho) for j, sign in ticks)
+        return (
+            *pairs,
+            self._gate("penalty", "penalty", 1.0, "w", {"w": -rho, "v": -rho}),
+            self._gate("momentum, kept", "momentum", 1.0, "v", {"w": 1.0}),
+            self._gate("momentum, lost", "momentum", -1.0, "v", {"v": -1.0}),
+        )
+
+    def _pair_head(self, j: int, sign: int, rho: float) -> Head:
+        t = sign * j * self.combination.delta
+        a = self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
+        asks = tuple((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim))
+        residual = (Row(constant=-t), Row.of("y"))
+        outweighed = (Row(constant=1.0), Row.of("weight"))
+        moves = tuple(
+            Move(Row.of("x", k), {("w", k): -sign * rho * a, ("v", k): -sign * rho * a})
+            for k in range(self.dim)
+        )
+        return Head(f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED), moves)
+
+    def _gate(
+        self, role: str, odds: str, sign: float, source: str, target: dict[str, float]
+    ) -> Head:
+        seen = (Row(constant=1.0), Row.flags(**{odds: sign, "data": -_ROUTE}))
+        moves = tuple(
+            Move(Row.of(source, k), {(name, k): c for name, c in target.items()})
+            for k in range(self.dim)
+        )
+        return Head(role, (seen, _ROUTED), moves)
+
+    @property
+    def leak_bits(self) -> int:
+        """K."""
+        return _LEAK_BITS[self.arithmetic.dtype]
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def tokens(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: float
+    ) -> Float[Tensor, "t f"]:
+        check_data(x, y, self.dim, self.positions - 2)
+        r = self.recurrence(None, **parameters)
+        at, n = self.design.features, len(x)
+        out = torch.zeros(n + 2, at.total, dtype=torch.float64)
+        out[0, at["null"]] = 1.0
+        out[0, at["weight"]] = self.null_logit(n, r.lr)
+        out[1:-1, at["data"]] = 1.0
+        out[1:-1, at["x"]] = x.double()
+        out[1:-1, at["y"]] = y.double()[:, None]
+        out[-1, at["penalty"]] = _log_odds(r.lr * r.penalty)
+        out[-1, at["momentum"]] = _log_odds(r.momentum)
+        return out
+
+    def layout(self) -> list[str]:
+        return [
+            "null: null = 1, weight = ln(n/lr) + K ln 2",
+            "one token per sample: data = 1, x, y",
+            "state: penalty and momentum as log odds; w and v start at 0",
+        ]
+
+    def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
+        return features[-1, self.design.features["w"]]
+
+    def null_logit(self, samples: int, lr: float) -> float:
+        """The null token's: m = ln(n/lr) + K ln 2."""
+        return math.log(samples / lr) + self.leak_bits * math.log(2)
+
+    def reference(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: float
+    ) -> Float[Tensor, "d"]:
+        r = self.recurrence(None, **parameters)
+        return linear_descent(x, y, r)[-1]
+
+    def recurrence(self, domain: Domain | None, **parameters: float) -> Recurrence:
+        """The method's numbers, for the eigenvalues of a domain."""
+        self.check_parameters(parameters)
+        lr = check_positive("lr", parameters.get("lr", self.lr))
+        penalty = check_positive("penalty", parameters.get("penalty", self.penalty), zero=True)
+        momentum = check_positive("momentum", parameters.get("momentum", self.momentum), zero=True)
+        for name, value in (("lr * penalty", lr * penalty), ("momentum", momentum)):
+            if not value < 1:
+                raise BoundError(f"{name} must be below 1 (it is a gate), got {value:.6g}")
+        low, high = (domain.bottom, domain.top) if domain else (0.0, 1.0)
+        return Recurrence(lr, self.schedule, penalty, momentum, low, high)
+
+    # ---------------------------------------------------------------------------- the certificate
+
+    def domain(self, x: Tensor, y: Tensor) -> Domain:
+        return Domain.of(x, y, self.arithmetic.dtype)
+
+    def certificate(
+        self, domain: Domain, attention: str = "any", **parameters: float
+    ) -> Certificate:
+        a = Arithmetic(self.torch_dtype, attention)
+        r = self.recurrence(domain, **parameters)
+        run = _Run(self, domain, r, a)
+        return Certificate.total(
+            run.terms(),
+            domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
+                    "momentum": r.momentum, "steps": float(self.steps)},
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=run.derivation(),
+            assumptions=a.assumptions,
+            compared="stock network's answer - exact algorithm's",
+        )  # fmt: skip
+
+    def sizes(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim, "steps": self.steps, "factors": list(self.factors),
+            "reach": self.reach, "pairs": self.pairs, "positions": self.positions,
+            "dtype": self.dtype,
+        }  # fmt: skip
+
+    def typical(self) -> Domain:
+        return Domain.box(self.dim, min(32, self.positions - 2), 1.0)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The account of one run: what each step's error is, and what it becomes."""
+
+    spec: LinearDescent
+    domain: Domain
+    r: Recurrence
+    a: Arithmetic
+
+    def terms(self) -> dict[str, float]:
+        """The error's parts; infinite if iterates could leave what was allowed for them."""
+        for stretch in (1.0, 4.0, 16.0, 64.0):
+            found = self._account(self._slack * stretch)
+            if math.fsum(found.values()) <= self._slack * stretch:
+                return found
+        return {"rounding": math.inf}
+
+    @property
+    def _slack(self) -> float:
+        return _SLACK * max(self.domain.rms, _SMALL)
+
+    def _account(self, slack: float) -> dict[str, float]:
+        """The terms, if computed iterates stay within ``slack`` of the exact ones."""
+        names = ("remainder", "leak", "common", "noise")
+        out = dict.fromkeys((*names, "writing", "gates"), 0.0)
+        for t, (by_w, by_v, both) in enumerate(self.r.arrivals):
+            step = self._step(t, slack)
+            for name in names:
+                out[name] += both * step[name]
+            out["gates"] += both * step["shrink"] + by_w * step["kept"] + by_v * step["lost"]
+            out["writing"] += (by_w + by_v) * step["writing"]
+        size = self.r.coefficients[-1] * self.domain.rms + slack + self._mean
+        out["writing"] += READ * self.a.u * size
+        return {name: SECOND_ORDER * value for name, value in out.items()}
+
+    def _step(self, t: int, slack: float) -> dict[str, float]:
+        """2-norm errors of step t by cause, as the module's docstring lists them."""
+        r, p, domain, u = self.r, self.spec.combination, self.domain, self.a.u
+        roots = math.sqrt(self.spec.dim) * self._mean
+        w = r.coefficients[t] * domain.rms + slack + roots
+        after = r.coefficients[t + 1] * domain.rms + slack
+        v = (r.coefficients[t] + r.coefficients[max(t - 1, 0)]) * domain.rms + 2 * slack
+        rows = domain.rows + roots
+        size = rows * w + domain.label + self._mean
+        rms = r.residuals[t] * domain.rms + slack * rows
+        eta, shrink = r.factors[t] * r.lr, r.lr * r.penalty
+        noise = domain.rms_rows * self._noise(size, rms)
+        amplitude = domain.rms_rows * p.mean_amplitude(size, rms)
+        added = eta * amplitude + r.factors[t] * shrink * w + v
+        return {
+            "remainder": eta * rows * p.remainder(size),
+            "leak": eta * rows * self._leak(size, rms),
+            "common": eta * rows * u * (NORM * (2 * size + rms) + (3 + NORM) * self._null * rms),
+            "noise": eta * noise,
+            "shrink": r.factors[t] * shrink * w * self._gate_error(shrink),
+            "kept": r.momentum * v * self._gate_error(r.momentum),
+            "lost": (1 - r.momentum) * v * self._gate_error(r.momentum),
+            "writing": (len(self.spec.design.layers[t]) + 2) * u * (added + after),
+        }
+
+    def _leak(self, size: float, rms: float) -> float:
+        p, ratio = self.spec.combination, self.r.lr * 2.0**-self.spec.leak_bits
+        first = 2 * rms + p.remainder(2 * size) + (rms + p.remainder(size)) / self.domain.samples
+        widest = p.count * p.delta * size
+        return ratio * (first + ratio * 4 * p.amplitude(size) * _exp(2 * widest))
+
+    def _noise(self, size: float, rms: float) -> float:
+        """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
+        p, n, u = self.spec.combination, self.domain.samples, self.a.u
+        scaling = 0 if math.log(self.spec.design.head_size, 16).is_integer() else 2
+        leak = self.r.lr * 2.0**-self.spec.leak_bits * 2 * _exp(p.count * p.delta * size)
+        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + min(n, leak / u) + 5
+        own = size * (self.spec.dim + 6 + scaling)
+        largest = (fixed + own * p.count * p.delta) * u
+        return inflate(largest) / largest * u * (
+            fixed * p.mean_amplitude(size, rms) + own * p.mean_amplitude(size, rms, power=1)
+        )  # fmt: skip
+
+    def _gate_error(self, alpha: float) -> float:
+        odds = _log_odds(alpha)
+        log = 0.0 if abs(odds) == _OFF else abs(odds)
+        return inflate((5 * log + self.a.exp + 4 + READ + self.spec.dim) * self.a.u)
+
+    @property
+    def _null(self) -> float:
+        """|m|, with the mean that reading it may add."""
+        return abs(self.spec.null_logit(self.domain.samples, self.r.lr)) + self._mean
+
+    @cached_property
+    def _mean(self) -> float:
+        """A bound of |mu|, the mean that rounding leaves in any token."""
+        dim, domain = self.spec.dim, self.domain
+        sample = domain.rows * dim + domain.label
+        state = 3 * max(self.r.coefficients) * domain.rms * dim + 2 * _OFF
+        null = abs(self.spec.null_logit(domain.samples, self.r.lr))
+        width = self.spec.design.hidden
+        return NORM * (width + 2) * self.a.u * 2 * (max(sample, state, null) + 4.0) / width
+
+    def derivation(self) -> tuple[Step, ...]:
+        """Where the numbers come from."""
+        p, domain = self.spec.combination, self.domain
+        largest = max(self.r.coefficients) * domain.rms
+        reach = domain.rows * largest + domain.label
+        arrival = max(both for _, _, both in self.r.arrivals)
+        return (
+            Step("w", "sup sqrt(x) |q_t(x)| rms(y)", largest, "bounds ||w_t|| over the run"),
+            Step("Z", "max ||x_i|| w + max |y_i|", reach, "bounds |z_i| over the run"),
+            Step("delta", "k 2^-j", p.delta, f"spacing of the {p.count} pairs of heads"),
+            Step("R", "|sum_j a_j sinh(j delta z) - z|", p.remainder(reach), "at |z| = Z"),
+            Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding is amplified"),
+            Step("arrival", "max sup |P_t|", arrival, "an error of one step, at the end"),
+        )
+
+
+# Tokens that do not ask look at the null token alone.
+_ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE), Row.flags(null=1.0))
+
+
+def _exp(x: float) -> float:
+    return math.exp(x) if x < 700 else math.inf
+
+
+def _log_odds(alpha: float) -> float:
+    """ln(alpha/(1 - alpha)); for 0 and 1 a number whose exponential underflows."""
+    if alpha == 0:
+        return -_OFF
+    return _OFF if alpha == 1 else math.log(alpha / (1 - alpha))

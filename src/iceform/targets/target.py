@@ -1,0 +1,108 @@
+"""Target: an algorithm written as a residual stream, whatever stock architecture holds it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.certificates import Certificate
+from iceform.errors import ProgramError, TargetError
+from iceform.targets.data import Domain
+from iceform.targets.design import Design
+
+__all__ = ["KINDS", "Target"]
+
+KINDS: dict[str, type[Target]] = {}
+
+
+class Target(ABC):
+    """What an algorithm must say of itself to become a checkpoint.
+
+    A subclass is a frozen dataclass: its sizes fix the weights, its ``defaults`` are parameters
+    that are in the prompt and may be changed with every call.
+    """
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    architectures: ClassVar[tuple[str, ...]]
+    why_not: ClassVar[dict[str, str]] = {}
+    defaults: ClassVar[tuple[str, ...]] = ()
+    dtype: str
+    positions: int
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        KINDS[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def design(self) -> Design:
+        """Features and heads."""
+
+    @abstractmethod
+    def tokens(self, x: Tensor, y: Tensor, **parameters: float) -> Float[Tensor, "t f"]:
+        """The prompt, as features in float64."""
+
+    @abstractmethod
+    def answer(self, features: Float[Tensor, "t f"]) -> Tensor:
+        """The answer in the last layer's features."""
+
+    @abstractmethod
+    def layout(self) -> list[str]:
+        """The tokens of a prompt, in words, in order."""
+
+    @abstractmethod
+    def reference(self, x: Tensor, y: Tensor, **parameters: float) -> Tensor:
+        """The exact algorithm's answer, rounded once to float64."""
+
+    @abstractmethod
+    def domain(self, x: Tensor, y: Tensor) -> Domain:
+        """The bounds that hold for these data, as the network sees them."""
+
+    @abstractmethod
+    def typical(self) -> Domain:
+        """The domain that the card quotes."""
+
+    @abstractmethod
+    def certificate(
+        self, domain: Domain, attention: str = "any", **parameters: float
+    ) -> Certificate:
+        """A proven bound for all data in the domain, with this attention (any: both kinds)."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """Everything that the weights depend on, as JSON."""
+
+    @classmethod
+    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, float]) -> Target:
+        """The target that :meth:`sizes` and :meth:`parameters` describe."""
+        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
+        return cls(**plain, **parameters)
+
+    def parameters(self) -> dict[str, float]:
+        """The defaults of what is in the prompt."""
+        return {name: getattr(self, name) for name in self.defaults}
+
+    def check_parameters(self, given: dict[str, float]) -> None:
+        """Refuse names that are none."""
+        for name in given:
+            if name not in self.defaults:
+                known = ", ".join(self.defaults) or "none"
+                raise ProgramError(f"no parameter is called {name!r}; this target has {known}")
+
+    def check_architecture(self, name: str) -> None:
+        """Refuse an architecture that cannot hold this, and say why."""
+        if name not in self.architectures:
+            why = self.why_not.get(name, "nobody has written it for that architecture")
+            known = ", ".join(self.architectures)
+            raise TargetError(f"{self.kind} cannot be a {name}: {why}; use {known}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """As torch has it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
