@@ -75,12 +75,12 @@ class Plan:
         Frozen numbers in the network.
     weight_bytes
         What they take.
-    dense_bytes
-        What a dense forward pass takes for one prompt: weights, prompt, keys, queries, values
+    literal_bytes
+        What a literal forward pass takes for one prompt: weights, prompt, keys, queries, values
         and the (tokens x tokens) scores with their softmax.
     fused_bytes
         What a fused pass takes beside its inputs and outputs.
-    dense_flops, fused_flops
+    literal_flops, fused_flops
         Multiplications and additions of one pass.
     """
 
@@ -92,9 +92,9 @@ class Plan:
     layers: int
     parameters: int
     weight_bytes: int
-    dense_bytes: int
+    literal_bytes: int
     fused_bytes: int
-    dense_flops: int
+    literal_flops: int
     fused_flops: int
 
     def to_dict(self) -> dict[str, int]:
@@ -162,7 +162,7 @@ class Emulator(nn.Module, Pretrained, ABC):
     def _build_network(self) -> FrozenNetwork: ...
 
     @abstractmethod
-    def _dense(self, *inputs: Tensor) -> Tensor: ...
+    def _literal(self, *inputs: Tensor) -> Tensor: ...
 
     @abstractmethod
     def _fused(self, *inputs: Tensor) -> Tensor: ...
@@ -185,26 +185,26 @@ class Emulator(nn.Module, Pretrained, ABC):
     def prompt(self, *inputs: Tensor) -> Prompt:
         """Data and program as tokens; refused where they would not fit in memory."""
         self.check(*inputs)
-        self.check_dense(inputs[0].device)
+        self.check_literal(inputs[0].device)
         return self._encode(*inputs)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._dense(*inputs) if self.backend == "dense" else self._fused(*inputs)
+        return self._literal(*inputs) if self.backend == "literal" else self._fused(*inputs)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_once(self, *inputs: Tensor) -> None:
         check_matmul_precision(self.dtype)
         self.check(*inputs)
-        if self.backend == "dense":
-            self.check_dense(inputs[0].device)
+        if self.backend == "literal":
+            self.check_literal(inputs[0].device)
 
-    def check_dense(self, device: torch.device) -> None:
+    def check_literal(self, device: torch.device) -> None:
         """Refuse a literal network that would not fit in memory."""
         check_capacity(
             f"the literal network ({self.plan.tokens} tokens of {self.plan.features} features)",
-            self.plan.dense_bytes,
+            self.plan.literal_bytes,
             device,
             "use backend='fused', which never holds all tokens, or fewer samples",
         )
@@ -218,7 +218,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         self.check(*inputs)
         device = inputs[0].device
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        needed = self.plan.layers * self.plan.dense_bytes
+        needed = self.plan.layers * self.plan.literal_bytes
         check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
         prompt = self.prompt(*inputs)
         network = self.network.to(device)

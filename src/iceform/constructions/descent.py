@@ -285,7 +285,7 @@ class GradientDescent(Emulator):
         self.domain.check_sizes(*seen.tolist())
         return last
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
         if not self.unrolled:
             return self._iterate(x, y, w, self._checked_pass)
@@ -384,8 +384,8 @@ class GradientDescent(Emulator):
             layers=layers,
             parameters=weights,
             weight_bytes=weights * 8,
-            dense_bytes=one.dense_bytes + weights * size + 2 * one.tokens**2 * size,
-            dense_flops=layers * (one.dense_flops + 2 * one.tokens**2 * self.features.total),
+            literal_bytes=one.literal_bytes + weights * size + 2 * one.tokens**2 * size,
+            literal_flops=layers * (one.literal_flops + 2 * one.tokens**2 * self.features.total),
             fused_flops=layers * one.fused_flops,
         )
 

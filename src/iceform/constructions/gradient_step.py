@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import BACKENDS, fused
+from iceform.backends import primitives, rounding_of
 from iceform.backends.extremes import Extremes
-from iceform.backends.registry import is_transformed
+from iceform.backends.kernels import is_transformed
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
@@ -84,7 +84,7 @@ class GradientStep(ResidualEmulator):
         return (1 + rates.shrink) * self.domain.w
 
     def _sum_error(self) -> float:
-        return BACKENDS[self.backend].sum_error(self.dtype, self.domain.samples)
+        return rounding_of(self.backend).sum_error(self.dtype, self.domain.samples)
 
     def _values_and_readout(self) -> tuple[Tensor, Tensor]:
         """W_V H = w - value; W_O averages the query tokens."""
@@ -125,7 +125,7 @@ class GradientStep(ResidualEmulator):
 
     def _can_watch(self, *inputs: Tensor) -> bool:
         """Whether a pass reads x as it is (margins read y x), outside any transform."""
-        if self.backend == "dense" or self.loss.kind == "margin" or torch.compiler.is_compiling():
+        if self.backend == "literal" or self.loss.kind == "margin" or torch.compiler.is_compiling():
             return False
         return all(isinstance(t, Tensor) and t.numel() and not is_transformed(t) for t in inputs)
 
@@ -152,17 +152,17 @@ class GradientStep(ResidualEmulator):
         it, backend = self.interpolant, self.backend
 
         def sums(w: Tensor) -> Tensor:
-            return fused.residual_sum(samples, labels, w, it, offsets, backend, watch)
+            return primitives.residual_sum(samples, labels, w, it, offsets, backend, watch)
 
         return sums
 
-    def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+    def _literal_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
         prompt = self._prompt(x, y, w, rates)
         return self._read(self.network.to(x.device)(prompt.tokens))
 
     def run(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
         """One pass of the same frozen layer at other rates."""
-        one = self._dense_step if self.backend == "dense" else self._fused_step
+        one = self._literal_step if self.backend == "literal" else self._fused_step
         return one(x, y, w, rates)
 
     def reprogram(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, HopfieldLayer, Lift
-from iceform.backends import BACKENDS, fused
+from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.gradient_step import GradientStep
@@ -106,7 +106,7 @@ class HopfieldMap(Emulator):
     a: Tensor
 
     def _certify(self, it: Interpolant) -> Certificate:
-        model = BACKENDS[self.backend].model(self.dtype, it, self._terms, self.dim)
+        model = rounding_of(self.backend).model(self.dtype, it, self._terms, self.dim)
         terms = {"interpolation": it.error, "leak": 0.0, "rounding": it.rounding(model)}
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"),
@@ -171,13 +171,13 @@ class HopfieldMap(Emulator):
             [HopfieldLayer(w_k, w_q, w_v, beta, patterns=patterns)], Features.of(z=d, one=1)
         )
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        return fused.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
+        return primitives.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
 
     @property
     def plan(self) -> Plan:
@@ -194,9 +194,9 @@ class HopfieldMap(Emulator):
             layers=1,
             parameters=weights,
             weight_bytes=8 * weights,
-            dense_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
+            literal_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
             fused_bytes=size * 2 * min(n * g, 1 << 22),
-            dense_flops=2 * n * g * (d + 3),
+            literal_flops=2 * n * g * (d + 3),
             fused_flops=2 * n * d + 8 * n * g,
         )
 

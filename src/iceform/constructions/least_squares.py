@@ -229,8 +229,8 @@ class RidgeRegression(Emulator):
     def _start(self, x: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:-2], self.domain.dim)
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
-        return self._solve(self.descent._dense, *inputs)
+    def _literal(self, *inputs: Tensor) -> Tensor:
+        return self._solve(self.descent._literal, *inputs)
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         return self._solve(self.descent._fused, *inputs)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
-from iceform.backends import BACKENDS
+from iceform.backends import rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
@@ -146,7 +146,7 @@ class ResidualEmulator(Emulator):
 
     def _rounding_model(self, it: Interpolant) -> RoundingModel:
         terms = self.domain.terms + abs(it.grid.center)
-        return BACKENDS[self.backend].model(self.dtype, it, terms, self.domain.dim)
+        return rounding_of(self.backend).model(self.dtype, it, terms, self.domain.dim)
 
     @property
     def _offset_bound(self) -> float:
@@ -191,7 +191,7 @@ class ResidualEmulator(Emulator):
         """Rounding of what rides along in the value rows: products, offsets and w."""
         unit = unit_roundoff(self.dtype)
         along = self._kept(rates) + rates.gain * self._offset_bound
-        if self.backend == "dense":
+        if self.backend == "literal":
             return unit * (2 * it.significant(unit) + 8) * along
         return 8 * unit * along + 2 * unit * rates.gain * it.size * self.domain.x
 
@@ -215,7 +215,7 @@ class ResidualEmulator(Emulator):
 
     def _leak(self, it: Interpolant, model: RoundingModel) -> float:
         """Mass outside the own block, logits off by their rounding; fused passes have none."""
-        if self.backend != "dense":
+        if self.backend != "literal":
             return 0.0
         keys = it.keys
         margin = self.margin_of(it)
@@ -388,7 +388,7 @@ class ResidualEmulator(Emulator):
             x, y, _ = self.loss.encode(x.detach(), y.detach())
             self.domain.check_residuals((x @ w.detach()[..., None])[..., 0] - y)
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         return self._read(self.network.to(inputs[0].device)(self._encode(*inputs).tokens))
 
     def _read(self, output: Tensor) -> Tensor:
@@ -479,9 +479,9 @@ def plan_residual(
         layers=1,
         parameters=weights,
         weight_bytes=weights * 8,
-        dense_bytes=(weights + activations) * size + lift * 8,
+        literal_bytes=(weights + activations) * size + lift * 8,
         fused_bytes=2 * min(n * g, 1 << 22) * size + 2 * n * size,
-        dense_flops=2 * tokens * features * (2 * head_dim + d) + 2 * tokens**2 * (head_dim + d),
+        literal_flops=2 * tokens * features * (2 * head_dim + d) + 2 * tokens**2 * (head_dim + d),
         fused_flops=4 * n * d + 8 * n * g,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import fused
+from iceform.backends import primitives
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
@@ -82,7 +82,7 @@ class SampleGradients(ResidualEmulator):
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
         samples, labels, offset = self.loss.encode(x, y)
-        looked = fused.residual_map(samples, labels, w, self.interpolant, self.backend)
+        looked = primitives.residual_map(samples, labels, w, self.interpolant, self.backend)
         return looked if offset is None else looked - offset
 
     def reprogram(self, loss: Any, eps: float | None = None) -> SampleGradients:

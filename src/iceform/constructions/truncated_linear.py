@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.backends import BACKENDS
+from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.errors import BoundError, PrecisionError, ProgramError
@@ -261,7 +261,7 @@ class TruncatedLinear(Emulator):
         size = max(table.size for table in self.tables)
         near, lost = 0.0, 0.0
         for table in self.tables:
-            model = BACKENDS[self.backend].model(self.dtype, table, terms, self.dim + 1)
+            model = rounding_of(self.backend).model(self.dtype, table, terms, self.dim + 1)
             # z may lie far outside a head's own tokens, so all of them are weighed.
             near = max(near, table.rounding(replace(model, half=None)))
             if not model.squared:
@@ -269,7 +269,7 @@ class TruncatedLinear(Emulator):
                 lost = max(lost, 2 * model.gamma * float(logits.max()))
         exact = self.sharpness * s.guards * (s.guards + 2)
         gap = exact - lost
-        if not BACKENDS[self.backend].literal and 7 * unit * terms / s.spacing >= 1:
+        if not rounding_of(self.backend).literal and 7 * unit * terms / s.spacing >= 1:
             gap = 0.0  # squared distances of far z are off by a cell or more
         kept = s.tokens * (math.exp(-max(gap, 0.0)) - math.exp(-exact))
         far = s.heads * size * min(1.0, kept)
@@ -370,7 +370,7 @@ class TruncatedLinear(Emulator):
         deepest += self.sharpness * (0.5 * s.tokens) ** 2
         return deepest + math.log(self._count) - math.log(unit_roundoff(self.dtype)) + 8
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
@@ -395,9 +395,9 @@ class TruncatedLinear(Emulator):
             layers=1,
             parameters=weights,
             weight_bytes=8 * weights,
-            dense_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
+            literal_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
             fused_bytes=size * 2 * self.samples * s.tokens,
-            dense_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
+            literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
             fused_flops=8 * s.heads * self.samples * s.tokens,
         )
 

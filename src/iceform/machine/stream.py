@@ -29,7 +29,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.backends import fused
+from iceform.backends import primitives
 from iceform.errors import BoundError, ProgramError, ShapeError
 from iceform.interpolation import Interpolant
 from iceform.machine.sources import ArraySource, Source
@@ -256,7 +256,7 @@ class StreamMachine:
     def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
         """A(z) for every entry: what :meth:`lookup_prompt` returns, without the zeros."""
         self.check_table(table)
-        return fused.interpolate(z, table)
+        return primitives.interpolate(z, table)
 
     def average(
         self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
