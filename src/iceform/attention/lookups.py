@@ -249,8 +249,8 @@ class LookUps:
         def blocks(t: Tensor) -> Tensor:  # (*batch, n, ...) -> (*batch, prompts, m, ...)
             axis = len(self.batch)
             pad = t.new_zeros(*t.shape[:axis], short, *t.shape[axis + 1 :])
-            whole: Tensor = torch.cat([t, pad], axis)
-            return whole.unflatten(axis, (self.prompts, m))
+            whole = torch.cat([t, pad], axis)
+            return whole.reshape(*t.shape[:axis], self.prompts, m, *t.shape[axis + 1 :])
 
         own = grid[..., :g, :]
         own[..., at["key_x"]][..., :d] = slopes[:, None] * blocks(x)[..., None, :]

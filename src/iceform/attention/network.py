@@ -158,5 +158,5 @@ def weights_digest(module: nn.Module) -> str:
     for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
         data = buffer.detach().cpu().contiguous()
         sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
-        sha.update(memoryview(data.reshape(-1).view(torch.uint8).numpy()))
+        sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()

@@ -8,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention.network import Features
+from iceform.pretrained import Pretrained
 
 __all__ = ["Prompt"]
 
 
 @dataclass(frozen=True, eq=False)
-class Prompt:
+class Prompt(Pretrained):
     """Tokens, and names for what they hold.
 
     Attributes

@@ -38,8 +38,8 @@ class Backend(ABC):
     """
 
     kinds: ClassVar[dict[str, type[Backend]]] = {}
-    name: ClassVar[str]
-    rounding: ClassVar[Rounding]
+    name: str
+    rounding: Rounding
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

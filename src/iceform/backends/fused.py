@@ -8,7 +8,6 @@ not recognised is refused.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,8 +24,8 @@ __all__ = ["Fused"]
 class Fused(Backend):
     """The fastest certified way for the device, dtype and size of every call."""
 
-    name: ClassVar[str] = "fused"
-    rounding: ClassVar[Rounding] = Rounding(literal=False)
+    name = "fused"
+    rounding = Rounding(literal=False)
 
     @cached_property
     def reading(self) -> Reading:

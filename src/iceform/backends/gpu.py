@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from iceform.backends.fused import Fused
 from iceform.backends.kernels import has_triton
 from iceform.backends.rounding import Rounding
@@ -15,8 +13,8 @@ __all__ = ["Triton"]
 class Triton(Fused):
     """As fused, and refused where a kernel cannot run."""
 
-    name: ClassVar[str] = "triton"
-    rounding: ClassVar[Rounding] = Rounding(literal=False)
+    name = "triton"
+    rounding = Rounding(literal=False)
 
     @classmethod
     def require(cls) -> None:

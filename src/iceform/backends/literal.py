@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -18,8 +17,8 @@ __all__ = ["Literal"]
 class Literal(Backend):
     """W_K, W_Q, W_V and W_O on the literal tokens of a prompt."""
 
-    name: ClassVar[str] = "literal"
-    rounding: ClassVar[Rounding] = Rounding(literal=True)
+    name = "literal"
+    rounding = Rounding(literal=True)
 
     def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
         if isinstance(prompt, LookUps):

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from iceform.attention import Embed, FrozenNetwork, SoftmaxAttention
+from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
 from iceform.errors import IntegrityError
 from iceform.interpolation import GivenGrid, Grid, Interpolant
@@ -103,12 +104,11 @@ def read_layer(network: FrozenNetwork, digest: str | None) -> Reading:
 
 
 def _read(network: FrozenNetwork) -> Reading:
-    embed, layer = _parts(network)
+    embed, w_k, w_q, w_v, w_o, stored = _parts(network)
     at = network.features
     a, positions = (t.detach().double().cpu() for t in (embed.features, embed.positions))
-    w_k, w_q, w_v, w_o = (
-        w[0].detach().double().cpu() for w in (layer.w_k, layer.w_q, layer.w_v, layer.w_o)
-    )
+    met = (w_q != 0).any(1)  # rows of a key that queries meet; others may hold values
+    w_k, w_q = w_k[met], w_q[met]
     keys, queries, values = w_k @ a, w_q @ a, w_v @ a
     key_at, query_at = positions @ w_k.mT, positions @ w_q.mT
     m = w_o.shape[1] // 2
@@ -120,9 +120,9 @@ def _read(network: FrozenNetwork) -> Reading:
     _zero("the value of a position", positions @ w_v.mT)
     meets = queries[:, w].mT @ keys  # w' meets raw features
     _zero("a bias that depends on w", meets[:, b])
-    _check_positions(query_at[asked], key_at, queries[:, w], m)
+    _check_positions(query_at[asked], key_at, queries[:, w], m, stored)
     of_block, free = (_same(query_at[asked][part] @ keys) for part in (slice(0, m), slice(m, None)))
-    _zero("a free query's own key", free[x], free[y] - of_block[y], meets[:, y] * 0)
+    _zero("a free query's own key", free[x])
     scale = -float(of_block[y])
     if not scale > 0:
         _refuse(f"labels enter z with the factor {-scale:.3g}, which is not negative")
@@ -143,22 +143,35 @@ def _read(network: FrozenNetwork) -> Reading:
     )
 
 
-def _parts(network: FrozenNetwork) -> tuple[Embed, SoftmaxAttention]:
-    layers = list(network.layers)
-    if [type(layer) for layer in layers] != [Embed, SoftmaxAttention]:
-        _refuse(f"its layers are {', '.join(type(layer).__name__ for layer in layers) or 'none'}")
-    embed, layer = layers
-    assert isinstance(embed, Embed)
-    assert isinstance(layer, SoftmaxAttention)
-    if len(layer.labels) != 1 or layer.residual or "key_x" not in network.features:
-        _refuse("it has several heads, a residual stream or other features")
+_Matrices = tuple[Embed, Tensor, Tensor, Tensor, Tensor, int]
+
+
+def _parts(network: FrozenNetwork) -> _Matrices:
+    """The embedding, W_K, W_Q, W_V, W_O, and how many tokens are keys."""
+    if len(network.layers) != 2 or "key_x" not in network.features:
+        _refuse(f"its layers are {', '.join(type(x).__name__ for x in network.layers) or 'none'}")
     for name, weight in network.named_buffers():
         if not bool(torch.isfinite(weight).all()):
             _refuse(f"{name} holds NaN or infinity")
-    return embed, layer
+    embed, layer = network.layers
+    if type(embed) is Embed and type(layer) is SoftmaxAttention and len(layer.labels) == 1:
+        if layer.residual:
+            _refuse("it has a residual stream")
+        weights = (layer.w_k, layer.w_q, layer.w_v, layer.w_o)
+        w_k, w_q, w_v, w_o = (w[0].detach().double().cpu() for w in weights)
+        return embed, w_k, w_q, w_v, w_o, len(embed.places)
+    if type(embed) is Embed and type(layer) is HopfieldLayer and layer.stored is not None:
+        w_k, w_q, w_v = (w.detach().double().cpu() for w in (layer.w_k, layer.w_q, layer.w_v))
+        states = len(embed.places) - layer.stored
+        w_o = torch.zeros(len(embed.places), states, dtype=torch.float64)
+        w_o[layer.stored :] = torch.eye(states, dtype=torch.float64)
+        return embed, float(layer.beta) * w_k, w_q, w_v @ w_k, w_o, layer.stored
+    _refuse(f"its layers are {type(embed).__name__} and {type(layer).__name__}")
 
 
-def _check_positions(asked: Tensor, key_at: Tensor, coefficients: Tensor, m: int) -> None:
+def _check_positions(
+    asked: Tensor, key_at: Tensor, coefficients: Tensor, m: int, stored: int
+) -> None:
     """A query sees its own tokens at 0, a free one all, and others not at all."""
     grid = len(key_at) - 2 * m
     _zero("a position that depends on w", key_at[:grid] @ coefficients)
@@ -169,7 +182,7 @@ def _check_positions(asked: Tensor, key_at: Tensor, coefficients: Tensor, m: int
     others = meets[:m, :grid][~own]
     if others.numel() and not float(others.max()) <= -MARGIN / 2:
         _refuse(f"the margin between blocks is {-float(others.max()):.3g}")
-    if not float(meets[:, grid:].max()) <= -HIDDEN / 2:
+    if stored > grid and not float(meets[:, grid:].max()) <= -HIDDEN / 2:
         _refuse(f"the margin of query tokens is {-float(meets[:, grid:].max()):.3g}")
 
 
@@ -184,7 +197,7 @@ def _zero(what: str, *parts: Tensor) -> None:
             _refuse(f"{what} should be 0 and reaches {float(part.abs().max()):.3g}")
 
 
-def _refuse(why: str) -> None:
+def _refuse(why: str) -> NoReturn:
     raise IntegrityError(
         f"the fused backend does not recognise this network: {why}; use backend='literal'"
     )

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork, SoftmaxAttention
+from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.backends import primitives
 from iceform.certificates import Certificate, Step
-from iceform.constructions.base import Plan, Prompt
+from iceform.constructions.base import Plan
 from iceform.constructions.row_emulator import RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff

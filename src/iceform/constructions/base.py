@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from iceform.attention import Features, FrozenNetwork
+from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
-from iceform.backends import resolve
-from iceform.certificates import Certificate
+from iceform.backends import Backend, bind, resolve
+from iceform.certificates import Certificate, Result, Witness
 from iceform.errors import (
     BoundError,
     DeviceError,
@@ -39,29 +39,6 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Prompt(Pretrained):
-    """What the frozen network reads.
-
-    Attributes
-    ----------
-    tokens
-        Shape (*batch, tokens, features).
-    features
-        Names of the feature axis.
-    roles
-        What each token is, in words.
-    """
-
-    tokens: Tensor
-    features: Features
-    roles: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The named features of every token."""
-        return self.tokens[..., self.features[name]]
-
-
-@dataclass(frozen=True)
 class Plan:
     """Sizes of the literal network, known before anything is built.
 
@@ -70,7 +47,9 @@ class Plan:
     grid_tokens
         Look-up tokens per sample.
     tokens, features, head_dim, heads, layers
-        Sizes of the prompt and the network.
+        Sizes of a prompt and of the network.
+    prompts
+        Prompts that one pass takes.
     parameters
         Frozen numbers in the network.
     weight_bytes
@@ -96,6 +75,7 @@ class Plan:
     fused_bytes: int
     literal_flops: int
     fused_flops: int
+    prompts: int = 1
 
     def to_dict(self) -> dict[str, int]:
         """For tables and JSON."""
@@ -141,8 +121,8 @@ class Emulator(nn.Module, Pretrained, ABC):
         """Run the exact algorithm, in float64."""
 
     @abstractmethod
-    def _encode(self, *inputs: Tensor) -> Prompt:
-        """Encode data and program as tokens."""
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
+        """Encode data and program as tokens, or as what stands for them."""
 
     @abstractmethod
     def check(self, *inputs: Tensor) -> None:
@@ -162,12 +142,6 @@ class Emulator(nn.Module, Pretrained, ABC):
     def _build_network(self) -> FrozenNetwork: ...
 
     @abstractmethod
-    def _literal(self, *inputs: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _fused(self, *inputs: Tensor) -> Tensor: ...
-
-    @abstractmethod
     def _config(self) -> dict[str, Any]:
         """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
 
@@ -182,7 +156,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 raise
         return self._exactly(*inputs)
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def prompt(self, *inputs: Tensor) -> Prompt | LookUps:
         """Data and program as tokens; refused where they would not fit in memory."""
         self.check(*inputs)
         self.check_literal(inputs[0].device)
@@ -191,7 +165,28 @@ class Emulator(nn.Module, Pretrained, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._literal(*inputs) if self.backend == "literal" else self._fused(*inputs)
+        return self._run(self.bind(), *inputs)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """Write the prompt, let the backend run the network on it, read out."""
+        return self._read(backend.run(self._encode(*inputs)))
+
+    def _read(self, output: Tensor) -> Tensor:
+        return output
+
+    def bind(self) -> Backend:
+        """The backend on this construction's network, whose weights are checked now."""
+        return bind(self.network, self.backend)
+
+    def run(self, *inputs: Tensor) -> Result:
+        """As calling it, with the certificate, the attestation and the ledger of this run."""
+        self._check_once(*inputs)
+        backend = self.bind()
+        witness = Witness(backend)
+        value = self._run(witness, *inputs)
+        return Result(
+            value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
+        )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_once(self, *inputs: Tensor) -> None:
@@ -221,6 +216,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         needed = self.plan.layers * self.plan.literal_bytes
         check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
         prompt = self.prompt(*inputs)
+        prompt = prompt.prompt() if isinstance(prompt, LookUps) else prompt
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
 
@@ -235,7 +231,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 torch.device("cpu"),
                 "use backend='fused', which needs none, or fewer samples",
             )
-            built = self._build_network().to(self.dtype)
+            built = self._build_network().to(self.dtype).seal()
             self.add_module("_network", built)
         assert isinstance(built, FrozenNetwork)
         return built

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import primitives, rounding_of
+from iceform.attention import Prompt
+from iceform.backends import Backend, primitives, rounding_of
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.row_layer import RowLayer
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
@@ -221,6 +222,12 @@ class RowEmulator(Emulator):
     def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
+
+    @abstractmethod
+    def _fused(self, *inputs: Tensor) -> Tensor: ...
 
     def _config(self) -> dict[str, Any]:
         return {

@@ -30,10 +30,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.backends import rounding_of
+from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
+from iceform.backends import Backend, rounding_of
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
 from iceform.interpolation.local import intervals, local_weights
@@ -378,6 +378,9 @@ class TruncatedLinear(Emulator):
         z = self._line(*inputs)
         parts = [table.weights(z) @ table.values.to(z) for table in self.tables]
         return torch.stack(parts).sum(0)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
 
     @property
     def plan(self) -> Plan:
