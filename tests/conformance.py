@@ -2,7 +2,7 @@
 
 A construction's test subclasses :class:`Conformance`, says how to build the emulator and how to
 draw inputs, and inherits every check below for {hard, spectral} x {float32, float64} x
-{dense, fused}.
+{literal, fused}.
 """
 
 import itertools
@@ -18,12 +18,12 @@ from iceform import Emulator
 
 REGIMES = ("spectral", "hard")
 DTYPES = (torch.float64, torch.float32)
-BACKENDS = ("dense", "fused")
+BACKENDS = ("literal", "fused")
 ALL = list(itertools.product(REGIMES, DTYPES, BACKENDS))
 
 
 # Capturing a graph takes seconds: the other combinations are for `make test-all`.
-QUICKLY_COMPILED = [("spectral", torch.float64, "fused"), ("spectral", torch.float32, "dense")]
+QUICKLY_COMPILED = [("spectral", torch.float64, "fused"), ("spectral", torch.float32, "literal")]
 COMPILED = [pytest.param(c, marks=() if c in QUICKLY_COMPILED else pytest.mark.slow) for c in ALL]
 
 
@@ -149,7 +149,7 @@ class Conformance:
         literal = emulator.network(prompt.tokens)
         out = emulator(*inputs)
         assert_within(literal.reshape(out.shape), out, 2 * emulator.certificate.error, "definition")
-        if emulator.backend == "dense":
+        if emulator.backend == "literal":
             assert torch.equal(literal.reshape(out.shape), out)
 
     def test_plan_counts_what_is_built(self, emulator):
@@ -189,11 +189,11 @@ class Conformance:
         assert torch.equal(again(*inputs), emulator(*inputs))
 
     @pytest.mark.parametrize(("regime", "dtype"), list(itertools.product(REGIMES, DTYPES)))
-    def test_dense_and_fused_agree_to_rounding(self, regime, dtype):
+    def test_literal_and_fused_agree_to_rounding(self, regime, dtype):
         dense, fused = (self.build(regime, dtype, backend) for backend in BACKENDS)
         inputs = self.draw(dense, (8,))
         # The same table on both, whatever each would have chosen for itself.
         if dense.interpolant.tokens != fused.interpolant.tokens:
             pytest.skip("each backend chose its own table")
         bound = self.rounding(dense) + self.rounding(fused)
-        assert_within(fused(*inputs), dense(*inputs), bound, "dense against fused")
+        assert_within(fused(*inputs), dense(*inputs), bound, "literal against fused")

@@ -87,7 +87,7 @@ class TestSquaredHingeGradients(_Losses):
     loss = "squared_hinge"
 
 
-@pytest.mark.parametrize("backend", ["dense", "fused"])
+@pytest.mark.parametrize("backend", ["literal", "fused"])
 @pytest.mark.parametrize("name", sorted(ice.LOSSES))
 def test_every_loss_is_within_its_certificate(name, backend):
     em = ice.SampleGradients(name, dim=3, samples=5, eps=1e-5, backend=backend)
@@ -120,7 +120,7 @@ def test_the_derivative_is_the_gradient_of_the_loss_it_names(name):
 
 
 def test_reprogramming_changes_the_prompt_and_not_the_weights():
-    em = ice.SampleGradients("logistic_margin", dim=2, samples=4, eps=1e-8, backend="dense")
+    em = ice.SampleGradients("logistic_margin", dim=2, samples=4, eps=1e-8, backend="literal")
     other = em.reprogram("hinge")
     assert other.network is em.network
     inputs = draw(other, (8,), "margin")
@@ -160,7 +160,7 @@ def test_a_narrow_z_range_takes_fewer_tokens_and_is_enforced():
 
 def test_the_margin_keeps_every_query_in_its_own_block():
     """The mass outside the own block, read off the literal attention, is below the leak term."""
-    em = ice.ResidualMap(torch.sin, dim=2, samples=5, bound=2.0, eps=1e-6, backend="dense")
+    em = ice.ResidualMap(torch.sin, dim=2, samples=5, bound=2.0, eps=1e-6, backend="literal")
     x, y, w = (2 * t for t in draw(em, (16,)))
     tokens = em.prompt(x, y, w).tokens
     weights = em.network.layers[0].attend(tokens).weights[:, 0, -5:]
@@ -185,12 +185,12 @@ def test_verify_confirms_and_refutes():
     assert not wrong.verify(x, y, w)
 
 
-def test_large_fused_step_fits_and_dense_is_refused():
+def test_large_fused_step_fits_and_literal_is_refused():
     plan = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6).plan
     assert plan.fused_bytes < 2**30
-    em = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6, backend="dense")
-    with pytest.raises(ice.CapacityError, match=f"{em.plan.dense_bytes} bytes"):
-        em.check_dense(torch.device("cpu"))
+    em = ice.GradientStep("squared", dim=50, samples=10**6, eps=1e-6, backend="literal")
+    with pytest.raises(ice.CapacityError, match=f"{em.plan.literal_bytes} bytes"):
+        em.check_literal(torch.device("cpu"))
 
 
 _BIG = r"""

@@ -30,7 +30,7 @@ def stacked(x, *mats):
 def library(x, *mats, eps=1e-9, **options):
     """iceform's head for these sizes, and its literal network's output on them."""
     (d, n), d_h, d_v = x.shape, len(mats[0]), len(mats[2])
-    em = ice.AttentionHead(d, d_h, d_v, n, eps=eps, backend="dense", **options)
+    em = ice.AttentionHead(d, d_h, d_v, n, eps=eps, backend="literal", **options)
     return em, em(x.T.contiguous(), *mats)
 
 

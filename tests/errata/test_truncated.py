@@ -28,7 +28,7 @@ def at(em, z):
 
 def split(low, high, heads, n, bound, **options):
     return ice.TruncatedLinear(
-        low, high, heads, dim=1, samples=n, tokens=n, bound=bound, backend="dense", **options
+        low, high, heads, dim=1, samples=n, tokens=n, bound=bound, backend="literal", **options
     )
 
 
@@ -266,7 +266,7 @@ def test_float32_keys_counted_from_the_left_end_tear_the_seams():
     reach = float(max(x.abs().max(), w.abs().max()))
     em = ice.TruncatedLinear(
         low, high, heads, dim=d, samples=n, tokens=n, bound=reach, sharpness=c,
-        dtype=torch.float32, backend="dense",
+        dtype=torch.float32, backend="literal",
     )  # fmt: skip
     data = [t.float() for t in (x.T.reshape(-1, n, d), w, torch.zeros(()))]
     out = em.network(em.prompt(*data).tokens)[..., 0].flatten().double()

@@ -60,7 +60,8 @@ def test_check_says_what_is_certified_and_measured(folder, attention):
     assert found
     assert found.measured <= found.certificate.error <= 1e-10
     record = json.loads((folder / "iceform.json").read_text())
-    assert found.weights == record["weights_sha256"]
+    assert found.attestation.ok
+    assert found.attestation.weights == record["weights_sha256"]
     assert "within the certified" in str(found)
 
 

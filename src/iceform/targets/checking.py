@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.certificates import Attestation, Certificate
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.targets.folder import StockModel, digest, load
 from iceform.validation import check_matmul_precision
@@ -38,15 +38,14 @@ class Checked:
         Its largest distance from the exact algorithm's.
     certificate
         What is proven for these data.
-    weights
-        SHA-256 of the weights in memory, which are those that the sizes imply.
+    attestation
+        SHA-256 of the weights that ran, and of those that the sizes imply.
     """
 
     value: Tensor
     measured: float
     certificate: Certificate
-    weights: str
-    attention: str
+    attestation: Attestation
 
     @property
     def ok(self) -> bool:
@@ -60,9 +59,8 @@ class Checked:
         verdict = "within" if self.ok else "OUTSIDE"
         return (
             f"measured {self.measured:.2e}, {verdict} the certified {self.certificate.error:.2e} "
-            f"({self.certificate.backend.split(',')[0]}, {self.attention}, "
-            f"{str(self.certificate.dtype).removeprefix('torch.')})\n"
-            f"weights {self.weights[:16]}, as the sizes imply"
+            f"({self.certificate.backend}, "
+            f"{str(self.certificate.dtype).removeprefix('torch.')})\n{self.attestation.explain()}"
         )
 
 
@@ -113,7 +111,7 @@ def check(
     value = model.read(hidden.cpu())
     off = (value - model.reference(x, y, **parameters)).abs().max()
     measured = float(off) if bool(torch.isfinite(off)) else math.inf
-    return Checked(value, measured, certificate, found, attention)
+    return Checked(value, measured, certificate, found)
 
 
 def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | None = None) -> Any:
@@ -128,8 +126,8 @@ def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | Non
     ).eval()
 
 
-def attest(model: StockModel, stock: Any) -> str:
-    """The digest of a loaded network's weights; refused unless the sizes imply them."""
+def attest(model: StockModel, stock: Any) -> Attestation:
+    """Of a loaded network's weights; refused unless the sizes imply every bit of them."""
     expected, found = model.tensors(), dict(stock.state_dict())
     for name in sorted(expected.keys() | found.keys()):
         if name not in expected or name not in found:
@@ -142,7 +140,8 @@ def attest(model: StockModel, stock: Any) -> str:
             raise IntegrityError(
                 f"{model.path}: the config has {name} = {loaded!r}, the sizes imply {value!r}"
             )
-    return digest(expected)
+    kind = stock.config._attn_implementation
+    return Attestation(digest(found), digest(expected), f"transformers, {kind}")
 
 
 def _compare(model: StockModel, name: str, found: Tensor, expected: Tensor) -> None:

@@ -10,13 +10,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.constructions import Loss, SampleGradients
+from iceform.algorithms import GradientDescent
+from iceform.algorithms.neighbours import sharpest
+from iceform.attention.inspection import LayerTrace, Trace, trace_network
+from iceform.attention.lookups import MARGIN
+from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
-from iceform.inspection import LayerTrace, Trace, trace_network
+from iceform.functions import Loss
 from iceform.machine import Machine
-from iceform.programs import GradientDescent
-from iceform.programs.neighbours import sharpest
-from iceform.streaming.machine import Lookup
+from iceform.machine.stream import Lookup
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
@@ -29,6 +31,7 @@ __all__ = ["inside"]
 _FEW_TOKENS = 17  # per sample, in the networks that are only looked into
 _COARSE = 0.25  # error of the same in the hard regime
 _FEW_SAMPLES = 4
+_PRINTED_LEAK = 2.0**-61  # eps0 of the paper's margin, that it may be compared
 _FEW_FEATURES = 3
 _FLOOR = 1e-40  # attention below this is drawn as this
 _LARGEST_W = 2.0  # coefficients that the two-layer machine is sized for
@@ -263,7 +266,7 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
     block = torch.cat([block, torch.full((len(x),), -1)])
     bound = emulator.domain.x
     # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
-    printed = 2 * x.shape[1] * bound**2 + bound - math.log(emulator.leak_target)
+    printed = 2 * x.shape[1] * bound**2 + bound - math.log(_PRINTED_LEAK)
     return _View(
         digest=emulator.digest,
         trace=trace,
@@ -271,7 +274,7 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
         rows=rows,
         blocks=([f"point {i}" for i in chosen.tolist()], block),
         literal=float((trace.output - emulator(x, y, w)).abs().max()),
-        margin=emulator.margin,
+        margin=MARGIN,
         printed=printed,
     )
 
