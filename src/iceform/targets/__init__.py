@@ -4,6 +4,7 @@ from iceform.targets.architectures import ARCHITECTURES
 from iceform.targets.checking import Checked, attest, check, network
 from iceform.targets.data import Domain
 from iceform.targets.folder import StockModel, load, write
+from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.target import Target
 
@@ -11,6 +12,7 @@ __all__ = [
     "ARCHITECTURES",
     "Checked",
     "Domain",
+    "GeneralDescent",
     "LinearDescent",
     "StockModel",
     "Target",

@@ -101,8 +101,50 @@ def _gpt2_tensors(design: Design, positions: int) -> Tensors:
     return out
 
 
+def _bert_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "vocab_size": 1,
+        "hidden_size": design.hidden,
+        "num_hidden_layers": len(design.layers),
+        "num_attention_heads": design.heads,
+        "intermediate_size": 1,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": positions,
+        "type_vocab_size": 1,
+        "layer_norm_eps": EPSILON,
+        "pad_token_id": None,
+    }
+
+
+def _linear(prefix: str, out: int, into: int) -> Tensors:
+    return {f"{prefix}.weight": _zeros(out, into), f"{prefix}.bias": _zeros(out)}
+
+
+def _bert_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = _norm("embeddings.LayerNorm", h) | _linear("pooler.dense", h, h)
+    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
+        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
+    for number, layer in enumerate(design.layers):
+        maps, biases = design.matrices(layer)
+        at = f"encoder.layer.{number}."
+        for name, key in (("query", "q"), ("key", "k"), ("value", "v")):
+            out[f"{at}attention.self.{name}.weight"] = maps[key]
+            out[f"{at}attention.self.{name}.bias"] = biases[key]
+        out[at + "attention.output.dense.weight"] = maps["o"]
+        out[at + "attention.output.dense.bias"] = _zeros(h)
+        out |= _norm(at + "attention.output.LayerNorm", h) | _norm(at + "output.LayerNorm", h)
+        out |= _linear(at + "intermediate.dense", 1, h) | _linear(at + "output.dense", h, 1)
+    return out
+
+
 _BOTH = (torch.float64, torch.float32)
-ARCHITECTURES = {
-    a.name: a
-    for a in (Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors),)
-}
+_KNOWN = (
+    Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
+    Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors),
+)
+ARCHITECTURES = {known.name: known for known in _KNOWN}

@@ -72,7 +72,7 @@ def check(
     attention: str = "sdpa",
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
-    **parameters: float,
+    **parameters: Any,
 ) -> Checked:
     """Load the folder with transformers, attest it, run it on data, compare with exact.
 

@@ -32,6 +32,8 @@ class Domain:
         Of the root mean square of y.
     bottom, top
         Of the eigenvalues of X'X/n.
+    reach, size
+        Of |z_i| and ||w_t|| along the exact run, where the algorithm must know; infinite if not.
     """
 
     samples: int
@@ -41,6 +43,8 @@ class Domain:
     rms: float
     bottom: float
     top: float
+    reach: float = math.inf
+    size: float = math.inf
 
     @classmethod
     def box(cls, dim: int, samples: int, bound: float) -> Domain:
@@ -66,12 +70,14 @@ class Domain:
 
     def describe(self) -> dict[str, float | str]:
         """For a certificate."""
+        run = {"max |z_i|": self.reach, "max ||w_t||": self.size}
         return {
             "samples": float(self.samples),
             "max ||x_i||": self.rows,
             "max |y_i|": self.label,
             "rms y": self.rms,
             "eigenvalues of X'X/n": f"[{self.bottom:.6g}, {self.top:.6g}]",
+            **{name: value for name, value in run.items() if math.isfinite(value)},
         }
 
 

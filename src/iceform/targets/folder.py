@@ -43,7 +43,7 @@ class StockModel:
     architecture: Architecture
     spec: Target
 
-    def prompt(self, x: Tensor, y: Tensor, **parameters: float) -> Float[Tensor, "1 t h"]:
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "1 t h"]:
         """``inputs_embeds`` for these data, in the folder's dtype."""
         tokens = self.spec.tokens(x, y, **parameters)
         return mirrored(self.spec.design, tokens)[None].to(self.spec.torch_dtype)
@@ -52,16 +52,16 @@ class StockModel:
         """The answer in ``last_hidden_state``, in float64."""
         return self.spec.answer(unmirrored(self.spec.design, hidden)[0])
 
-    def reference(self, x: Tensor, y: Tensor, **parameters: float) -> Tensor:
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """The exact algorithm's answer to the data as the prompt holds them."""
         dtype = self.spec.torch_dtype
         return self.spec.reference(x.to(dtype), y.to(dtype), **parameters)
 
     def certificate(
-        self, x: Tensor, y: Tensor, attention: str = "any", **parameters: float
+        self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """What is proven for these data."""
-        return self.spec.certificate(self.spec.domain(x, y), attention, **parameters)
+        return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **parameters)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the sizes imply, in the folder's dtype."""

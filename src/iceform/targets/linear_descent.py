@@ -205,7 +205,7 @@ class LinearDescent(Target):
     # -------------------------------------------------------------------------- prompt and answer
 
     def tokens(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: float
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
     ) -> Float[Tensor, "t f"]:
         check_data(x, y, self.dim, self.positions - 2)
         r = self.recurrence(None, **parameters)
@@ -235,12 +235,12 @@ class LinearDescent(Target):
         return math.log(samples / lr) + self.leak_bits * math.log(2)
 
     def reference(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: float
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
     ) -> Float[Tensor, "d"]:
         r = self.recurrence(None, **parameters)
         return linear_descent(x, y, r)[-1]
 
-    def recurrence(self, domain: Domain | None, **parameters: float) -> Recurrence:
+    def recurrence(self, domain: Domain | None, **parameters: Any) -> Recurrence:
         """The method's numbers, for the eigenvalues of a domain."""
         self.check_parameters(parameters)
         lr = check_positive("lr", parameters.get("lr", self.lr))
@@ -254,12 +254,10 @@ class LinearDescent(Target):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def domain(self, x: Tensor, y: Tensor) -> Domain:
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
         return Domain.of(x, y, self.arithmetic.dtype)
 
-    def certificate(
-        self, domain: Domain, attention: str = "any", **parameters: float
-    ) -> Certificate:
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         a = Arithmetic(self.torch_dtype, attention)
         r = self.recurrence(domain, **parameters)
         run = _Run(self, domain, r, a)

@@ -44,7 +44,7 @@ class Target(ABC):
         """Features and heads."""
 
     @abstractmethod
-    def tokens(self, x: Tensor, y: Tensor, **parameters: float) -> Float[Tensor, "t f"]:
+    def tokens(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t f"]:
         """The prompt, as features in float64."""
 
     @abstractmethod
@@ -56,11 +56,11 @@ class Target(ABC):
         """The tokens of a prompt, in words, in order."""
 
     @abstractmethod
-    def reference(self, x: Tensor, y: Tensor, **parameters: float) -> Tensor:
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """The exact algorithm's answer, rounded once to float64."""
 
     @abstractmethod
-    def domain(self, x: Tensor, y: Tensor) -> Domain:
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
         """The bounds that hold for these data, as the network sees them."""
 
     @abstractmethod
@@ -68,9 +68,7 @@ class Target(ABC):
         """The domain that the card quotes."""
 
     @abstractmethod
-    def certificate(
-        self, domain: Domain, attention: str = "any", **parameters: float
-    ) -> Certificate:
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         """A proven bound for all data in the domain, with this attention (any: both kinds)."""
 
     @abstractmethod
@@ -78,16 +76,16 @@ class Target(ABC):
         """Everything that the weights depend on, as JSON."""
 
     @classmethod
-    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, float]) -> Target:
+    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
         """The target that :meth:`sizes` and :meth:`parameters` describe."""
         plain = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
         return cls(**plain, **parameters)
 
-    def parameters(self) -> dict[str, float]:
+    def parameters(self) -> dict[str, Any]:
         """The defaults of what is in the prompt."""
         return {name: getattr(self, name) for name in self.defaults}
 
-    def check_parameters(self, given: dict[str, float]) -> None:
+    def check_parameters(self, given: dict[str, Any]) -> None:
         """Refuse names that are none."""
         for name in given:
             if name not in self.defaults:
