@@ -8,10 +8,11 @@ from iceform import targets
 
 from .stock import assert_within, off, written
 
-SPECS = {
+SPECS = {  # name: what is written as gpt2, or as the name says
     "float64": targets.LinearDescent(3, 6, positions=520),
     "float32": targets.LinearDescent(2, 8, reach=1.5, pairs=8, lr=0.25, dtype="float32"),
     "chebyshev": targets.LinearDescent.chebyshev(3, 5, 6.0, lr=0.4),
+    "llama": targets.LinearDescent(2, 6, reach=1.5, lr=0.25, dtype="float32"),
 }
 PARAMETERS = (
     {},
@@ -23,7 +24,8 @@ PARAMETERS = (
 
 @pytest.fixture(scope="module", params=SPECS)
 def stock(request, tmp_path_factory):
-    return written("gpt2", SPECS[request.param], tmp_path_factory.mktemp(request.param))
+    name = "llama" if request.param == "llama" else "gpt2"
+    return written(name, SPECS[request.param], tmp_path_factory.mktemp(request.param))
 
 
 def data(dim, n, seed):
@@ -64,6 +66,12 @@ def test_what_is_certified_in_float32(tmp_path_factory):
         certified, measured = assert_within(model, networks, *data(2, n, n))
         assert certified <= 1e-4
         assert measured <= 2e-6
+
+
+def test_a_llama_is_written_in_float32_alone(tmp_path):
+    with pytest.raises(ice.TargetError, match="computes its norms and its softmax in float32"):
+        targets.write("llama", SPECS["float64"], tmp_path / "no")
+    assert not (tmp_path / "no").exists()
 
 
 def test_five_hundred_samples_with_the_same_weights(tmp_path_factory):

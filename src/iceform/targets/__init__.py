@@ -6,6 +6,7 @@ from iceform.targets.data import Domain
 from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.linear_descent import LinearDescent
+from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.target import Target
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Domain",
     "GeneralDescent",
     "LinearDescent",
+    "StochasticDescent",
     "StockModel",
     "Target",
     "attest",

@@ -46,6 +46,15 @@ class Architecture:
     config: Callable[[Design, int], dict[str, Any]]
     tensors: Callable[[Design, int], Tensors]
 
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse a dtype that the stock code does not compute in."""
+        if dtype not in self.dtypes:
+            name = str(dtype).removeprefix("torch.")
+            raise TargetError(
+                f"a {self.name} computes its norms and its softmax in float32 whatever it is "
+                f"loaded in, so {name} promises nothing; write it in float32, or as gpt2"
+            )
+
 
 def architecture(name: str) -> Architecture:
     """The architecture of that name."""
@@ -142,9 +151,51 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
     return out
 
 
+def _llama_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaModel"],
+        "model_type": "llama",
+        "vocab_size": 1,
+        "hidden_size": design.hidden,
+        "intermediate_size": 1,
+        "num_hidden_layers": len(design.layers),
+        "num_attention_heads": design.heads,
+        "num_key_value_heads": design.heads,
+        "head_dim": design.head_size,
+        "hidden_act": "relu",
+        "max_position_embeddings": positions,
+        "rms_norm_eps": EPSILON,
+        # Angles of 1e-30 times the position: every rotation is the identity.
+        "rope_parameters": {"rope_type": "linear", "factor": 1e30, "rope_theta": 1e4},
+        "attention_bias": True,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+
+
+def _llama_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    one = _zeros(h) + WEIGHT
+    out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
+    for number, layer in enumerate(design.layers):
+        maps, biases = design.matrices(layer)
+        at = f"layers.{number}."
+        for name in ("q", "k", "v", "o"):
+            out[f"{at}self_attn.{name}_proj.weight"] = maps[name]
+            out[f"{at}self_attn.{name}_proj.bias"] = biases.get(name, _zeros(h))
+        out[at + "mlp.gate_proj.weight"] = out[at + "mlp.up_proj.weight"] = _zeros(1, h)
+        out[at + "mlp.down_proj.weight"] = _zeros(h, 1)
+        out[at + "input_layernorm.weight"] = out[at + "post_attention_layernorm.weight"] = one
+    return {name: tensor.clone() for name, tensor in out.items()}
+
+
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
     Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
     Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors),
+    Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),
 )
 ARCHITECTURES = {known.name: known for known in _KNOWN}

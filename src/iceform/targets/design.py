@@ -12,6 +12,7 @@ write becomes c and -c. Between the two, stock blocks do nothing: the feed-forwa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -81,6 +82,11 @@ class Design:
         while size < need:
             size *= 4
         return size
+
+    @property
+    def scaling_units(self) -> int:
+        """Roundings of a kernel that scales queries and keys by the root of the logits' scaling."""
+        return 0 if math.log(self.head_size, 16).is_integer() else 2
 
     @property
     def heads(self) -> int:

@@ -86,6 +86,7 @@ def write(name: str, spec: Target, path: str | Path) -> StockModel:
         raise ProgramError(f"not a target: {spec!r}; see iceform.targets")
     known = architecture(name)
     spec.check_architecture(name)
+    known.check_dtype(spec.torch_dtype)
     model = StockModel(Path(path), known, spec)
     tensors, config = model.tensors(), model.config()
     certificate = spec.certificate(spec.typical())
@@ -126,6 +127,7 @@ def load(path: str | Path) -> StockModel:
         spec = kind.from_record(record["sizes"], record["parameters"])
         known = architecture(record["architecture"])
         spec.check_architecture(known.name)
+        known.check_dtype(spec.torch_dtype)
     except (KeyError, TypeError, ValueError, IceformError) as broken:
         raise IntegrityError(f"{folder / RECORD} does not describe a target: {broken}") from None
     return StockModel(folder, known, spec)

@@ -56,13 +56,13 @@ from torch import Tensor
 
 from iceform.attention import Features
 from iceform.certificates import Certificate, Step
-from iceform.errors import BoundError, PrecisionError
 from iceform.functions.formulas import Formula
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.interpolation.local import local_weights
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.tables import Bounded, fitted
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
@@ -70,9 +70,7 @@ __all__ = ["GeneralDescent", "Tables"]
 
 _MASK = 4096.0  # hides tokens; above every logit of a table by far
 _ROUTE = 4 * _MASK  # of the null token for those that do not ask: beats mask and logits
-_HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
-_ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of the tables
 _LARGEST_LOGIT = _MASK / 8
 _SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 
@@ -122,19 +120,10 @@ class Tables:
 
 @lru_cache(maxsize=16)
 def _tables(f: str, reach: float, dtype: torch.dtype) -> Tables:
-    formula = Formula.parse(f)
-    text = formula.text
-    facts = formula.scalar_function(-reach, reach)
-    largest = formula.bound(-reach, reach, order=0)
-    if largest is None or facts.slope is None:
-        raise BoundError(f"no bound of {f!r} and its slope is proved on [-{reach:g}, {reach:g}]")
-    scale = float(f"{_HEADROOM * max(largest, 1e-3):.6g}")
-    functions = [Formula.parse(f"log((1 {sign} ({text})/{scale!r})/2)").function for sign in "+-"]
-    try:
-        plus = Interpolant.fit(functions[0], -reach, reach, eps=_ACCURACY[dtype])
-    except PrecisionError:
-        plus = Interpolant.fit(functions[0], -reach, reach)
-    return Tables(plus, plus.refit(functions[1]), scale, facts.slope)
+    known = Bounded.of(f, reach)
+    plus = fitted(f"log({known.term('+')}/2)", reach, dtype)
+    minus = plus.refit(Formula.parse(f"log({known.term('-')}/2)").function)
+    return Tables(plus, minus, known.scale, known.slopes)
 
 
 @dataclass(frozen=True)

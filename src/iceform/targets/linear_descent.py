@@ -28,7 +28,7 @@ is 0, and stay what they are.
 * remainder: eta X R(Z).
 * leak: F = N (1 - l + l^2/(1 + l)). The first order is the same combination applied to
   e^{t (z_i + z_k)}, so it is not amplified: eta lr 2^-K X (2 s + R(2 Z) + (s + R(Z))/n); the
-  second is at most eta X (lr 2^-K)^2 times sum_j |a_j| (cosh(j delta Z) e^{2 j delta Z} 4).
+  second is at most eta X times sum_j |a_j| cosh(j delta Z) times the largest l^2.
 * common: what all heads of the layer read alike is off as if the data were (``rounding``), so it
   is not amplified: NORM u (2 S + s) X for x, y and w, with S = ||x|| ||w|| + |y|, and
   (3 + NORM) u |m| s X for the null logit, which the host rounds too.
@@ -115,7 +115,7 @@ class LinearDescent(Target):
 
     kind: ClassVar[str] = "linear_descent"
     title: ClassVar[str] = "full-batch descent on least squares, one layer a step"
-    architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
+    architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
     defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
 
     def __post_init__(self) -> None:
@@ -344,22 +344,17 @@ class _Run:
         }
 
     def _leak(self, size: float, rms: float) -> float:
-        p, ratio = self.spec.combination, self.r.lr * 2.0**-self.spec.leak_bits
-        first = 2 * rms + p.remainder(2 * size) + (rms + p.remainder(size)) / self.domain.samples
-        widest = p.count * p.delta * size
-        return ratio * (first + ratio * 4 * p.amplitude(size) * _exp(2 * widest))
+        ratio = self.r.lr * 2.0**-self.spec.leak_bits
+        return self.spec.combination.leak(ratio, self.domain.samples, size, rms)
 
     def _noise(self, size: float, rms: float) -> float:
         """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
-        p, n, u = self.spec.combination, self.domain.samples, self.a.u
-        scaling = 0 if math.log(self.spec.design.head_size, 16).is_integer() else 2
-        leak = self.r.lr * 2.0**-self.spec.leak_bits * 2 * _exp(p.count * p.delta * size)
-        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + min(n, leak / u) + 5
-        own = size * (self.spec.dim + 6 + scaling)
-        largest = (fixed + own * p.count * p.delta) * u
-        return inflate(largest) / largest * u * (
-            fixed * p.mean_amplitude(size, rms) + own * p.mean_amplitude(size, rms, power=1)
-        )  # fmt: skip
+        p, n = self.spec.combination, self.domain.samples
+        scaling = self.spec.design.scaling_units
+        ratio = self.r.lr * 2.0**-self.spec.leak_bits
+        full = min(n, p.heaviest(ratio, size) / self.a.u)
+        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
+        return p.noise(self.a.u, fixed, size * (self.spec.dim + 6 + scaling), size, rms)
 
     def _gate_error(self, alpha: float) -> float:
         odds = _log_odds(alpha)
@@ -399,10 +394,6 @@ class _Run:
 
 # Tokens that do not ask look at the null token alone.
 _ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE), Row.flags(null=1.0))
-
-
-def _exp(x: float) -> float:
-    return math.exp(x) if x < 700 else math.inf
 
 
 def _log_odds(alpha: float) -> float:

@@ -39,6 +39,7 @@ import numpy as np
 import torch
 
 from iceform.errors import BoundError
+from iceform.targets.rounding import inflate
 from iceform.validation import check_size, unit_roundoff
 
 __all__ = ["Pairs"]
@@ -152,6 +153,26 @@ class Pairs:
             return self.amplitude(0.0, power)
         low, high = self.amplitude(0.0, power) ** 2, self.amplitude(z, power) ** 2
         return _UP * math.sqrt(low + (high - low) * (min(rms, z) / z) ** 2)
+
+    def heaviest(self, ratio: float, z: float) -> float:
+        """A bound of l(t) = ratio (mean e^{t z_i} + 1/n), for all heads and |z_i| <= z."""
+        return 2 * ratio * _cosh(self.count * self.delta * z) * 2
+
+    def leak(self, ratio: float, samples: int, z: float, rms: float) -> float:
+        """What the normaliser 1 + l(t) does to the combination: first and second order.
+
+        The first is the combination applied to e^{t (z_i + z_k)}, the second is amplified.
+        """
+        first = 2 * rms + self.remainder(2 * z) + (rms + self.remainder(z)) / samples
+        return ratio * first + self.amplitude(z) * self.heaviest(ratio, z) ** 2
+
+    def noise(self, unit: float, fixed: float, own: float, z: float, rms: float) -> float:
+        """Root mean square of sum_j |a_j| cosh(j delta z_i) nu_j, nu_j = fixed + own j delta."""
+        largest = (fixed + own * self.count * self.delta) * unit
+        grown = inflate(largest) / largest
+        return grown * unit * (
+            fixed * self.mean_amplitude(z, rms) + own * self.mean_amplitude(z, rms, power=1)
+        )  # fmt: skip
 
 
 def _cosh(x: float) -> float:

@@ -10,7 +10,8 @@ for rounding, and features are read as (z - (-z))/2, in which any mean cancels:
 So one read of one feature by a linear map costs the norm's subtraction (NORM units: one for the
 subtraction, one in case a kernel's root or scaling is off by a unit), a product and a sum of two:
 READ units, relative to |z| + |mu|. |mu| is at most (D + 2) u mean|z| for D features in any order
-of summation, so u |mu| is of second order.
+of summation, so u |mu| is of second order (accounts that do not carry it by name bound every
+number with a slack of 2^-10 or more, u times which is far above it).
 
 **Sums.** A sum of k nonzero products in any order, with or without fused multiply-adds, is off by
 at most k u/(1 - k u) times the sum of their absolute values; adding exact zeros is exact, so only
