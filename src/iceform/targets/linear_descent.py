@@ -23,26 +23,7 @@ own value. So one checkpoint serves every n, lr, penalty and momentum; factors a
 All other tokens look at the null token alone (a logit that underflows to 0 elsewhere), whose value
 is 0, and stay what they are.
 
-**Error of one step**, in the 2-norm, for |z_i| <= Z, rms(z) <= s, ||x_i|| <= X, eta = rho_t lr:
-
-* remainder: eta X R(Z).
-* leak: F = N (1 - l + l^2/(1 + l)). The first order is the same combination applied to
-  e^{t (z_i + z_k)}, so it is not amplified: eta lr 2^-K X (2 s + R(2 Z) + (s + R(Z))/n); the
-  second is at most eta X times sum_j |a_j| cosh(j delta Z) times the largest l^2.
-* common: what all heads of the layer read alike is off as if the data were (``rounding``), so it
-  is not amplified: NORM u (2 S + s) X for x, y and w, with S = ||x|| ||w|| + |y|, and
-  (3 + NORM) u |m| s X for the null logit, which the host rounds too.
-* noise: every weight e^{t z_i - m} is off by a relative error, so the combination by eta times
-  the root mean square of ||x_i|| times that of sum_j |a_j| cosh(j delta z_i) nu_j
-  (``Pairs.mean_amplitude``). In units of u, nu_j is (2 + c)|m| for the null logit (its sum, the
-  difference; c = 0 or 2 for the scaling of a fused kernel where the root of the head size is no
-  even power of two), j delta S (d + 6 + c) for the logit itself, the exponential, n + 1 for the
-  sum over samples, min(n, l/u) for the normaliser, 5 for division, value and output.
-* writing: adding up the heads and the stream rounds by (heads + 2) u times what is added up.
-* gates: alpha is off relatively by 5 |ln(alpha/(1 - alpha))| + EXP + 4 units, its value by READ.
-
-Errors of a step arrive at the end multiplied by polynomials of the Hessian (``recurrence``),
-which also bounds Z and s over the whole run, so nothing is assumed about the iterates.
+**Error**: ``linear_account``.
 """
 
 from __future__ import annotations
@@ -57,25 +38,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate
 from iceform.constructions.schedules import chebyshev_steps
 from iceform.errors import BoundError, ShapeError
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
 from iceform.targets.pairs import Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
 __all__ = ["LinearDescent"]
 
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
-_OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
 _LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
-_SLACK = 2.0**-10  # iterates may leave their exact bounds by this much of the reach
-_SMALL = 2.0**-10  # labels below this are certified as if they were this large
 _LEAST_POSITIONS = 3
 _TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
 
@@ -216,8 +195,8 @@ class LinearDescent(Target):
         out[1:-1, at["data"]] = 1.0
         out[1:-1, at["x"]] = x.double()
         out[1:-1, at["y"]] = y.double()[:, None]
-        out[-1, at["penalty"]] = _log_odds(r.lr * r.penalty)
-        out[-1, at["momentum"]] = _log_odds(r.momentum)
+        out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
+        out[-1, at["momentum"]] = log_odds(r.momentum)
         return out
 
     def layout(self) -> list[str]:
@@ -260,7 +239,11 @@ class LinearDescent(Target):
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         a = Arithmetic(self.torch_dtype, attention)
         r = self.recurrence(domain, **parameters)
-        run = _Run(self, domain, r, a)
+        stream = Stream(
+            self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
+            largest=2 * OFF,
+        )  # fmt: skip
+        run = LinearAccount(stream, domain, r, a)
         return Certificate.total(
             run.terms(),
             domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
@@ -283,121 +266,5 @@ class LinearDescent(Target):
         return Domain.box(self.dim, min(32, self.positions - 2), 1.0)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """The account of one run: what each step's error is, and what it becomes."""
-
-    spec: LinearDescent
-    domain: Domain
-    r: Recurrence
-    a: Arithmetic
-
-    def terms(self) -> dict[str, float]:
-        """The error's parts; infinite if iterates could leave what was allowed for them."""
-        for stretch in (1.0, 4.0, 16.0, 64.0):
-            found = self._account(self._slack * stretch)
-            if math.fsum(found.values()) <= self._slack * stretch:
-                return found
-        return {"rounding": math.inf}
-
-    @property
-    def _slack(self) -> float:
-        return _SLACK * max(self.domain.rms, _SMALL)
-
-    def _account(self, slack: float) -> dict[str, float]:
-        """The terms, if computed iterates stay within ``slack`` of the exact ones."""
-        names = ("remainder", "leak", "common", "noise")
-        out = dict.fromkeys((*names, "writing", "gates"), 0.0)
-        for t, (by_w, by_v, both) in enumerate(self.r.arrivals):
-            step = self._step(t, slack)
-            for name in names:
-                out[name] += both * step[name]
-            out["gates"] += both * step["shrink"] + by_w * step["kept"] + by_v * step["lost"]
-            out["writing"] += (by_w + by_v) * step["writing"]
-        size = self.r.coefficients[-1] * self.domain.rms + slack + self._mean
-        out["writing"] += READ * self.a.u * size
-        return {name: SECOND_ORDER * value for name, value in out.items()}
-
-    def _step(self, t: int, slack: float) -> dict[str, float]:
-        """2-norm errors of step t by cause, as the module's docstring lists them."""
-        r, p, domain, u = self.r, self.spec.combination, self.domain, self.a.u
-        roots = math.sqrt(self.spec.dim) * self._mean
-        w = r.coefficients[t] * domain.rms + slack + roots
-        after = r.coefficients[t + 1] * domain.rms + slack
-        v = (r.coefficients[t] + r.coefficients[max(t - 1, 0)]) * domain.rms + 2 * slack
-        rows = domain.rows + roots
-        size = rows * w + domain.label + self._mean
-        rms = r.residuals[t] * domain.rms + slack * rows
-        eta, shrink = r.factors[t] * r.lr, r.lr * r.penalty
-        noise = domain.rms_rows * self._noise(size, rms)
-        amplitude = domain.rms_rows * p.mean_amplitude(size, rms)
-        added = eta * amplitude + r.factors[t] * shrink * w + v
-        return {
-            "remainder": eta * rows * p.remainder(size),
-            "leak": eta * rows * self._leak(size, rms),
-            "common": eta * rows * u * (NORM * (2 * size + rms) + (3 + NORM) * self._null * rms),
-            "noise": eta * noise,
-            "shrink": r.factors[t] * shrink * w * self._gate_error(shrink),
-            "kept": r.momentum * v * self._gate_error(r.momentum),
-            "lost": (1 - r.momentum) * v * self._gate_error(r.momentum),
-            "writing": (len(self.spec.design.layers[t]) + 2) * u * (added + after),
-        }
-
-    def _leak(self, size: float, rms: float) -> float:
-        ratio = self.r.lr * 2.0**-self.spec.leak_bits
-        return self.spec.combination.leak(ratio, self.domain.samples, size, rms)
-
-    def _noise(self, size: float, rms: float) -> float:
-        """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
-        p, n = self.spec.combination, self.domain.samples
-        scaling = self.spec.design.scaling_units
-        ratio = self.r.lr * 2.0**-self.spec.leak_bits
-        full = min(n, p.heaviest(ratio, size) / self.a.u)
-        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
-        return p.noise(self.a.u, fixed, size * (self.spec.dim + 6 + scaling), size, rms)
-
-    def _gate_error(self, alpha: float) -> float:
-        odds = _log_odds(alpha)
-        log = 0.0 if abs(odds) == _OFF else abs(odds)
-        return inflate((5 * log + self.a.exp + 4 + READ + self.spec.dim) * self.a.u)
-
-    @property
-    def _null(self) -> float:
-        """|m|, with the mean that reading it may add."""
-        return abs(self.spec.null_logit(self.domain.samples, self.r.lr)) + self._mean
-
-    @cached_property
-    def _mean(self) -> float:
-        """A bound of |mu|, the mean that rounding leaves in any token."""
-        dim, domain = self.spec.dim, self.domain
-        sample = domain.rows * dim + domain.label
-        state = 3 * max(self.r.coefficients) * domain.rms * dim + 2 * _OFF
-        null = abs(self.spec.null_logit(domain.samples, self.r.lr))
-        width = self.spec.design.hidden
-        return NORM * (width + 2) * self.a.u * 2 * (max(sample, state, null) + 4.0) / width
-
-    def derivation(self) -> tuple[Step, ...]:
-        """Where the numbers come from."""
-        p, domain = self.spec.combination, self.domain
-        largest = max(self.r.coefficients) * domain.rms
-        reach = domain.rows * largest + domain.label
-        arrival = max(both for _, _, both in self.r.arrivals)
-        return (
-            Step("w", "sup sqrt(x) |q_t(x)| rms(y)", largest, "bounds ||w_t|| over the run"),
-            Step("Z", "max ||x_i|| w + max |y_i|", reach, "bounds |z_i| over the run"),
-            Step("delta", "k 2^-j", p.delta, f"spacing of the {p.count} pairs of heads"),
-            Step("R", "|sum_j a_j sinh(j delta z) - z|", p.remainder(reach), "at |z| = Z"),
-            Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding is amplified"),
-            Step("arrival", "max sup |P_t|", arrival, "an error of one step, at the end"),
-        )
-
-
 # Tokens that do not ask look at the null token alone.
 _ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE), Row.flags(null=1.0))
-
-
-def _log_odds(alpha: float) -> float:
-    """ln(alpha/(1 - alpha)); for 0 and 1 a number whose exponential underflows."""
-    if alpha == 0:
-        return -_OFF
-    return _OFF if alpha == 1 else math.log(alpha / (1 - alpha))
