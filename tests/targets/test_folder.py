@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import iceform as ice
 from iceform import targets
 
-from .stock import alone
+from .stock import alone, exact
 
 SPEC = targets.LinearDescent(2, 3, positions=40, pairs=6)
 
@@ -50,7 +50,7 @@ def test_a_process_without_iceform_runs_it(folder, tmp_path):
     alone(RUN, str(folder), str(tmp_path / "prompt.safetensors"), str(tmp_path / "out.safetensors"))
     out = load_file(tmp_path / "out.safetensors")
     assert out["dtype"].dtype == torch.float64  # by the folder's own config
-    wrong = (model.read(out["hidden"]) - model.reference(x, y, lr=0.4)).abs().max()
+    wrong = (model.read(out["hidden"]) - exact(model, x, y, lr=0.4)).abs().max()
     assert float(wrong) <= model.certificate(x, y, lr=0.4).error <= 1e-10
 
 

@@ -6,7 +6,7 @@ import torch
 import iceform as ice
 from iceform import targets
 
-from .stock import assert_within, off, written
+from .stock import assert_within, exact, off, written
 
 SPEC = targets.GeneralDescent(3, 4, positions=256)
 LOSSES = (
@@ -71,7 +71,7 @@ def test_another_table_is_another_answer(stock):
     model, networks = stock
     x, y = data(12, 3)
     given = {"lr": 0.5, "reach": 3.0}
-    right = model.reference(x, y, f="tanh(z)", **given)
+    right = exact(model, x, y, f="tanh(z)", **given)
     with torch.no_grad():
         hidden = networks["eager"](inputs_embeds=model.prompt(x, y, f="sigmoid(z) - 0.5", **given))
     assert float((model.read(hidden.last_hidden_state) - right).abs().max()) > 1e-3

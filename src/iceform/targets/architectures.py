@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from iceform.errors import TargetError
-from iceform.targets.design import Design
+from iceform.targets.design import Design, Vocabulary, mirrored
 from iceform.targets.rounding import EPSILON, WEIGHT
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture"]
@@ -45,6 +45,7 @@ class Architecture:
     dtypes: tuple[torch.dtype, ...]
     config: Callable[[Design, int], dict[str, Any]]
     tensors: Callable[[Design, int], Tensors]
+    with_ids: Callable[[Design, Vocabulary], tuple[dict[str, Any], Tensors]] | None = None
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse a dtype that the stock code does not compute in."""
@@ -108,6 +109,23 @@ def _gpt2_tensors(design: Design, positions: int) -> Tensors:
         out[at + "mlp.c_fc.weight"], out[at + "mlp.c_fc.bias"] = _zeros(h, 1), _zeros(1)
         out[at + "mlp.c_proj.weight"], out[at + "mlp.c_proj.bias"] = _zeros(1, h), _zeros(h)
     return out
+
+
+def _gpt2_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
+    """GPT2LMHeadModel: the same network between embeddings and a head of its own."""
+    positions = len(words.positions)
+    config = {
+        **_gpt2_config(design, positions),
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": len(words),
+        "tie_word_embeddings": False,
+        "use_cache": True,
+    }
+    tensors = _gpt2_tensors(design, positions)
+    tensors["wte.weight"] = mirrored(design, words.tokens)
+    tensors["wpe.weight"] = mirrored(design, words.positions)
+    named = {f"transformer.{name}": tensor for name, tensor in tensors.items()}
+    return config, {**named, "lm_head.weight": mirrored(design, words.scores) / 2}
 
 
 def _bert_config(design: Design, positions: int) -> dict[str, Any]:
@@ -195,7 +213,7 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
     Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
-    Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors),
+    Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),
 )
 ARCHITECTURES = {known.name: known for known in _KNOWN}

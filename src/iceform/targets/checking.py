@@ -106,22 +106,20 @@ def check(
             f"nothing is certified for these data in {model.spec.dtype}: {certificate.domain}; "
             "scale them down, take a smaller step, or write the target in float64"
         )
-    with torch.no_grad():
-        hidden = stock(inputs_embeds=model.prompt(x, y, **parameters).to(device)).last_hidden_state
-    value = model.read(hidden.cpu())
-    off = (value - model.reference(x, y, **parameters)).abs().max()
-    measured = float(off) if bool(torch.isfinite(off)) else math.inf
+    value = model.spec.run(stock, x, y, **parameters)
+    measured = model.spec.distance(value, x, y, **parameters)
     return Checked(value, measured, certificate, found)
 
 
 def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | None = None) -> Any:
     """The folder as transformers loads it."""
     try:
-        from transformers import AutoModel
+        from transformers import AutoModel, AutoModelForCausalLM
     except ImportError:
         raise ProgramError("transformers is missing: pip install 'iceform[export]'") from None
     wanted = dtype or model.spec.torch_dtype
-    return AutoModel.from_pretrained(
+    kind = AutoModel if model.spec.vocabulary() is None else AutoModelForCausalLM
+    return kind.from_pretrained(
         model.path, attn_implementation=attention, dtype=wanted, local_files_only=True
     ).eval()
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from iceform.attention import Features
 
-__all__ = ["Design", "Head", "Move", "Row", "mirrored", "unmirrored"]
+__all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "unmirrored"]
 
 Place = tuple[str, int]
 
@@ -146,6 +146,18 @@ class Design:
                     maps["o"][self.place(where), i] += c
                     maps["o"][half + self.place(where), i] -= c
         return maps, biases
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What token ids and positions mean: features that they start with, rows that score them."""
+
+    tokens: Float[Tensor, "ids f"]
+    positions: Float[Tensor, "p f"]
+    scores: Float[Tensor, "ids f"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 def mirrored(design: Design, tokens: Float[Tensor, "*b t f"]) -> Float[Tensor, "*b t h"]:

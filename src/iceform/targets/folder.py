@@ -15,15 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor
 
 from iceform.certificates import Certificate
-from iceform.errors import IceformError, IntegrityError, ProgramError
+from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.card import card
-from iceform.targets.design import mirrored, unmirrored
+from iceform.targets.design import Vocabulary
 from iceform.targets.target import KINDS, Target
 
 __all__ = ["StockModel", "digest", "load", "write"]
@@ -43,35 +42,45 @@ class StockModel:
     architecture: Architecture
     spec: Target
 
-    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "1 t h"]:
-        """``inputs_embeds`` for these data, in the folder's dtype."""
-        tokens = self.spec.tokens(x, y, **parameters)
-        return mirrored(self.spec.design, tokens)[None].to(self.spec.torch_dtype)
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """``inputs_embeds`` for these data in the folder's dtype, or token ids."""
+        return self.spec.prompt(x, y, **parameters)
 
-    def read(self, hidden: Float[Tensor, "1 t h"]) -> Tensor:
-        """The answer in ``last_hidden_state``, in float64."""
-        return self.spec.answer(unmirrored(self.spec.design, hidden)[0])
-
-    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        """The exact algorithm's answer to the data as the prompt holds them."""
-        dtype = self.spec.torch_dtype
-        return self.spec.reference(x.to(dtype), y.to(dtype), **parameters)
+    def read(self, out: Tensor) -> Tensor:
+        """The answer in ``last_hidden_state`` (or in generated ids), in float64."""
+        return self.spec.read(out)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """What is proven for these data."""
-        return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **parameters)
+        settings = {k: v for k, v in parameters.items() if k in self.spec.defaults}
+        return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **settings)
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights that the sizes imply, in the folder's dtype."""
-        found = self.architecture.tensors(self.spec.design, self.spec.positions)
+        words = self.spec.vocabulary()
+        found = (
+            self.architecture.tensors(self.spec.design, self.spec.positions)
+            if words is None
+            else self._with_ids(words)[1]
+        )
         return {name: t.to(self.spec.torch_dtype).contiguous() for name, t in found.items()}
 
     def config(self) -> dict[str, Any]:
         """config.json."""
-        found = self.architecture.config(self.spec.design, self.spec.positions)
+        words = self.spec.vocabulary()
+        found = (
+            self.architecture.config(self.spec.design, self.spec.positions)
+            if words is None
+            else self._with_ids(words)[0]
+        )
         return {**found, "dtype": self.spec.dtype}
+
+    def _with_ids(self, words: Vocabulary) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        if self.architecture.with_ids is None:
+            raise TargetError(f"a {self.architecture.name} that reads token ids is not written yet")
+        return self.architecture.with_ids(self.spec.design, words)
 
 
 def write(name: str, spec: Target, path: str | Path) -> StockModel:

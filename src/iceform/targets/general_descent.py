@@ -63,7 +63,7 @@ from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
 from iceform.targets.tables import Bounded, fitted
-from iceform.targets.target import Target
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
 __all__ = ["GeneralDescent", "Tables"]
@@ -127,7 +127,7 @@ def _tables(f: str, reach: float, dtype: torch.dtype) -> Tables:
 
 
 @dataclass(frozen=True)
-class GeneralDescent(Target):
+class GeneralDescent(FeatureTarget):
     """Gradient descent for any bounded f, as a residual stream of an encoder.
 
     Parameters

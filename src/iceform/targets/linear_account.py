@@ -42,7 +42,7 @@ from iceform.targets.pairs import Pairs
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
 
-__all__ = ["OFF", "LinearAccount", "Stream", "log_odds"]
+__all__ = ["OFF", "LinearAccount", "Stream", "carried", "log_odds"]
 
 OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
 _SLACK = 2.0**-10  # of the labels' size: iterates may leave their exact bounds by this much
@@ -55,14 +55,15 @@ class Stream:
 
     Attributes
     ----------
-    pairs, leak_bits, null
-        The combination, K, and the logit m of a null token.
+    dim, pairs, leak_bits, null
+        Of w; the combination, K, and the logit m of a null token.
     largest
         A bound of what the token that asks holds beside w and v.
     copied, spread
         Units of copying the samples' features; number of null tokens.
     """
 
+    dim: int
     pairs: Pairs
     leak_bits: int
     null: float
@@ -135,7 +136,7 @@ class LinearAccount:
         ``added`` is the size of what its heads add up.
         """
         p, u, rows = self.stream.pairs, self.a.u, self._rows
-        size = rows * (w + math.sqrt(self._dim) * self._mean) + self.domain.label + self._mean
+        size = rows * (w + math.sqrt(self.stream.dim) * self._mean) + self.domain.label + self._mean
         common = (NORM + self.stream.copied) * (2 * size + rms) + (3 + NORM) * self._null * rms
         return {
             "remainder": eta * rows * p.remainder(size),
@@ -146,13 +147,8 @@ class LinearAccount:
         }
 
     @property
-    def _dim(self) -> int:
-        features = self.stream.design.features["w"]
-        return int(features.stop - features.start)
-
-    @property
     def _rows(self) -> float:
-        return self.domain.rows + math.sqrt(self._dim) * self._mean
+        return self.domain.rows + math.sqrt(self.stream.dim) * self._mean
 
     @property
     def _ratio(self) -> float:
@@ -166,12 +162,12 @@ class LinearAccount:
         p, n, scaling = self.stream.pairs, self.domain.samples, self.stream.design.scaling_units
         full = min(n, p.heaviest(self._ratio, size) / self.a.u) + self.stream.spread - 1
         fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
-        return p.noise(self.a.u, fixed, size * (self._dim + 6 + scaling), size, rms)
+        return p.noise(self.a.u, fixed, size * (self.stream.dim + 6 + scaling), size, rms)
 
     def _gate_error(self, alpha: float) -> float:
         odds = log_odds(alpha)
         log = 0.0 if abs(odds) == OFF else abs(odds)
-        return inflate((5 * log + self.a.exp + 4 + READ + self._dim) * self.a.u)
+        return inflate((5 * log + self.a.exp + 4 + READ + self.stream.dim) * self.a.u)
 
     @property
     def _null(self) -> float:
@@ -181,8 +177,10 @@ class LinearAccount:
     @cached_property
     def _mean(self) -> float:
         """A bound of |mu|, the mean that rounding leaves in any token."""
-        sample = self.domain.rows * self._dim + self.domain.label
-        state = 3 * max(self.r.coefficients) * self.domain.rms * self._dim + self.stream.largest
+        sample = self.domain.rows * self.stream.dim + self.domain.label
+        state = (
+            3 * max(self.r.coefficients) * self.domain.rms * self.stream.dim + self.stream.largest
+        )
         width = self.stream.design.hidden
         held = max(sample, state, abs(self.stream.null)) + 4.0
         return NORM * (width + 2) * self.a.u * 2 * held / width
@@ -201,6 +199,22 @@ class LinearAccount:
             Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding is amplified"),
             Step("arrival", "max sup |P_t|", arrival, "an error of one step, at the end"),
         )
+
+
+def carried(stream: Stream, a: Arithmetic, size: float, z: float, samples: int = 1) -> float:
+    """What a residual is off by that pairs of heads carry into a feature.
+
+    One token with the logit t z and the value one beside a null token of logit K ln 2: the account
+    of a gradient with one sample and x = 1. ``size`` bounds what z is added up from.
+    """
+    p, u, scaling = stream.pairs, a.u, stream.design.scaling_units
+    ratio = 2.0**-stream.leak_bits
+    full = min(samples, p.heaviest(ratio, z) / u) + stream.spread - 1
+    fixed = (2 + scaling) * stream.null + a.exp + samples + 2 + full + 5
+    noise = p.noise(u, fixed, size * (stream.dim + 6 + scaling), z, z)
+    common = u * ((NORM + stream.copied) * (2 * size + z) + (3 + NORM) * stream.null * z)
+    writing = (2 * p.count + 3) * u * p.amplitude(z)
+    return p.remainder(z) + p.leak(ratio, samples, z, z) + noise + common + writing
 
 
 def log_odds(alpha: float) -> float:

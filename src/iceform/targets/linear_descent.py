@@ -48,7 +48,7 @@ from iceform.targets.pairs import Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import Arithmetic
-from iceform.targets.target import Target
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
 __all__ = ["LinearDescent"]
@@ -60,7 +60,7 @@ _TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
 
 
 @dataclass(frozen=True)
-class LinearDescent(Target):
+class LinearDescent(FeatureTarget):
     """Least squares by descent, as a residual stream.
 
     Parameters
@@ -240,6 +240,7 @@ class LinearDescent(Target):
         a = Arithmetic(self.torch_dtype, attention)
         r = self.recurrence(domain, **parameters)
         stream = Stream(
+            self.dim,
             self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
             largest=2 * OFF,
         )  # fmt: skip

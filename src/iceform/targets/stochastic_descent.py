@@ -45,10 +45,11 @@ from iceform.functions.formulas import Formula
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.linear_account import Stream, carried
 from iceform.targets.pairs import Pairs
-from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.rounding import READ, SECOND_ORDER, Arithmetic, inflate
 from iceform.targets.tables import Bounded, fitted
-from iceform.targets.target import Target
+from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
 __all__ = ["StochasticDescent"]
@@ -78,7 +79,7 @@ def _table(f: str, reach: float, dtype: torch.dtype) -> _Table:
 
 
 @dataclass(frozen=True)
-class StochasticDescent(Target):
+class StochasticDescent(FeatureTarget):
     """Stochastic gradient descent, one sample a step, as a residual stream.
 
     Parameters
@@ -341,17 +342,11 @@ class _Run:
     @cached_property
     def _residual(self) -> float:
         """eps_z."""
-        p, u, spec = self.spec.combination, self.a.u, self.spec
-        null = spec.leak_bits * math.log(2)
-        size = self._rows * self._size + self.domain.label + _SLACK  # S
-        z = min(size, self.reach)
-        scaling = spec.design.scaling_units
-        ratio = 2.0**-spec.leak_bits
-        fixed = (2 + scaling) * null + self.a.exp + 3 + min(1.0, p.heaviest(ratio, z) / u) + 5
-        noise = p.noise(u, fixed, size * (spec.dim + 6 + scaling), z, z)
-        common = u * (NORM * (2 * size + z) + (3 + NORM) * null * z)
-        writing = (2 * p.count + 3) * u * p.amplitude(z) + (READ + 2) * u * z
-        return p.remainder(z) + p.leak(ratio, 1, z, z) + noise + common + writing
+        spec, null = self.spec, self.spec.leak_bits * math.log(2)
+        stream = Stream(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
+        size = self._rows * self._size + self.domain.label + _SLACK
+        left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
+        return carried(stream, self.a, size, min(size, self.reach)) + left
 
     @cached_property
     def _look_up(self) -> float:

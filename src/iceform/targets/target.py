@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -12,9 +13,9 @@ from torch import Tensor
 from iceform.certificates import Certificate
 from iceform.errors import ProgramError, TargetError
 from iceform.targets.data import Domain
-from iceform.targets.design import Design
+from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
 
-__all__ = ["KINDS", "Target"]
+__all__ = ["KINDS", "FeatureTarget", "Target"]
 
 KINDS: dict[str, type[Target]] = {}
 
@@ -36,7 +37,8 @@ class Target(ABC):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        KINDS[cls.kind] = cls
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
 
     @property
     @abstractmethod
@@ -44,20 +46,28 @@ class Target(ABC):
         """Features and heads."""
 
     @abstractmethod
-    def tokens(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t f"]:
-        """The prompt, as features in float64."""
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """What the stock network is given: ``inputs_embeds``, or token ids."""
 
     @abstractmethod
-    def answer(self, features: Float[Tensor, "t f"]) -> Tensor:
-        """The answer in the last layer's features."""
+    def read(self, out: Tensor) -> Tensor:
+        """The answer in what the stock network returns."""
+
+    @abstractmethod
+    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """The answer of a network that transformers has loaded."""
+
+    @abstractmethod
+    def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
+        """How far an answer is from the exact algorithm's."""
+
+    def vocabulary(self) -> Vocabulary | None:
+        """Embeddings and readout of a model of token ids; None where features are given."""
+        return None
 
     @abstractmethod
     def layout(self) -> list[str]:
         """The tokens of a prompt, in words, in order."""
-
-    @abstractmethod
-    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        """The exact algorithm's answer, rounded once to float64."""
 
     @abstractmethod
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
@@ -104,3 +114,37 @@ class Target(ABC):
         """As torch has it."""
         found: torch.dtype = getattr(torch, self.dtype)
         return found
+
+
+class FeatureTarget(Target):
+    """A target whose prompt is features and whose answer is read out of the last layer."""
+
+    @abstractmethod
+    def tokens(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t f"]:
+        """The prompt, as features in float64."""
+
+    @abstractmethod
+    def answer(self, features: Float[Tensor, "t f"]) -> Tensor:
+        """The answer in the last layer's features."""
+
+    @abstractmethod
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """The exact algorithm's answer, rounded once to float64."""
+
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "1 t h"]:
+        tokens = self.tokens(x, y, **parameters)
+        return mirrored(self.design, tokens)[None].to(self.torch_dtype)
+
+    def read(self, out: Float[Tensor, "1 t h"]) -> Tensor:
+        return self.answer(unmirrored(self.design, out)[0])
+
+    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        given = self.prompt(x, y, **parameters).to(network.device)
+        with torch.no_grad():
+            hidden = network(inputs_embeds=given).last_hidden_state
+        return self.read(hidden.cpu())
+
+    def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
+        exact = self.reference(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
+        off = float((value - exact).abs().max())
+        return off if math.isfinite(off) else math.inf
