@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.targets.recurrence import Recurrence
 
-__all__ = ["eigenvalue_bounds", "linear_descent"]
+__all__ = ["eigenvalue_bounds", "linear_descent", "linear_steps"]
 
 _DIGITS = Context(prec=50)
 
@@ -89,4 +89,18 @@ def linear_descent(
             v = [momentum * a - rho * lr * b for a, b in zip(v, g, strict=True)]
             w = [a + b for a, b in zip(w, v, strict=True)]
             out.append([float(a) for a in w])
+    return torch.tensor(out, dtype=torch.float64)
+
+
+def linear_steps(
+    x: Float[Tensor, "n d"], y: Float[Tensor, "n"], path: Float[Tensor, "t d"], lr: float
+) -> Float[Tensor, "t d"]:
+    """One step w - lr mean(x_i (w.x_i - y_i)) from every w in a path."""
+    out = []
+    with localcontext(_DIGITS):
+        gram, labels, n, rate = _gram(x), exact(y), Decimal(len(x)), Decimal(lr)
+        right = [dot(exact(c), labels) / n for c in x.T]
+        for w in map(exact, path):
+            step = [a - rate * (dot(r, w) - b) for a, r, b in zip(w, gram, right, strict=True)]
+            out.append([float(v) for v in step])
     return torch.tensor(out, dtype=torch.float64)
