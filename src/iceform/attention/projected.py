@@ -11,7 +11,6 @@ number of tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -19,16 +18,7 @@ from torch import Tensor, nn
 
 from iceform.errors import ShapeError
 
-__all__ = ["HeadGroup", "HeadTrace", "ProjectedAttention"]
-
-
-@dataclass(frozen=True)
-class HeadTrace:
-    """What one head did with every token."""
-
-    label: str
-    weights: Tensor  # (*batch, queries, keys), rows sum to 1
-    looked: Tensor  # (*batch, queries, rank): the values that the rows average
+__all__ = ["HeadGroup", "ProjectedAttention"]
 
 
 class HeadGroup(nn.Module):
@@ -74,34 +64,39 @@ class HeadGroup(nn.Module):
         self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
     ) -> Float[Tensor, "*b q d"]:
         """What the heads add to the tokens that ask."""
-        return self.project(self.weights(queries, keys) @ self._values(keys))
+        return self.project(self.weights(queries, keys) @ self.values(keys))
 
-    def weights(self, queries: Tensor, keys: Tensor) -> Float[Tensor, "*b h q k"]:
+    def weights(
+        self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
+    ) -> Float[Tensor, "*b h q k"]:
         """How every query's attention is shared out, for every head."""
-        asked = queries.unsqueeze(-3) @ self.w_q.mT
-        return torch.softmax(asked @ (keys.unsqueeze(-3) @ self.w_k.mT).mT, -1)
+        return torch.softmax(_mapped(queries, self.w_q) @ _mapped(keys, self.w_k).mT, -1)
 
-    def attend(self, tokens: Float[Tensor, "*b n d"]) -> list[HeadTrace]:
-        """Attend, and say how."""
-        weights, values = self.weights(tokens, tokens), self._values(tokens)
-        looked = weights @ values
-        return [
-            HeadTrace(label, weights[..., h, :, :], looked[..., h, :, :])
-            for h, label in enumerate(self.labels)
-        ]
+    def values(self, keys: Float[Tensor, "*b k d"]) -> Float[Tensor, "*b h k r"]:
+        """What every head can find in the keys."""
+        return _mapped(keys, self.w_v)
 
     def project(self, looked: Float[Tensor, "*b h q r"]) -> Float[Tensor, "*b q d"]:
         """What the heads found, in the features that it is for, summed over heads."""
-        heads, features, rank = self.w_o.shape
-        side_by_side = looked.transpose(-3, -2).flatten(-2)
-        return side_by_side @ self.w_o.mT.reshape(heads * rank, features)
+        return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
 
-    def _values(self, keys: Tensor) -> Tensor:
-        return keys.unsqueeze(-3) @ self.w_v.mT
+
+def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
+    """Tokens through every head's map, in one product: (*batch, heads, tokens, rows)."""
+    product = tokens @ weights.flatten(0, 1).mT
+    return product.unflatten(-1, weights.shape[:2]).transpose(-3, -2)
 
 
 class ProjectedAttention(nn.Module):
-    """One layer: the sum of its heads, and with ``residual`` of its input."""
+    """One layer: the sum of its heads, and with ``residual`` of its input.
+
+    Parameters
+    ----------
+    groups
+        The heads, in groups of one shape.
+    residual
+        Add the input to the output.
+    """
 
     def __init__(self, groups: Sequence[HeadGroup], *, residual: bool = False) -> None:
         super().__init__()
@@ -109,11 +104,25 @@ class ProjectedAttention(nn.Module):
         self.residual = residual
 
     @property
+    def head_groups(self) -> tuple[HeadGroup, ...]:
+        """The heads, in groups of one shape."""
+        return tuple(group for group in self.groups if isinstance(group, HeadGroup))
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """What each head is for."""
-        return tuple(label for group in self.groups for label in group.labels)
+        return tuple(label for group in self.head_groups for label in group.labels)
 
     def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
         """Attend."""
-        found: Tensor = sum(group(tokens, tokens) for group in self.groups)  # type: ignore[assignment]
+        first, *rest = (group(tokens, tokens) for group in self.head_groups)
+        found: Tensor = sum(rest, start=first)
         return tokens + found if self.residual else found
+
+    def attend(self, tokens: Float[Tensor, "*b n d"]) -> dict[str, Float[Tensor, "*b n n"]]:
+        """How every token's attention is shared out, head by head."""
+        found = {}
+        for group in self.head_groups:
+            weights = group.weights(tokens, tokens).unbind(-3)
+            found |= dict(zip(group.labels, weights, strict=True))
+        return found

@@ -18,7 +18,7 @@ so a branch sees a flag written by the instruction just before it.
 A *self* head is sharp attention on a token's own code: an exact copy. In the plain block every
 layer has one, for all tokens and all features, and nothing else carries anything from layer to
 layer: no residual, no norm, no MLP. In the residual block the stream carries, and the one self head
-is that of the last layer, for units: what to keep minus the identity. At the end of a cycle a unit
+is that of the last layer, for units (by their lanes): what to keep minus the identity. At the end of a cycle a unit
 forgets its scratch, moves its result to ``before`` (r of the next instruction's likeness) and the
 next address to its program counter.
 
@@ -107,13 +107,12 @@ class Block:
         masks, layout = Masks(self.layout, self.margins.copy), self.layout
         keep = torch.eye(layout.features.total, dtype=torch.float64)
         kept = self._after_cycle() if layer == "write" else keep
-        match = masks.match_all("id", "id")
         if not residual:
-            everyone = ("null", *KINDS)
-            return HeadPlan("self", everyone, everyone, (match,), kept, keep)
+            everyone, terms = ("null", *KINDS), (masks.match_all("id", "id"),)
+            return HeadPlan("self", everyone, everyone, terms, kept, keep)
         change = kept - keep
         rows = change.any(1)
-        terms = (match, masks.only("unit"), *masks.asked_by("unit"))
+        terms = (masks.match("lane", "lane"), masks.only("unit"), *masks.asked_by("unit"))
         return HeadPlan("self", ("unit",), ("unit",), terms, change[rows], keep[:, rows])
 
     def _after_cycle(self) -> Tensor:
