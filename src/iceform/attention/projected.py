@@ -83,8 +83,9 @@ class HeadGroup(nn.Module):
 
 def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
     """Tokens through every head's map, in one product: (*batch, heads, tokens, rows)."""
-    product = tokens @ weights.flatten(0, 1).mT
-    return product.unflatten(-1, weights.shape[:2]).transpose(-3, -2)
+    heads, rows, features = weights.shape
+    product = tokens @ weights.reshape(heads * rows, features).mT
+    return product.reshape(*tokens.shape[:-1], heads, rows).transpose(-3, -2)
 
 
 class ProjectedAttention(nn.Module):
@@ -121,7 +122,7 @@ class ProjectedAttention(nn.Module):
 
     def attend(self, tokens: Float[Tensor, "*b n d"]) -> dict[str, Float[Tensor, "*b n n"]]:
         """How every token's attention is shared out, head by head."""
-        found = {}
+        found: dict[str, Tensor] = {}
         for group in self.head_groups:
             weights = group.weights(tokens, tokens).unbind(-3)
             found |= dict(zip(group.labels, weights, strict=True))

@@ -18,9 +18,9 @@ so a branch sees a flag written by the instruction just before it.
 A *self* head is sharp attention on a token's own code: an exact copy. In the plain block every
 layer has one, for all tokens and all features, and nothing else carries anything from layer to
 layer: no residual, no norm, no MLP. In the residual block the stream carries, and the one self head
-is that of the last layer, for units (by their lanes): what to keep minus the identity. At the end of a cycle a unit
-forgets its scratch, moves its result to ``before`` (r of the next instruction's likeness) and the
-next address to its program counter.
+is that of the last layer, for units (by their lanes): what to keep minus the identity. At the end
+of a cycle a unit forgets its scratch, moves its result to ``before`` (r of the next instruction's
+likeness) and the next address to its program counter.
 
 **Noise.** What should stay zero may not grow if it does not stay zero (copies behind a norm are not
 exact). All tokens that do not ask receive the same thing, the null token's features, and the null
@@ -33,7 +33,7 @@ from the second cycle on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork
 from iceform.attention.projected import ProjectedAttention
 from iceform.computer.heads import HeadPlan, Masks, Term, group
-from iceform.computer.layout import KINDS, READ_FIELDS, Layout, code
+from iceform.computer.layout import ENTRY, KINDS, OPERANDS, READ_FIELDS, Layout, code
 from iceform.computer.sizes import Margins
 
 __all__ = ["LAYERS", "Block"]
@@ -78,7 +78,8 @@ class Block:
     def fetch(self) -> list[HeadPlan]:
         """Units find the instruction at their counter; a branch is decided by S flag sign."""
         masks, root = Masks(self.layout, self.margins.fetch), math.sqrt(self.margins.flag)
-        flag = Term(root * self.layout.read({"value": 1.0})[:1], self.layout.read({"sign": root}))
+        first = root * self.layout.read({"value": 1.0})[:1]
+        flag = Term(first, self.layout.read({"sign": root}), (("value",), ("sign",)))
         moves = [({field: 1.0}, f"fetched {field}") for field in self.layout.fields]
         terms = (masks.match("counter", "key"), flag)
         return [self._head("fields", masks, ("unit",), ("instruction",), terms, moves)]
@@ -108,12 +109,14 @@ class Block:
         keep = torch.eye(layout.features.total, dtype=torch.float64)
         kept = self._after_cycle() if layer == "write" else keep
         if not residual:
-            everyone, terms = ("null", *KINDS), (masks.match_all("id", "id"),)
-            return HeadPlan("self", everyone, everyone, terms, kept, keep)
+            everyone, match = ("null", *KINDS), masks.match_all("id", "id")
+            return HeadPlan("self", everyone, everyone, (match,), kept, keep, masks.away)
         change = kept - keep
         rows = change.any(1)
         terms = (masks.match("lane", "lane"), masks.only("unit"), *masks.asked_by("unit"))
-        return HeadPlan("self", ("unit",), ("unit",), terms, change[rows], keep[:, rows])
+        return HeadPlan(
+            "self", ("unit",), ("unit",), terms, change[rows], keep[:, rows], masks.away
+        )
 
     def _after_cycle(self) -> Tensor:
         """Counter <- next, before <- result, scratch <- 0, all else kept: (features, features)."""
@@ -141,14 +144,14 @@ class Block:
         if read == "lane0":
             terms.append(masks.fixed(code(0, layout.size("home")), "home"))
         if read == "like":
-            terms.append(Term(layout.read({"before": 1.0}), layout.read({"value": 1.0})))
+            alike = layout.read({"before": 1.0}), layout.read({"value": 1.0})
+            terms.append(Term(*alike, (("before",), ("value",))))
         head = self._head(label, masks, ("unit",), ("memory",), tuple(terms),
                           [({"value": 1.0}, into)])  # fmt: skip
         if read != "rowsum":
             return head
         ones = torch.ones(layout.sizes.width, layout.sizes.width, dtype=torch.float64)
-        return HeadPlan(head.label, head.asks, head.answers, head.terms, head.values,
-                        head.out @ ones)  # fmt: skip
+        return replace(head, out=head.out @ ones)
 
     def _look_up(self, j: int, sign: float) -> HeadPlan:
         layout, masks = self.layout, Masks(self.layout, self.margins.see)
@@ -156,8 +159,8 @@ class Block:
         always = layout.read({"real": 1.0, "null": 1.0})
         terms = (
             masks.match("fetched with table", "table"),
-            Term(argument, layout.read({"slope": 1.0})),
-            Term(always, layout.read({"bias": 1.0})),
+            Term(argument, layout.read({"slope": 1.0}), (OPERANDS, ENTRY)),
+            Term(always, layout.read({"bias": 1.0}), (("real", "null"), ENTRY)),
         )
         column = "f" if sign > 0 else "g"
         head = self._head(f"{column.upper()} {j}", masks, ("unit",), ("entry",), terms,
@@ -178,4 +181,4 @@ class Block:
         gates = (masks.only(*answers), *masks.asked_by(*asks))
         values = torch.cat([self.layout.read(weights) for weights, _ in moves])
         out = torch.cat([self.layout.into(name)[:, rows] for _, name in moves], 1)
-        return HeadPlan(label, asks, answers, (*terms, *gates), values, out)
+        return HeadPlan(label, asks, answers, (*terms, *gates), values, out, masks.away)

@@ -35,10 +35,15 @@ MASK = 4.0  # W over X
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A summand of a logit: (query map) token . (key map) token."""
+    """A summand of a logit: (query map) token . (key map) token.
+
+    ``reads`` names the blocks of the query and of the key that a logit meant to be seen is made of;
+    a mask has none.
+    """
 
     query: Tensor  # (rows, features)
     key: Tensor
+    reads: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +56,7 @@ class HeadPlan:
     terms: tuple[Term, ...]
     values: Tensor  # (rank, features)
     out: Tensor  # (features, rank)
+    away: float  # X
 
 
 @dataclass(frozen=True)
@@ -81,7 +87,9 @@ class Masks:
         """-W for every bit in which the key's code differs from a given one."""
         always = self.layout.read({"real": math.sqrt(self.weight)})
         bits = number[:, None]
-        return self._differs([bits * always, (1 - bits) * always], key, "real")
+        term = self._differs([bits * always, (1 - bits) * always], key, "real")
+        asked = term.query.any(1)
+        return Term(term.query[asked], term.key[asked])
 
     def _differs(self, asked: list[Tensor], key: str, *coded: str) -> Term:
         """Bits that are asked for and missing, and bits that are there and not asked for."""

@@ -26,10 +26,11 @@ from iceform.attention import Features
 from iceform.computer.instructions import READS
 from iceform.computer.sizes import Sizes
 
-__all__ = ["KINDS", "OPERANDS", "READ_FIELDS", "Layout", "code"]
+__all__ = ["ENTRY", "KINDS", "OPERANDS", "READ_FIELDS", "Layout", "code"]
 
 KINDS = ("instruction", "unit", "memory", "entry")
 OPERANDS = ("a", "b")
+ENTRY = ("slope", "bias", "f", "g")
 READ_FIELDS = tuple(f"{operand} {read}" for operand in OPERANDS for read in READS)
 
 
@@ -48,13 +49,13 @@ class Layout:
 
     @classmethod
     def of(cls, sizes: Sizes) -> Layout:
-        """In order: kinds, names, values, a table's entry, an instruction's fields, fetched ones."""
+        """In order: kinds, names, values, a table's entry, an instruction's fields, and fetched."""
         bits, width = sizes.bits, sizes.width
         blocks = dict.fromkeys(("real", "null", *KINDS), 1)
         blocks |= {"id": bits["id"], "counter": bits["address"], "lane": bits["lane"]}
         blocks |= {"home": bits["lane"], "variable": bits["variable"]}
         blocks |= dict.fromkeys(("value", "a", "b", "old", "result", "before"), width)
-        blocks |= {"table": bits["table"]} | dict.fromkeys(("slope", "bias", "f", "g"), 1)
+        blocks |= {"table": bits["table"]} | dict.fromkeys(ENTRY, 1)
         blocks |= {"key": bits["address"], "sign": 1}
         for prefix in ("", "fetched "):
             blocks |= {prefix + name: size for name, size in field_sizes(sizes).items()}
@@ -74,6 +75,10 @@ class Layout:
         """Features of a block."""
         at = self.features[name]
         return int(at.stop - at.start)
+
+    def columns(self, *names: str) -> Tensor:
+        """The features of these blocks, in order."""
+        return torch.cat([torch.arange(self.features.total)[self.features[n]] for n in names])
 
     def read(self, weights: Mapping[str, float]) -> Tensor:
         """The map that adds up blocks with these weights: (size, features).
