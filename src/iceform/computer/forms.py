@@ -156,7 +156,12 @@ def paired(p: Pending, q: Pending) -> Pair | None:
         return None
     same = [r for r in mine if mine[r] == theirs[r]]
     other = [r for r in mine if mine[r] != theirs[r]]
-    if not same or not other or len({mine[r] for r in same}) > 1 or len({mine[r] for r in other}) > 1:
+    if (
+        not same
+        or not other
+        or len({mine[r] for r in same}) > 1
+        or len({mine[r] for r in other}) > 1
+    ):
         return None
     sign, with_other = mine[same[0]], mine[other[0]]
     flip = affine(sign, 0.0)

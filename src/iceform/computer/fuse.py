@@ -211,7 +211,9 @@ class Fuser:
             return register
         begin = self.register(start)
         begin = self.cleaned(begin, start) if clean else begin
-        self.emit_line(register, of_register(begin), f"{name} to begin with", start.place, copy=True)
+        self.emit_line(
+            register, of_register(begin), f"{name} to begin with", start.place, copy=True
+        )
         return register
 
     def _counter(self, count: Node, once: bool) -> Register:
@@ -298,8 +300,10 @@ class Fuser:
         if u.exact_sum(v):
             return u.plus(v)
         first = of_register(self.register(node.args[0]))
-        return first.plus(v) if first.exact_sum(v) else first.plus(
-            of_register(self.register(node.args[1]))
+        return (
+            first.plus(v)
+            if first.exact_sum(v)
+            else first.plus(of_register(self.register(node.args[1])))
         )
 
     def _of_apply(self, node: Node) -> Late:
@@ -376,7 +380,9 @@ class Fuser:
         return self._extreme(node, -1.0)
 
     def _extreme(self, node: Node, sign: float) -> Late:
-        together = self._one_curve("max" if sign > 0 else "min", *(self.value(a) for a in node.args))
+        together = self._one_curve(
+            "max" if sign > 0 else "min", *(self.value(a) for a in node.args)
+        )
         if together is not None:
             return together
         samples = node.samples
@@ -650,7 +656,9 @@ class Fuser:
             writes.append(replace(w, scale=float(scale)))
         old = read.register
         name = f"-{old.name}" if ratio == -1 else f"{float(ratio):g}*{old.name}"
-        new = self.preload(tuple(writes), old.samples, old.width, old.range.times(float(ratio)), name)
+        new = self.preload(
+            tuple(writes), old.samples, old.width, old.range.times(float(ratio)), name
+        )
         return replace(read, register=new)
 
     def product(self, dst: Register, u: Form, v: Form, node: Node, note: str) -> None:
@@ -797,8 +805,10 @@ def _steepest(curve: Curve, on: Range) -> float:
     """Bound of the slope of a curve away from the gap of a step."""
     if isinstance(curve, Step):
         return 2 * curve.sharpness * curve.beside()
-    low, high = slope(curve, on.low, on.high) if on.low < on.high else slope(
-        curve, on.low - 2.0**-20, on.high + 2.0**-20
+    low, high = (
+        slope(curve, on.low, on.high)
+        if on.low < on.high
+        else slope(curve, on.low - 2.0**-20, on.high + 2.0**-20)
     )
     return max(abs(low), abs(high))
 

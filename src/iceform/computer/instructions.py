@@ -138,6 +138,9 @@ class TablePair:
         Where the values come from; None for zeros and for tables with keys of their own.
     assumptions
         What the errors take for granted; empty where they are proven.
+    jump, gap
+        Of a comparison's table: where the function that it stands for jumps, and how near to that no
+        argument may come for the errors to hold.
     """
 
     name: str
@@ -154,6 +157,8 @@ class TablePair:
     f_interpolant: Interpolant | None = None
     g_interpolant: Interpolant | None = None
     assumptions: tuple[str, ...] = ()
+    jump: float | None = None
+    gap: float = 0.0
 
     @property
     def tokens(self) -> int:

@@ -234,7 +234,8 @@ class Algorithm:
             return Parameter(argument.name, default.value, vector=True)
         if isinstance(default, bool) or not isinstance(default, (int, float)):
             raise refuse(
-                f"parameter {argument.name} needs a number, or ice.vector(), as its default", self.place
+                f"parameter {argument.name} needs a number, or ice.vector(), as its default",
+                self.place,
             )
         return Parameter(argument.name, float(default))
 

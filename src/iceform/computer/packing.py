@@ -140,9 +140,7 @@ def _side_by_side(
     return table, key_at, value_at, bias_at
 
 
-def _question(
-    fuser: Fuser, query: Node, at: int, bias_at: int | None, node: Node
-) -> Form:
+def _question(fuser: Fuser, query: Node, at: int, bias_at: int | None, node: Node) -> Form:
     """The query beside the key, and 1 beside the bias."""
     form = of_register(packed(fuser, (query,), node, [at]))
     return form if bias_at is None else form.plus(of_register(fuser.mask(bias_at, 1)))

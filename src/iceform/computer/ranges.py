@@ -392,7 +392,9 @@ def find_ranges(graph: Graph, domain: Domain, bounds: Mapping[str, Range]) -> Ra
     ranges = Ranges(graph, domain, bounds)
     names = {c.name for loop in _loops(graph.block) for c in loop.carried}
     for name in set(bounds) - names:
-        raise refuse(f"bounds names {name!r}; the loops of this algorithm carry {sorted(names)}", graph.place)
+        raise refuse(
+            f"bounds names {name!r}; the loops of this algorithm carry {sorted(names)}", graph.place
+        )
     ranges.block(graph.block)
     return ranges
 

@@ -142,7 +142,9 @@ class _Turns:
             self._finish(names, condition)
             return False
         if self.rounds > _MOST_ROUNDS:
-            raise refuse("the values that this loop carries change their shape every turn", self.place)
+            raise refuse(
+                "the values that this loop carries change their shape every turn", self.place
+            )
         self._again(changed | set(self.states), names)
         return True
 
@@ -211,9 +213,7 @@ class _Turns:
         body = self.tracer.blocks[-1]
         carried = tuple(self._carried(name, names[name]) for name in sorted(self.states))
         self.tracer.leave()
-        self.tracer.close(
-            Loop(body, carried, self.count, self.first, again, self.place)
-        )
+        self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place))
         results = {id(names[c.name]): c.result for c in carried}
         for name, value in names.items():
             if id(value) in results:

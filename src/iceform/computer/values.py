@@ -223,7 +223,9 @@ def emit(
     handles = tuple(v.read() for v in values)
     place: Place | None = here() if values[0].scope.traced else None
     scope = values[0].scope
-    return Value(scope, scope.emit(Node(op, (), samples, width, attr, place), handles), samples, width)
+    return Value(
+        scope, scope.emit(Node(op, (), samples, width, attr, place), handles), samples, width
+    )
 
 
 def _joined(a: Value, b: Value) -> int | None:
