@@ -25,7 +25,7 @@ from iceform.computer.prompt import Prompt, initial_memory, write_prompt
 from iceform.computer.recognise import recognise
 from iceform.computer.sizes import Sizes
 from iceform.errors import CapacityError, ProgramError, ShapeError
-from iceform.validation import check_capacity, check_choice, check_dtype
+from iceform.validation import check_capacity, check_choice, check_dtype, check_tensors
 
 __all__ = ["Computer", "Execution"]
 
@@ -182,8 +182,9 @@ class Computer:
         parameters
             Of the program, by name.
         """
-        assembly, samples = assembly_of(program), x.shape[-2]
-        batch = x.shape[:-2].numel()
+        assembly = assembly_of(program)
+        self._check_data(assembly, x, y)
+        samples, batch = x.shape[-2], x.shape[:-2].numel()
         needed = self.plan(assembly, samples, batch=batch)
         check_capacity(
             f"the prompt of {assembly.name!r}", needed.total_bytes, x.device,
@@ -194,6 +195,15 @@ class Computer:
                  for k, v in parameters.items()}  # fmt: skip
         memory = initial_memory(assembly, data, self.sizes.width)
         return write_prompt(self.layout, assembly, memory, samples)
+
+    def _check_data(self, assembly: Assembly, x: Tensor, y: Tensor | None) -> None:
+        if not isinstance(x, Tensor) or x.ndim < 2 or 0 in x.shape:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"x must be a tensor (*batch, samples, {assembly.dim}), got {got}")
+        tensors = {"x": (x, (x.shape[-2], assembly.dim))}
+        if y is not None:
+            tensors["y"] = (y, (x.shape[-2],))
+        check_tensors(tensors, self.dtype, x.device)
 
     def execute(
         self,

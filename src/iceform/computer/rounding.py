@@ -47,6 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -54,7 +55,14 @@ from torch import Tensor
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
 from iceform.validation import unit_roundoff
 
-__all__ = ["ColumnFacts", "InstructionRounding", "column_facts", "gamma", "instruction_rounding"]
+__all__ = [
+    "ColumnFacts",
+    "InstructionRounding",
+    "column_facts",
+    "gamma",
+    "instruction_rounding",
+    "table_facts",
+]
 
 EXP_UNITS = 4.0  # units in the last place that exp may be off
 _CELLS = 8  # per entry of a table
@@ -139,6 +147,15 @@ def _exp_errors(logits: Tensor, tilt: Tensor, unit: float) -> Tensor:
     return unit * below + EXP_UNITS * unit
 
 
+@lru_cache(maxsize=1024)
+def table_facts(table: TablePair, dtype: torch.dtype) -> tuple[ColumnFacts, ColumnFacts]:
+    """Of both columns over the table's range, as they are in a prompt of this dtype."""
+    unit, rounded = unit_roundoff(dtype), dtype != torch.float64
+    keys, ends = (table.slopes, table.biases), (table.low, table.high)
+    f, g = (column_facts(*keys, v, *ends, unit, rounded=rounded) for v in (table.f, table.g))
+    return f, g
+
+
 @dataclass(frozen=True)
 class InstructionRounding:
     """How far one instruction's execution is from ``dst <- F(a + b) - G(a - b)`` with its table.
@@ -193,27 +210,14 @@ def instruction_rounding(
         The arithmetic; "literal" or "fused".
     """
     unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
-    f, g = (
-        column_facts(
-            table.slopes,
-            table.biases,
-            column,
-            table.low,
-            table.high,
-            unit,
-            rounded=dtype != torch.float64,
-        )
-        for column in (table.f, table.g)
-    )
+    f, g = table_facts(table, dtype)
     result = f.largest + g.largest
-    held = min(bounds.get(instruction.dst, math.inf), math.inf)
-    stored = unit * (2 * result + held) * (1 + unit) if backend == "literal" else 0.0
-    before = _result_before(assembly, instruction)
-    ctx = _Reads(bounds, before, samples, width, unit)
+    stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
+    reads = _Reads(bounds, _result_before(assembly, instruction), samples, width, unit)
     return InstructionRounding(
-        argument=ctx.argument(instruction.a, instruction.b) + _stored_argument(table, unit),
+        argument=reads.argument(instruction.a, instruction.b) + _stored_argument(table, unit),
         look_up=f.rounding + g.rounding + gamma(2, unit) * result,
-        store=stored,
+        store=stored if backend == "literal" else 0.0,
         slope=f.slope + g.slope,
     )
 
