@@ -186,6 +186,8 @@ class Slots:
 
     def kinds(self, read: Read) -> tuple[str, ...]:
         """The kinds of read that give it."""
+        if read.how == "rowsum" and read.register.samples != self.samples:
+            return ()
         if read.how != "at":
             return (read.how,)
         if read.register.samples:

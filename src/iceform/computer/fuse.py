@@ -94,6 +94,7 @@ class Fuser:
         self.late: dict[Node, Late] = {}
         self.held: dict[Node, Register] = {}
         self.home = _homes(graph.block)
+        self.depth = _depths(graph.block)
         self.code: dict[Block, Code] = {}
         self.now = graph.block
         self.written: dict[tuple[Write, ...], Register] = {}
@@ -124,6 +125,14 @@ class Fuser:
                 self.loop(item)
             elif item not in self.late:
                 self.late[item] = self._late(item)
+
+    def together(self, parts: tuple[Node, ...], like: Node) -> Node:
+        """A node in the lanes of ``like`` that belongs to the innermost block of its parts."""
+        homes = [self.home.get(p, self.now) for p in parts]
+        depths = [self.depth.get(h, 0) for h in homes]
+        node = Node("concat", parts, like.samples, None, None, like.place)
+        self.home[node] = homes[depths.index(max(depths))]
+        return node
 
     def value(self, node: Node) -> Late:
         """What is known of a node."""
@@ -385,8 +394,7 @@ class Fuser:
         )
         if together is not None:
             return together
-        samples = node.samples
-        u, v = (self.operand(a, samples, unit=True) for a in node.args)
+        u, v = (self.operand(a, node, unit=True) for a in node.args)
         total, apart = u.constant + v.constant, u.constant - v.constant
         exact = u.exact_sum(Form((), v.constant)) and u.exact_sum(Form((), -v.constant))
         if not exact:
@@ -466,7 +474,7 @@ class Fuser:
 
     def _of_component(self, node: Node) -> Late:
         """v e_j, summed up."""
-        vector = self.operand(node.args[0], node.samples)
+        vector = self.operand(node.args[0], node)
         register = Register("", node.samples, self.width, self.ranges[node.args[0]].join(
             Range(0.0, 0.0)), clean=True)  # fmt: skip
         mask = of_register(self.mask(node.attr, 1))
@@ -581,6 +589,7 @@ class Fuser:
     ) -> None:  # fmt: skip
         """``curve(U)``: by F if U is a sum, by G if it is a difference."""
         slots = Slots(dst.samples)
+        pending = replace(pending, of=self._local(pending.of, dst.samples, node))
         plus = tuple(r for r, c in pending.of.terms if c > 0)
         minus = tuple(r for r, c in pending.of.terms if c < 0)
         gain = _steepest(pending.curve, pending.range)
@@ -609,17 +618,32 @@ class Fuser:
             dst.clean = all(r.clean for r in reads) and _at_zero(curve) == 0
 
     def _multiply(self, dst: Register, left: Node, right: Node, node: Node) -> None:
-        u = self.operand(left, dst.samples)
-        v = self.operand(right, dst.samples)
+        u = self.operand(left, node)
+        v = self.operand(right, node)
         self.product(dst, u, v, node, _short(node))
 
-    def operand(self, node: Node, samples: bool, unit: bool = False) -> Form:
-        """alpha (sum of reads) + c, which one operand takes; alpha = 1 where ``unit``."""
-        form = self._form(node)
-        fitted = self._uniform(form, samples)
+    def operand(self, argument: Node, node: Node, unit: bool = False) -> Form:
+        """An argument of ``node`` as alpha (sum of reads) + c, which one operand takes.
+
+        ``unit`` asks for alpha = 1.
+        """
+        form = self._local(self._form(argument), node.samples, node)
+        fitted = self._uniform(form, node.samples)
         if fitted is not None and (not unit or all(c == 1 for _, c in fitted.terms)):
             return fitted
-        return of_register(self.register(node))
+        return of_register(self.register(argument))
+
+    def _local(self, form: Form, samples: bool, node: Node | None) -> Form:
+        """The form with what only lane 0 can read put where every lane can."""
+        terms = []
+        for read, coefficient in form.terms:
+            if not Slots(samples).kinds(read):
+                register = Register("", False, None, read.range)
+                line = Form(((read, 1.0),))
+                self.emit_line(register, line, "for every lane", None, node=node)
+                read = Read("at", register)
+            terms.append((read, coefficient))
+        return Form(tuple(terms), form.constant)
 
     def _uniform(self, form: Form, samples: bool) -> Form | None:
         """The form with one coefficient for all reads, data written with another sign if need be."""
@@ -698,6 +722,7 @@ class Fuser:
     ) -> None:  # fmt: skip
         """dst <- a form: two groups of equal coefficients at a time."""
         slots = Slots(dst.samples)
+        form = self._local(form, dst.samples, node)
         groups: dict[float, tuple[Read, ...]] = {}
         for read, coefficient in form.terms:
             groups[coefficient] = (*groups.get(coefficient, ()), read)
@@ -778,6 +803,15 @@ def _homes(block: Block) -> dict[Node, Block]:
         else:
             homes[item] = block
     return homes
+
+
+def _depths(block: Block, depth: int = 0) -> dict[Block, int]:
+    """How many loops are around each block."""
+    found = {block: depth}
+    for item in block.items:
+        if isinstance(item, Loop):
+            found.update(_depths(item.body, depth + 1))
+    return found
 
 
 def _loop_name(loop: Loop) -> str:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property, update_wrapper
 from types import FrameType
 from typing import Any
@@ -129,11 +129,16 @@ def repeat(count: Any) -> Any:
     if isinstance(count, Value):
         if isinstance(count.scope, Tracer):
             return count.scope.repeat(count)
-        return range(count.scope.arithmetic.whole(count.read()))  # type: ignore[attr-defined]
+        return _turns(count.scope.arithmetic.whole(count.read()))  # type: ignore[attr-defined]
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", here())
     scope = _scope_of(sys._getframe(1))
-    return scope.repeat(constant(count)) if isinstance(scope, Tracer) else range(count)
+    return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(count)
+
+
+def _turns(count: int) -> Iterator[None]:
+    """A turn has no number: a program that needs one counts."""
+    return iter([None] * count)
 
 
 def constant(number: float) -> Value:

@@ -74,11 +74,11 @@ def _placed(fuser: Fuser, part: Node, offset: int, node: Node) -> list[Register]
     """Registers that hold the part where it is wanted, and zeros elsewhere."""
     span = fuser.ranges[part].join(Range(0.0, 0.0))
     if part.width is None:
-        scalar = fuser.operand(part, node.samples)
+        scalar = fuser.operand(part, node)
         return [_masked(fuser, scalar, offset, span, node)]
     if offset == 0:
         return [fuser.cleaned(fuser.register(part), node)]
-    vector = fuser.operand(part, node.samples)
+    vector = fuser.operand(part, node)
     out = []
     for j in range(part.width):
         one = _masked(fuser, vector, j, span, node)
@@ -136,7 +136,7 @@ def _side_by_side(
     bias_at = keys + values if bias else None
     parts: tuple[Node, ...] = (key, value, *bias)
     offsets = [key_at, value_at, *([] if bias_at is None else [bias_at])]
-    table = packed(fuser, parts, key, offsets)
+    table = packed(fuser, parts, fuser.together(parts, key), offsets)
     return table, key_at, value_at, bias_at
 
 

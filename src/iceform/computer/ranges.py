@@ -29,7 +29,7 @@ from iceform.formulas import trees
 
 __all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
 
-_SAFETY = 4.0
+_SAFETY = 2.0
 _DRAWS = 8
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
 _PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4

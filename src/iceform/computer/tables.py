@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -34,9 +34,10 @@ from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, Step, VirtualInstruction
 from iceform.errors import IceformError, PrecisionError
 from iceform.formulas import Formula, trees
-from iceform.formulas.polynomials import Polynomial, polynomial
-from iceform.interpolation import Grid, Interpolant, ScalarFunction
+from iceform.formulas.polynomials import polynomial
+from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.interpolation.bounds import linear_reproduction
+from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.posterior import posterior_error
 
 __all__ = ["Tables"]
@@ -44,8 +45,16 @@ __all__ = ["Tables"]
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
 _UNIT = torch.finfo(torch.float64).eps / 2
 _ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by their errors
-_KINKED_EPS = 1e-6  # a graded grid that reaches this has about a hundred entries
-_ENTRIES = 385  # most entries of a fitted table before less precision is asked for
+# Smooth curves: as many cells as it takes to be seen within a share of eps.
+_FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
+_FIT_SHARE = 0.5
+_TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
+# Kinked curves: how fast the spacing grows away from a kink, and the share of equally spaced entries.
+_GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
+_GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
+_TRIED_GRADED = (60, 120, 200)
+_APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
 _ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0), fourth=0.0)
 
@@ -236,11 +245,24 @@ def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
         if end < low and _bounded(f, end, high) and _bounded(g, end, high):
             low = end
             break
+    step = 2.0 ** (math.floor(math.log2(max(high - low, 2.0**-40))) - 2)
     for end in (high + room, high + _ROOM * abs(high)):
         if end > high and _bounded(f, low, end) and _bounded(g, low, end):
             high = end
             break
+    # Round ends are met again by other instructions, and their table with them.
+    for left, right in ((_down(low, step), _up(high, step)), (low, _up(high, step))):
+        if _bounded(f, left, right) and _bounded(g, left, right):
+            return Range(left, right)
     return Range(low, high)
+
+
+def _down(value: float, step: float) -> float:
+    return math.floor(value / step) * step
+
+
+def _up(value: float, step: float) -> float:
+    return math.ceil(value / step) * step
 
 
 def _bounded(curve: Curve | None, low: float, high: float) -> bool:
@@ -295,18 +317,71 @@ def _function(curve: Curve, span: Range) -> ScalarFunction:
 
 @lru_cache(maxsize=512)
 def _fit(tree: trees.Node, low: float, high: float, eps: float) -> Interpolant:
-    """The smallest table that holds ``eps``; the best there is where none does."""
+    """A table that holds ``eps``, or the best there is where none does."""
     if not low < high:
         low, high = low - 2.0**-10, high + 2.0**-10
     function = Formula(tree, "z").scalar_function(low, high)
-    goal = max(eps, _KINKED_EPS) if function.kinks_in(low, high) else eps
+    if function.kinks_in(low, high):
+        return _graded(function, low, high, eps)
+    found = _uniform(function, low, high, eps)
+    if found.error > eps:
+        graded = _crowded(function, low, high, eps)
+        found = found if graded is None or found.error <= graded.error else graded
+    return found
+
+
+def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
+    """Fitted values on as many cells as it takes, certified once."""
+    best: tuple[Grid, float, Fit] | None = None
+    for cells in _TRIED:
+        for sharpness, guards in _FITS:
+            grid = Grid(low, high, cells, guards)
+            fit = fit_values(function, grid, sharpness)
+            if best is None or fit.seen < best[2].seen:
+                best = (grid, sharpness, fit)
+        assert best is not None
+        if best[2].seen <= max(_FIT_SHARE * eps, _FLOOR * best[2].size):
+            break
+    assert best is not None
+    grid, sharpness, fit = best
+    draft = Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function)
+    proven = posterior_error(draft, function, eps)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+
+
+def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant | None:
+    """Entries that crowd at the end where the curve is steepest: it may be singular beyond."""
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    slopes = function.derivatives(ends, 1)
+    if slopes is None:
+        return None
+    left = abs(float(slopes[1][0])) >= abs(float(slopes[1][1]))
+    inward = 0.1 * min(abs(low if left else high) or math.inf, high - low)
+    kink = low + inward if left else high - inward
     try:
-        return Interpolant.fit(function, low, high, goal)
-    except PrecisionError as error:
-        best = error.best
-    if best is None or not math.isfinite(best):
-        return Interpolant.fit(function, low, high, None)
-    try:
-        return Interpolant.fit(function, low, high, 1.1 * best)
-    except PrecisionError:
-        return Interpolant.fit(function, low, high, None)
+        return _graded(replace(function, kinks=(kink,)), low, high, eps)
+    except IceformError:
+        return None
+
+
+def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
+    """Fitted values on entries that crowd at the kinks of a curve, certified once."""
+    kinks = function.kinks_in(low, high)
+    best: tuple[GradedGrid, Fit] | None = None
+    for cells in _TRIED_GRADED:
+        before = math.inf if best is None else best[1].seen
+        for growth, share in _GRADINGS:
+            coarsest = (high - low) / (share * cells)
+            grid = GradedGrid(low, high, cells, _GRADED_GUARDS, kinks, growth, coarsest)
+            if grid.spacing <= _APART * max(abs(low), abs(high)):
+                continue
+            fit = fit_values(function, grid, _GRADED_SHARPNESS)
+            if best is None or fit.seen < min(best[1].seen, before / 2):
+                best = (grid, fit)
+        if best is not None and (best[1].seen <= _FIT_SHARE * eps or best[1].seen > before / 2):
+            break
+    if best is None:
+        raise PrecisionError(f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells")
+    draft = Interpolant(best[0], _GRADED_SHARPNESS, best[1].values, "graded", math.inf, function)
+    proven = posterior_error(draft, function, eps)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions)

@@ -119,13 +119,12 @@ class _Turns:
         self.held: dict[str, Any] = {}
         self.rounds = -1
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> Iterator[None]:
         return self  # type: ignore[return-value]
 
-    def __next__(self) -> int:
+    def __next__(self) -> None:
         if not self.turn(sys._getframe(1), None):
             raise StopIteration
-        return self.rounds
 
     def turn(self, frame: FrameType, condition: Value | None) -> bool:
         """Called before every run of the body and after the last."""
@@ -136,8 +135,9 @@ class _Turns:
             self.held = names
             self.tracer.enter()
             return True
-        changed = {n for n, v in self.start.items() if names.get(n) is not self.held.get(n)}
+        changed = {n for n in self.start if self._changed(n, names)}
         settled = changed <= set(self.states) and self._shapes_hold(names) and self.rounds > 1
+        self.held = names
         if settled:
             self._finish(names, condition)
             return False
@@ -147,6 +147,18 @@ class _Turns:
             )
         self._again(changed | set(self.states), names)
         return True
+
+    def _changed(self, name: str, names: dict[str, Any]) -> bool:
+        """Whether the last turn gave a name another value.
+
+        A Python number that is the same after every turn, such as the last index of a Python loop
+        inside, is none of the program's business.
+        """
+        now, before = names.get(name), self.held.get(name)
+        numbers = not isinstance(now, Value) and not isinstance(self.start[name], Value)
+        if numbers:
+            return self.rounds > 1 and now != before
+        return now is not before
 
     def _shapes_hold(self, names: dict[str, Any]) -> bool:
         return all(_shape(names[n], s) == (s.samples, s.width) for n, s in self.states.items())
@@ -165,7 +177,6 @@ class _Turns:
             value = names[name]
             value.handle, value.lost = self.states[name], ""
             value.samples, value.width = shapes[name]
-        self.held = names
 
     def _began(self, name: str) -> tuple[Node, bool, int | None]:
         value = self.start[name]
