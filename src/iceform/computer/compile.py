@@ -16,10 +16,11 @@ from torch import Tensor
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.exact import Exact, shown
 from iceform.computer.fuse import fuse
-from iceform.computer.graph import Graph, Parameter, run
+from iceform.computer.graph import Graph, Node, Parameter, run
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
+from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, find_ranges
 from iceform.computer.tables import Tables
 from iceform.errors import ProgramError
@@ -40,6 +41,7 @@ class Program:
     graph: Graph
     ranges: Ranges
     assembled: Assembled
+    gaps: Mapping[Node, float]
     eps: float
 
     @property
@@ -82,6 +84,17 @@ class Program:
     ) -> Interpreted:
         """The instructions run without attention; see :func:`iceform.computer.interpret.interpret`."""
         return interpret(self.assembly, X, y, self.parameters(**settings), exact=exact, width=width)
+
+    def enclosed(
+        self, X: Tensor, y: Tensor, computed: Mapping[str, Tensor], **settings: Any
+    ) -> Enclosure:
+        """The distance of computed answers from the exact ones, in ball arithmetic."""
+        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
+        columns = {
+            n: v[..., None] if self.graph.outputs[n].width is None else v
+            for n, v in computed.items()
+        }
+        return enclose(self.graph, self.ranges, self.gaps, given, columns)
 
     def packed(self, outputs: Mapping[str, Tensor]) -> Any:
         """Answers in the way that the author returns them."""
@@ -133,7 +146,7 @@ def compile(
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
-    return Program(algorithm, graph, ranges, assembled, eps)
+    return Program(algorithm, graph, ranges, assembled, fused.gaps, eps)
 
 
 def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:

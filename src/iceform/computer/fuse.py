@@ -77,6 +77,7 @@ class Fused:
     outputs: dict[str, tuple[Register, int | None]]
     width: int
     flag: Register
+    gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
 def fuse(graph: Graph, ranges: Ranges) -> Fused:
@@ -99,6 +100,7 @@ class Fuser:
         self.now = graph.block
         self.written: dict[tuple[Write, ...], Register] = {}
         self.clean = clean_states(graph.block)
+        self.gaps: dict[Node, float] = {}
         self.flag = Register("FLAG", False, None, Range(-1.0, 1.0), writes=(Write("one"),))
 
     def fused(self) -> Fused:
@@ -108,7 +110,7 @@ class Fuser:
         for name, node in self.graph.outputs.items():
             register = self.register(node)
             outputs[name] = (register, node.width)
-        return Fused(self.code[self.top], outputs, self.width, self.flag)
+        return Fused(self.code[self.top], outputs, self.width, self.flag, self.gaps)
 
     # ------------------------------------------------------------------------------------ blocks
 
@@ -422,6 +424,7 @@ class Fuser:
         reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
         sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
         height = 0.5 if alpha > 0 else -0.5
+        self.gaps[node] = _SURE / sharpness * abs(alpha)
         return Pending(Step(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
 
     def _of_sum(self, node: Node) -> Form:
