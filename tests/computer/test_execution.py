@@ -120,7 +120,7 @@ def test_a_batch_is_its_problems():
             torch.testing.assert_close(together[i], alone.outputs["w"], rtol=0, atol=1e-14)
 
 
-# ---------------------------------------------------------------------- other prompts, other weights
+# ---------------------------------------------------------------------- other prompts and weights
 
 
 @contextmanager
@@ -163,8 +163,9 @@ def test_another_destination_changes_both_answers():
     program, tokens = prompt.assembly, prompt.tokens.clone()
     to = 1 + [v.name for v in program.variables].index("g")
     tokens[2, prompt.layout.features["destination"]] = code(to, prompt.layout.size("destination"))
-    other = replace(program, instructions=(*program.instructions[:2],
-                    replace(program.instructions[2], dst="g"), program.instructions[3]))  # fmt: skip
+    instructions = list(program.instructions)
+    instructions[2] = replace(instructions[2], dst="g")
+    other = replace(program, instructions=tuple(instructions))
     exact = meaning(other, prompt, 12)
     assert np.abs(exact.value("w") - meaning(program, prompt, 12).value("w")).max() > 1e-3
     for run in both(computer, replace(prompt, tokens=tokens), 12):

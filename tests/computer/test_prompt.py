@@ -93,7 +93,7 @@ def test_bad_data_are_refused():
         computer.prompt(prompt.assembly, x[:, :2], y)
     with pytest.raises(ShapeError, match="y "):
         computer.prompt(prompt.assembly, x, y[:3])
-    with pytest.raises(DtypeError, match="x has dtype torch.float32"):
+    with pytest.raises(DtypeError, match=r"x has dtype torch\.float32"):
         computer.prompt(prompt.assembly, x.float(), y.float())
     with pytest.raises(CapacityError, match=r"lanes 9 \(this computer: 8\)"):
         computer.prompt(prompt.assembly, *programs.data(0, 9, 3))
@@ -124,5 +124,5 @@ def test_a_flag_that_is_no_sign_is_refused():
     tables = tuple(replace(t, f=4 * t.f) if t.name == "half" else t for t in program.tables)
     changed = replace(program, instructions=(loud, *program.instructions[1:]), tables=tables)
     computer = Computer.for_programs([program], lanes=1)
-    with pytest.raises(ProgramError, match="may write up to .* into FLAG"):
+    with pytest.raises(ProgramError, match=r"may write up to .* into FLAG"):
         computer.prompt(changed, torch.zeros(1, 1, dtype=torch.float64), start=1.0)

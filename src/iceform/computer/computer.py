@@ -200,7 +200,7 @@ class Computer:
         if not isinstance(x, Tensor) or x.ndim < 2 or 0 in x.shape:
             got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
             raise ShapeError(f"x must be a tensor (*batch, samples, {assembly.dim}), got {got}")
-        tensors = {"x": (x, (x.shape[-2], assembly.dim))}
+        tensors: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x": (x, (x.shape[-2], assembly.dim))}
         if y is not None:
             tensors["y"] = (y, (x.shape[-2],))
         check_tensors(tensors, self.dtype, x.device)
