@@ -224,6 +224,9 @@ class Balls:
     def _bounded(self, node: Node, a: Array) -> Array:
         return a
 
+    def _stored(self, node: Node, a: Array) -> Array:
+        return a
+
     def _spread(self, node: Node, a: Array) -> Array:
         shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
         return np.broadcast_to(a, shape)
@@ -245,5 +248,5 @@ class Balls:
         # Taking off one number from all scores changes nothing and keeps exp small.
         top = np.frompyfunc(lambda t: t.mid(), 1, 1)(scores).max(-1, keepdims=True)
         weights = np.frompyfunc(lambda t: t.exp(), 1, 1)(scores - top)
-        total = weights.sum(-1)[..., None]
+        total = weights.sum(-1, keepdims=True)
         return (weights[..., None] * self._lanes(v)).sum(-2) / total

@@ -53,6 +53,6 @@ def _clean(node: Node, args: list[bool]) -> bool:
         return args[0] and float(zero) == 0
     if node.op == "mul":
         return any(args)
-    if node.op in ("add", "maximum", "minimum", "mean", "bounded", "spread"):
+    if node.op in ("add", "maximum", "minimum", "mean", "bounded", "spread", "stored"):
         return all(args)
     return False

@@ -108,7 +108,7 @@ class Pair:
 
 def of_register(register: Register) -> Form:
     """The value that a register holds."""
-    return Form(((Read("at", register), 1.0),))
+    return Form(((Read("at", register), register.scale),))
 
 
 # ---------------------------------------------------------------------------------------------

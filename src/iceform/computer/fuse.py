@@ -64,8 +64,10 @@ Late = Form | Pending | Pair
 
 _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
-_SURE = 18.0  # sharpness times gap of a comparison that is a value: off by 2 e^-36
+# A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.
+_SURE, _AGAIN = 0.3, Step(0.0, 64.0, 0.29, 0.0, 1.0)
 _DECIDED = 6.0  # of one that decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1
+_PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
 _COUNTER_GAP = 0.25  # a counter is at half numbers
 
 
@@ -98,7 +100,7 @@ class Fuser:
         self.depth = _depths(graph.block)
         self.code: dict[Block, Code] = {}
         self.now = graph.block
-        self.written: dict[tuple[Write, ...], Register] = {}
+        self.written: dict[tuple[tuple[Write, ...], float], Register] = {}
         self.clean = clean_states(graph.block)
         self.gaps: dict[Node, float] = {}
         self.flag = Register("FLAG", False, None, Range(-1.0, 1.0), writes=(Write("one"),))
@@ -108,8 +110,7 @@ class Fuser:
         self.block(self.top)
         outputs = {}
         for name, node in self.graph.outputs.items():
-            register = self.register(node)
-            outputs[name] = (register, node.width)
+            outputs[name] = (self.unscaled(self.register(node), node), node.width)
         return Fused(self.code[self.top], outputs, self.width, self.flag, self.gaps)
 
     # ------------------------------------------------------------------------------------ blocks
@@ -215,10 +216,11 @@ class Fuser:
     def _state(self, name: str, state: Node, start: Node, once: bool) -> Register:
         """The register of a state, holding what the loop starts with."""
         clean = state in self.clean
-        register = Register(name, state.samples, state.width, self.ranges[state], clean)
+        register = self._new(state, name)
+        register.clean = clean
         writes = self.as_writes(self.value(start), state.width) if once else None
         if writes is not None:
-            register.writes = writes
+            register.writes = tuple(replace(w, scale=w.scale / register.scale) for w in writes)
             return register
         begin = self.register(start)
         begin = self.cleaned(begin, start) if clean else begin
@@ -249,6 +251,7 @@ class Fuser:
         if isinstance(late, Pending) and isinstance(late.curve, Step):
             step = late.curve
             gap = _DECIDED / step.sharpness
+            self.gaps[condition] *= _DECIDED / _SURE
             sharp = Step(step.at, step.sharpness, gap, 2 * step.offset - 1, 2 * step.height)
             self._write_flag_pending(replace(late, curve=sharp), condition.place)
             return
@@ -285,8 +288,9 @@ class Fuser:
         return of_register(self._given(node, node.attr))
 
     def _given(self, node: Node, source: str) -> Register:
-        register = self.preload((Write(source, 1.0, 0, node.width),), node.samples, node.width,
-                                self.ranges[node], source)  # fmt: skip
+        scale = _scale(self.ranges[node])
+        register = self.preload((Write(source, 1 / scale, 0, node.width),), node.samples, node.width,
+                                self.ranges[node].times(1 / scale), source, scale)  # fmt: skip
         self.held[node] = register
         return register
 
@@ -396,18 +400,23 @@ class Fuser:
         )
         if together is not None:
             return together
-        u, v = (self.operand(a, node, unit=True) for a in node.args)
+        u, v = (self.operand(a, node) for a in node.args)
+        if u.terms[0][1] != v.terms[0][1]:
+            u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
+        if not (u.exact_sum(Form((), v.constant)) and u.exact_sum(Form((), -v.constant))):
+            u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
+        alpha = u.terms[0][1]
         total, apart = u.constant + v.constant, u.constant - v.constant
-        exact = u.exact_sum(Form((), v.constant)) and u.exact_sum(Form((), -v.constant))
-        if not exact:
-            u = of_register(self.register(node.args[0]))
-            total, apart = v.constant, -v.constant
-        f = operation("*", 0.5, affine(1.0, total))
-        g = operation("*", -0.5 * sign, operation("abs", affine(1.0, apart)))
         register = self._new(node)
+        half = 0.5 / register.scale
+        f = operation("*", half, affine(alpha, total))
+        g = operation("*", -sign * half, operation("abs", affine(alpha, apart)))
         a, b = _reads(u), _reads(v)
         register.clean = all(r.clean for r in (*a, *b)) and total == apart == 0
-        self._emit(VirtualInstruction(register, a, b, f, g, (1.0, 1.0), node.op, node.place), node)
+        gain = abs(alpha) / register.scale
+        self._emit(
+            VirtualInstruction(register, a, b, f, g, (gain, gain), node.op, node.place), node
+        )
         self.held[node] = register
         return of_register(register)
 
@@ -424,7 +433,7 @@ class Fuser:
         reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
         sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
         height = 0.5 if alpha > 0 else -0.5
-        self.gaps[node] = _SURE / sharpness * abs(alpha)
+        self.gaps[node] = _up(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
         return Pending(Step(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
 
     def _of_sum(self, node: Node) -> Form:
@@ -434,7 +443,8 @@ class Fuser:
             width = float(argument.width or 1)
             terms = tuple((replace(r, how="rowsum"), c) for r, c in late.terms)
             return Form(terms, late.constant * width)
-        return Form(((Read("rowsum", self.cleaned(self.register(argument), node)), 1.0),))
+        register = self.cleaned(self.register(argument), node)
+        return Form(((Read("rowsum", register), register.scale),))
 
     def _summable(self, form: Form, argument: Node) -> bool:
         width = float(argument.width or 1)
@@ -452,7 +462,8 @@ class Fuser:
                 (replace(r, how="mean") if r.register.samples else r, c) for r, c in late.terms
             )
             return Form(terms, late.constant)
-        return Form(((Read("mean", self.register(argument)), 1.0),))
+        register = self.register(argument)
+        return Form(((Read("mean", register), register.scale),))
 
     def _of_spread(self, node: Node) -> Late:
         late = self.value(node.args[0])
@@ -465,7 +476,11 @@ class Fuser:
         if isinstance(late, Form):
             return late
         # The bound narrows what comes after: it belongs to a value of its own.
-        return of_register(self.register(node))
+        return self._of_stored(node)
+
+    def _of_stored(self, node: Node) -> Late:
+        self.held[node] = self.register_of(self.value(node.args[0]), node)
+        return of_register(self.held[node])
 
     def _of_attend(self, node: Node) -> Late:
         return attended(self, node)
@@ -507,19 +522,22 @@ class Fuser:
         return register
 
     def _new(self, node: Node, name: str = "") -> Register:
-        return Register(name or node.name, node.samples, node.width, self.ranges[node])
+        scale = _scale(self.ranges[node])
+        held = self.ranges[node].times(1 / scale)
+        return Register(name or node.name, node.samples, node.width, held, scale=scale)
 
     def preload(
         self, writes: tuple[Write, ...], samples: bool, width: int | None, range: Range,
-        name: str = "",
+        name: str = "", scale: float = 1.0,
     ) -> Register:  # fmt: skip
         """A register that the prompt fills."""
-        if writes not in self.written:
+        key = (writes, scale)
+        if key not in self.written:
             clean = width is not None and all(w.width is not None for w in writes)
             for write in writes:
                 self.width = max(self.width, write.first + (write.width or 0))
-            self.written[writes] = Register(name, samples, width, range, clean, writes)
-        return self.written[writes]
+            self.written[key] = Register(name, samples, width, range, clean, writes, scale)
+        return self.written[key]
 
     def mask(self, first: int, width: int) -> Register:
         """Ones in some components."""
@@ -532,9 +550,18 @@ class Fuser:
         if register.clean:
             return register
         out = Register("", register.samples, register.width, register.range.join(Range(0.0, 0.0)),
-                       clean=True)  # fmt: skip
+                       clean=True, scale=register.scale)  # fmt: skip
         mask = of_register(self.mask(0, register.width or 1))
         self.product(out, of_register(register), mask, node, "zeros beyond the vector")
+        return out
+
+    def unscaled(self, register: Register, node: Node) -> Register:
+        """A register that holds the value itself."""
+        if register.scale == 1:
+            return register
+        held = register.range.times(register.scale)
+        out = Register(register.name, register.samples, register.width, held, register.clean)
+        self.emit_line(out, of_register(register), "as it is", node.place, node=node)
         return out
 
     def as_writes(self, late: Late, width: int | None) -> tuple[Write, ...] | None:
@@ -568,8 +595,10 @@ class Fuser:
         if isinstance(late, Form):
             self.emit_line(dst, late, node.name or _short(node), node.place, node=node)
         elif isinstance(late, Pending):
-            self._look_up(dst, late, _short(node), node.place, node)
+            self.look_up(dst, late, _short(node), node.place, node)
         else:
+            if dst.scale != 1:
+                late = replace(late, f=_times(late.f, 1 / dst.scale), g=_times(late.g, 1 / dst.scale))
             gains = self._pair_gains(late)
             dst.clean = all(r.clean for r in (*late.a, *late.b)) and (
                 _at_zero(late.f) == _at_zero(late.g)
@@ -586,11 +615,34 @@ class Fuser:
         total = _steepest(pair.f, probe.plus) + _steepest(pair.g, probe.minus)
         return total, total
 
+    def look_up(
+        self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
+    ) -> None:
+        """``curve(U)``, in the units of the register."""
+        curve = _times(pending.curve, 1 / dst.scale) if dst.scale != 1 else pending.curve
+        self._look_up(dst, replace(pending, curve=curve), note, place, node)
+
+    def _look_up_twice(
+        self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
+    ) -> None:
+        """A comparison as a value: -1 to 1 first, then made steeper, scaled and shifted."""
+        step = pending.curve
+        assert isinstance(step, Step)
+        middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
+        plain = replace(step, offset=0.0, height=1.0)
+        self._look_up(middle, replace(pending, curve=plain), "compared", place, node, again=True)
+        sharp = replace(_AGAIN, offset=step.offset, height=step.height)
+        once_more = Pending(sharp, of_register(middle), middle.range)
+        self._look_up(dst, once_more, note, place, node, again=True)
+
     def _look_up(
         self, dst: Register, pending: Pending, note: str, place: Place | None,
-        node: Node | None = None,
+        node: Node | None = None, again: bool = False,
     ) -> None:  # fmt: skip
         """``curve(U)``: by F if U is a sum, by G if it is a difference."""
+        if isinstance(pending.curve, Step) and dst is not self.flag and not again:
+            self._look_up_twice(dst, pending, note, place, node)
+            return
         slots = Slots(dst.samples)
         pending = replace(pending, of=self._local(pending.of, dst.samples, node))
         plus = tuple(r for r, c in pending.of.terms if c > 0)
@@ -614,7 +666,7 @@ class Fuser:
             return
         register = Register("", dst.samples, dst.width, pending.range)
         self.emit_line(register, pending.of, "argument", place, node=node)
-        self._look_up(dst, replace(pending, of=of_register(register)), note, place, node)
+        self._look_up(dst, replace(pending, of=of_register(register)), note, place, node, again)
 
     def _mark_clean(self, dst: Register, reads: tuple[Read, ...], curve: Curve) -> None:
         if dst.width is not None and dst is not self.flag and not dst.clean:
@@ -625,16 +677,11 @@ class Fuser:
         v = self.operand(right, node)
         self.product(dst, u, v, node, _short(node))
 
-    def operand(self, argument: Node, node: Node, unit: bool = False) -> Form:
-        """An argument of ``node`` as alpha (sum of reads) + c, which one operand takes.
-
-        ``unit`` asks for alpha = 1.
-        """
+    def operand(self, argument: Node, node: Node) -> Form:
+        """An argument of ``node`` as alpha (sum of reads) + c, which one operand takes."""
         form = self._local(self._form(argument), node.samples, node)
         fitted = self._uniform(form, node.samples)
-        if fitted is not None and (not unit or all(c == 1 for _, c in fitted.terms)):
-            return fitted
-        return of_register(self.register(argument))
+        return of_register(self.register(argument)) if fitted is None else fitted
 
     def _local(self, form: Form, samples: bool, node: Node | None) -> Form:
         """The form with what only lane 0 can read put where every lane can."""
@@ -691,10 +738,10 @@ class Fuser:
     def product(self, dst: Register, u: Form, v: Form, node: Node, note: str) -> None:
         """dst <- u v, both of one coefficient."""
         alpha, beta = u.terms[0][1], v.terms[0][1]
-        k = alpha * beta
+        k = alpha * beta / dst.scale
         shift_u, shift_v = u.constant / alpha, v.constant / beta
         exact = (
-            Fraction(alpha) * Fraction(beta) == Fraction(k)
+            Fraction(alpha) * Fraction(beta) == Fraction(k) * Fraction(dst.scale)
             and Fraction(u.constant) == Fraction(shift_u) * Fraction(alpha)
             and Fraction(v.constant) == Fraction(shift_v) * Fraction(beta)
             and Fraction(shift_u) + Fraction(shift_v) == Fraction(shift_u + shift_v)
@@ -702,7 +749,7 @@ class Fuser:
         )
         if not exact:
             u, v = (self._settled(form, dst, node) for form in (u, v))
-            k, shift_u, shift_v = 1.0, 0.0, 0.0
+            k, shift_u, shift_v = u.terms[0][1] * v.terms[0][1] / dst.scale, 0.0, 0.0
         f = _quarter_square(k, shift_u + shift_v)
         g = _quarter_square(k, shift_u - shift_v)
         a, b = _reads(u), _reads(v)
@@ -715,7 +762,9 @@ class Fuser:
         self._emit(VirtualInstruction(dst, a, b, f, g, (gain_a, gain_b), note, node.place), node)
 
     def _settled(self, form: Form, dst: Register, node: Node) -> Form:
-        register = Register("", dst.samples, dst.width, form.range)
+        scale = _scale(form.range)
+        held = form.range.times(1 / scale)
+        register = Register("", dst.samples, dst.width, held, scale=scale)
         self.emit_line(register, form, "factor", node.place, node=node)
         return of_register(register)
 
@@ -726,6 +775,9 @@ class Fuser:
         """dst <- a form: two groups of equal coefficients at a time."""
         slots = Slots(dst.samples)
         form = self._local(form, dst.samples, node)
+        if dst.scale != 1:
+            form = form.line(1 / dst.scale, 0.0)
+        copy = copy and len(form.terms) == 1 and form.terms[0][1] == 1
         groups: dict[float, tuple[Read, ...]] = {}
         for read, coefficient in form.terms:
             groups[coefficient] = (*groups.get(coefficient, ()), read)
@@ -751,7 +803,7 @@ class Fuser:
         self.emit_line(register, taken, "part of a sum", place, node=node)
         rest = tuple(t for t in form.terms if t not in taken.terms)
         left = Form(((Read("at", register), 1.0), *rest), form.constant)
-        self.emit_line(dst, left, note, place, node=node)
+        self.emit_line(dst, left.line(dst.scale, 0.0), note, place, node=node)
 
     def _first_part(self, form: Form, slots: Slots) -> Form:
         """As many terms as one instruction adds up, at least two."""
@@ -863,6 +915,23 @@ def _negative(curve: Curve) -> Curve:
     return operation("neg", curve)
 
 
+def _times(curve: Curve, factor: float) -> Curve:
+    """A curve by a power of two."""
+    if isinstance(curve, Step):
+        return replace(curve, offset=factor * curve.offset, height=factor * curve.height)
+    return operation("*", factor, curve)
+
+
+def _scale(range: Range) -> float:
+    """The power of two that a register divides a value by: 1 unless it is large or small.
+
+    A product by squares is off by rounding of the square of the larger factor.
+    """
+    if range.size == 0 or 1 / _PLAIN_SIZE <= range.size <= _PLAIN_SIZE:
+        return 1.0
+    return 2.0 ** round(math.log2(range.size))
+
+
 def _at_zero(curve: Curve) -> float:
     if isinstance(curve, Step):
         return 1.0
@@ -872,7 +941,7 @@ def _at_zero(curve: Curve) -> float:
 def _as_register(late: Late) -> Register | None:
     if isinstance(late, Form) and late.constant == 0 and len(late.terms) == 1:
         read, coefficient = late.terms[0]
-        if read.how == "at" and coefficient == 1:
+        if read.how == "at" and coefficient == read.register.scale:
             return read.register
     return None
 

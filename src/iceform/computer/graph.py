@@ -22,6 +22,7 @@ concat       vectors and scalars side by side
 component    number ``attr`` of a vector
 spread       the argument, given to every component or to every sample's lane
 bounded      the argument, of which the author says that it stays within ``attr = (low, high)``
+stored       the argument, held in memory: what comes after is not fused with it
 state        what a loop carries, at the start of a turn; ``attr`` is its name
 result       the same after the loop
 ===========  ====================================================================================
@@ -64,10 +65,8 @@ class Node:
     place: Place | None = None
     name: str = ""
 
-    @property
-    def lanes(self) -> str:
-        """Where it lives, as variables have it."""
-        return "samples" if self.samples else "lane0"
+    def __repr__(self) -> str:
+        return f"<{self.op} in line {self.place.line if self.place else '?'}>"
 
 
 @dataclass(frozen=True, eq=False)

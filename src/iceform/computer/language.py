@@ -48,8 +48,10 @@ __all__ = [
     "maximum",
     "mean",
     "minimum",
+    "reciprocal",
     "repeat",
     "soft_threshold",
+    "stored",
     "vector",
     "where",
     "while_",
@@ -109,6 +111,28 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
     if not low < high:
         raise refuse(f"a bound needs low < high, got [{low}, {high}]", here())
     return emit("bounded", (value,), value.samples, value.width, (float(low), float(high)))
+
+
+def stored(value: Value) -> Value:
+    """``value``, held in memory: what is computed from it is not fused with it into one look-up.
+
+    It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal, and
+    ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
+    """
+    return emit("stored", (value,), value.samples, value.width)
+
+
+def reciprocal(value: Value, low: float, high: float) -> Value:
+    """1/value for a value that stays within [low, high], low > 0.
+
+    By a look-up, and a step of Newton's that squares its relative error.
+    """
+    if not 0 < low < high:
+        raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", here())
+    value = bounded(value, low, high)
+    guess = stored(1.0 / value)
+    product = bounded(value * guess, 0.75, 1.25)
+    return bounded(guess * (2.0 - product), 0.75 / high, 1.25 / low)
 
 
 def apply(f: Any, value: Value) -> Value:

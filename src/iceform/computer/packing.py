@@ -77,7 +77,7 @@ def _placed(fuser: Fuser, part: Node, offset: int, node: Node) -> list[Register]
         scalar = fuser.operand(part, node)
         return [_masked(fuser, scalar, offset, span, node)]
     if offset == 0:
-        return [fuser.cleaned(fuser.register(part), node)]
+        return [fuser.unscaled(fuser.cleaned(fuser.register(part), node), node)]
     vector = fuser.operand(part, node)
     out = []
     for j in range(part.width):
@@ -98,7 +98,8 @@ def attended(fuser: Fuser, node: Node) -> Form:
     query, key, value, *bias = node.args
     together = fuser.value(key) is fuser.value(value) or _same_register(fuser, key, value)
     if together and not bias:
-        table, query_at, value_at = fuser.cleaned(fuser.register(key), node), 0, 0
+        clean = fuser.cleaned(fuser.register(key), node)
+        table, query_at, value_at = fuser.unscaled(clean, node), 0, 0
         bias_at = None
     else:
         table, query_at, value_at, bias_at = _side_by_side(fuser, key, value, bias)

@@ -131,10 +131,14 @@ def _watch(ranges: Ranges) -> Any:
             return
         for ball in value.flat:
             if uppermost(ball) > assumed.range.high or lowest(ball) < assumed.range.low:
+                mend = (
+                    "widen the bound that this line states"
+                    if node.op == "bounded"
+                    else f"compile with bounds={{{assumed.name!r}: ...}}"
+                )
                 error = refuse(
                     f"{assumed.name} reaches {float(ball.mid()):.6g} on these data, outside "
-                    f"{assumed.range}, for which the program was compiled; compile with "
-                    f"bounds={{{assumed.name!r}: ...}}",
+                    f"{assumed.range}, for which the program was compiled; {mend}",
                     node.place,
                 )
                 raise BoundError(str(error))

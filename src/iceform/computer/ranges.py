@@ -320,6 +320,7 @@ _RULES: dict[str, Any] = {
     "concat": _concatenated,
     "component": lambda node, args: args[0],
     "spread": lambda node, args: args[0],
+    "stored": lambda node, args: args[0],
     "bounded": lambda node, args: args[0].meet(Range(*node.attr)),
 }
 

@@ -48,12 +48,14 @@ _ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by t
 # Smooth curves: as many cells as it takes to be seen within a share of eps.
 _FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
 _FIT_SHARE = 0.5
+_ENOUGH, _SLOW = 76, 0.3  # cells from which a size must bring this factor to go on
 _TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
 # Kinked curves: how fast the spacing grows away from a kink, and the share of equally spaced entries.
 _GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
 _TRIED_GRADED = (60, 120, 200)
 _APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
 _ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0), fourth=0.0)
@@ -252,7 +254,8 @@ def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
             break
     # Round ends are met again by other instructions, and their table with them.
     for left, right in ((_down(low, step), _up(high, step)), (low, _up(high, step))):
-        if _bounded(f, left, right) and _bounded(g, left, right):
+        near = (low <= 0 or left >= low / 2) and (high >= 0 or right <= high / 2)
+        if near and _bounded(f, left, right) and _bounded(g, left, right):
             return Range(left, right)
     return Range(low, high)
 
@@ -280,6 +283,14 @@ def _fitted_pair(
         raise refuse(f"no table for this function on {span}: {error}", place) from error
     lead = first if first is not None else second
     assert lead is not None
+    for it in (first, second):
+        if it is not None and it.error > _WORST * max(it.size, 2.0**-20):
+            raise refuse(
+                f"the table of {it.function.name if it.function else 'this function'} on {span} is "
+                f"off by {it.error:.2g}: the range is too wide for it; give narrower ranges to "
+                "parameters, bounds to names, or ice.bounded to a value",
+                place,
+            )
     center = lead.grid.center
     columns = [torch.zeros_like(lead.values) if it is None else it.values for it in (first, second)]
     errors = [0.0 if it is None else it.error for it in (first, second)]
@@ -333,6 +344,7 @@ def _fit(tree: trees.Node, low: float, high: float, eps: float) -> Interpolant:
 def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
     """Fitted values on as many cells as it takes, certified once."""
     best: tuple[Grid, float, Fit] | None = None
+    before = math.inf
     for cells in _TRIED:
         for sharpness, guards in _FITS:
             grid = Grid(low, high, cells, guards)
@@ -342,6 +354,9 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
         assert best is not None
         if best[2].seen <= max(_FIT_SHARE * eps, _FLOOR * best[2].size):
             break
+        if cells >= _ENOUGH and best[2].seen > _SLOW * before:
+            break  # it may be singular beyond an end
+        before = best[2].seen
     assert best is not None
     grid, sharpness, fit = best
     draft = Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function)

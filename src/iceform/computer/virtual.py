@@ -29,7 +29,7 @@ class Register:
     samples, width
         As of a node.
     range
-        Of its components.
+        Of the components that it holds.
     clean
         Whether the components beyond its width are zero.
     writes
@@ -42,6 +42,7 @@ class Register:
     range: Range
     clean: bool = False
     writes: tuple[Write, ...] = ()
+    scale: float = 1.0  # the value is this times what is held; a power of two
 
     def __repr__(self) -> str:
         return self.name
