@@ -24,6 +24,7 @@ from iceform.computer.literal import Cycle, Graphed, every_entry, needed_entries
 from iceform.computer.prompt import Prompt, initial_memory, write_prompt
 from iceform.computer.recognise import recognise
 from iceform.computer.sizes import Sizes
+from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.validation import check_capacity, check_choice, check_dtype, check_tensors
 
@@ -276,6 +277,16 @@ class Computer:
                 _check_limit(done, cycles)
             found = replay(fused, cycle, tokens, reservoir, time.perf_counter() - started)
         return fused.write(tokens, state), done, vars(found)
+
+    def trace(
+        self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
+        **parameters: Any,
+    ) -> ComputerTrace:  # fmt: skip
+        """Run a program on one data set and keep every cycle: memory, counter and attention."""
+        prompt = self.prompt(program, x, y, **parameters)
+        network = self.network.to(x.device)
+        changed = check_weights(network, self._expected[False]) != self._expected[False]
+        return watch(network, self._cycle(network, prompt, every=changed), prompt, cycles)
 
     def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
         """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
