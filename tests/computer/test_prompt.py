@@ -106,6 +106,13 @@ def test_a_parameter_that_is_missing_is_named():
         computer.prompt(program, torch.zeros(1, 1, dtype=torch.float64))
 
 
+def test_a_parameter_that_is_not_the_programs_is_named():
+    program = programs.halving()
+    computer = Computer.for_programs([program], lanes=1)
+    with pytest.raises(ProgramError, match="has no parameter 'begin'; it has start"):
+        computer.prompt(program, torch.zeros(1, 1, dtype=torch.float64), begin=1.0)
+
+
 def test_a_likeness_beyond_the_margin_is_refused():
     program = programs.kernel_regression()
     computer = Computer.for_programs([program], lanes=SAMPLES)

@@ -7,13 +7,16 @@ from iceform.computer.integrity import unchecked
 from iceform.computer.prompt import Prompt
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.sizes import Sizes
+from iceform.computer.watching import ComputerTrace, LayerAttention
 
 __all__ = [
     "Attestation",
     "Computer",
+    "ComputerTrace",
     "Cost",
     "Execution",
     "InstructionRounding",
+    "LayerAttention",
     "Prompt",
     "Sizes",
     "instruction_rounding",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
@@ -192,8 +192,7 @@ class Computer:
             "take fewer samples or a smaller batch",
         )  # fmt: skip
         data = {"x": x, "y": x.new_zeros(x.shape[:-1]) if y is None else y}
-        data |= {k: torch.as_tensor(v, dtype=x.dtype, device=x.device)
-                 for k, v in parameters.items()}  # fmt: skip
+        data |= _settings(assembly, parameters, x)
         memory = initial_memory(assembly, data, self.sizes.width)
         return write_prompt(self.layout, assembly, memory, samples)
 
@@ -302,6 +301,20 @@ def assembly_of(program: Any) -> Assembly:
     if not isinstance(assembly, Assembly):
         raise ProgramError(f"not a program for the frozen computer: {program!r}")
     return assembly
+
+
+def _settings(assembly: Assembly, given: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:
+    """Parameters as tensors: of one number (*batch), of several (*batch, k)."""
+    unknown = sorted(set(given) - set(assembly.parameters))
+    if unknown:
+        there = ", ".join(assembly.parameters) or "none"
+        raise ProgramError(f"{assembly.name!r} has no parameter {unknown[0]!r}; it has {there}")
+    found = {}
+    for name, value in given.items():
+        tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        single = assembly.parameters[name] is None and tensor.numel() == 1
+        found[name] = tensor.reshape(()) if single else tensor
+    return found
 
 
 def _all_halt(prompt: Prompt, tokens: Tensor) -> bool:
