@@ -55,6 +55,11 @@ class Program:
         return self.assembled.assembly
 
     @property
+    def samples(self) -> int:
+        """The most samples that it was compiled for."""
+        return self.domain.samples
+
+    @property
     def domain(self) -> Domain:
         """What data and parameters may be."""
         return self.ranges.domain

@@ -160,7 +160,7 @@ class Fuser:
         else:
             guarded = self.ranges[loop.count].low < 1
             if guarded:
-                self._write_flag(of_register(counter), _counted(self._turns(loop)), loop.place)
+                self._ask_counter(counter, loop.place)
         self._body(loop, states, counter)
         self.code[outer].items.append(
             VirtualLoop(counter, self.code[loop.body], guarded, loop.place, _loop_name(loop))
@@ -169,10 +169,6 @@ class Fuser:
             self.late[carried.result] = of_register(states[carried.state])
             self.held[carried.result] = states[carried.state]
 
-    def _turns(self, loop: Loop) -> float:
-        assert loop.count is not None
-        return max(1.0, self.ranges[loop.count].high)
-
     def _body(self, loop: Loop, states: dict[Node, Register], counter: Register | None) -> None:
         before, self.now = self.now, loop.body
         self.code[loop.body] = Code()
@@ -180,7 +176,7 @@ class Fuser:
         if counter is not None:
             self._count_down(loop, counter)
             if not nested:
-                self._write_flag(of_register(counter), _counted(self._turns(loop)), loop.place)
+                self._ask_counter(counter, loop.place)
         self._items(loop.body)
         new = {}
         if loop.again is not None:
@@ -190,7 +186,7 @@ class Fuser:
             clean = states[carried.state].clean
             new[carried.state] = self.cleaned(fresh, carried.next) if clean else fresh
         if counter is not None and nested:
-            self._write_flag(of_register(counter), _counted(self._turns(loop)), loop.place)
+            self._ask_counter(counter, loop.place)
         for node, state in states.items():
             self.emit_line(state, of_register(new[node]), f"{state.name} for the next turn",
                             loop.place, copy=True)  # fmt: skip
@@ -231,12 +227,13 @@ class Fuser:
 
     def _counter(self, count: Node, once: bool) -> Register:
         """Counts down from the number of turns less a half."""
-        size = self.ranges[count].size
-        register = Register("turns", False, None, Range(-1.0, max(1.0, size)))
+        span = Range(-1.0, max(1.0, self.ranges[count].size))
+        scale = _scale(span)
+        register = Register("turns", False, None, span.times(1 / scale), scale=scale)
         form = self._form(count).plus(Form((), -0.5))
         writes = self.as_writes(form, None) if once else None
         if writes is not None:
-            register.writes = writes
+            register.writes = tuple(replace(w, scale=w.scale / scale) for w in writes)
         else:
             self.emit_line(register, form, "turns left", count.place)
         return register
@@ -258,6 +255,11 @@ class Fuser:
         # A combination of comparisons is 0 or 1.
         self._write_flag(self._form(condition), Step(0.5, 2 * _DECIDED * 2, 0.25, 0.0, 1.0),
                          condition.place)  # fmt: skip
+
+    def _ask_counter(self, counter: Register, place: Place | None) -> None:
+        gap = _COUNTER_GAP / counter.scale
+        held = Form(((Read("at", counter), 1.0),))
+        self._write_flag(held, Step(0.0, _DECIDED / gap, gap, 0.0, 1.0), place)
 
     def _write_flag(self, form: Form, step: Step, place: Place | None) -> None:
         self._write_flag_pending(Pending(step, form, form.range), place)
@@ -871,10 +873,6 @@ def _depths(block: Block, depth: int = 0) -> dict[Block, int]:
 
 def _loop_name(loop: Loop) -> str:
     return ", ".join(c.name for c in loop.carried)
-
-
-def _counted(turns: float) -> Step:
-    return Step(0.0, _DECIDED / _COUNTER_GAP, _COUNTER_GAP, 0.0, 1.0)
 
 
 def _quarter_square(k: float, shift: float) -> trees.Node:

@@ -113,7 +113,8 @@ def _needed(instruction: VirtualInstruction) -> Range:
 
 
 def _power_of_two(size: float) -> float:
-    return 2.0 ** max(-40, math.ceil(math.log2(size))) if size > 0 else 2.0**-40
+    """At least this, and no less than 1/32: narrower tables have steeper keys and gain nothing."""
+    return 2.0 ** max(-5, math.ceil(math.log2(size))) if size > 0 else 2.0**-5
 
 
 # ---------------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ def newton_logistic(x, y, *, alpha=0.1, steps=6):
     return w
 
 
+def longer(p):
+    """A vector of the same direction, nearer to length 1; its exact length does not matter."""
+    return bounded(p * ((p * p).sum() + 1e-4) ** (-0.5), 1.0)
+
+
 @algorithm
 def conjugate_gradients(x, y, *, alpha=0.2, steps=2):
     """Solves mean(x x') w + alpha w = mean(x y); with as many steps as features exactly."""
@@ -40,12 +45,13 @@ def conjugate_gradients(x, y, *, alpha=0.2, steps=2):
     r = mean(x * y)
     p = +r
     for _ in repeat(steps):
+        p = longer(longer(p))
         q = mean(x * (x * p).sum()) + alpha * p
-        size = (r * r).sum()
-        along = size * reciprocal((p * q).sum(), 2.0**-12, 2.0)
+        bend = reciprocal((p * q).sum(), 0.05, 2.5)
+        along = (r * p).sum() * bend
         w = w + along * p
         r = r - along * q
-        p = r + (r * r).sum() * reciprocal(size, 2.0**-12, 2.0) * p
+        p = r - (r * q).sum() * bend * p
     return w
 
 
