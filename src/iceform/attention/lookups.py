@@ -265,9 +265,19 @@ class LookUps:
         queries[..., :m, at["w"]][..., :d] = blocks(w)
         return tokens
 
+    @property
+    def features(self) -> Features:
+        """Names of the tokens' features."""
+        return self.layout.raw
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What each token of a prompt is."""
+        return self.layout.roles
+
     def prompt(self) -> Prompt:
         """All tokens with their names."""
-        return Prompt(self.tokens, self.layout.raw, self.layout.roles)
+        return Prompt(self.tokens, self.features, self.roles)
 
 
 @dataclass(frozen=True, eq=False)

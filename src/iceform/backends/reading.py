@@ -216,7 +216,8 @@ def read_table(prompt: LookUps, reading: Reading) -> Interpolant:
 
     Where it is bit for bit the one that the prompt was written from, it is that one.
     """
-    slopes, biases = reading.scale * prompt.slopes, reading.bias * prompt.biases
+    slopes = prompt.slopes if reading.scale == 1 else reading.scale * prompt.slopes
+    biases = prompt.biases if reading.bias == 1 else reading.bias * prompt.biases
     table = prompt.table
     found = (
         (slopes, table.keys.slopes),
