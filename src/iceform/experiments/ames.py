@@ -43,7 +43,8 @@ class Encoder:
     missing_level
         Whether a missing category is a level of its own (276 columns) or all zeros (260).
     identifiers
-        Whether row and parcel numbers count as features, as published (262 columns).
+        Whether row and parcel numbers count as features, as in our reading of study 4 (262
+        columns; the script has 262 others, of 1460 rows).
     """
 
     missing_level: bool = True

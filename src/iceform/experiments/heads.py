@@ -1,8 +1,8 @@
 r"""Study 2: does the error of an emulated attention head fall with the number of heads?
 
-As published, three networks learn K, Q and V of one fixed target, which least squares does
-exactly; the target's softmax runs over queries, and its logits are so large that it is a maximum.
-As described the softmax runs over keys, and the target's weights come with the sample, as tokens
+In the script, and in our reading of it (``as_published``), three networks learn K, Q and V of one fixed
+target, which least squares does exactly; the target's softmax runs over queries, and its logits are
+so large that it is a maximum. In ``as_described``, a study of our own, the softmax runs over keys, and the target's weights come with the sample, as tokens
 of the prompt.
 """
 
@@ -76,7 +76,7 @@ class HeadsStudy(Study):
         "the target's softmax runs over queries, so it is not attention",
         "its logits have a standard deviation near 800: a hard maximum, whose error counts flips",
         "W_K, W_Q and W_V are fixed and never in the input: least squares solves the task",
-        "heads split a fixed width, so every H has the same 13488 parameters",
+        "heads split a fixed width, so every H has the same number of parameters",
         "the second layer has nothing to train",
     )
     described: ClassVar[str] = (

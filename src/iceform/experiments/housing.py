@@ -1,8 +1,8 @@
 r"""Study 4: the same three algorithms on the Ames houses.
 
-As published, a token is [x; w] with w the coefficients of an algorithm fitted on all rows, those
-of the test split included, and the label is the log price: a prompt of three constant vectors. As
-described, an algorithm is fitted on a context of training rows, an auxiliary network writes the
+In the script, and in our reading of it (``as_published``), a token is [x; w] with w the coefficients of
+an algorithm fitted on all rows, those of the test split included, and the label is the log price: a
+prompt of three constant vectors. In ``as_described``, a study of our own, an algorithm is fitted on a context of training rows, an auxiliary network writes the
 prompt from the context and the algorithm's name, and the fitted coefficients are seen by neither
 network.
 """
@@ -108,7 +108,8 @@ class HousingStudy(Study):
         "a sequence has length 1, so attention sees one token of data",
         "the scaler and the regressors see the test rows",
         "Lasso(alpha=1) has no nonzero coefficient",
-        "262 features can only be had with row and parcel numbers among them",
+        "house_prices has 1460 rows, where the text has 2930, and gives 262 features, Id among "
+        "them (our reading: 2930 rows, and 262 features by another encoding)",
         "no auxiliary network exists, and the published spread is zero by construction",
     )
     described: ClassVar[str] = (

@@ -187,9 +187,10 @@ def _origin(records: Sequence[dict[str, Any]]) -> str:
 
 
 _INTRODUCTION = (
-    "The paper's four numerical studies: the numbers it prints, what the published scripts "
-    "compute (as published), what the text describes done right (as described), and what the "
-    "constructions give without training (constructed). Mean ± deviation over seeds."
+    "The paper's four numerical studies: the numbers it prints, what our own reading of text and "
+    "scripts gives (as published; not the scripts' settings), studies of our own on the same "
+    "questions (as described), and what the constructions give without training (constructed). "
+    "Mean ± deviation over seeds."
 )
 
 

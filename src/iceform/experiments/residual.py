@@ -1,8 +1,9 @@
 r"""Study 1: does trained attention learn f(w.x - y) x?
 
-As published the network is fed the very targets it is to produce, and these are
-:math:`\tanh(X W^\top + y) X`: sums over tokens, with y added. As described the target is
-:math:`\tanh(w \cdot x_i - y_i)\, x_i`, and w comes with the sample.
+In the script, and in our reading of it (``as_published``), the network is fed the very targets it is
+to produce, and these are :math:`\tanh(X W^\top + y) X`: sums over tokens, with y added. In
+``as_described``, a study of our own, the target is the text's :math:`\tanh(w \cdot x_i - y_i)\, x_i`,
+and w comes with the sample.
 """
 
 from __future__ import annotations
@@ -93,8 +94,8 @@ class ResidualStudy(Study):
     flaws: ClassVar[tuple[str, ...]] = (
         "the targets are fed to the network as its input, so it learns to copy",
         "the target is tanh(X W' + y) X: it mixes tokens and adds y",
-        "X is uniform in [0, 1), not 10 N(0, 1) - 5",
-        "one W serves all samples, so nothing is in the prompt",
+        "X is uniform in [-5, 5), not 10 N(0, 1) - 5 (our reading here: uniform in [0, 1))",
+        "one W and one y serve all samples, so nothing is in the prompt (our reading: one y each)",
         "the softmax runs over W's axis",
     )
     described: ClassVar[str] = (
