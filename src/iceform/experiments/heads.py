@@ -1,9 +1,9 @@
 r"""Study 2: does the error of an emulated attention head fall with the number of heads?
 
-In the script, and in our reading of it (``as_published``), three networks learn K, Q and V of one fixed
-target, which least squares does exactly; the target's softmax runs over queries, and its logits are
-so large that it is a maximum. In ``as_described``, a study of our own, the softmax runs over keys, and the target's weights come with the sample, as tokens
-of the prompt.
+In the script, and in our reading of it (``as_published``), three networks learn K, Q and V of one
+fixed target, which least squares does exactly; the target's softmax runs over queries, and its
+logits are so large that it is a maximum. In ``as_described``, a study of our own, the softmax runs
+over keys, and the target's weights come with the sample, as tokens of the prompt.
 """
 
 from __future__ import annotations

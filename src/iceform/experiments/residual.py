@@ -1,9 +1,9 @@
 r"""Study 1: does trained attention learn f(w.x - y) x?
 
-In the script, and in our reading of it (``as_published``), the network is fed the very targets it is
-to produce, and these are :math:`\tanh(X W^\top + y) X`: sums over tokens, with y added. In
-``as_described``, a study of our own, the target is the text's :math:`\tanh(w \cdot x_i - y_i)\, x_i`,
-and w comes with the sample.
+In the script, and in our reading of it (``as_published``), the network is fed the very targets it
+is to produce, and these are :math:`\tanh(X W^\top + y) X`: sums over tokens, with y added. In
+``as_described``, a study of our own, the target is the text's
+:math:`\tanh(w \cdot x_i - y_i)\, x_i`, and w comes with the sample.
 """
 
 from __future__ import annotations

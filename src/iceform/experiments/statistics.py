@@ -1,9 +1,9 @@
 r"""Study 3: lasso, ridge and least squares by one trained model, the coefficients in the prompt.
 
-In the script, and in our reading of it (``as_published``), the labels are :math:`\langle x, w\rangle`
-plus noise with w given, for all three "algorithms": one bilinear task. In ``as_described``, a study of
-our own, each algorithm is fitted on a context of (x, y)
-pairs, the model sees the context and the algorithm's coefficients, and its fidelity to the
+In the script, and in our reading of it (``as_published``), the labels are
+:math:`\langle x, w\rangle` plus noise with w given, for all three "algorithms": one bilinear task.
+In ``as_described``, a study of our own, each algorithm is fitted on a context of (x, y) pairs, the
+model sees the context and the algorithm's coefficients, and its fidelity to the
 algorithm's predictions is measured as well as its error on the labels.
 """
 
