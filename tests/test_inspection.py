@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.inspection import trace_network
-from iceform.programs import NadarayaWatson
+from iceform.algorithms import NadarayaWatson
+from iceform.attention.inspection import trace_network
 from tests.conformance import assert_within
 
 ROUNDING = 64 * torch.finfo(torch.float64).eps  # sums of a few dozen numbers of order one

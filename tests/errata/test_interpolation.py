@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.interpolation import Grid, ScalarFunction, bounds
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Grid, bounds
 from iceform.interpolation.fitting import fit_values
 
 F64 = torch.float64

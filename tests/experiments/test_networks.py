@@ -4,12 +4,7 @@ import pytest
 import torch
 
 from iceform.errors import ShapeError
-from iceform.experiments.networks import (
-    CrossAttention,
-    PromptedAttention,
-    SelfAttention,
-    stack,
-)
+from iceform.experiments.networks import CrossAttention, PromptedAttention, SelfAttention, stack
 from iceform.experiments.plain import PlainCross, PlainSelf
 
 MODELS, BATCH = 3, 4

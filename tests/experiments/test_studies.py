@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from iceform.command_line.app import app
+from iceform.cli.app import app
 from iceform.errors import DeviceError, ProgramError
 from iceform.experiments import COLUMNS, STUDIES, Request, load_records, run
 from iceform.experiments.ames import Encoder, houses, number_columns

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, programs
+from iceform import IntegrityError, ProgramError, algorithms
 from iceform.export import onnx
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
@@ -16,21 +16,21 @@ F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
 STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
 LIBRARY = [
-    *(programs.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
-    programs.GradientDescent("squared", steps=3, lr=0.2),
-    programs.Ridge(tol=1e-3),
-    programs.LeastSquares(tol=1e-3),
-    programs.NadarayaWatson(queries=4),
-    programs.NearestNeighbors(queries=4),
-    programs.PrincipalComponent(steps=5),
-    programs.HopfieldRetrieval(steps=2),
+    *(algorithms.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
+    algorithms.GradientDescent("squared", steps=3, lr=0.2),
+    algorithms.Ridge(tol=1e-3),
+    algorithms.LeastSquares(tol=1e-3),
+    algorithms.NadarayaWatson(queries=4),
+    algorithms.NearestNeighbors(queries=4),
+    algorithms.PrincipalComponent(steps=5),
+    algorithms.HopfieldRetrieval(steps=2),
 ]
 
 
 def data(program, dtype):
     generator = torch.Generator().manual_seed(1)
     x = (1.4 * torch.rand(SAMPLES, DIM, generator=generator, dtype=F64) - 0.7).to(dtype)
-    if isinstance(program, programs.HopfieldRetrieval):
+    if isinstance(program, algorithms.HopfieldRetrieval):
         return x, x[0].clone()
     y = torch.rand(SAMPLES, generator=generator, dtype=F64)
     loss = getattr(program, "loss", "")
@@ -124,13 +124,13 @@ def test_emulators(tmp_path, name, dtype):
 
 def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ProgramError, match="no frozen network"):
-        onnx(programs.Ridge(), tmp_path / "x.onnx")
+        onnx(algorithms.Ridge(), tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_of_another_machine_is_refused(exported):
     machine, path = exported
-    other = ice.Machine(DIM, SAMPLES + 1, programs=[programs.Ridge()], dtype=machine.dtype)
+    other = ice.Machine(DIM, SAMPLES + 1, programs=[algorithms.Ridge()], dtype=machine.dtype)
     with pytest.raises(IntegrityError, match="other weights"):
         OnnxMachine(other, path)
 

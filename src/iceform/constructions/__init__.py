@@ -8,14 +8,12 @@ from iceform.constructions.gradient_step import GradientStep
 from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, HopfieldStep
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
-from iceform.constructions.losses import LOSSES, Loss, loss_named
 from iceform.constructions.mlp import MLP
 from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [
-    "LOSSES",
     "MLP",
     "SCHEDULES",
     "AttentionHead",
@@ -28,7 +26,6 @@ __all__ = [
     "HopfieldStep",
     "LeastSquares",
     "LinearLayer",
-    "Loss",
     "Plan",
     "Prompt",
     "ResidualMap",
@@ -37,6 +34,5 @@ __all__ = [
     "Schedule",
     "TruncatedLinear",
     "chebyshev_steps",
-    "loss_named",
     "steps_needed",
 ]

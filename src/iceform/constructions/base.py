@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from iceform.attention import Features, FrozenNetwork
+from iceform.attention.inspection import Trace, trace_network
 from iceform.backends import resolve
 from iceform.certificates import Certificate
 from iceform.errors import (
@@ -26,8 +27,8 @@ from iceform.errors import (
     IntegrityError,
     ProgramError,
 )
-from iceform.inspection import Trace, trace_network
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.pretrained import Pretrained
 from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision

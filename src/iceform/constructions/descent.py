@@ -17,10 +17,10 @@ from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
-from iceform.constructions.losses import Loss
 from iceform.constructions.residual import Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError
+from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, unit_roundoff
 
@@ -221,7 +221,7 @@ class GradientDescent(Emulator):
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

@@ -20,9 +20,9 @@ from torch import Tensor
 from iceform.backends import BACKENDS, fused
 from iceform.backends.extremes import Extremes
 from iceform.backends.registry import is_transformed
-from iceform.constructions.losses import Loss
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
-from iceform.interpolation import ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.functions.losses import Loss
 from iceform.validation import check_matmul_precision, check_positive
 
 __all__ = ["GradientStep", "LossLike"]

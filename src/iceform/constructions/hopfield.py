@@ -24,7 +24,8 @@ from iceform.constructions.residual import ResidualEmulator
 from iceform.constructions.sample_gradients import ResidualMap
 from iceform.constructions.selection import choose
 from iceform.errors import PrecisionError, ProgramError, ShapeError
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -128,7 +129,7 @@ class HopfieldMap(Emulator):
         return self._certify(self.interpolant)
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

@@ -189,7 +189,7 @@ class RidgeRegression(Emulator):
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

@@ -14,7 +14,8 @@ from iceform.backends import BACKENDS, fused
 from iceform.certificates import Certificate, Step
 from iceform.constructions.linear import LinearLayer
 from iceform.errors import BoundError, PrecisionError, ShapeError
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, check_size
 
 __all__ = ["MLP"]

@@ -28,10 +28,11 @@ from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.domain import Domain
-from iceform.constructions.losses import Loss
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
-from iceform.interpolation import Interpolant, RoundingModel, ScalarFunction, bounds
+from iceform.functions import ScalarFunction
+from iceform.functions.losses import Loss
+from iceform.interpolation import Interpolant, RoundingModel, bounds
 from iceform.validation import check_choice, check_tensors, unit_roundoff
 
 __all__ = ["Rates", "ResidualEmulator", "three_inputs"]
@@ -402,7 +403,7 @@ class ResidualEmulator(Emulator):
         return gradients if offset is None else gradients - offset
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

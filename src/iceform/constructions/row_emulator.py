@@ -16,7 +16,8 @@ from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.constructions.row_layer import RowLayer
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -168,7 +169,7 @@ class RowEmulator(Emulator):
         )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from iceform.backends import fused
-from iceform.constructions.losses import Loss
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
-from iceform.interpolation import ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.functions.losses import Loss
 
 __all__ = ["ResidualMap", "SampleGradients"]
 
@@ -21,7 +21,7 @@ class SampleGradients(ResidualEmulator):
 
     ``em(X, y, w)`` is :math:`[\nabla_w \ell_i(w)]_i`, shape (*batch, n, d): for losses on the
     residual :math:`\ell'(w \cdot x_i - y_i) x_i`, for margins and generalised linear models as
-    :mod:`iceform.constructions.losses` says.
+    :mod:`iceform.functions.losses` says.
 
     Parameters
     ----------

@@ -277,7 +277,7 @@ class TruncatedLinear(Emulator):
         return min(2 * near + far + s.heads * unit * size, 2 * s.heads * size)
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.verification import verify
+        from iceform.constructions.verification import verify
 
         return verify(self, inputs, certified, bits)
 

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from iceform.command_line.failures import one_line_errors
+from iceform.cli.failures import one_line_errors
 from iceform.experiments.study import COLUMNS
 from iceform.experiments.sweeps import STUDIES, Group, Request, groups, load_records, run
 

@@ -20,32 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.experiments.algorithms import (
-    centered,
-    cross_validated,
-    lasso,
-    least_squares,
-    ridge,
-)
+from iceform.experiments.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from iceform.experiments.ames import Encoder, houses, number_columns
-from iceform.experiments.emulated import (
-    THRESHOLD_TOKENS,
-    Problem,
-    emulate_lasso,
-    emulate_ridge,
-)
+from iceform.experiments.emulated import THRESHOLD_TOKENS, Problem, emulate_lasso, emulate_ridge
 from iceform.experiments.networks import Parameters, PromptedAttention, SelfAttention, stack
 from iceform.experiments.randomness import generator, permutation, take
 from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, compare, sklearn_coefficients
-from iceform.experiments.study import (
-    Plan,
-    Record,
-    Spec,
-    Study,
-    Trainable,
-    mse_and_r2,
-    split_seeds,
-)
+from iceform.experiments.study import Plan, Record, Spec, Study, Trainable, mse_and_r2, split_seeds
 from iceform.experiments.training import Curves, Stack, Training
 from iceform.tables import Table
 

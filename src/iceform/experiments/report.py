@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 from iceform.errors import ProgramError
 from iceform.experiments.checkpoints import write_bytes
 from iceform.experiments.published import HEADS
-from iceform.experiments.tables import (
-    Rates,
-    Section,
-    Table,
-    number,
-    rates,
-    sections,
-    summary_csv,
-)
+from iceform.experiments.tables import Rates, Section, Table, number, rates, sections, summary_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

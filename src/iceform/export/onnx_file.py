@@ -21,7 +21,7 @@ from iceform.attention import FrozenNetwork, LiftedAttention, SoftmaxAttention
 from iceform.constructions import AttentionHead, Emulator, LinearLayer
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.machine import Machine
-from iceform.programs import Target
+from iceform.machine.program import Target
 from iceform.validation import human_bytes, unit_roundoff
 
 __all__ = ["OnnxMachine", "PromptRunner", "onnx"]

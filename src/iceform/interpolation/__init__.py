@@ -1,6 +1,5 @@
 """Level 0: scalar functions as a softmax over a grid of tokens."""
 
-from iceform.interpolation.functions import ScalarFunction, find_kinks
 from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import RoundingModel
@@ -11,6 +10,4 @@ __all__ = [
     "Interpolant",
     "Keys",
     "RoundingModel",
-    "ScalarFunction",
-    "find_kinks",
 ]

@@ -10,8 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from iceform.attention.inspection import LayerTrace
 from iceform.constructions.residual import ResidualEmulator
-from iceform.inspection import LayerTrace
 from iceform.plots.axes import (
     check_single,
     name_axis,

@@ -10,15 +10,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform.algorithms import PCA, ElasticNet, KernelRegression, KNeighbors, Perceptron
+from iceform.algorithms.sparse import prove_sparse, thresholds_of
+from iceform.algorithms.stream import fitted
 from iceform.errors import IceformError
-from iceform.programs import PCA, ElasticNet, KernelRegression, KNeighbors, Perceptron
-from iceform.programs.sparse import prove_sparse, thresholds_of
-from iceform.programs.stream import fitted
-from iceform.streaming import ArraySource, StreamMachine
-from iceform.streaming.problem import LinearProblem
-from iceform.streaming.proofs import Proof, prove
-from iceform.streaming.scaling import Scaling
-from iceform.streaming.solvers import Solution, minimise
+from iceform.machine import ArraySource, StreamMachine
+from iceform.machine.problem import LinearProblem
+from iceform.machine.proofs import Proof, prove
+from iceform.machine.scaling import Scaling
+from iceform.machine.solvers import Solution, minimise
 from iceform.web import questions as asked
 from iceform.web.algorithms import ALGORITHMS, Entry, features_of, labels_of, loss_of
 from iceform.web.answers import (

@@ -10,13 +10,14 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.constructions import Loss, SampleGradients
+from iceform.algorithms import GradientDescent
+from iceform.algorithms.neighbours import sharpest
+from iceform.attention.inspection import LayerTrace, Trace, trace_network
+from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
-from iceform.inspection import LayerTrace, Trace, trace_network
+from iceform.functions import Loss
 from iceform.machine import Machine
-from iceform.programs import GradientDescent
-from iceform.programs.neighbours import sharpest
-from iceform.streaming.machine import Lookup
+from iceform.machine.stream import Lookup
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers

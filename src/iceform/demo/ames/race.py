@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from sklearn import linear_model
 
-from iceform import programs
+from iceform import algorithms
 from iceform.demo.ames.algorithms import Tick
 from iceform.demo.ames.houses import Houses
-from iceform.streaming import ArraySource, StreamMachine
-from iceform.streaming.machine import Lookup
-from iceform.streaming.tables import IDENTITY
+from iceform.machine import ArraySource, StreamMachine
+from iceform.machine.stream import Lookup
+from iceform.machine.tables import IDENTITY
 
 __all__ = ["Race", "literal_difference", "race"]
 
@@ -40,7 +40,7 @@ def race(data: Houses, alpha: float, tick: Tick, passes: int = _RACE_PASSES) -> 
     source = ArraySource(torch.from_numpy(data.x), torch.from_numpy(y))
     out = []
     for how in ("none", "diagonal", "whiten"):
-        model = programs.Ridge(
+        model = algorithms.Ridge(
             alpha, tol=1e-9, fit_intercept=True, precondition=how, max_passes=passes
         )
         fit = machine.run(model, source)

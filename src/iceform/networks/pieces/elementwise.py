@@ -11,7 +11,8 @@ from torch import Tensor
 
 from iceform.backends import BACKENDS
 from iceform.errors import PrecisionError
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
 from iceform.validation import unit_roundoff
