@@ -1,10 +1,10 @@
 r"""Study 4: the same three algorithms on the Ames houses.
 
-In the script, and in our reading of it (``as_published``), a token is [x; w] with w the coefficients
-of an algorithm fitted on all rows, those of the test split included, and the label is the log
-price: a prompt of three constant vectors. In ``as_described``, a study of our own, an algorithm is
-fitted on a context of training rows, an auxiliary network writes the prompt from the context and
-the algorithm's name, and the fitted coefficients are seen by neither network.
+In the script, and in our reading of it (``as_published``), a token is [x; w] with w the
+coefficients of an algorithm fitted on all rows, those of the test split included, and the label is
+the log price: a prompt of three constant vectors. In ``as_described``, a study of our own, an
+algorithm is fitted on a context of training rows, an auxiliary network writes the prompt from the
+context and the algorithm's name, and the fitted coefficients are seen by neither network.
 """
 
 from __future__ import annotations

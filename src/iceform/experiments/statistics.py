@@ -78,7 +78,7 @@ class StatisticsSpec(Spec):
 
 
 class StatisticsStudy(Study):
-    """cor:attn_sim_stats_methods, trained on synthetic data."""
+    """thm:attn_sim_stats_methods, trained on synthetic data."""
 
     name: ClassVar[str] = "statistics"
     title: ClassVar[str] = "Study 3: lasso, ridge and least squares on synthetic data"
