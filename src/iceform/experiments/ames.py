@@ -16,7 +16,7 @@ from iceform.tables.table import is_number
 
 __all__ = ["Encoder", "houses", "number_columns"]
 
-_IDENTIFIERS = ("Order", "PID")
+IDENTIFIERS = ("Order", "PID")
 
 
 @lru_cache(maxsize=1)
@@ -27,7 +27,7 @@ def houses() -> Table:
 
 def number_columns(data: Table) -> list[str]:
     """Features that are numbers, 36 of the 79; identifiers are no features."""
-    features = [name for name in data.columns if name not in _IDENTIFIERS]
+    features = [name for name in data.columns if name not in IDENTIFIERS]
     return [name for name in features if is_number(data.features[name])]
 
 
@@ -53,9 +53,9 @@ class Encoder:
     def __call__(self, data: Table, fitted_on: NDArray[np.int64]) -> Tensor:
         """All rows encoded, with statistics and levels of the rows ``fitted_on`` alone."""
         numbers = number_columns(data)
-        texts = [n for n in data.columns if n not in (*numbers, *_IDENTIFIERS)]
+        texts = [n for n in data.columns if n not in (*numbers, *IDENTIFIERS)]
         if self.identifiers:
-            numbers += _IDENTIFIERS
+            numbers += IDENTIFIERS
         blocks = [_number(data.features[name], fitted_on) for name in numbers]
         blocks += [self._indicators(data.features[name], fitted_on) for name in texts]
         return torch.from_numpy(np.concatenate(blocks, 1))
