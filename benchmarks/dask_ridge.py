@@ -20,10 +20,10 @@ import torch
 from distributed import Client, LocalCluster
 
 from iceform import StreamMachine
-from iceform.programs import Fit, Ridge
-from iceform.streaming import ArraySource
-from iceform.streaming.dask import DaskSource
-from iceform.streaming.sources import Combine, Task
+from iceform.algorithms import Fit, Ridge
+from iceform.machine import ArraySource
+from iceform.machine.dask import DaskSource
+from iceform.machine.sources import Combine, Task
 
 
 def block(index: int, rows: int, dim: int) -> Any:

@@ -33,14 +33,14 @@ PUBLIC = [
     "iceform.attention",
     "iceform.constructions",
     "iceform.export",
-    "iceform.formulas",
+    "iceform.functions.formulas",
     "iceform.interpolation",
     "iceform.networks",
-    "iceform.programs",
+    "iceform.algorithms",
     "iceform.sklearn",
-    "iceform.streaming",
+    "iceform.machine",
 ]
-NOT_OBJECTS = {"__version__", "export", "interpolation", "programs", "zoo"}
+NOT_OBJECTS = {"__version__", "export", "interpolation", "algorithms", "zoo"}
 
 
 @cache

@@ -1,17 +1,18 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import interpolation, programs, zoo
+from iceform import algorithms, interpolation, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
     HopfieldLayer,
     Lift,
     LiftedAttention,
+    Prompt,
     SoftmaxAttention,
+    unchecked,
 )
 from iceform.certificates import Certificate, Verification
 from iceform.constructions import (
-    LOSSES,
     MLP,
     AttentionHead,
     Emulator,
@@ -22,14 +23,11 @@ from iceform.constructions import (
     HopfieldStep,
     LeastSquares,
     LinearLayer,
-    Loss,
     Plan,
-    Prompt,
     ResidualMap,
     RidgeRegression,
     SampleGradients,
     TruncatedLinear,
-    loss_named,
 )
 from iceform.errors import (
     BoundError,
@@ -42,11 +40,11 @@ from iceform.errors import (
     ProgramError,
     ShapeError,
 )
-from iceform.formulas import Formula
-from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
-from iceform.machine import Machine
+from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
+from iceform.functions.formulas import Formula
+from iceform.interpolation import GradedGrid, Grid, Interpolant
+from iceform.machine import ArraySource, Machine, StreamMachine
 from iceform.networks import InContext, in_context
-from iceform.streaming import ArraySource, StreamMachine
 
 # Last: it keeps all of the above in files.
 from iceform import export  # isort: skip
@@ -101,11 +99,12 @@ __all__ = [
     "TruncatedLinear",
     "Verification",
     "__version__",
+    "algorithms",
     "export",
     "in_context",
     "interpolation",
     "load",
     "loss_named",
-    "programs",
+    "unchecked",
     "zoo",
 ]

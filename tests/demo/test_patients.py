@@ -9,11 +9,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from iceform import IntegrityError, PrecisionError, pages, programs
-from iceform.constructions import LOSSES
+from iceform import IntegrityError, PrecisionError, algorithms, pages
 from iceform.demo.patients import library as demo_library
 from iceform.demo.patients import losses, pictures, report
 from iceform.demo.patients import page as demo_page
+from iceform.functions import LOSSES
 
 SAMPLES = 16
 PATIENTS = 12
@@ -56,13 +56,13 @@ def test_the_whole_library_runs_on_the_same_weights(shown):
     assert {row.digest for row in library.rows} == {library.digest}
     jobs = demo_library.programs_for(demo_library.load_patients(PATIENTS))
     kinds = {type(job.program).__name__ for job in jobs}
-    known = {name: getattr(programs, name) for name in programs.__all__}
+    known = {name: getattr(programs, name) for name in algorithms.__all__}
     assert kinds == {
         name
         for name, kind in known.items()
-        if issubclass(kind, programs.Program) and kind is not programs.Program
+        if issubclass(kind, algorithms.Program) and kind is not algorithms.Program
     }
-    descents = [job.program for job in jobs if isinstance(job.program, programs.GradientDescent)]
+    descents = [job.program for job in jobs if isinstance(job.program, algorithms.GradientDescent)]
     assert [program.loss.name for program in descents] == list(LOSSES)
 
 

@@ -1,10 +1,10 @@
-"""One frozen module for many algorithms: what cor:attn_sim_stats_methods leaves out."""
+"""One frozen module for many algorithms: what thm:attn_sim_stats_methods leaves out."""
 
 import pytest
 import torch
 
 import iceform as ice
-from iceform import programs
+from iceform import algorithms
 from tests.errata import printed
 
 F64 = torch.float64
@@ -20,10 +20,33 @@ def target(seed, scale, n=3, d=2):
 
 
 def assert_runs(machine, x, mats):
-    result = machine.run(programs.Head(*mats), x)
+    result = machine.run(algorithms.Head(*mats), x)
     worst = float((result.value - printed.head(x.T, *mats).T).abs().max())
     assert worst <= result.certificate.error, f"{worst:.3e} > {result.certificate.error:.3e}"
     return result
+
+
+def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
+    """W^a is to be the W of def:input_attn, along the embedding; the network is that of
+    thm:attn_sim_attn, whose proof reads rows. For d = 2, n = d_h = 3: 38 rows where 8 are read, and
+    a network that takes the first 8 of them emulates something else.
+    """
+    x, mats = target(1, 1.0)
+    d, n, d_h = 2, 3, 3
+    along = torch.cat([x.T, printed.ramps(torch.cat([m.flatten() for m in mats]), n)])
+    rows = torch.cat([x.T, *(m.T for m in mats)])
+    assert (len(along), len(rows)) == (d + 6 * d * d_h, 4 * d) == (38, 8)
+    nodes = torch.linspace(-2, 2, 801, dtype=F64)
+    off = []
+    for prompt in (along, rows):
+        layer = sum(
+            printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True, prompt=prompt)
+        )
+        off.append(float((layer - torch.cat([m @ x.T for m in mats])).abs().max()))
+    assert off[0] > 0.5
+    assert off[1] <= 0.0025 + 1e-9
+    machine = ice.Machine.for_programs([algorithms.Head(*mats)], d, n)
+    assert_runs(machine, x, mats)
 
 
 def test_a_common_number_of_grid_points_is_not_enough():
@@ -46,7 +69,7 @@ def test_a_common_number_of_grid_points_is_not_enough():
     assert errors[1] == pytest.approx(reached[1] - 2, abs=1e-6)  # saturated
 
     heads = [target(1, scale) for scale in (1.0, 4.0)]
-    both = [programs.Head(*mats) for _, mats in heads]
+    both = [algorithms.Head(*mats) for _, mats in heads]
     machine = ice.Machine.for_programs(both, 2, 3)
     digests = {assert_runs(machine, x, mats).digest for x, mats in heads}
     assert digests == {machine.digest}
@@ -59,9 +82,9 @@ def test_products_beyond_the_grid_are_refused_not_saturated():
     layer = sum(printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True))
     assert float(layer.abs().max()) <= 2 + 1e-12
 
-    small = ice.Machine.for_programs([programs.Head(*target(1, 1.0)[1])], 2, 3)
+    small = ice.Machine.for_programs([algorithms.Head(*target(1, 1.0)[1])], 2, 3)
     with pytest.raises(ice.ProgramError, match="does not fit this machine"):
-        small.run(programs.Head(*mats), x)
+        small.run(algorithms.Head(*mats), x)
     head = ice.AttentionHead(2, 3, 3, 3, weight_bound=4.0, reach=2.0, eps=None)
     with pytest.raises(ice.BoundError, match="beyond the grid's range 2"):
         head(x, *mats)
@@ -72,11 +95,11 @@ def test_products_beyond_the_grid_are_refused_not_saturated():
 @pytest.mark.parametrize("what", ["tokens", "dimension"])
 def test_data_larger_than_the_machine_is_refused(what):
     x, mats = target(1, 1.0)
-    machine = ice.Machine.for_programs([programs.Head(*mats)], 2, 3)
+    machine = ice.Machine.for_programs([algorithms.Head(*mats)], 2, 3)
     longer, wide = target(2, 1.0, n=4), target(2, 1.0, d=3)
     data, weights = (longer[0], mats) if what == "tokens" else wide
     with pytest.raises(ice.ProgramError, match="tokens" if what == "tokens" else "features"):
-        machine.run(programs.Head(*weights), data)
+        machine.run(algorithms.Head(*weights), data)
     assert_runs(machine, x, mats)
 
 
@@ -93,9 +116,9 @@ def test_padding_to_a_common_size_needs_a_mask():
     tokens = printed.head(torch.nn.functional.pad(x, (0, 0, 0, 9)).T, *mats)[:, :3]
     assert float((tokens - exact).abs().max()) > 0.5 * float(exact.abs().max())
 
-    bigger = programs.Head(*target(2, 1.1, n=12, d=6)[1])
+    bigger = algorithms.Head(*target(2, 1.1, n=12, d=6)[1])
     machine = ice.Machine.for_programs([bigger], 6, 12)
-    padded = machine.padded(programs.Head(*mats).targets(x, None))
+    padded = machine.padded(algorithms.Head(*mats).targets(x, None))
     assert padded.tokens.shape[0] == 12
     logits = (padded.tokens @ padded.w_q.mT) @ (padded.tokens @ padded.w_k.mT).mT
     weights = torch.softmax(logits, -1)[:3]
@@ -115,7 +138,7 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     assert float(bilinear) == 1.0
     assert float(squared) == -1.0
 
-    program = programs.NadarayaWatson(bandwidth=0.2)
+    program = algorithms.NadarayaWatson(bandwidth=0.2)
     machine = ice.Machine.for_programs([program], 2, 2)
     result = machine.run(program, x, y)
     exact = program.reference(x, y)

@@ -6,13 +6,7 @@ from sklearn.linear_model import Lasso, LinearRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold
 
 from iceform.errors import BoundError
-from iceform.experiments.algorithms import (
-    centered,
-    cross_validated,
-    lasso,
-    least_squares,
-    ridge,
-)
+from iceform.experiments.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from iceform.experiments.emulated import Problem, emulate_lasso, emulate_ridge, lasso_distance
 
 ALPHA_LASSO, ALPHA_RIDGE = 0.4, 5.0

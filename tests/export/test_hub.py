@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, programs
+from iceform import IntegrityError, ProgramError, algorithms
 from iceform.export import from_pretrained, save_pretrained
 from iceform.networks import InContext, MeanPooling, in_context
 
@@ -49,16 +49,16 @@ def bert():
 
 def head_program():
     torch.manual_seed(4)
-    return programs.Head(*(torch.randn(2, 3, dtype=F64) for _ in range(3)))
+    return algorithms.Head(*(torch.randn(2, 3, dtype=F64) for _ in range(3)))
 
 
 STEP = {"dim": 2, "samples": 3, "eps": 1e-6}
 THINGS = {
     "network": network,
-    "machine": lambda: ice.Machine(dim=2, samples=3, programs=[programs.Ridge()]),
+    "machine": lambda: ice.Machine(dim=2, samples=3, programs=[algorithms.Ridge()]),
     "emulator": lambda: ice.GradientStep("huber", 0.1, **STEP),
-    "ridge": lambda: programs.Ridge(alpha=0.3),
-    "descent": lambda: programs.GradientDescent(
+    "ridge": lambda: algorithms.Ridge(alpha=0.3),
+    "descent": lambda: algorithms.GradientDescent(
         ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9
     ),
     "head": head_program,
@@ -79,12 +79,12 @@ def same(a, b):
         assert str(a.report()) == str(b.report())
     elif isinstance(a, ice.Machine):
         x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
-        ran, again = (m.run(programs.Ridge(), x, y) for m in (a, b))
+        ran, again = (m.run(algorithms.Ridge(), x, y) for m in (a, b))
         assert torch.equal(ran.value, again.value)
     elif isinstance(a, ice.Prompt):
         assert torch.equal(a.tokens, b.tokens)
         assert (a.features, a.roles) == (b.features, b.roles)
-    elif isinstance(a, programs.Program):
+    elif isinstance(a, algorithms.Program):
         x, y = torch.rand(4, 3, dtype=F64), torch.rand(4, dtype=F64)
         assert torch.equal(a.reference(x, y), b.reference(x, y))
 
@@ -253,7 +253,7 @@ def test_weights_of_another_network_are_noticed(tmp_path):
 
 
 def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
-    own = programs.GradientDescent(lambda z: z)
+    own = algorithms.GradientDescent(lambda z: z)
     with pytest.raises(ProgramError, match="cannot be saved"):
         save_pretrained({"a": 1}, tmp_path / "new")
     with pytest.raises((ProgramError, TypeError)):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import iceform as ice
-from iceform import ProgramError, programs
+from iceform import ProgramError, algorithms
 from iceform.export import nnsight, transformer_lens
 from iceform.networks import in_context
 
@@ -20,7 +20,7 @@ CASES = {
                  [(3, 2), (3,), (2,)]),
     "step": (lambda: ice.GradientStep("squared", 0.3, dim=2, samples=3), [(3, 2), (3,), (2,)]),
     "descent": (lambda: ice.GradientDescent("squared", 2, dim=2, samples=3, unrolled=True,
-                                            backend="dense"), [(3, 2), (3,), (2,)]),
+                                            backend="literal"), [(3, 2), (3,), (2,)]),
     "linear": (lambda: ice.LinearLayer(3, 2, samples=4), [(4, 3), (2, 3)]),
     "embedding": (lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding"),
                   [(4, 3), (2, 3)]),
@@ -62,14 +62,14 @@ def test_cached_activations_are_those_of_the_trace(name):
 
 
 def test_a_machine_and_a_bare_network():
-    machine = ice.Machine(2, 3, programs=[programs.Ridge()])
+    machine = ice.Machine(2, 3, programs=[algorithms.Ridge()])
     x, y = torch.rand(3, 2, dtype=F64), torch.rand(3, dtype=F64)
     model = transformer_lens(machine)
-    out, cache = model.run_with_cache(programs.Ridge(), x, y)
-    compare(cache, machine.trace(programs.Ridge(), x, y))
-    target = programs.Ridge().targets(x, y)
+    out, cache = model.run_with_cache(algorithms.Ridge(), x, y)
+    compare(cache, machine.trace(algorithms.Ridge(), x, y))
+    target = algorithms.Ridge().targets(x, y)
     assert float((out - machine.attend(target)[0]).abs().max()) <= 1e-10
-    prompt = machine.prompt(programs.Ridge(), x, y)
+    prompt = machine.prompt(algorithms.Ridge(), x, y)
     bare = transformer_lens(machine.network)
     assert torch.equal(bare(prompt), machine.network(prompt))
     assert torch.equal(model(prompt), machine.network(prompt))
@@ -168,4 +168,4 @@ def test_what_loops_or_has_no_network_is_refused():
     with pytest.raises(ProgramError, match="loops one layer"):
         transformer_lens(ice.GradientDescent("squared", 2, dim=2, samples=3))
     with pytest.raises(ProgramError, match="no frozen network"):
-        transformer_lens(programs.Ridge())
+        transformer_lens(algorithms.Ridge())

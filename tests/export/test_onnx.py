@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, programs
+from iceform import IntegrityError, ProgramError, algorithms
 from iceform.export import onnx
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
@@ -16,21 +16,21 @@ F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
 STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
 LIBRARY = [
-    *(programs.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
-    programs.GradientDescent("squared", steps=3, lr=0.2),
-    programs.Ridge(tol=1e-3),
-    programs.LeastSquares(tol=1e-3),
-    programs.NadarayaWatson(queries=4),
-    programs.NearestNeighbors(queries=4),
-    programs.PrincipalComponent(steps=5),
-    programs.HopfieldRetrieval(steps=2),
+    *(algorithms.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
+    algorithms.GradientDescent("squared", steps=3, lr=0.2),
+    algorithms.Ridge(tol=1e-3),
+    algorithms.LeastSquares(tol=1e-3),
+    algorithms.NadarayaWatson(queries=4),
+    algorithms.NearestNeighbors(queries=4),
+    algorithms.PrincipalComponent(steps=5),
+    algorithms.HopfieldRetrieval(steps=2),
 ]
 
 
 def data(program, dtype):
     generator = torch.Generator().manual_seed(1)
     x = (1.4 * torch.rand(SAMPLES, DIM, generator=generator, dtype=F64) - 0.7).to(dtype)
-    if isinstance(program, programs.HopfieldRetrieval):
+    if isinstance(program, algorithms.HopfieldRetrieval):
         return x, x[0].clone()
     y = torch.rand(SAMPLES, generator=generator, dtype=F64)
     loss = getattr(program, "loss", "")
@@ -84,7 +84,7 @@ def test_batch_and_tokens_are_dynamic(exported):
 
 
 def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
-    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="dense")
+    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="literal")
     session = _session(onnx(em, tmp_path / "linear.onnx"))
     x, theta = torch.rand(6, 3, dtype=F64), torch.rand(2, 3, dtype=F64)
     tokens = em.prompt(x, theta).tokens
@@ -97,12 +97,12 @@ def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
 EMULATORS = {
     "step": (
         lambda dtype: ice.GradientStep(
-            "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="dense"
+            "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
         ),
         [(3, 2), (3,), (2,)],
     ),
     "head": (
-        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="dense"),
+        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="literal"),
         [(4, 3), (2, 3), (2, 3), (2, 3)],
     ),
 }
@@ -124,19 +124,19 @@ def test_emulators(tmp_path, name, dtype):
 
 def test_what_cannot_be_exported_is_refused(tmp_path):
     with pytest.raises(ProgramError, match="no frozen network"):
-        onnx(programs.Ridge(), tmp_path / "x.onnx")
+        onnx(algorithms.Ridge(), tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_file_of_another_machine_is_refused(exported):
     machine, path = exported
-    other = ice.Machine(DIM, SAMPLES + 1, programs=[programs.Ridge()], dtype=machine.dtype)
+    other = ice.Machine(DIM, SAMPLES + 1, programs=[algorithms.Ridge()], dtype=machine.dtype)
     with pytest.raises(IntegrityError, match="other weights"):
         OnnxMachine(other, path)
 
 
 def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch):
-    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="dense")
+    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="literal")
     from iceform.export import onnx_file
 
     right = onnx_file._session

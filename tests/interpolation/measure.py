@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 
 UNIT = torch.finfo(torch.float64).eps / 2
 

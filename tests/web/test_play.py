@@ -10,7 +10,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from iceform.command_line.app import app
+from iceform.cli.app import app
 from iceform.errors import ProgramError
 from iceform.web import server
 from iceform.web.border import Border, is_loopback

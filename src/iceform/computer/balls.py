@@ -17,7 +17,7 @@ from torch import Tensor
 
 from iceform.computer.graph import Node, Place
 from iceform.errors import PrecisionError, ProgramError
-from iceform.formulas import trees
+from iceform.functions.formulas import trees
 
 __all__ = ["Balls", "Undecided", "available", "ball_array", "lowest", "uppermost"]
 

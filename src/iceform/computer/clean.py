@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from iceform.computer.graph import Block, Loop, Node
-from iceform.formulas.functions import evaluate
+from iceform.functions.formulas.functions import evaluate
 
 __all__ = ["clean_states"]
 

@@ -1,6 +1,6 @@
 """Ranges of scalar functions: a tree evaluated in interval arithmetic on the cells of a range.
 
-Bounds are rounded outward; see :mod:`iceform.formulas.intervals` for what is taken for granted of
+Bounds are rounded outward; see :mod:`iceform.functions.formulas.intervals` for what is taken for granted of
 torch's functions. Kinks and jumps are no obstacle: both branches are joined.
 """
 
@@ -12,10 +12,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.formulas.calculus import derivative
-from iceform.formulas.functions import constant_value
-from iceform.formulas.intervals import Interval, jet
-from iceform.formulas.trees import Node, Number, Operation, Variable
+from iceform.functions.formulas.calculus import derivative
+from iceform.functions.formulas.functions import constant_value
+from iceform.functions.formulas.intervals import Interval, jet
+from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
 __all__ = ["enclosed", "natural", "slope", "values_on"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from iceform.computer.graph import Node, Place
 from iceform.errors import ProgramError
-from iceform.formulas.functions import evaluate
+from iceform.functions.formulas.functions import evaluate
 
 __all__ = ["Exact", "as_column", "shown"]
 

@@ -14,8 +14,8 @@ from fractions import Fraction
 
 from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, Read, Register, Step
-from iceform.formulas import trees
-from iceform.formulas.polynomials import line
+from iceform.functions.formulas import trees
+from iceform.functions.formulas.polynomials import line
 
 __all__ = [
     "Form", "Pair", "Pending", "Slots", "compose", "of_register", "operation", "paired", "scaled_curve",

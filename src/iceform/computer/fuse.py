@@ -54,9 +54,9 @@ from iceform.computer.virtual import (
     VirtualInstruction,
     VirtualLoop,
 )
-from iceform.formulas import trees
-from iceform.formulas.functions import evaluate
-from iceform.formulas.polynomials import line
+from iceform.functions.formulas import trees
+from iceform.functions.formulas.functions import evaluate
+from iceform.functions.formulas.polynomials import line
 
 __all__ = ["Fused", "Fuser", "fuse"]
 

@@ -10,7 +10,7 @@ mask         ones in ``attr = (first, width)``, zeros elsewhere
 data         "x", the features of a sample, or "y", its target (``attr``)
 parameter    by name (``attr``)
 add, mul     of two nodes, elementwise
-apply        a scalar function, elementwise; ``attr`` is its tree (:mod:`iceform.formulas.trees`)
+apply        a scalar function, elementwise; ``attr`` is its tree (:mod:`iceform.functions.formulas.trees`)
 maximum,     of two nodes, elementwise
 minimum
 step         1 where the argument is positive, else 0: the value of a comparison

@@ -51,7 +51,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from iceform.errors import ProgramError
-from iceform.interpolation import Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
 
 __all__ = [
     "FLAG",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair, Write
 from iceform.errors import BoundError, ProgramError
-from iceform.interpolation import ScalarFunction
+from iceform.functions import ScalarFunction
 
 __all__ = ["Interpreted", "interpret", "written"]
 

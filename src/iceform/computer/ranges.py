@@ -25,7 +25,7 @@ from iceform.computer.exact import Exact
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, run
 from iceform.computer.places import refuse
 from iceform.errors import BoundError, ProgramError
-from iceform.formulas import trees
+from iceform.functions.formulas import trees
 
 __all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
 

@@ -33,9 +33,10 @@ from iceform.computer.places import refuse
 from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, Step, VirtualInstruction
 from iceform.errors import IceformError, PrecisionError
-from iceform.formulas import Formula, trees
-from iceform.formulas.polynomials import polynomial
-from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
+from iceform.functions import ScalarFunction
+from iceform.functions.formulas import Formula, trees
+from iceform.functions.formulas.polynomials import polynomial
+from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.interpolation.bounds import linear_reproduction
 from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.posterior import posterior_error

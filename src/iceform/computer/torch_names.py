@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from iceform.computer.places import here, refuse
 from iceform.computer.values import Value, combine, function
-from iceform.formulas import trees
+from iceform.functions.formulas import trees
 
 __all__ = ["call", "clamp", "maximum", "minimum", "where"]
 

@@ -13,8 +13,8 @@ from typing import Any, NoReturn, Protocol
 from iceform.computer.graph import Node, Place
 from iceform.computer.places import here, refuse
 from iceform.errors import CompileError
-from iceform.formulas import Formula
-from iceform.formulas import trees
+from iceform.functions.formulas import Formula
+from iceform.functions.formulas import trees
 
 __all__ = ["Scope", "Value", "applied", "combine", "emit", "function"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from iceform.computer.graph import Place
 from iceform.computer.instructions import Write
 from iceform.computer.ranges import Range
-from iceform.formulas import trees
+from iceform.functions.formulas import trees
 
 __all__ = ["Code", "Copy", "Curve", "Read", "Register", "Step", "VirtualInstruction", "VirtualLoop"]
 

@@ -1,21 +1,19 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
 from iceform.constructions.attention_head import AttentionHead
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep
 from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, HopfieldStep
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
-from iceform.constructions.losses import LOSSES, Loss, loss_named
 from iceform.constructions.mlp import MLP
 from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.truncated_linear import TruncatedLinear
 
 __all__ = [
-    "LOSSES",
     "MLP",
     "SCHEDULES",
     "AttentionHead",
@@ -28,15 +26,12 @@ __all__ = [
     "HopfieldStep",
     "LeastSquares",
     "LinearLayer",
-    "Loss",
     "Plan",
-    "Prompt",
     "ResidualMap",
     "RidgeRegression",
     "SampleGradients",
     "Schedule",
     "TruncatedLinear",
     "chebyshev_steps",
-    "loss_named",
     "steps_needed",
 ]

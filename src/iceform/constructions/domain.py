@@ -10,13 +10,7 @@ from torch import Tensor
 
 from iceform.backends.extremes import Extremes
 from iceform.errors import BoundError, ShapeError
-from iceform.validation import (
-    check_largest,
-    check_pair,
-    check_positive,
-    check_size,
-    largest_entry,
-)
+from iceform.validation import check_largest, check_pair, check_positive, check_size, largest_entry
 
 __all__ = ["Domain"]
 

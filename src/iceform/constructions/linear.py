@@ -13,9 +13,7 @@ from iceform.certificates import Certificate
 from iceform.constructions.base import Plan
 from iceform.constructions.row_emulator import RowEmulator
 from iceform.interpolation import Interpolant
-from iceform.validation import (
-    check_size,
-)
+from iceform.validation import check_size
 
 __all__ = ["LinearLayer"]
 

@@ -9,7 +9,8 @@ from functools import lru_cache
 import torch
 
 from iceform.errors import PrecisionError
-from iceform.interpolation import Grid, Interpolant, ScalarFunction, regimes
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Grid, Interpolant, regimes
 from iceform.validation import unit_roundoff
 
 __all__ = ["choose"]

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from iceform.command_line.failures import one_line_errors
+from iceform.cli.failures import one_line_errors
 from iceform.experiments.study import COLUMNS
 from iceform.experiments.sweeps import STUDIES, Group, Request, groups, load_records, run
 
@@ -29,7 +29,7 @@ _OUT = Path("out/experiments")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The paper's numerical studies: as published, as described, and by construction.",
+    help="The paper's numerical studies: as published, as we read them, our own, constructed.",
 )
 
 

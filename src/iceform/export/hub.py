@@ -21,14 +21,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from iceform import programs
-from iceform.attention import Features
-from iceform.constructions import Emulator, Loss, Prompt
+from iceform import algorithms
+from iceform.attention import Features, Prompt
+from iceform.constructions import Emulator
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.export.card import model_card
+from iceform.functions import Loss
 from iceform.machine import Machine
+from iceform.machine.program import Program
 from iceform.networks import InContext
-from iceform.programs import Program
 
 __all__ = ["from_pretrained", "save_pretrained"]
 
@@ -227,7 +228,11 @@ def _named(loss: Loss) -> dict[str, Any]:
 
 
 def _unpack_program(content: dict[str, Any], tensors: dict[str, Tensor]) -> Program:
-    kind = getattr(programs, content["program"]) if content["program"] in programs.__all__ else None
+    kind = (
+        getattr(algorithms, content["program"])
+        if content["program"] in algorithms.__all__
+        else None
+    )
     if not (isinstance(kind, type) and issubclass(kind, Program)):
         raise IntegrityError(f"{content['program']!r} is not a program of this library")
     arguments = {

@@ -26,7 +26,7 @@ from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.constructions import Emulator, GradientDescent, LeastSquares
 from iceform.errors import ProgramError
 from iceform.machine import Machine
-from iceform.programs import Program
+from iceform.machine.program import Program
 
 __all__ = ["Attention", "Block", "build_points", "head_named", "runner_for"]
 
@@ -148,7 +148,7 @@ def _emulator_runner(
     clone = copy.copy(emulator)
     clone._modules = dict(emulator._modules)
     clone._modules["_network"] = _Bridge(emulator.network.features, stream)
-    clone.backend = "dense"
+    clone.backend = "literal"
     return clone.forward
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.interpolation.functions import ScalarFunction
+from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.grid import GradedGrid, Grid, Keys
 
 __all__ = ["Fit", "fit_values"]

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import BoundError, PrecisionError
-from iceform.interpolation.functions import ScalarFunction
+from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.local import (
     RoundingModel,

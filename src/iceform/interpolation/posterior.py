@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.interpolation.functions import ScalarFunction
+from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, RoundingModel, local_weights, rounding
 

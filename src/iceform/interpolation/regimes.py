@@ -19,9 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from iceform.errors import CapacityError, PrecisionError, ProgramError
+from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
 from iceform.interpolation.fitting import Fit, fit_values
-from iceform.interpolation.functions import ScalarFunction
 from iceform.interpolation.grid import GradedGrid, Grid
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.posterior import posterior_error

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from iceform.errors import ProgramError
-from iceform.interpolation import ScalarFunction
+from iceform.functions import ScalarFunction
 from iceform.networks.pieces import Activation, Gate, Settings, Table
 
 __all__ = ["ACTIVATIONS", "activation_name", "make_activation"]

@@ -10,8 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import Tensor
 
+from iceform.attention.inspection import LayerTrace
 from iceform.errors import ShapeError
-from iceform.inspection import LayerTrace
 from iceform.plots.themes import Theme
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from iceform.inspection import LayerTrace, Trace
+from iceform.attention.inspection import LayerTrace, Trace
 from iceform.plots.axes import check_single, name_axis, power_of_ten, read_queries, without_frame
 from iceform.plots.themes import LIGHT, Theme
 

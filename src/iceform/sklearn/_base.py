@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_feature_names, check_is_fitted, vali
 from torch import Tensor
 
 from iceform.certificates import Certificate
-from iceform.streaming import ArraySource, Source, StreamMachine
+from iceform.machine import ArraySource, Source, StreamMachine
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
 
@@ -52,7 +52,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     def _source(self, X: Any, y: Any, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
         if is_dask(X):
-            from iceform.streaming.dask import DaskSource
+            from iceform.machine.dask import DaskSource
 
             self._check_columns(X, reset=checks.get("reset", True))
             self._check_labels(y)
@@ -63,7 +63,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     def _labelled(self, X: Any, y: Any) -> Source:
         """As :meth:`_source`, with classes numbered in the order of ``classes_``."""
         if is_dask(X):
-            from iceform.streaming.dask import DaskSource
+            from iceform.machine.dask import DaskSource
 
             self._check_columns(X, reset=True)
             self._check_labels(y)
@@ -100,7 +100,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         self, method: str, X: Any, shape: tuple[int, ...] = (), dtype: Any = float
     ) -> Any:
         """A prediction for each chunk of a Dask collection, as a Dask array."""
-        from iceform.streaming.dask import by_blocks
+        from iceform.machine.dask import by_blocks
 
         check_is_fitted(self)
         self._check_columns(X, reset=False)

@@ -10,10 +10,10 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted
 
-from iceform import programs
+from iceform import algorithms
+from iceform.machine import ArraySource, StreamMachine
+from iceform.machine.tables import read_line
 from iceform.sklearn._base import InContext, as_tensor
-from iceform.streaming import ArraySource, StreamMachine
-from iceform.streaming.tables import read_line
 
 __all__ = ["InContextPCA"]
 
@@ -62,8 +62,8 @@ class InContextPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext)
         most = min(source.rows, source.dim)
         count = most if self.n_components is None else int(self.n_components)
         machine = StreamMachine(source.dim + 1)
-        model = programs.PCA(count, seed=int(self.random_state or 0))
-        found = model.stream(machine, source)
+        model = algorithms.PCA(count, seed=int(self.random_state or 0))
+        found = machine.run(model, source)
         self._keep(machine, found.certificate, found.passes)
         self.mean_ = found.mean.cpu().numpy()
         self.components_ = found.components.cpu().numpy()

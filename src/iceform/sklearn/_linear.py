@@ -13,13 +13,13 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from iceform import programs
+from iceform import algorithms
 from iceform.certificates import Certificate
-from iceform.constructions import loss_named
+from iceform.functions import loss_named
+from iceform.machine import ArraySource, Source, StreamMachine
+from iceform.machine.solvers import PRECONDITIONERS
+from iceform.machine.tables import read_line, table_of
 from iceform.sklearn._base import InContext, as_tensor, is_dask
-from iceform.streaming import ArraySource, Source, StreamMachine
-from iceform.streaming.solvers import PRECONDITIONERS
-from iceform.streaming.tables import read_line, table_of
 
 __all__ = [
     "InContextElasticNet",
@@ -73,7 +73,7 @@ class _LinearRegressor(RegressorMixin, InContext, ABC):  # type: ignore[misc]
         self._validate_params()
         source = self._source(X, y, y_numeric=True)
         machine = StreamMachine(source.dim + 1)
-        found = self._program().stream(machine, source)
+        found = machine.run(self._program(), source)
         self._keep(machine, found.certificate, found.passes)
         self.coef_ = found.coef.cpu().numpy()
         self.intercept_ = float(found.intercept)
@@ -81,7 +81,7 @@ class _LinearRegressor(RegressorMixin, InContext, ABC):  # type: ignore[misc]
         self._warn(found.converged, found.passes)
         return self
 
-    def _finish(self, found: programs.Fit, source: Source) -> None:
+    def _finish(self, found: algorithms.Fit, source: Source) -> None:
         """What an estimator keeps beside the coefficients."""
 
     def predict(self, X: Any) -> Any:
@@ -143,7 +143,7 @@ class InContextLinearRegression(_LinearRegressor):
         self.device = device
 
     def _program(self) -> Any:
-        return programs.LeastSquares(**self._loop())
+        return algorithms.LeastSquares(**self._loop())
 
 
 class InContextRidge(_LinearRegressor):
@@ -182,7 +182,7 @@ class InContextRidge(_LinearRegressor):
         self.device = device
 
     def _program(self) -> Any:
-        return programs.Ridge(self.alpha, **self._loop())
+        return algorithms.Ridge(self.alpha, **self._loop())
 
     def fit(self, X: Any, y: Any) -> Any:
         """As for :class:`InContextLinearRegression`; forgets what ``partial_fit`` has seen."""
@@ -195,9 +195,9 @@ class InContextRidge(_LinearRegressor):
         first = not hasattr(self, "_recursion")
         source = self._source(X, y, y_numeric=True, reset=first)
         if first:
-            self._recursion = programs.Recursion(self.alpha, fit_intercept=self.fit_intercept)
+            self._recursion = algorithms.Recursion(self.alpha, fit_intercept=self.fit_intercept)
         machine = StreamMachine(source.dim + 1)
-        found = self._recursion.update(machine, source)
+        found = self._recursion.update(machine.start(), source)
         self._keep(machine, found.certificate, found.passes)
         self.coef_, self.intercept_ = found.coef.cpu().numpy(), float(found.intercept)
         return self
@@ -250,9 +250,9 @@ class InContextElasticNet(_LinearRegressor):
         self.device = device
 
     def _program(self) -> Any:
-        return programs.ElasticNet(self.alpha, self.l1_ratio, **self._loop())
+        return algorithms.ElasticNet(self.alpha, self.l1_ratio, **self._loop())
 
-    def _finish(self, found: programs.Fit, source: Source) -> None:
+    def _finish(self, found: algorithms.Fit, source: Source) -> None:
         self.n_thresholds_ = int(found.extras["thresholds"])
 
 
@@ -289,7 +289,7 @@ class InContextLasso(InContextElasticNet):
         self.device = device
 
     def _program(self) -> Any:
-        return programs.Lasso(self.alpha, **self._loop())
+        return algorithms.Lasso(self.alpha, **self._loop())
 
 
 class InContextHuberRegressor(_LinearRegressor):
@@ -338,9 +338,9 @@ class InContextHuberRegressor(_LinearRegressor):
         self.device = device
 
     def _program(self) -> Any:
-        return programs.Huber(self.epsilon, self.alpha, **self._loop())
+        return algorithms.Huber(self.epsilon, self.alpha, **self._loop())
 
-    def _finish(self, found: programs.Fit, source: Source) -> None:
+    def _finish(self, found: algorithms.Fit, source: Source) -> None:
         self.scale_ = float(found.extras["scale"])
         if isinstance(source, ArraySource):
             residual = source.x @ found.coef + found.intercept - source.y
@@ -400,7 +400,7 @@ class InContextLogisticRegression(ClassifierMixin, InContext):  # type: ignore[m
                 f"{self.classes_[0]!r}"
             )
         machine = StreamMachine(source.dim + 1)
-        model = programs.Logistic(
+        model = algorithms.Logistic(
             self.C,
             fit_intercept=self.fit_intercept,
             tol=self.tol,
@@ -408,7 +408,7 @@ class InContextLogisticRegression(ClassifierMixin, InContext):  # type: ignore[m
             precondition=self.precondition,
         )
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        fits = [replace(model, positive=float(k)).stream(machine, source) for k in wanted]
+        fits = [machine.run(replace(model, positive=float(k)), source) for k in wanted]
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
         worst = max(self.certificates_, key=lambda c: c.error)
         self._keep(machine, worst, sum(fit.passes for fit in fits))

@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 
-from iceform import programs
+from iceform import algorithms
 from iceform.errors import ProgramError
+from iceform.machine import ArraySource, Source, StreamMachine
 from iceform.sklearn._base import InContext
-from iceform.streaming import ArraySource, Source, StreamMachine
 
 __all__ = [
     "InContextKNeighborsClassifier",
@@ -63,7 +63,7 @@ class InContextKernelRegressor(RegressorMixin, InContext):  # type: ignore[misc]
         source = self._source(X, y, y_numeric=True)
         machine = _machine(source)
         self.gamma_ = self._gamma(source)
-        self._memory = programs.KernelRegression(self.gamma_).stream(machine, source)
+        self._memory = machine.run(algorithms.KernelRegression(self.gamma_), source)
         self._keep(machine, self._memory.certificate, 1)
         return self
 
@@ -103,7 +103,7 @@ class _Neighbors(InContext):
 
     def _fit_samples(self, source: Source) -> None:
         machine = _machine(source)
-        self._memory = programs.KNeighbors(int(self.n_neighbors)).stream(machine, source)
+        self._memory = machine.run(algorithms.KNeighbors(int(self.n_neighbors)), source)
         self._keep(machine, self._memory.certificate, self._memory.passes)
 
     def kneighbors(self, X: Any) -> tuple[Any, Any]:

@@ -8,9 +8,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.constructions import Loss, loss_named
 from iceform.errors import ProgramError
-from iceform.formulas import Formula
+from iceform.functions import Loss, loss_named
+from iceform.functions.formulas import Formula
 from iceform.web import questions as asked
 from iceform.web.answers import OptionAnswer
 

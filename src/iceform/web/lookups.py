@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import torch
 
-from iceform.constructions import Loss
 from iceform.errors import BoundError, IceformError
-from iceform.interpolation import Grid, Interpolant, ScalarFunction
+from iceform.functions import Loss, ScalarFunction
+from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.regimes import on_grid
-from iceform.streaming.tables import Table
+from iceform.machine.tables import Table
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import LookupAnswer, Rate, RatesAnswer, TableAnswer, numbers

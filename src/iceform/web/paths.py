@@ -9,14 +9,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from iceform.constructions import Loss
-from iceform.programs.sparse import soft_threshold
-from iceform.programs.stream import LinearModel
-from iceform.streaming import Source, StreamMachine
-from iceform.streaming.problem import GramTask, LinearProblem, metric_of
-from iceform.streaming.scaling import Scaling
-from iceform.streaming.solvers import advance
-from iceform.streaming.tables import Table
+from iceform.algorithms.sparse import soft_threshold
+from iceform.algorithms.stream import LinearModel
+from iceform.functions import Loss
+from iceform.machine import Running, Source
+from iceform.machine.problem import GramTask, LinearProblem, metric_of
+from iceform.machine.scaling import Scaling
+from iceform.machine.solvers import advance
+from iceform.machine.tables import Table
 from iceform.web import questions as asked
 from iceform.web.lookups import table_of
 
@@ -86,7 +86,7 @@ class ExactProblem(LinearProblem):
 
 def _parts(
     problem: LinearProblem,
-) -> tuple[StreamMachine, Source, Scaling, Loss, Tensor]:
+) -> tuple[Running, Source, Scaling, Loss, Tensor]:
     return problem.machine, problem.source, problem.scaling, problem.loss, problem.ridge
 
 

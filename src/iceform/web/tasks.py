@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from iceform.streaming.tables import CLIP
+from iceform.machine.tables import CLIP
 from iceform.web import questions as asked
 from iceform.web.algorithms import ALGORITHMS, options
 from iceform.web.answers import CatalogueAnswer, FitAnswer, InsideAnswer, LookupAnswer, RatesAnswer

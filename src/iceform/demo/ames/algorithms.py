@@ -17,11 +17,11 @@ from sklearn.metrics import accuracy_score, mean_squared_error
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
-from iceform import programs
+from iceform import algorithms
 from iceform import sklearn as in_context
 from iceform.demo.ames.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
-from iceform.streaming import StreamMachine
+from iceform.machine import StreamMachine
 
 __all__ = ["ALGORITHMS", "Row", "Tick", "other_slack", "run_all"]
 
@@ -212,7 +212,7 @@ class _Jobs:
 
     def quantile(self) -> _Answer:
         width = 0.05
-        found = self._program(programs.Quantile(_QUANTILE, _QUANTILE_ALPHA, width), self.y)
+        found = self._program(algorithms.Quantile(_QUANTILE, _QUANTILE_ALPHA, width), self.y)
         theirs = linear_model.QuantileRegressor(quantile=_QUANTILE, alpha=0.0, solver="highs")
         _, other = _timed(lambda: theirs.fit(self.data.x, self.y))
         a, b = found.ours.predict(self.data.x_test), theirs.predict(self.data.x_test)
@@ -225,7 +225,7 @@ class _Jobs:
 
     def poisson(self) -> _Answer:
         y = self.data.price / self.data.price.mean()
-        found = self._program(programs.Poisson(_POISSON_ALPHA), y)
+        found = self._program(algorithms.Poisson(_POISSON_ALPHA), y)
         theirs = linear_model.PoissonRegressor(
             alpha=_POISSON_ALPHA, tol=_TIGHT, solver="newton-cholesky", max_iter=1000
         )
@@ -279,12 +279,12 @@ class _Jobs:
     def svm(self) -> _Answer:
         # A large intercept scale makes liblinear's penalty on the intercept vanish.
         theirs = LinearSVC(C=_C, dual=False, tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
-        return self._separator(programs.LinearSVM(_C), theirs, "")
+        return self._separator(algorithms.LinearSVM(_C), theirs, "")
 
     def perceptron(self) -> _Answer:
         theirs = linear_model.Perceptron(max_iter=1000, tol=None, random_state=0)
         note = "all samples at once here, one after the other in scikit-learn"
-        return self._separator(programs.Perceptron(max_passes=_PERCEPTRON_PASSES), theirs, note)
+        return self._separator(algorithms.Perceptron(max_passes=_PERCEPTRON_PASSES), theirs, note)
 
     # ---------------------------------------------------------------------- one look at the data
 
@@ -334,7 +334,7 @@ class _Jobs:
 class _Fitted:
     """A program's fit under scikit-learn's names."""
 
-    def __init__(self, fit: programs.Fit) -> None:
+    def __init__(self, fit: algorithms.Fit) -> None:
         self.fit_ = fit
         self.coef_ = fit.coef.numpy()
         self.certificate_, self.digest_, self.n_passes_ = fit.certificate, fit.digest, fit.passes

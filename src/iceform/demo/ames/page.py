@@ -20,9 +20,9 @@ from iceform import plots
 from iceform.demo.ames.algorithms import ALGORITHMS, Row, Tick, run_all
 from iceform.demo.ames.houses import Houses, load
 from iceform.demo.ames.race import Race, literal_difference, race
+from iceform.machine import StreamMachine
 from iceform.pages import Illustration, illustrate, render_page, write
 from iceform.sklearn import InContextLasso
-from iceform.streaming import StreamMachine
 
 __all__ = ["Page", "run", "show", "ticks"]
 

@@ -25,10 +25,10 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.neighbors import KNeighborsRegressor
 from torch import Tensor
 
-from iceform import programs
-from iceform.constructions import loss_named
+from iceform import algorithms
 from iceform.demo.patients.report import ProgramRow
 from iceform.errors import IntegrityError, PrecisionError
+from iceform.functions import loss_named
 from iceform.machine import Machine
 
 __all__ = [
@@ -113,7 +113,7 @@ class Patients:
 class Job:
     """A program, its second input, and somebody else who knows the answer."""
 
-    program: programs.Program
+    program: algorithms.Program
     label: str
     library: str
     y: Tensor | None
@@ -170,7 +170,7 @@ def _descents(data: Patients) -> list[Job]:
     for name, how in _DESCENTS.items():
         loss = loss_named(name, **dict(how.parameters))
         y = data.targets[_target(name, loss.kind)]
-        program = programs.GradientDescent(
+        program = algorithms.GradientDescent(
             loss, how.steps, l2=_L2, w_bound=how.w_bound, tokens=how.tokens
         )
         # The step that contracts fastest, for errors as well as for distances.
@@ -189,7 +189,9 @@ def _target(loss: str, kind: str) -> str:
     return "count" if loss == "poisson" else {"margin": "side", "glm": "above"}.get(kind, "score")
 
 
-def _regression(program: programs.Program, label: str, estimator: Any, x: Array, y: Tensor) -> Job:
+def _regression(
+    program: algorithms.Program, label: str, estimator: Any, x: Array, y: Tensor
+) -> Job:
     """A linear model of scikit-learn's."""
 
     def answer() -> Any:
@@ -216,15 +218,15 @@ def _stationary(f: Callable[[Array], Array], x: Array, y: Array) -> Callable[[],
 def _solvers(data: Patients) -> list[Job]:
     x, y = data.x.numpy(), data.targets["score"]
     plain, ridge = LinearRegression(fit_intercept=False), SklearnRidge(_ALPHA, fit_intercept=False)
-    component = programs.PrincipalComponent(steps=_COMPONENT_STEPS)
+    component = algorithms.PrincipalComponent(steps=_COMPONENT_STEPS)
 
     def leading() -> Any:
         found = TruncatedSVD(1, algorithm="arpack", random_state=0).fit(x).components_[0]
         return found * np.sign(found @ component.reference(data.x, None).numpy())
 
     return [
-        _regression(programs.LeastSquares(w_bound=2.0), "least squares", plain, x, y),
-        _regression(programs.Ridge(_ALPHA, w_bound=2.0), "ridge regression", ridge, x, y),
+        _regression(algorithms.LeastSquares(w_bound=2.0), "least squares", plain, x, y),
+        _regression(algorithms.Ridge(_ALPHA, w_bound=2.0), "ridge regression", ridge, x, y),
         Job(component, "leading component", "sklearn TruncatedSVD", None, leading),
     ]
 
@@ -257,15 +259,15 @@ def _looks(data: Patients) -> list[Job]:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
 
     knn = "sklearn KNeighborsRegressor"
-    memory = programs.HopfieldRetrieval(_BETA, _RECALLS)
-    near = [programs.NearestNeighbors(queries=n, k=k) for k in (1, 3)]
+    memory = algorithms.HopfieldRetrieval(_BETA, _RECALLS)
+    near = [algorithms.NearestNeighbors(queries=n, k=k) for k in (1, 3)]
     return [
-        Job(programs.NadarayaWatson(_BANDWIDTH, n), "kernel regression", "sklearn rbf_kernel", y,
+        Job(algorithms.NadarayaWatson(_BANDWIDTH, n), "kernel regression", "sklearn rbf_kernel", y,
             kernel),
         Job(near[0], "1 neighbour, sharp", knn, y, neighbours(1)),
         Job(near[1], "3 neighbours, soft", knn, y, neighbours(3), same=False),
         Job(memory, "Hopfield memory", "scipy softmax", shown, recalled),
-        Job(programs.Head(w_k, w_q, w_v), "a random head", "torch attention", None,
+        Job(algorithms.Head(w_k, w_q, w_v), "a random head", "torch attention", None,
             attention),
     ]  # fmt: skip
 

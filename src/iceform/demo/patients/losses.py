@@ -9,10 +9,11 @@ import torch
 from sklearn.datasets import load_diabetes
 from torch import Tensor
 
-from iceform.constructions import GradientStep, loss_named
+from iceform.constructions import GradientStep
 from iceform.demo.patients.library import Tick, targets_of
 from iceform.demo.patients.report import LossRow
 from iceform.errors import IntegrityError, PrecisionError
+from iceform.functions import loss_named
 from iceform.interpolation import GradedGrid, Interpolant
 from iceform.interpolation.regimes import on_grid
 
@@ -97,7 +98,7 @@ def frozen_step(loss: str, table: Interpolant, samples: int, dim: int) -> Gradie
         dim=dim,
         samples=samples,
         eps=None,
-        backend="dense",
+        backend="literal",
         x_norm=X_NORM,
         w_norm=W_NORM,
         z_range=(-_REACH, _REACH),

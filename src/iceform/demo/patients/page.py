@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import iceform
-from iceform import programs
+from iceform import algorithms
 from iceform.demo.patients.library import (
     PATIENTS,
     Tick,
@@ -53,7 +53,7 @@ def run_library(patients: int, tick: Tick) -> Library:
     rows = run_programs(machine, jobs, data, tick)
     literal = literal_difference(machine, jobs[0], data)
     tick("literal matrices")
-    steps = [j.program.steps for j in jobs if isinstance(j.program, programs.GradientDescent)]
+    steps = [j.program.steps for j in jobs if isinstance(j.program, algorithms.GradientDescent)]
     plan = machine.plan
     return Library(
         rows=rows,

@@ -1,0 +1,172 @@
+"""The perceptron, a batch at a time: a look-up of the step 1{m < 0} between two tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.stream import Fit, LinearModel
+from iceform.certificates import Certificate, Step
+from iceform.functions import Loss, ScalarFunction
+from iceform.interpolation import Interpolant
+from iceform.machine import Running, Source
+from iceform.machine.problem import Encoding, GradientTask
+
+__all__ = ["Perceptron", "PerceptronState"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_SHARPNESS = 2.0**24  # of the step: margins above 40 * reach / this are read as exactly 0 or 1
+_CLEAR = 40.0
+
+_STEP = Loss("perceptron", "margin", ScalarFunction(lambda m: -(m < 0).to(m), "step"))
+
+
+@dataclass(frozen=True)
+class Perceptron(LinearModel):
+    """w + mean of s_i x_i over the samples with s_i w.x_i <= 0, until there are none.
+
+    Labels are -1 and +1 (or ``positive`` and everything else). On data that can be separated by a
+    plane the mistakes end; on others the loop ends after ``max_passes``.
+    """
+
+    positive: float | None = None
+
+    def loss(self) -> Loss:
+        return _STEP
+
+    @property
+    def _positive(self) -> float | None:
+        return self.positive
+
+    def stream(self, machine: Running, source: Source) -> Fit:
+        *_, last = self.iterates(machine, source)
+        return self.fit(machine, source, last)
+
+    def iterates(self, machine: Running, source: Source) -> Iterator[PerceptronState]:
+        """The coefficients after each pass, from the first on."""
+        self.check_labels(source)
+        scaling = self.scaling(source)
+        machine.check_dim(scaling.dim)
+        encoding = Encoding(scaling, "margin", self.positive)
+        start, count, _ = source.reduce(_Mean(encoding))
+        # The first pass, at w = 0, takes every sample for a mistake.
+        state = PerceptronState(encoding, start / count, mistakes=source.rows)
+        yield state
+        while state.mistakes and state.passes < self.max_passes:
+            state = state.next(machine, source)
+            yield state
+
+    def fit(self, machine: Running, source: Source, last: PerceptronState) -> Fit:
+        """The model after these passes, with its certificate."""
+        encoding, w, passes = last.encoding, last.w, last.passes
+        scaling = encoding.scaling
+        coef, intercept = scaling.raw(w)
+        # A pass adds the mean of samples, whose entries are no more than the largest mean square.
+        entry = float(source.reduce(_Mean(encoding))[2].max()) ** 0.5 / source.rows**0.5
+        slip = passes * (source.rows + source.count + 8) * _UNIT * float(w.abs().max() + entry)
+        reach = float(source.largest(_Lengths(encoding))[0])
+        # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
+        resolved = last.nearest * _SHARPNESS > _CLEAR and last.closest > (slip * 2) * reach
+        rows = scaling.functionals().abs().sum(1)
+        error = slip * float(rows[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
+        constant = slip * float(rows[len(coef) :].sum())
+        if scaling.intercept:
+            constant += float(scaling.intercept_slip(coef, intercept))
+        step = Step(
+            "nearest", "least |margin| of any pass, in units of the largest", last.nearest,
+            f"the step is exact above {_CLEAR / _SHARPNESS:.2g}",
+        )  # fmt: skip
+        certificate = Certificate.total(
+            {"rounding of all passes": error if resolved else math.inf},
+            domain={"data": f"these {source.rows} x {source.dim}, as given"},
+            dtype=torch.float64,
+            backend="fused",
+            derivation=(step,),
+        )
+        return Fit(
+            coef, intercept, certificate, passes, machine.digest, machine.machine,
+            constant if resolved else math.inf, last.mistakes == 0, {"mistakes": last.mistakes},
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class PerceptronState:
+    """Coefficients of scaled data after some passes, and what the proof needs of those.
+
+    Attributes
+    ----------
+    mistakes
+        Samples that the last pass found on the wrong side.
+    nearest, closest
+        Least |margin| of any pass, in units of that pass's largest, and as it is.
+    """
+
+    encoding: Encoding
+    w: Tensor
+    passes: int = 1
+    mistakes: int = 0
+    nearest: float = math.inf
+    closest: float = math.inf
+
+    def next(self, machine: Running, source: Source) -> PerceptronState:
+        """After one more pass, which changes nothing where there is no mistake."""
+        encoding, w = self.encoding, self.w
+        size, least = source.largest(_Margins(encoding, w))
+        reach = max(float(size), _UNIT)
+        table = Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
+        total, _ = source.reduce(GradientTask(machine, table, encoding, w))
+        wrong = int(source.reduce(_Mistakes(encoding, w))[0])
+        return PerceptronState(
+            encoding,
+            w - total / source.rows if wrong else w,
+            self.passes + 1,
+            wrong,
+            min(self.nearest, -float(least) / reach),
+            min(self.closest, -float(least)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Mean:
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        count = torch.tensor(float(len(samples)), dtype=x.dtype, device=x.device)
+        return [samples.sum(0), count, samples.square().sum(0)]
+
+
+@dataclass(frozen=True, eq=False)
+class _Lengths:
+    """Largest 1-norm of a sample."""
+
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        return [samples.abs().sum(1).max()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Margins:
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        m = (samples @ self.w).abs()
+        return [m.max(), -m.min()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Mistakes:
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        return [(samples @ self.w <= 0).sum()]

@@ -1,0 +1,135 @@
+r"""Recursive least squares: ridge regression on data that arrive in batches.
+
+At the solution w of all samples so far the gradient is zero, so with a new batch only the batch's
+own gradient g at w is needed: the solution of old and new together is w - A^+ g, where A is the
+sum of all x x' and the penalty. The frozen machine passes once over each batch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.stream import Fit
+from iceform.certificates import Step
+from iceform.errors import ProgramError
+from iceform.machine import Running, Source
+from iceform.machine.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
+from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower, slip_of
+from iceform.machine.scaling import Scaling
+from iceform.machine.tables import IDENTITY
+from iceform.validation import check_positive
+
+__all__ = ["Recursion"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+
+
+@dataclass(eq=False)
+class Recursion:
+    """Ridge regression that takes its data in batches.
+
+    Parameters
+    ----------
+    alpha
+        The penalty alpha ||w||^2 beside the sum over all samples.
+    fit_intercept
+        Whether there is an intercept.
+    """
+
+    alpha: float = 1.0
+    fit_intercept: bool = True
+    passes: int = 0
+    rows: int = 0
+    _slip: float = field(default=0.0, repr=False)  # relative rounding of the sums of products
+    _scaling: Scaling | None = field(default=None, repr=False)
+    _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
+
+    def update(self, machine: Running, batch: Source) -> Fit:
+        """The solution for everything seen so far, this batch included."""
+        scaling, (w, gram, error) = self._begin(batch)
+        machine.check_dim(scaling.dim)
+        if batch.dim != len(scaling.mean):
+            raise ProgramError(
+                f"this batch has {batch.dim} features, those before had {len(scaling.mean)}; "
+                "give the same features, or start a new recursion"
+            )
+        encoding = Encoding(scaling, "residual")
+        (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
+        gram = gram + added
+        self._slip += gram_slip(batch.rows, batch.count)
+        gradient, slip = self._gradient(machine, batch, encoding, w)
+        step = metric_of(gram, self.rows + batch.rows).step(gradient)
+        w = w - step
+        # What the look-up and the solve leave of the gradient stays for good, and so does what
+        # rounding of the matrix and of w hides.
+        left = (gradient - gram @ step).abs()
+        sizes = gram.diagonal().sqrt()
+        hidden = sizes * float(sizes @ (self._slip * step.abs() + 2 * _UNIT * w.abs()))
+        error = error + slip + left + (len(w) + 4) * _UNIT * gradient.abs() + hidden
+        self._state = (w, gram, error)
+        self.rows += batch.rows
+        return self._fit(machine, batch)
+
+    def _begin(self, batch: Source) -> tuple[Scaling, tuple[Tensor, Tensor, Tensor]]:
+        """Coordinates, which the first batch sets, and the state (w, A, error of the gradient)."""
+        if self._scaling is None or self._state is None:
+            self._scaling = Scaling.of(batch, intercept=self.fit_intercept)
+            alpha = check_positive("alpha", self.alpha, zero=True)
+            zeros = torch.zeros(self._scaling.dim, dtype=torch.float64, device=batch.device)
+            self._state = (zeros, torch.diag(self._scaling.penalty(alpha)), zeros)
+        return self._scaling, self._state
+
+    def _gradient(
+        self, machine: Running, batch: Source, encoding: Encoding, w: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Sum of the batch's gradients by one pass, and a bound of what it is off by."""
+        reach = 1.0
+        while True:
+            table = IDENTITY.on(reach)
+            task = GradientTask(machine, table, encoding, w)
+            total, beyond = batch.combine(task, sum_and_farthest)
+            self.passes += 1
+            if float(beyond) == 0:
+                break
+            reach = table.high + float(beyond)
+        size, slips = batch.reduce(_Absolute(encoding, w))
+        off = table.error + (batch.rows + batch.count + 8) * _UNIT * table.high
+        return total, off * size + slips
+
+    def _fit(self, machine: Running, batch: Source) -> Fit:
+        scaling, (w, gram, error) = self._begin(batch)
+        computed = metric_of(gram, self.rows)
+        metric = lower(computed, (self._slip + 4 * _UNIT) * gram.diagonal())
+        radius = math.inf
+        if metric is not None and metric.whole:
+            radius = float((metric.whitener.abs().mT @ error).norm())
+        step = Step("D", "what look-ups left of all gradients", radius, "in the metric of A")
+        proof = Proof.of(radius, metric or computed, step)
+        coef, intercept = scaling.raw(w)
+        rows = scaling.functionals()
+        certificate = certificate_of(
+            proof, rows[: len(coef)], coef, batch,
+            domain={"data": f"all {self.rows} x {batch.dim} samples so far, as given"},
+        )  # fmt: skip
+        last = 0.0
+        if self.fit_intercept:
+            slip = scaling.intercept_slip(coef, intercept)
+            last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
+        return Fit(coef, intercept, certificate, self.passes, machine.digest, machine.machine, last)
+
+
+@dataclass(frozen=True, eq=False)
+class _Absolute:
+    """Sums over a chunk of |x_i|, and of |x_i| times what z_i is off by."""
+
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        size = samples.abs()
+        return [size.sum(0), slip_of(samples, self.w, labels) @ size]

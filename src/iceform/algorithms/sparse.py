@@ -1,0 +1,325 @@
+r"""Lasso and elastic net: a gradient by one prompt, a soft threshold by another.
+
+.. math:: \min_w \frac{1}{2n} \|Xw + b - y\|^2 + \alpha\rho \|w\|_1 + \frac{\alpha(1-\rho)}{2}
+   \|w\|^2
+
+On scaled data the threshold t_j of a coefficient is alpha rho over its column's scale. A proximal
+step is u = w - eta g followed by u - tau clip(u / tau), tau = eta t: the clip is a look-up with
+keys that crowd at its kinks, and u rides along exactly. Momentum is restarted whenever it points
+uphill. Once the signs have settled the problem is quadratic on the support, where whitened passes
+finish it; the conditions for the optimum are then checked on all coefficients.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.stream import Fit, LinearModel, fitted
+from iceform.certificates import Step
+from iceform.errors import ProgramError
+from iceform.machine import Running, Source
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
+from iceform.machine.proofs import DEPENDENT, Proof, enclose, independent, lower, norm_of, slip_of
+from iceform.machine.scaling import Scaling
+from iceform.machine.solvers import Solution
+from iceform.machine.tables import CLIP
+from iceform.validation import check_positive
+
+__all__ = ["ElasticNet", "Lasso", "prove_sparse", "soft_threshold", "thresholds_of"]
+
+_BURST = 25  # proximal passes between attempts to finish on the support
+_POLISH = 6  # passes of one attempt at most
+_SWAPS = 200  # coefficients that may enter or leave in one attempt
+_UNIT = torch.finfo(torch.float64).eps / 2
+_LEVEL = 2.0**10  # in thresholds: far beyond the kinks
+_FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
+
+
+@dataclass(frozen=True)
+class ElasticNet(LinearModel):
+    """Squares, an l1 and an l2 penalty, scikit-learn's convention.
+
+    Parameters
+    ----------
+    alpha
+        The penalty.
+    l1_ratio
+        rho.
+    """
+
+    alpha: float = 1.0
+    l1_ratio: float = 0.5
+
+    def l2(self, rows: int) -> float:
+        if not 0 <= self.l1_ratio <= 1:
+            raise ProgramError(f"l1_ratio must be between 0 and 1, got {self.l1_ratio!r}")
+        return check_positive("alpha", self.alpha, zero=True) * (1 - self.l1_ratio)
+
+    def stream(self, machine: Running, source: Source) -> Fit:
+        problem = self.problem(machine, source)
+        thresholds = thresholds_of(problem.scaling, self.alpha * self.l1_ratio)
+        loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)
+        solution = loop.run()
+        proof = prove_sparse(problem, solution.w, thresholds)
+        kept = int((solution.w[: source.dim] != 0).sum())
+        extras = {"nonzero": kept, "thresholds": loop.lookups, "finished on the support": loop.done}
+        return fitted(problem, solution, proof, extras)
+
+
+@dataclass(frozen=True)
+class Lasso(ElasticNet):
+    """The elastic net without its l2 part."""
+
+    l1_ratio: float = field(default=1.0, init=False)
+
+
+def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
+    """Of the penalty alpha |coef|_1, for coefficients of scaled data; none for the intercept."""
+    thresholds = alpha / (scaling.scale * scaling.size)
+    return torch.cat([thresholds, thresholds.new_zeros(1)]) if scaling.intercept else thresholds
+
+
+class _Proximal:
+    """The loop, and what it remembers."""
+
+    def __init__(
+        self, problem: LinearProblem, thresholds: Tensor, tol: float, max_passes: int, how: str
+    ) -> None:
+        self.problem, self.thresholds, self.tol, self.max_passes = (
+            problem, thresholds, tol, max_passes,
+        )  # fmt: skip
+        self.polish = how == "whiten"
+        self.hessian = problem.hessian(problem.start())
+        self.metric = metric_of(self.hessian, problem.source.rows)
+        self.eta = 1 / (self.metric.largest or 1.0)
+        # What rounding and the look-up leave in directions that the samples do not see.
+        self._unseen = 1e-9 * float(thresholds.norm())
+        self.lookups = 0
+        self.done = False
+        self.history: list[float] = []
+
+    def run(self) -> Solution:
+        """Bursts of proximal passes, each followed by an attempt to finish on the support."""
+        w = self.problem.start()
+        length = math.inf
+        while self.problem.passes < self.max_passes:
+            w, length = self._burst(w)
+            if length <= self.tol * max(1.0, self.metric.size(w)):
+                return Solution(w, length, self.history)
+            if self.polish:
+                w, finished = self._finish(w)
+                if finished:
+                    self.done = True
+                    return Solution(w, 0.0, self.history)
+        return Solution(w, length, self.history, converged=False)
+
+    # ---------------------------------------------------------------------- proximal passes
+
+    def threshold(self, u: Tensor) -> Tensor:
+        """Soft thresholds of all coefficients by one prompt."""
+        tau = self.eta * self.thresholds
+        self.lookups += bool((tau > 0).any())
+        return soft_threshold(self.problem.machine, u, tau)
+
+    def _burst(self, w: Tensor) -> tuple[Tensor, float]:
+        ahead, t, length = w, 1.0, math.inf
+        for _ in range(_BURST):
+            gradient = self.problem.gradient(ahead)
+            after = self.threshold(ahead - self.eta * gradient)
+            moved = (ahead - after) / self.eta
+            length = float(moved.norm()) * math.sqrt(self.eta)
+            self.history.append(length)
+            if float(moved @ (after - w)) > 0:
+                ahead, w, t = after, after, 1.0
+                continue
+            grown = 0.5 * (1 + math.sqrt(1 + 4 * t * t))
+            ahead, w, t = after + (t - 1) / grown * (after - w), after, grown
+        return w, length
+
+    # --------------------------------------------------------------------- on the support
+
+    def _finish(self, w: Tensor) -> tuple[Tensor, bool]:
+        """Solve on the support by whitened passes, letting coefficients leave and enter."""
+        free = self.thresholds == 0
+        support, signs = (w != 0) | free, torch.sign(w)
+        best = w
+        for _ in range(_SWAPS):
+            metric = self._restricted(support)
+            w, gradient, crossed = self._solve(best, support, signs, metric)
+            best = w
+            if crossed:
+                support, signs = (w != 0) | free, torch.sign(w)
+                continue
+            slack = self.tol * float(self.thresholds.max()) + 1e-12
+            outside = ~support & (gradient.abs() > self.thresholds + slack)
+            if not bool(outside.any()):
+                return w, True
+            # The ones that violate most enter; all at once would make many leave again.
+            excess = torch.where(outside, gradient.abs() - self.thresholds, 0.0)
+            enter = excess >= 0.5 * excess.max()
+            support = support | (enter & outside)
+            signs = torch.where(enter & outside, -torch.sign(gradient), signs)
+            if self.problem.passes >= self.max_passes:
+                break
+        return best, False
+
+    def _restricted(self, support: Tensor) -> Metric:
+        part = self.hessian[support][:, support]
+        inner = metric_of(part, self.problem.source.rows)
+        vectors = inner.vectors.new_zeros(len(support), inner.rank)
+        vectors[support] = inner.vectors
+        scale = inner.scale.new_ones(len(support))
+        scale[support] = inner.scale
+        return Metric(vectors, inner.eigenvalues, scale, inner.noise)
+
+    def _solve(
+        self, w: Tensor, support: Tensor, signs: Tensor, metric: Metric
+    ) -> tuple[Tensor, Tensor, bool]:
+        """Whitened passes with fixed signs; stops where a coefficient would change sign."""
+        linear = self.thresholds * signs
+        gradient = self.problem.gradient(w)
+        for _ in range(_POLISH):
+            slope = (gradient + linear) * support
+            step, length = self._step(slope, metric)
+            share, leaving = _until_crossing(w, step, signs * (self.thresholds > 0))
+            w = w - share * step
+            if leaving is not None:
+                w = w.clone()
+                w[leaving] = 0.0
+                return w, gradient, True
+            gradient = self.problem.gradient(w)
+            if length <= self.tol * max(1.0, metric.size(w)):
+                break
+        return w, gradient, False
+
+    def _step(self, slope: Tensor, metric: Metric) -> tuple[Tensor, float]:
+        """Towards the least point, or down a direction in which the samples see no change.
+
+        There the penalty alone falls, in a straight line, until a coefficient is zero.
+        """
+        unseen = metric.unseen(slope)
+        if float(unseen.norm()) > self._unseen:
+            return unseen * (_FAR_ENOUGH / unseen.abs().max()), math.inf
+        return metric.step(slope), metric.norm(slope)
+
+
+def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int | None]:
+    """How much of w - step may be gone before a coefficient crosses zero, and which one does."""
+    after = w - step
+    crossing = (signs != 0) & (after * signs < 0)
+    if not bool(crossing.any()):
+        return 1.0, None
+    shares = torch.where(crossing, w / step, torch.full_like(w, math.inf))
+    first = int(shares.argmin())
+    return float(shares[first].clamp(0, 1)), first
+
+
+def soft_threshold(machine: Running, u: Tensor, tau: Tensor) -> Tensor:
+    """U - tau clip(u/tau) by one prompt; entries whose tau is 0 stay as they are."""
+    active = tau > 0
+    if not bool(active.any()):
+        return u
+    # Far beyond its kinks the clip is level: what is cut off there is read as the same.
+    ratio = (u[active] / tau[active]).clamp(-_LEVEL, _LEVEL)
+    table = CLIP.on(float(ratio.abs().max()))
+    left = u[active] - tau[active] * machine.look_up(table, ratio)
+    # What is certified to be nothing but the look-up's error is zero.
+    left = torch.where(left.abs() <= 2 * table.error * tau[active], 0.0, left)
+    out = u.clone()
+    out[active] = left
+    return out
+
+
+def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:
+    r"""The duality gap proves coefficients zero; strong convexity bounds the others.
+
+    With g the gradient of the smooth part, s = min(1, t_j/|g_j|) makes the residual dual feasible
+    and the gap is :math:`G = \rho (1 - s)^2/2 + \sum_j (t_j |w_j| + s w_j g_j)` with rho the mean
+    squared residual. The optimal residual is within sqrt(2 G) in root mean square, so where
+    :math:`s |g_j| + \sqrt{H_{jj}} \sqrt{2G} < t_j` the optimum has w_j = 0. On the others the
+    distance is at most the least subgradient in the inverse Hessian's norm.
+    """
+    gradient, error, hessian, slips = enclose(problem, w)
+    gap, zero = _screen(problem, w, thresholds, (gradient, error, hessian, slips))
+    kept = ~zero
+    computed = metric_of(hessian[kept][:, kept], problem.source.rows)
+    metric = lower(computed, slips[kept])
+    soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
+    least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
+    error = error + 2 * _UNIT * thresholds
+    steps = (
+        Step("gap", "duality gap", gap, "bounds the residual's distance to the optimum's"),
+        Step("zero", "coefficients proven zero", int(zero.sum()), "gap-safe screening"),
+    )
+    if metric is not None and metric.whole:
+        nu = norm_of(metric, least[kept], error[kept])
+        last = (
+            Step("nu", "least subgradient on the others", nu, "in the inverse Hessian's norm"),
+            Step("D", "nu", nu, "strong convexity on the coefficients that may be nonzero"),
+        )
+        return Proof.of(nu, metric, *steps, *last, support=kept)
+    if metric is not None and independent(problem, metric, kept):
+        # Not unique: the fitted values are, to within the gap.
+        radius = math.sqrt(2 * gap)
+        reach = Step("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
+        return Proof.of(radius, metric, *steps, reach, support=kept, assumptions=(DEPENDENT,))
+    why = "the least eigenvalue of the Hessian may be zero"
+    unknown = Step("D", "not bounded", math.inf, why)
+    return Proof.of(math.inf, computed, *steps, unknown, support=kept)
+
+
+def _screen(
+    problem: LinearProblem,
+    w: Tensor,
+    thresholds: Tensor,
+    enclosed: tuple[Tensor, Tensor, Tensor, Tensor],
+) -> tuple[float, Tensor]:
+    """The duality gap at w, its free coefficient moved to where it is best, and proven zeros."""
+    gradient, error, hessian, slips = enclosed
+    penalised = thresholds > 0
+    nothing = torch.zeros_like(penalised)
+    if int((~penalised).sum()) > problem.scaling.intercept:
+        return math.inf, nothing
+    diagonal = hessian.diagonal().clamp(min=0) + slips
+    rho = _mean_square(problem, w)
+    if problem.scaling.intercept:
+        # The free feature is 1: the shift -g_0 of its coefficient makes its gradient zero.
+        shift = float(gradient[-1].abs() + error[-1])
+        error = error + hessian[:, -1].abs() * error[-1] + shift * (slips * slips[-1]).sqrt()
+        error = error + 4 * _UNIT * (gradient.abs() + shift * hessian[:, -1].abs())
+        gradient = gradient - gradient[-1] * hessian[:, -1]
+    size = gradient.abs() + error
+    ratios = torch.where(penalised & (size > thresholds), thresholds / size, 1.0)
+    s = float(ratios.min()) * (1 - 4 * _UNIT)
+    terms = torch.where(penalised, thresholds * w.abs() + s * w * gradient, 0.0)
+    added = torch.where(penalised, thresholds * w.abs() + (w * gradient).abs(), 0.0)
+    lost = float(torch.where(penalised, w.abs() * error, 0.0).sum())
+    lost += (len(w) + 8) * _UNIT * float(added.sum())
+    gap = 0.5 * rho * (1 - s) ** 2 + max(float(terms.sum()), 0.0) + lost
+    moved = diagonal.sqrt() * math.sqrt(2 * gap) * (1 + 1e-9)
+    return gap, penalised & (s * size + moved < thresholds) & (w == 0)
+
+
+def _mean_square(problem: LinearProblem, w: Tensor) -> float:
+    """No less than (1/n) ||r||^2 + sum q w^2."""
+    rows = problem.source.rows
+    total, slips = problem.source.reduce(_Squares(problem.encoding, w))
+    root = math.sqrt(float(total) / rows) + math.sqrt(float(slips) / rows)
+    return (1 + (rows + len(w) + 8) * _UNIT) * (root**2 + float(problem.ridge @ w.square()))
+
+
+@dataclass(frozen=True, eq=False)
+class _Squares:
+    """sum_i r_i^2 of a chunk, and the same of what r_i is off by."""
+
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        off = slip_of(samples, self.w, labels)
+        return [(samples @ self.w - labels).square().sum(), off.square().sum()]

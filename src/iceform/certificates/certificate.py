@@ -1,0 +1,136 @@
+"""Certificate: a proven error, what it is made of, and where it holds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.errors import ProgramError
+
+__all__ = ["Certificate", "Step", "Verification"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of a derivation: a symbol, the formula it comes from, and its value."""
+
+    symbol: str
+    formula: str
+    value: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ball arithmetic found on one instance."""
+
+    holds: bool
+    measured: float  # a proven upper bound of the error of the numbers the emulator returned
+    certified: float
+    bits: int
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """A sup-norm bound for every input in ``domain``, rounding included.
+
+    Attributes
+    ----------
+    error
+        The bound: |compared| <= error in every entry.
+    terms
+        Its parts, which add up to ``error``: interpolation, leak, rounding, and where they apply
+        propagation and convergence.
+    domain
+        What the inputs must satisfy; the emulator refuses others.
+    dtype, backend
+        The arithmetic and the evaluation it holds for.
+    derivation
+        Where each number comes from.
+    assumptions
+        What the proof takes for granted; empty where nothing.
+    compared
+        The difference that is bounded: an emulation's from the exact algorithm, or an answer's
+        from the exact optimum.
+    kind
+        "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
+        file and was not proved again.
+    """
+
+    error: float
+    terms: Mapping[str, float]
+    domain: Mapping[str, float | str]
+    dtype: torch.dtype
+    backend: str
+    derivation: tuple[Step, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    compared: str = "emulated - exact"
+    kind: str = "proven"
+    _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
+
+    @classmethod
+    def total(cls, terms: Mapping[str, float], **rest: Any) -> Certificate:
+        """The certificate whose error is the sum of its terms, rounded up."""
+        # A term that is not a number bounds nothing.
+        terms = {name: math.inf if math.isnan(v) else v for name, v in terms.items()}
+        error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
+        return cls(math.nextafter(error, math.inf), terms, **rest)
+
+    def explain(self) -> str:
+        """The derivation with its numbers, as text."""
+        wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
+        lines = [f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"]
+        lines += ["", "holds for"]
+        lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
+        dtype = str(self.dtype).removeprefix("torch.")
+        lines += [f"  arithmetic: {dtype}, {self.backend} backend", "", "because"]
+        for step in self.derivation:
+            lines.append(f"  {step.symbol:<{wide}} = {step.value:<11.4g} {step.formula}")
+            lines.append(f"  {'':<{wide}}   {'':<11} {step.why}")
+        lines += ["", "terms"]
+        lines += [f"  {name:<{wide}} = {value:.3e}" for name, value in self.terms.items()]
+        lines += [f"  {'error':<{wide}} = {self.error:.3e}"]
+        if self.assumptions:
+            lines += ["", "taking for granted that"]
+            lines += [f"  {a}" for a in self.assumptions]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """All of it as JSON, derivation included."""
+        return json.dumps(
+            {
+                "error": self.error,
+                "compared": self.compared,
+                "kind": self.kind,
+                "terms": dict(self.terms),
+                "domain": dict(self.domain),
+                "dtype": str(self.dtype).removeprefix("torch."),
+                "backend": self.backend,
+                "derivation": [vars(step) for step in self.derivation],
+                "assumptions": list(self.assumptions),
+            },
+            indent=2,
+        )
+
+    def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
+        """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).
+
+        The exact algorithm is enclosed by balls of ``bits`` bits; the emulator's own output is a
+        floating-point number and so known exactly. Slow: keep the instance small.
+        """
+        if self._verifier is None:
+            raise ProgramError("this certificate was read from a file; verify the emulator's own")
+        return self._verifier(*inputs, certified=self.error, bits=bits)
+
+
+def _show(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"

@@ -1,0 +1,59 @@
+"""The ``iceform`` app: a table of its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated
+
+import typer
+
+import iceform
+from iceform.cli.commands.demo import demo
+from iceform.cli.commands.explain import explain
+from iceform.cli.commands.list import list_
+from iceform.cli.commands.plan import plan
+from iceform.cli.commands.play import play
+from iceform.cli.commands.run import run
+from iceform.experiments.commands import app as experiments
+
+__all__ = ["COMMANDS", "app"]
+
+COMMANDS: Mapping[str, Callable[..., None]] = {
+    "plan": plan,
+    "list": list_,
+    "run": run,
+    "explain": explain,
+    "demo": demo,
+    "play": play,
+}
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Compile an algorithm into a prompt, run it through frozen attention, get a proven error.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"iceform {iceform.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
+for _name, _command in COMMANDS.items():
+    app.command(_name)(_command)
+app.add_typer(experiments, name="experiments")

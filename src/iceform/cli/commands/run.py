@@ -1,0 +1,201 @@
+"""``iceform run``: a program on a table, beside scikit-learn."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from iceform.cli.arguments import (
+    DATA_PANEL,
+    OUTPUT_PANEL,
+    Alpha,
+    Components,
+    DataFile,
+    Drop,
+    Epsilon,
+    Gamma,
+    InversePenalty,
+    L1Ratio,
+    MaxPasses,
+    Neighbors,
+    Precondition,
+    Program,
+    Quantile,
+    Scale,
+    Strict,
+    Target,
+    Text,
+    Tol,
+    Unknown,
+    options_given,
+    read_tables,
+)
+from iceform.cli.as_json import AsJson, print_json
+from iceform.cli.catalogue import OPTIONS, entry_named
+from iceform.cli.failures import one_line_errors
+from iceform.cli.outputs import check_targets, write_all
+
+if TYPE_CHECKING:
+    from iceform.cli.running import Run, Tick
+
+__all__ = ["run"]
+
+
+def run(
+    program: Program,
+    data: DataFile,
+    target: Target = None,
+    test_share: Annotated[
+        float, typer.Option(help="Share of the rows to test on.", rich_help_panel=DATA_PANEL)
+    ] = 0.2,
+    seed: Annotated[int, typer.Option(help="Of the split.", rich_help_panel=DATA_PANEL)] = 0,
+    drop: Drop = None,
+    text: Text = None,
+    scale: Scale = True,
+    unknown: Unknown = "error",
+    strict: Strict = False,
+    new: Annotated[
+        Path | None,
+        typer.Option(help="More rows to predict, without a target.", rich_help_panel=DATA_PANEL),
+    ] = None,
+    alpha: Alpha = None,
+    l1_ratio: L1Ratio = None,
+    C: InversePenalty = None,
+    epsilon: Epsilon = None,
+    quantile: Quantile = None,
+    n_neighbors: Neighbors = None,
+    gamma: Gamma = None,
+    n_components: Components = None,
+    tol: Tol = None,
+    max_passes: MaxPasses = None,
+    precondition: Precondition = None,
+    eps: Annotated[
+        float | None,
+        typer.Option(help="Certify this error in every entry, or refuse."),
+    ] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
+    compare: Annotated[
+        bool, typer.Option("--compare/--no-compare", help="Run scikit-learn beside it.")
+    ] = True,
+    report: Annotated[
+        Path | None, typer.Option(help="Write a page about the run.", rich_help_panel=OUTPUT_PANEL)
+    ] = None,
+    predictions: Annotated[
+        Path | None,
+        typer.Option(help="Write predictions, as CSV or Parquet.", rich_help_panel=OUTPUT_PANEL),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a program on a table by frozen attention, beside scikit-learn, with a proven error.
+
+    Example: iceform run ridge --data houses.csv --target price --alpha 10 --report houses.html
+    """
+    given = options_given(locals())
+    with one_line_errors():
+        from iceform.cli.running import STAGES, Settings
+        from iceform.cli.running import run as run_program
+
+        settings = Settings(
+            entry_named(program), given, device, eps, test_share, seed, unknown, scale, strict,
+            compare,
+        )  # fmt: skip
+        files = {"report": report, "predictions": predictions}
+        targets = {what: path for what, path in files.items() if path is not None}
+        inputs = [path for path in (data, new) if path is not None]
+        check_targets(targets, inputs)
+        with _progress(len(STAGES) + 2) as tick:
+            tick("reading")
+            tables = read_tables(settings.entry, data, target, new, drop or (), text or ())
+            found = run_program(settings, *tables, tick)
+            tick("writing")
+            write_all(_contents(found, targets, _command(found, data, new, drop or [], text or [])))
+        for warning in found.warnings:
+            typer.echo(f"warning: {warning}", err=True)
+        if as_json:
+            print_json({**found.to_dict(), "files": {k: str(v) for k, v in targets.items()}})
+        else:
+            _print_found(found, targets)
+
+
+def _print_found(found: Run, targets: Mapping[str, Path]) -> None:
+    from iceform.cli.console import print_run
+
+    console = Console()
+    print_run(console, found)
+    for what, path in targets.items():
+        console.print(f"Wrote the {what} to {path}", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _progress(steps: int) -> Iterator[Tick]:
+    """A bar on stderr where that is a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda stage: None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description:<11}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=steps)
+
+        def tick(stage: str) -> None:
+            bar.update(task, advance=1, description=stage)
+
+        yield tick
+
+
+def _contents(found: Run, targets: Mapping[str, Path], command: str) -> dict[Path, bytes]:
+    """What goes into each file."""
+    contents = {}
+    if "report" in targets:
+        from iceform.cli.run_page import page
+
+        contents[targets["report"]] = page(found, command).encode()
+    if "predictions" in targets:
+        contents[targets["predictions"]] = _predictions(found, targets["predictions"])
+    return contents
+
+
+def _predictions(found: Run, path: Path) -> bytes:
+    """One line per row: where it is from, what it was, what is predicted."""
+    from iceform.tables import write_rows
+
+    parts = []
+    for part in found.parts:
+        columns: dict[str, Any] = {"row": part.rows, "part": part.name}
+        if found.settings.entry.target:
+            columns["actual"] = [None] * len(part.rows) if part.actual is None else part.actual
+            columns["predicted"] = part.predicted
+        else:
+            scores = part.predicted.T
+            columns |= {f"component_{k + 1}": values for k, values in enumerate(scores)}
+        parts.append(columns)
+    return write_rows(parts, path.suffix)
+
+
+def _command(
+    found: Run, data: Path, new: Path | None, drop: Sequence[str], text: Sequence[str]
+) -> str:
+    """The command that does it again."""
+    settings = found.settings
+    words = ["iceform", "run", settings.entry.name, "--data", str(data)]
+    words += ["--target", found.target] if found.target else []
+    for name, value in settings.options.items():
+        words += [OPTIONS[name].flag, str(value)]
+    words += ["--test-share", str(settings.test_share), "--seed", str(settings.seed)]
+    for flag, names in (("--drop", drop), ("--text", text)):
+        words += [word for name in names for word in (flag, name)]
+    words += [] if settings.scale else ["--no-scale"]
+    words += ["--strict"] if settings.strict else []
+    words += [] if settings.unknown == "error" else ["--unknown", settings.unknown]
+    words += [] if new is None else ["--new", str(new)]
+    words += [] if settings.eps is None else ["--eps", str(settings.eps)]
+    words += [] if settings.device == "cpu" else ["--device", settings.device]
+    return shlex.join(words)

@@ -1,0 +1,31 @@
+"""A program of the catalogue on a table: split, prepare, fit, compare, predict.
+
+Everything that can be wrong with the data or the settings is refused before the first pass.
+"""
+
+from iceform.cli.running.comparing import build_peer
+from iceform.cli.running.data import Data
+from iceform.cli.running.fitting import fitted
+from iceform.cli.running.models import Model, build, gamma_of
+from iceform.cli.running.passes import STAGES, Tick, run
+from iceform.cli.running.results import Coefficient, Part, Peer, Run, Score
+from iceform.cli.running.settings import Settings, check_device
+
+__all__ = [
+    "STAGES",
+    "Coefficient",
+    "Data",
+    "Model",
+    "Part",
+    "Peer",
+    "Run",
+    "Score",
+    "Settings",
+    "Tick",
+    "build",
+    "build_peer",
+    "check_device",
+    "fitted",
+    "gamma_of",
+    "run",
+]

@@ -1,0 +1,124 @@
+"""The matrices of a table's parts, and what is refused before the first pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iceform.cli.catalogue import Entry
+from iceform.cli.running.models import answers
+from iceform.cli.running.results import Part
+from iceform.cli.running.settings import Settings
+from iceform.errors import BoundError, DtypeError
+from iceform.tables import Preparation, Table, Unknown
+
+__all__ = ["Data"]
+
+_NONE = np.array([], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Matrices of every part of the table."""
+
+    entry: Entry
+    preparation: Preparation
+    train: Table
+    test: Table
+    others: Mapping[str, Table]
+    x: Mapping[str, np.ndarray]
+    y: Mapping[str, np.ndarray]
+    unknowns: list[Unknown]
+
+    @classmethod
+    def of(cls, settings: Settings, table: Table, new: Table | None) -> Data:
+        entry = settings.entry
+        known, unlabelled = table.labelled() if entry.target else (table, table.take(_NONE))
+        _check_suits(entry, known)
+        labels = _labels(entry, known)
+        strata = labels if entry.task == "classification" else None
+        known.check_varies()
+        train, test = known.split(settings.test_share, settings.seed, strata)
+        preparation = Preparation.fit(
+            train,
+            scale=settings.scale,
+            reference=not entry.penalised,
+            unknown=settings.unknown,
+            strict=settings.strict,
+        )
+        parts = {"train": train, "test": test}
+        others = {"unlabelled": unlabelled, **({} if new is None else {"new": new})}
+        parts |= {name: part for name, part in others.items() if len(part)}
+        x = {name: preparation.transform(part) for name, part in parts.items()}
+        y = {n: _labels(entry, p) for n, p in (("train", train), ("test", test))}
+        _check_varies(entry, train, y["train"])
+        unknowns = [u for part in parts.values() for u in preparation.unknowns(part)]
+        return cls(entry, preparation, train, test, others, x, y, unknowns)
+
+    @property
+    def scored(self) -> str:
+        return "test" if len(self.test) else "train"
+
+    @property
+    def scored_x(self) -> np.ndarray:
+        return self.x[self.scored]
+
+    @property
+    def scored_y(self) -> np.ndarray:
+        return self.y[self.scored]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        sizes = {"train": len(self.train), "test": len(self.test)}
+        return sizes | {name: len(part) for name, part in self.others.items()}
+
+    def predicted(self, model: Any) -> list[Part]:
+        """What the model says of every part but the training rows; of all rows for components."""
+        tables = {"train": self.train, "test": self.test, **self.others}
+        wanted = [n for n in self.x if n != "train" or not self.entry.target or n == self.scored]
+        return [
+            Part(
+                name,
+                tables[name].rows,
+                self.y[name] if self.entry.target and name in self.y else None,
+                answers(model, self.x[name]),
+            )
+            for name in wanted
+            if len(tables[name])
+        ]
+
+
+def _labels(entry: Entry, table: Table) -> np.ndarray:
+    if not entry.target:
+        return np.zeros(len(table))
+    if not len(table):
+        return np.zeros(0)
+    return table.classes() if entry.task == "classification" else table.numbers()
+
+
+def _check_suits(entry: Entry, table: Table) -> None:
+    """Refuse a target with so many values that they are no classes."""
+    if entry.task != "classification":
+        return
+    labels = table.classes()
+    kinds = len(np.unique(labels))
+    if kinds > 2 and 2 * kinds > len(labels):
+        raise DtypeError(
+            f"the target column {table.target.name!r} has {kinds:,} different values in "
+            f"{len(labels):,} rows, which are no classes; name another column or use a regression"
+        )
+
+
+def _check_varies(entry: Entry, train: Table, y: np.ndarray) -> None:
+    if not entry.target:
+        return
+    if len(np.unique(y)) < 2:
+        raise BoundError(
+            f"the target column {train.target.name!r} is always {y[0]} in the training rows: there "
+            "is nothing to learn; name another column or use more rows"
+        )
+    if entry.name == "poisson" and (y < 0).any():
+        raise BoundError(f"poisson needs counts, the target goes down to {y.min():.6g}; use ridge")

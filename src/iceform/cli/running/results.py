@@ -1,0 +1,148 @@
+"""What a run leaves behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from iceform.certificates import Certificate
+from iceform.cli.running.settings import Settings
+from iceform.tables import Preparation, Unknown
+
+__all__ = ["Coefficient", "Part", "Peer", "Run", "Score", "finite"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure of merit on rows that were not learnt from, ours and the peer's."""
+
+    name: str
+    ours: float
+    peer: float | None = None
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """One coefficient, ours and the peer's."""
+
+    name: str
+    value: float
+    peer: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows with their predictions."""
+
+    name: str  # "train", "test", "unlabelled" or "new"
+    rows: np.ndarray
+    actual: np.ndarray | None
+    predicted: np.ndarray  # (n,) or, for components, (n, k)
+
+
+@dataclass(frozen=True, eq=False)
+class Peer:
+    """What the other library found."""
+
+    name: str
+    seconds: float
+    coef: np.ndarray | None
+    predicted: np.ndarray  # of the rows that are scored
+    distance: float | None  # largest difference of a coefficient
+    apart: float  # largest difference of a prediction, or the share of labels that differ
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A program's run on a table, and all there is to say about it.
+
+    Attributes
+    ----------
+    settings, source, target, notes
+        What was asked for, of which file and column, and what was done on reading it.
+    preparation, unknowns
+        What was done to the columns, and what the training rows did not know.
+    counts
+        Rows for training, testing, and without a target.
+    scored
+        "test" or, without test rows, "train".
+    scores, coefficients, intercept
+        What was found.
+    certificate, digest, passes, seconds
+        How it was found.
+    peer
+        The other library's, if it was asked.
+    parts
+        Predictions.
+    warnings
+        What was warned of on the way.
+    """
+
+    settings: Settings
+    source: str
+    target: str | None
+    notes: tuple[str, ...]
+    preparation: Preparation
+    unknowns: tuple[Unknown, ...]
+    counts: Mapping[str, int]
+    scored: str
+    scores: tuple[Score, ...]
+    coefficients: tuple[Coefficient, ...]
+    intercept: float | None
+    certificate: Certificate
+    digest: str
+    passes: int
+    seconds: float
+    peer: Peer | None
+    parts: tuple[Part, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest coefficient."""
+        return max((abs(c.value) for c in self.coefficients), default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON; numbers that are not finite are null."""
+        entry, peer = self.settings.entry, self.peer
+        return {
+            **self.settings.to_dict(),
+            "data": {
+                "source": self.source,
+                "target": self.target,
+                "rows": dict(self.counts),
+                "features": len(self.preparation.names),
+                "notes": list(self.notes),
+            },
+            "preparation": self.preparation.report(),
+            "unknown_values": [vars(u) for u in self.unknowns],
+            "scored_on": self.scored,
+            "scores": {s.name: finite(s.ours) for s in self.scores},
+            "coefficients": {c.name: finite(c.value) for c in self.coefficients},
+            "intercept": None if self.intercept is None else finite(self.intercept),
+            "certified_error": finite(self.certificate.error),
+            "certificate_terms": {k: finite(v) for k, v in self.certificate.terms.items()},
+            "passes": self.passes,
+            "seconds": self.seconds,
+            "digest": self.digest,
+            "scikit_learn": None
+            if peer is None
+            else {
+                "class": entry.peer,
+                "differs": entry.differs or None,
+                "scores": {s.name: finite(s.peer) for s in self.scores if s.peer is not None},
+                "seconds": peer.seconds,
+                "coefficient_distance": None if peer.distance is None else finite(peer.distance),
+                "prediction_distance": finite(peer.apart),
+            },
+            "warnings": list(self.warnings),
+        }
+
+
+def finite(value: float) -> float | None:
+    """The number, or None where JSON has none."""
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,280 @@
+r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scaled data.
+
+Its gradient is one pass of the frozen machine over the data. Its curvature, which only says in
+which metric to step, is computed by the readout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from iceform.errors import PrecisionError
+from iceform.functions import Loss
+from iceform.functions.curvature import Curvature, curvature_of
+from iceform.interpolation import Interpolant
+from iceform.machine.scaling import Scaling
+from iceform.machine.sources import Source
+from iceform.machine.stream import Running
+from iceform.machine.tables import Table, table_of
+
+__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
+
+_WIDENINGS = 8  # of a table in one pass; each at least doubles its range
+
+
+@dataclass(frozen=True, eq=False)
+class Encoding:
+    """How a chunk becomes samples x', labels y' and offsets o: l_i' = (f(w.x' - y') - o) x'."""
+
+    scaling: Scaling
+    kind: str
+    positive: float | None = None  # one-vs-rest: the label that counts as 1
+
+    def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        samples = self.scaling.samples(x)
+        if self.kind == "residual":
+            labels = self.scaling.labels(y)
+            return samples, labels, torch.zeros_like(labels)
+        if self.positive is not None:
+            y = (y == self.positive).to(x)
+            y = 2 * y - 1 if self.kind == "margin" else y
+        if self.kind == "margin":
+            return samples * y[:, None], torch.zeros_like(y), torch.zeros_like(y)
+        return samples, torch.zeros_like(y), y
+
+    def written(
+        self, x: Tensor, y: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Samples, labels, w and offsets as a prompt holds them."""
+        samples, labels, offsets = self(x, y)
+        return samples, labels, w, offsets if self.kind == "glm" else None
+
+
+@dataclass(eq=False)
+class LinearProblem:
+    """A linear model to be fitted in context.
+
+    Parameters
+    ----------
+    machine, source, scaling
+        The frozen weights, the data, and how they are scaled.
+    loss
+        l.
+    ridge
+        q, shape (p,).
+    positive
+        For one-vs-rest: the label that counts as 1.
+    """
+
+    machine: Running
+    source: Source
+    scaling: Scaling
+    loss: Loss
+    ridge: Tensor
+    positive: float | None = None
+    passes: int = 0
+    _reach: float = field(default=1.0, repr=False)
+    _tried: float = field(default=1.0, repr=False)
+
+    def __post_init__(self) -> None:
+        self.machine.check_dim(self.dim)
+        if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
+            self._reach = self._tried = self.scaling.label_reach(self.source)
+
+    @property
+    def dim(self) -> int:
+        """Number of coefficients p, the intercept's included."""
+        return self.scaling.dim
+
+    @property
+    def curvature(self) -> Curvature:
+        """Second-order facts about the loss."""
+        return curvature_of(self.loss)
+
+    @property
+    def table(self) -> Table:
+        """The look-up table of l'."""
+        return table_of(self.loss, self.machine.tokens)
+
+    @property
+    def encoding(self) -> Encoding:
+        """How chunks are encoded."""
+        return Encoding(self.scaling, self.loss.kind, self.positive)
+
+    def start(self) -> Tensor:
+        """W = 0."""
+        return torch.zeros(self.dim, dtype=torch.float64, device=self.source.device)
+
+    def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
+        """The gradient of F, its loss looked up by the frozen machine in one pass.
+
+        A table that has to be widened stays so, unless this is but a trial.
+        """
+        reach = self._reach
+        for _ in range(_WIDENINGS):
+            table = self.table.on(reach)
+            task = GradientTask(self.machine, table, self.encoding, w)
+            total, beyond = self.source.combine(task, sum_and_farthest)
+            self.passes += 1
+            if float(beyond) == 0:
+                self._tried = reach
+                if not trial:
+                    self.keep()
+                return total / self.source.rows + self.ridge * w
+            # Residuals left the table: a wider one is another prompt.
+            reach = table.high + float(beyond)
+        raise PrecisionError(
+            f"residuals still leave the table at {reach:.3g}; the iteration diverges",
+            best=math.inf,
+        )
+
+    def keep(self) -> None:
+        """Keep the table of the last pass."""
+        self._reach = self._tried
+
+    @property
+    def floor(self) -> float:
+        """What the look-up leaves of a gradient entry of unit-size features at the optimum."""
+        return self.table.on(self._reach).error
+
+    def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
+        """Mean of c(z_i) x_i x_i' plus the penalty's, shape (p, p); c is l'' or its majorizer."""
+        facts = self.curvature
+        if facts.quadratic:
+            return self._second_moments + torch.diag(self.ridge)
+        bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend
+        (gram,) = self.source.reduce(GramTask(self.encoding, w, bend))
+        return gram / self.source.rows + torch.diag(self.ridge)
+
+    @cached_property
+    def _second_moments(self) -> Tensor:
+        """Mean of x_i x_i', for losses whose curvature is 1."""
+        known = self.scaling.second_moments(self.source)
+        if known is not None:
+            return known
+        task = GramTask(self.encoding, self.start(), torch.ones_like)
+        return self.source.reduce(task)[0] / self.source.rows
+
+
+def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Of two chunks' look-ups: what they add up to, and how far any of them left the table."""
+    return [first[0] + second[0], torch.maximum(first[1], second[1])]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientTask:
+    """sum_i (A(w.x_i - y_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
+
+    machine: Running
+    table: Interpolant
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
+        if float(beyond) > 0:
+            return [torch.zeros_like(self.w), beyond]
+        return [self.machine.total(prompt), beyond]
+
+
+@dataclass(frozen=True, eq=False)
+class GramTask:
+    """sum_i c(w.x_i - y_i) x_i x_i' of a chunk."""
+
+    encoding: Encoding
+    w: Tensor
+    bend: object
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        weights = self.bend(samples @ self.w - labels)  # type: ignore[operator]
+        return [(samples * weights[:, None]).mT @ samples]
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
+
+    T = S^{-1} V L^{-1/2} has T T' = H^{-1}. Scaling by S makes what is kept independent of the
+    units of the coefficients: only eigenvalues above what rounding leaves of zero ones are.
+    """
+
+    vectors: Tensor  # V, (p, rank)
+    eigenvalues: Tensor  # L, (rank,), increasing
+    scale: Tensor  # S, (p,), powers of two
+    noise: float = 0.0  # eigenvalues of E up to this are rounding
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are kept."""
+        return len(self.eigenvalues)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are."""
+        return self.rank == len(self.scale)
+
+    @cached_property
+    def whitener(self) -> Tensor:
+        """T, shape (p, rank)."""
+        return self.vectors / self.eigenvalues.sqrt() / self.scale[:, None]
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """S V L^{1/2}, whose product with its transpose is H, shape (p, rank)."""
+        return self.vectors * self.eigenvalues.sqrt() * self.scale[:, None]
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest eigenvalue of H."""
+        return float(torch.linalg.matrix_norm(self.factor, 2)) ** 2 if self.rank else 0.0
+
+    def size(self, w: Tensor) -> float:
+        """||w|| in the metric."""
+        return float((self.factor.mT @ w).norm())
+
+    def norm(self, gradient: Tensor) -> float:
+        """||g|| in the inverse metric: the length of the step it asks for."""
+        return float((self.whitener.mT @ gradient).norm())
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """H^+ g."""
+        step: Tensor = self.whitener @ (self.whitener.mT @ gradient)
+        return step
+
+    def unseen(self, gradient: Tensor) -> Tensor:
+        """The part of g that H knows nothing of, as a direction d with H d = 0."""
+        turned = gradient / self.scale
+        return (turned - self.vectors @ (self.vectors.mT @ turned)) / self.scale
+
+    def null(self) -> Tensor:
+        """Directions d with H d = 0, shape (p, p - rank)."""
+        rest: Tensor = torch.linalg.svd(self.vectors).U[:, self.rank :]
+        return rest / self.scale[:, None]
+
+    @property
+    def condition(self) -> float:
+        """Largest over least eigenvalue of E that is not zero."""
+        return float(self.eigenvalues[-1] / self.eigenvalues[0]) if self.rank else 1.0
+
+
+def metric_of(matrix: Tensor, rows: int) -> Metric:
+    """The metric of a Gram matrix of ``rows`` samples."""
+    diagonal = matrix.diagonal()
+    roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
+    scale = torch.exp2(roots.log2().round())
+    if not len(matrix):
+        return Metric(matrix, diagonal, scale)
+    values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
+    # Each entry is a sum of rows products; eigh itself is off by about p u.
+    top = float(values[-1].clamp(min=0))
+    noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
+    keep = values > noise
+    return Metric(vectors[:, keep], values[keep], scale, noise)

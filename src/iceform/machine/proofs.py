@@ -1,0 +1,367 @@
+r"""Proofs after the fact: how far an answer can be from the exact optimum.
+
+The gradient at the answer is enclosed in exact arithmetic (its rounding is bounded term by term,
+no look-up involved), and the curvature turns it into a distance. With H the Hessian at the answer,
+:math:`\nu = \|\nabla F\|_{H^{-1}}` and D the answer's distance to the optimum in the norm of H:
+
+* quadratic: D = nu;
+* self-concordant, |l'''| <= s l'': along the way to the optimum l'' falls by e^{-s |dz|} at most,
+  so with R = max_i ||x_i||_{H^{-1}}, nu >= (1 - e^{-s R D})/(s R), that is
+  D <= -ln(1 - s R nu)/(s R);
+* piecewise quadratic: samples that cannot reach a kink within D keep their curvature; the Hessian
+  of those alone bounds D, and the ball it was taken on must contain that.
+
+A coefficient a.w is then off by at most D ||a||_{H^{-1}}.
+
+H is a computed sum. An entry is off by at most sqrt(e_j e_k) with e known, so that for any S the
+matrix S^{-1} H S^{-1} is off by at most sum_j e_j/S_j^2 in norm, and H with its eigenvalues lowered
+by that much lies below the exact one: all of the above holds for it in H's place.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.certificates import Certificate, Step
+from iceform.functions.curvature import Curvature
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
+from iceform.machine.sources import Source
+
+__all__ = ["Proof", "certificate_of", "prove"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+# Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
+# covers for every condition number below 1e16 (beyond, nothing is claimed).
+_SLACK = 1e-3
+_UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
+_UNCLEAR = 1e-6  # the same, where those directions are not known well enough
+_GROWTHS = 12  # balls tried for piecewise losses, each twice as large
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """D in the norm of a metric, and where it comes from.
+
+    Attributes
+    ----------
+    radius
+        D.
+    whitener
+        T with T T' the inverse of the metric, shape (coefficients, rank).
+    steps, assumptions
+        For the certificate.
+    metric
+        What is known, where that is not all directions.
+    support
+        The coefficients it speaks of, where these are not all; the others are exact.
+    """
+
+    radius: float
+    whitener: Tensor
+    steps: tuple[Step, ...]
+    assumptions: tuple[str, ...] = ()
+    metric: Metric | None = None
+    support: Tensor | None = None
+
+    @classmethod
+    def of(cls, radius: float, metric: Metric, *steps: Step, **rest: Any) -> Proof:
+        """In the norm of ``metric``."""
+        known = None if metric.whole else metric
+        return cls(radius, metric.whitener, steps, metric=known, **rest)
+
+    def bounds(self, functionals: Tensor) -> Tensor:
+        """What each a.w can be off by, one per row a of ``functionals``."""
+        if self.support is not None:
+            functionals = functionals[:, self.support]
+        lengths = (functionals @ self.whitener).norm(dim=1)
+        if self.metric is not None:
+            # Nothing is known of the other directions; harmless only where a has no part in them.
+            turned = functionals / self.metric.scale
+            seen = self.metric.vectors
+            lost = (turned - turned @ seen @ seen.mT).norm(dim=1)
+            allowed = _clarity(self.metric) * turned.norm(dim=1)
+            lengths = torch.where(lost > allowed, math.inf, lengths)
+        bounds: Tensor = (1 + _SLACK) * self.radius * lengths
+        return bounds
+
+    def movement(self, problem: LinearProblem) -> float:
+        """What w.x can be off by on any sample, in scaled units."""
+        whitener = self.whitener
+        if self.support is not None:
+            whitener = whitener.new_zeros(problem.dim, whitener.shape[1])
+            whitener[self.support] = self.whitener
+        (far,) = problem.source.largest(_Reach(problem.encoding, whitener))
+        return (1 + _SLACK) * self.radius * float(far)
+
+
+def _clarity(metric: Metric) -> float:
+    """How well directions that no sample sees are known."""
+    return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
+
+
+def lower(metric: Metric, slips: Tensor) -> Metric | None:
+    """A metric below every H whose entries are within sqrt(e_j e_k) of the computed one.
+
+    None where the least eigenvalue that is kept may be zero.
+    """
+    shift = float((slips / metric.scale.square()).sum())
+    if metric.rank:  # and what eigh is off by
+        shift += 8 * len(metric.scale) * _UNIT * float(metric.eigenvalues[-1])
+        if not float(metric.eigenvalues[0]) > 2 * shift:
+            return None
+    return replace(metric, eigenvalues=metric.eigenvalues - shift)
+
+
+@dataclass(frozen=True, eq=False)
+class EnclosureTask:
+    """Sums over a chunk: f(z_i) x_i natively and l''(z_i) x_i x_i', each with its rounding."""
+
+    encoding: Encoding
+    w: Tensor
+    curvature: Curvature
+    derivative: object
+    chunks: int
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, offsets = self.encoding(x, y)
+        z = samples @ self.w - labels
+        f = self.derivative(z)  # type: ignore[operator]
+        off = slip_of(samples, self.w, labels)
+        bend = self.curvature.bend(z)
+        steepest, concordance = self.curvature.steepest, self.curvature.concordance
+        slope = 2 * bend if steepest is None else torch.full_like(z, steepest)
+        # A sigmoid less a constant rounds relative to 1, everything else relative to itself.
+        rounded = f.abs() + (steepest is not None and concordance is not None)
+        lookup = slope * off + 8 * _UNIT * rounded
+        height = f.abs() + offsets.abs()
+        added = (len(x).bit_length() + self.chunks + 4) * _UNIT
+        size = samples.abs()
+        error = (lookup + added * height) @ size
+        gram = (samples * bend[:, None]).mT @ samples
+        moved = (concordance or 0.0) * off + gram_slip(len(x), self.chunks)
+        slips = (bend * moved) @ samples.square()
+        return [_tree_sum((f - offsets)[:, None] * samples), error, gram, slips]
+
+
+def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+    """What z_i = w.x_i - y_i is off by.
+
+    Samples and labels are a difference of two given numbers over a third, and round relative to
+    themselves; then z sums p products.
+    """
+    return (len(w) + 4) * _UNIT * (samples.abs() @ w.abs() + labels.abs())
+
+
+def gram_slip(rows: int, chunks: int) -> float:
+    """c: a sum of c_i x_ij x_ik over chunks is off by c times the sum of |c_i x_ij x_ik|."""
+    return (rows + chunks + 32) * _UNIT
+
+
+def _tree_sum(rows: Tensor) -> Tensor:
+    """Sum of rows by halves: its rounding grows with the logarithm of their number."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        folded = rows[:half] + rows[half : 2 * half]
+        rows = torch.cat([folded, rows[2 * half :]]) if len(rows) % 2 else folded
+    return rows[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Reach:
+    """Largest ||x_i||_{H^{-1}} of a chunk."""
+
+    encoding: Encoding
+    whitener: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        return [(samples @ self.whitener).norm(dim=1).max()]
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """Largest share of a direction that any sample of a chunk sees."""
+
+    encoding: Encoding
+    directions: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, _, _ = self.encoding(x, y)
+        # Given numbers are rounded relative to their size before centring: a deviation, say.
+        most = (samples.abs() + 1) @ self.directions.abs()
+        seen = (samples @ self.directions).abs()
+        return [torch.where(most > 0, seen / most, 0.0).max()]
+
+
+@dataclass(frozen=True, eq=False)
+class _SafeGram:
+    """Gram matrix of the samples whose curvature is 1 and stays so within the radius; its slips."""
+
+    encoding: Encoding
+    w: Tensor
+    curvature: Curvature
+    whitener: Tensor
+    radius: float
+    chunks: int
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        z = samples @ self.w - labels
+        moves = (1 + _SLACK) * self.radius * (samples @ self.whitener).norm(dim=1)
+        moves = moves + slip_of(samples, self.w, labels)
+        kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
+        distance = (z[:, None] - kinks).abs().amin(1)
+        weights = self.curvature.bend(z) * (distance > moves)
+        gram = (samples * weights[:, None]).mT @ samples
+        return [gram, gram_slip(len(x), self.chunks) * weights @ samples.square()]
+
+
+def enclose(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradient of F at w natively, a bound of its rounding per entry, the Hessian and its slips."""
+    rows = problem.source.rows
+    task = EnclosureTask(
+        problem.encoding, w, problem.curvature, problem.loss.derivative, problem.source.count
+    )
+    total, error, gram, slips = problem.source.reduce(task)
+    penalty = problem.ridge * w
+    gradient = total / rows + penalty
+    error = error / rows + 8 * _UNIT * (penalty.abs() + gradient.abs())
+    slips = slips / rows + 8 * _UNIT * problem.ridge
+    return gradient, error, gram / rows + torch.diag(problem.ridge), slips
+
+
+def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
+    """||g||_{H^{-1}} for any g within ``error`` of the computed one."""
+    spread = float((metric.whitener.abs().mT @ error).norm())
+    return metric.norm(gradient) + spread
+
+
+def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
+    """A bound of the distance from w to the minimiser of F (+ linear.w)."""
+    gradient, error, hessian, slips = enclose(problem, w)
+    if linear is not None:
+        gradient = gradient + linear
+        error = error + _UNIT * gradient.abs()
+    facts = problem.curvature
+    computed = metric_of(hessian, problem.source.rows)
+    metric = lower(computed, slips)
+    if metric is None:
+        return _unknown(computed, "the least eigenvalue of the Hessian may be zero")
+    if not metric.whole and not independent(problem, metric):
+        return _unknown(metric, "some samples nearly depend on each other, but not quite")
+    assumed = () if metric.whole else (DEPENDENT,)
+    nu = norm_of(metric, gradient, error)
+    first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
+    if facts.quadratic:
+        last = Step("D", "nu", nu, "the objective is quadratic")
+        return Proof.of(nu, metric, first, last, assumptions=assumed)
+    if facts.concordance is not None:
+        return _self_concordant(problem, metric, nu, facts.concordance, first, assumed)
+    if facts.kinks is not None:
+        return _piecewise(problem, w, metric, gradient, error, first)
+    return _by_penalty(problem, gradient, error, metric)
+
+
+DEPENDENT = "combinations of features that vanish on all samples to rounding vanish exactly"
+
+
+def independent(problem: LinearProblem, metric: Metric, support: Tensor | None = None) -> bool:
+    """Whether no sample, nor the penalty, sees the directions that the metric does not know."""
+    null = metric.null()
+    ridge, directions = problem.ridge, null
+    if support is not None:
+        ridge = ridge[support]
+        directions = null.new_zeros(problem.dim, null.shape[1])
+        directions[support] = null
+    if float((ridge[:, None] * null.square()).sum()) > 0:
+        return False
+    (seen,) = problem.source.largest(_Seen(problem.encoding, directions))
+    allowed = _clarity(metric)
+    return float(seen) <= (allowed if allowed <= _UNCLEAR else _UNSEEN)
+
+
+def _unknown(metric: Metric, why: str) -> Proof:
+    return Proof.of(math.inf, metric, Step("D", "not bounded", math.inf, why))
+
+
+def _self_concordant(
+    problem: LinearProblem, metric: Metric, nu: float, s: float, first: Step,
+    assumed: tuple[str, ...],
+) -> Proof:  # fmt: skip
+    (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
+    product = s * float(far) * (1 + _SLACK)
+    if not product * nu < 1:
+        return _unknown(metric, f"s R nu = {product * nu:.3g} is not below 1: not near enough yet")
+    distance = -math.log1p(-product * nu) / product if product * nu > 0 else nu
+    return Proof.of(
+        distance,
+        metric,
+        first,
+        Step("s R", "third derivative times the longest sample", product, "|l'''| <= s l''"),
+        Step("D", "-ln(1 - s R nu)/(s R)", distance, "l'' falls by e^{-s |dz|} at most"),
+        assumptions=assumed,
+    )
+
+
+def _piecewise(
+    problem: LinearProblem, w: Tensor, metric: Metric, gradient: Tensor, error: Tensor, first: Step
+) -> Proof:
+    if not metric.whole:
+        return _unknown(metric, "the samples before a kink do not determine the answer")
+    radius = 2 * norm_of(metric, gradient, error)
+    rows, chunks = problem.source.rows, problem.source.count
+    for _ in range(_GROWTHS):
+        task = _SafeGram(problem.encoding, w, problem.curvature, metric.whitener, radius, chunks)
+        gram, slips = problem.source.reduce(task)
+        safe = metric_of(gram / rows + torch.diag(problem.ridge), rows)
+        below = lower(safe, slips / rows + 8 * _UNIT * problem.ridge)
+        if below is None or not below.whole:
+            break
+        distance = norm_of(below, gradient, error)
+        # The ball ||d||_safe <= distance must lie in the one the samples were kept safe on.
+        stretch = float(torch.linalg.matrix_norm(metric.factor.mT @ below.whitener, 2))
+        if distance * stretch * (1 + _SLACK) <= radius:
+            why = "samples that cannot reach a kink within D"
+            return Proof.of(distance, below, first, Step("D", "nu of those", distance, why))
+        radius *= 2
+    return _unknown(metric, "too many samples are too near a kink")
+
+
+def _by_penalty(problem: LinearProblem, gradient: Tensor, error: Tensor, metric: Metric) -> Proof:
+    if not bool((problem.ridge > 0).all()):
+        return _unknown(metric, "nothing is known of this loss's curvature")
+    penalty = metric_of(torch.diag(problem.ridge), 1)
+    distance = norm_of(penalty, gradient, error)
+    step = Step("D", "gradient in the penalty's metric", distance, "the loss is convex")
+    return Proof.of(distance, penalty, step, assumptions=("the loss is convex",))
+
+
+def certificate_of(
+    proof: Proof,
+    functionals: Tensor,
+    values: Tensor,
+    source: Source,
+    *,
+    domain: dict[str, float | str] | None = None,
+) -> Certificate:
+    """A certificate for the numbers a.w, one per row of ``functionals``, as returned in float64."""
+    bounds = proof.bounds(functionals)
+    worst = float(bounds.max()) if len(bounds) else 0.0
+    stored = 4 * _UNIT * float(values.abs().max()) if len(values) else 0.0
+    described: dict[str, float | str] = {
+        "data": f"these {source.rows} x {source.dim}, as given", **(domain or {})
+    }  # fmt: skip
+    return Certificate.total(
+        {"distance to the optimum": worst, "rounding": stored},
+        domain=described,
+        dtype=torch.float64,
+        backend="fused",
+        derivation=proof.steps,
+        assumptions=proof.assumptions,
+        compared="found - optimal",
+    )

@@ -1,0 +1,254 @@
+"""Proofs are made after the fact: they must hold wherever they are asked for."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from iceform import StreamMachine, algorithms
+from iceform.algorithms.robust import _prove, _Scale
+from iceform.algorithms.sparse import prove_sparse
+from iceform.machine import ArraySource
+from iceform.machine.problem import Metric, metric_of
+from iceform.machine.proofs import DEPENDENT, enclose, lower, prove
+from tests.algorithms.cases import CASES
+from tests.machine import data
+from tests.machine.exact import NoOptimumError, apart, numbers
+
+SMOOTH = ["LeastSquares", "Ridge", "Quantile", "Logistic", "Poisson", "LinearSVM"]
+KINDS = ["normal", "ill 1e4", "offset 1e6", "mixed sizes", "few samples"]
+AWAY = [0.0, 1e-12, 1e-8, 1e-5, 1e-3, 0.1, 1.0, 30.0]
+
+
+def prepared(name: str, kind: str, seed: int):
+    g = torch.Generator().manual_seed(1000 * seed + 7)
+    x = (data.REGULAR | data.DEPENDENT)[kind](g)
+    y = CASES[name].labels(x, g)
+    program = replace(CASES[name].program, fit_intercept=True)
+    fit = StreamMachine(x.shape[1] + 1).run(program, x, y)
+    coef, intercept = CASES[name].exact(program, x, y, fit)
+    return g, x, y, program, fit, [*coef, intercept]
+
+
+def wrong_points(w: torch.Tensor, g: torch.Generator):
+    for far in AWAY:
+        yield far, w + far * data.normal(g, len(w))
+    yield math.inf, torch.zeros_like(w)
+
+
+def check(proof, scaling, w, exact, what) -> bool:
+    coef, intercept = scaling.raw(w)
+    bounds = proof.bounds(scaling.functionals()).tolist()
+    rounding = [4 * 2.0**-53 * abs(float(c)) for c in coef]
+    rounding.append(float(scaling.intercept_slip(coef, intercept)))
+    returned = [*numbers(coef), *numbers(intercept)]
+    for j, (got, want) in enumerate(zip(returned, exact, strict=True)):
+        off = float(abs(got - want).abs_upper())
+        assert off <= bounds[j] + rounding[j], (what, j, off, bounds[j])
+    return all(map(math.isfinite, bounds))
+
+
+@pytest.mark.parametrize("name", SMOOTH)
+def test_proofs_hold_at_wrong_points(name):
+    """And are not empty: near the optimum a bound is always found."""
+    found = 0
+    for kind in KINDS:
+        try:
+            g, x, y, program, fit, exact = prepared(name, kind, 0)
+        except NoOptimumError:
+            continue
+        model = program if not isinstance(program, algorithms.Ridge) else penalised(program)
+        problem = model.problem(fit.machine, ArraySource(x, y, chunk=17))
+        for far, w in wrong_points(scaled(problem.scaling, fit), g):
+            found += check(prove(problem, w), problem.scaling, w, exact, (name, kind, far))
+    assert found >= len(KINDS), found
+
+
+def penalised(program):
+    from iceform.algorithms.descent import _PenalisedSquares
+
+    return _PenalisedSquares(program.alpha, fit_intercept=program.fit_intercept)
+
+
+def scaled(scaling, fit):
+    """The coefficients on scaled data."""
+    w = fit.coef * scaling.scale / scaling.size
+    constant = (fit.intercept - scaling.center + scaling.mean @ fit.coef) / scaling.size
+    return torch.cat([w, constant.reshape(1)])
+
+
+@pytest.mark.parametrize("name", ["Lasso", "ElasticNet"])
+def test_sparse_proofs_hold_at_wrong_points(name):
+    """A wrong intercept must not prove coefficients zero, nor must a wrong sign."""
+    finite = 0
+    for kind in [*KINDS, "collinear", "wide"]:
+        try:
+            g, x, y, program, fit, exact = prepared(name, kind, 0)
+        except NoOptimumError:
+            continue
+        problem = program.problem(fit.machine, ArraySource(x, y, chunk=17))
+        scaling = problem.scaling
+        t = program.alpha * program.l1_ratio / (scaling.scale * scaling.size)
+        thresholds = torch.cat([t, t.new_zeros(1)])
+        best = scaled(scaling, fit)
+        for far, away in wrong_points(best, g):
+            kept = torch.where(best == 0, best, away)  # the zeros stay
+            shifted = best.clone()
+            shifted[-1] += min(far, 1e3)  # only the intercept is wrong
+            for w in (away, kept, shifted):
+                proof = prove_sparse(problem, w, thresholds)
+                whole = expand(proof, len(w))
+                finite += check(whole, scaling, w, exact, (name, kind, far))
+    assert finite >= len(KINDS), finite
+
+
+def expand(proof, dim):
+    """Bounds for all functionals: coefficients that are proven zero are exact."""
+
+    def bounds(functionals):
+        if not math.isfinite(proof.radius):
+            return torch.full((len(functionals),), math.inf, dtype=torch.float64)
+        return proof.bounds(functionals)
+
+    return SimpleNamespace(bounds=bounds)
+
+
+def test_hubers_proof_holds_at_wrong_points_and_scales():
+    finite = 0
+    for kind in ["normal", "mixed sizes"]:
+        g, x, y, program, fit, exact = prepared("Huber", kind, 0)
+        search = _Scale(program, fit.machine, ArraySource(x, y, chunk=17))
+        sigma = fit.extras["scale"] / search.base.size
+        for far in (0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.3):
+            moved = sigma * (1 + far * float(data.normal(g, 1)))
+            if not moved > 0:
+                continue
+            problem = search.problem(moved)
+            best = scaled(problem.scaling, fit)
+            w = best + far * data.normal(g, len(best))
+            proof = _prove(search, problem, w, moved)
+            finite += check(proof, problem.scaling, w, exact, (kind, far))
+    assert finite >= 4, finite
+
+
+def test_the_gradient_is_enclosed():
+    """Against exact arithmetic, at points near and far."""
+    from tests.machine.exact import ExactLoss, ExactModel
+
+    g = torch.Generator().manual_seed(5)
+    for kind in ("normal", "offset 1e6", "mixed sizes", "huge 1e8"):
+        x = data.REGULAR[kind](g)
+        y = CASES["Logistic"].labels(x, g)
+        program = algorithms.Logistic(1.0)
+        problem = program.problem(
+            StreamMachine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13)
+        )
+        for size in (0.0, 1.0, 30.0):
+            w = size * data.normal(g, problem.dim)
+            gradient, error, hessian, slips = enclose(problem, w)
+            model = ExactModel.of(
+                x, y, ExactLoss.named("logistic"), 1 / len(x), intercept=True, kind="glm"
+            )
+            model = rescaled(model, x, problem.scaling)
+            exact = model.gradient(numbers(w))
+            for j, want in enumerate(exact):
+                off = float(abs(numbers(gradient)[j] - want).abs_upper())
+                assert off <= float(error[j]), (kind, size, j, off, float(error[j]))
+            bent = model.hessian(numbers(w))
+            for j in range(problem.dim):
+                for k in range(problem.dim):
+                    off = float(abs(numbers(hessian[j, k])[0] - bent[j, k]).abs_upper())
+                    allowed = float((slips[j] * slips[k]).sqrt())
+                    assert off <= allowed, (kind, size, j, k, off, allowed)
+
+
+def rescaled(model, x, scaling):
+    """The exact model in the coordinates of ``scaling``."""
+    from flint import arb, arb_mat
+
+    mean, scale = numbers(scaling.mean), numbers(scaling.scale)
+    rows = [
+        [(arb(v) - m) / c for v, m, c in zip(row, mean, scale, strict=True)] + [arb(1)]
+        for row in x.tolist()
+    ]
+    ridge = [arb(1) / len(x) / c**2 for c in scale] + [arb(0)]
+    return replace(model, rows=arb_mat(rows), ridge=ridge, mean=mean, scale=scale)
+
+
+# ------------------------------------------------------------------------------------- metrics
+
+
+def test_a_metric_is_the_matrix_whatever_the_units():
+    g = torch.Generator().manual_seed(0)
+    a = data.normal(g, 30, 5) * torch.logspace(-9, 9, 5, dtype=torch.float64)
+    h = a.mT @ a / 30
+    metric = metric_of(h, 30)
+    assert metric.whole
+    sizes = h.diagonal().sqrt()
+    assert float(((metric.factor @ metric.factor.mT - h).abs() / sizes / sizes[:, None]).max()) < (
+        1e-14 * metric.condition
+    )
+    w = data.normal(g, 5) / sizes
+    assert metric.size(w) == pytest.approx(float((a @ w).norm()) / 30**0.5, rel=1e-12)
+    gradient = h @ w
+    torch.testing.assert_close(metric.step(gradient) * sizes, w * sizes, rtol=1e-10, atol=1e-12)
+    assert metric.norm(gradient) == pytest.approx(metric.size(w), rel=1e-10)
+    assert metric.largest == pytest.approx(float(torch.linalg.eigvalsh(h)[-1]), rel=1e-12)
+
+
+def test_directions_that_nothing_sees_are_found():
+    g = torch.Generator().manual_seed(0)
+    x = data.DEPENDENT["collinear"](g) * torch.tensor([1e-3, 1.0, 1e5, 1.0]).double()
+    metric = metric_of(x.mT @ x / 40, 40)
+    assert (metric.rank, metric.whole) == (3, False)
+    null = metric.null()
+    assert float((x @ null).abs().max() / (x.abs() @ null.abs()).max()) < 1e-12
+    assert float((x @ metric.unseen(data.normal(g, 4))).abs().max()) < 1e-9
+    assert metric_of(torch.zeros(0, 0).double(), 5).whole
+    assert metric_of(torch.zeros(2, 2).double(), 5).rank == 0
+
+
+def test_a_lowered_metric_lies_below_every_matrix_it_may_stand_for():
+    g = torch.Generator().manual_seed(0)
+    a = data.normal(g, 30, 4)
+    h = a.mT @ a
+    slips = 1e-3 * h.diagonal()
+    below = lower(metric_of(h, 30), slips)
+    assert isinstance(below, Metric)
+    lowered = below.factor @ below.factor.mT
+    for _ in range(50):
+        noise = (2 * torch.rand(4, 4, generator=g, dtype=torch.float64) - 1).sign()
+        noise = torch.triu(noise) + torch.triu(noise, 1).mT
+        moved = h + noise * (slips[:, None] * slips).sqrt()
+        assert float(torch.linalg.eigvalsh(moved - lowered)[0]) >= -1e-12 * float(h.trace())
+    assert lower(metric_of(h, 30), h.diagonal()) is None
+
+
+def test_nearly_dependent_features_are_not_taken_for_dependent_ones():
+    """Below what the matrix resolves, but the samples do see it."""
+    g = torch.Generator().manual_seed(3)
+    x = data.normal(g, 50, 3)
+    x[:, 2] = x[:, 0] + 1e-9 * x[:, 2]
+    y = data.normal(g, 50)
+    fit = StreamMachine(4).run(algorithms.LeastSquares(fit_intercept=True), x, y)
+    assert fit.certificate.error == math.inf
+    exact = x.clone()
+    exact[:, 2] = exact[:, 0] + exact[:, 1] / 2
+    fit = StreamMachine(4).run(algorithms.LeastSquares(fit_intercept=True), exact, y)
+    assert fit.certificate.error < 1e-10
+    assert fit.certificate.assumptions == (DEPENDENT,)
+    assert "fitted values" in fit.certificate.domain["what"]
+
+
+def test_a_column_twice_gives_the_solution_of_least_norm():
+    g = torch.Generator().manual_seed(4)
+    x = data.normal(g, 40, 3)
+    twice = torch.cat([x, 4 * x[:, :1]], 1)
+    y = data.labels(x, g)
+    machine = StreamMachine(5)
+    fit = machine.run(algorithms.LeastSquares(fit_intercept=True), twice, y)
+    centred = twice - twice.mean(0)
+    least = torch.linalg.pinv(centred) @ (y - y.mean())
+    assert apart(fit.coef, numbers(least)) < 1e-12

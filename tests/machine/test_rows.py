@@ -1,0 +1,226 @@
+"""One frozen machine, many programs."""
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform import algorithms
+from iceform.algorithms import library
+from iceform.functions.losses import Loss
+from tests.conformance import assert_within
+
+DIM, SAMPLES = 3, 8
+
+
+@pytest.fixture(scope="module")
+def machine():
+    return ice.Machine(DIM, SAMPLES)
+
+
+def data(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(SAMPLES, DIM, generator=generator, dtype=torch.float64) - 1
+    w = torch.tensor([0.5, -0.3, 0.2], dtype=torch.float64)
+    noise = 0.05 * torch.randn(SAMPLES, generator=generator, dtype=torch.float64)
+    return x, (x @ w + noise).clamp(-1, 1)
+
+
+def labels_for(program, x, y):
+    if isinstance(program, algorithms.HopfieldRetrieval):
+        return 0.9 * x[2]
+    kind = Loss.of(program.loss).kind if isinstance(program, algorithms.GradientDescent) else ""
+    return {"margin": torch.where(y > 0, 1.0, -1.0).to(y), "glm": (y > 0).to(y)}.get(kind, y)
+
+
+LIBRARY = library()
+
+
+@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.name)
+def test_every_program_is_within_its_certificate(machine, program):
+    x, y = data()
+    labels = labels_for(program, x, y)
+    result = machine.run(program, x, labels)
+    assert result.digest == machine.digest
+    assert result.passes >= 1
+    bound = result.certificate.error
+    assert_within(result.value, program.reference(x, labels), bound, program.name)
+
+
+def test_one_digest_for_at_least_twelve_programs(machine):
+    x, y = data(1)
+    digests = {machine.run(p, x, labels_for(p, x, y)).digest for p in LIBRARY}
+    assert len(LIBRARY) >= 12
+    assert digests == {machine.digest}
+
+
+def test_solvers_agree_with_the_closed_form(machine):
+    x, y = data()
+    ridge = machine.run(algorithms.Ridge(alpha=1.0), x, y)
+    want = torch.linalg.solve(x.T @ x + torch.eye(DIM, dtype=torch.float64), x.T @ y)
+    assert_within(ridge.coef, want, 1e-6, "ridge")
+    assert_within(ridge.predict(x), x @ want, 1e-5, "predictions")
+    plain = machine.run(algorithms.LeastSquares(), x, y)
+    assert_within(plain.coef, torch.linalg.lstsq(x, y[:, None]).solution[:, 0], 1e-6, "lstsq")
+
+
+def test_neighbours(machine):
+    """k = 1 finds the nearest sample; k = 3 is smoother and still in the samples' range."""
+    x, y = data()
+    points = x + 0.01
+    nearest = torch.cdist(points, x).argmin(1)
+    sharp = machine.run(algorithms.NearestNeighbors(), x, y).predict(points)
+    assert_within(sharp, y[nearest], 1e-2, "nearest")
+    soft = machine.run(algorithms.NearestNeighbors(k=3), x, y).predict(points)
+    assert float(soft.std()) < float(sharp.std())
+    assert bool((soft >= y.min()).all() and (soft <= y.max()).all())
+
+
+def test_leading_component(machine):
+    x, _ = data()
+    result = machine.run(algorithms.PrincipalComponent(), x)
+    _, _, vt = torch.linalg.svd(x)
+    assert abs(float(result.value @ vt[0])) == pytest.approx(1, abs=1e-9)
+
+
+def test_kernel_regression_on_new_points(machine):
+    x, y = data()
+    program = algorithms.NadarayaWatson(bandwidth=0.5)
+    points = 2 * torch.rand(40, DIM, dtype=torch.float64) - 1
+    got = machine.run(program, x, y).predict(points)
+    assert_within(got, program.exact(x, y, points), 1e-8, "kernel average")
+
+
+def test_an_arbitrary_head(machine):
+    """Any head that fits, on the same weights as everything else."""
+    x, _ = data()
+    weights = [torch.randn(r, DIM, dtype=torch.float64) for r in (4, 4, 2)]
+    result = machine.run(algorithms.Head(*weights), x)
+    k, q, v = (x @ w.T for w in weights)
+    assert_within(result.value, torch.softmax(q @ k.T, -1) @ v, result.certificate.error, "head")
+    assert result.digest == machine.digest
+
+
+@pytest.mark.parametrize("program", LIBRARY[::3], ids=lambda p: p.name)
+def test_specialising_bakes_the_prompt_into_weights(machine, program):
+    """The task-specific module and the programmed machine agree on the same tokens."""
+    x, y = data()
+    labels = labels_for(program, x, y)
+    module = machine.specialize(program, x, labels)
+    target = program.targets(x, labels)
+    padded = machine.padded(target)
+    out, error = machine.attend(target)
+    baked = module(padded.tokens)[padded.queries, : out.shape[1]]
+    assert_within(baked, out, error, program.name)
+    assert module.digest != machine.digest
+
+
+def test_specialising_needs_no_data_unless_the_prompt_does(machine):
+    x, y = data()
+    program = algorithms.NadarayaWatson()
+    assert machine.specialize(program).digest == machine.specialize(program, x, y).digest
+    with pytest.raises(ice.ProgramError, match="depends on the data"):
+        machine.specialize(algorithms.NearestNeighbors(k=3))
+
+
+def test_a_pass_that_does_not_hold_the_machines_eps_is_refused(machine):
+    x, y = data()
+    strict = ice.Machine.for_programs([algorithms.Ridge()], DIM, SAMPLES, 1e-8)
+    exact = algorithms.Ridge().reference(x, y)
+    assert_within(strict.run(algorithms.Ridge(), x, y).value, exact, 1e-6, "ridge")
+    strict.eps = 1e-18
+    with pytest.raises(ice.PrecisionError, match="not to the machine's eps = 1e-18") as caught:
+        strict.run(algorithms.Ridge(), x, y)
+    assert caught.value.best is not None
+
+
+def test_literal_network_is_the_definition():
+    chosen = [algorithms.GradientDescent("squared", 3, l2=0.1, w_bound=2.0), algorithms.Ridge()]
+    dense = ice.Machine.for_programs(chosen, 2, 4, backend="literal")
+    x, y = data()
+    x, y = x[:4, :2], y[:4]
+    result = dense.run(chosen[0], x, y)
+    want = chosen[0].reference(x, y)
+    assert_within(result.value, want, result.certificate.error, "literal machine")
+    tokens = dense.prompt(chosen[0], x, y)
+    out, _ = dense.attend(chosen[0].targets(x, y))
+    literal = dense.network(tokens)
+    queries = dense.padded(chosen[0].targets(x, y)).queries
+    assert torch.equal(literal[queries, : out.shape[1]], out)
+
+
+def test_a_program_that_does_not_fit_says_which_dimension_is_short(machine):
+    x, y = data()
+    with pytest.raises(ice.ProgramError, match=r"does not fit this machine: .*head_dim \(needs 90"):
+        machine.run(algorithms.Head(*(torch.ones(90, DIM).double() for _ in range(3))), x)
+    wide = torch.zeros(SAMPLES, 40, dtype=torch.float64)
+    with pytest.raises(ice.ProgramError, match=r"features \(needs"):
+        machine.run(algorithms.Ridge(), wide, y)
+    heavy = algorithms.Head(*(1e6 * torch.ones(2, DIM).double() for _ in range(3)))
+    with pytest.raises(ice.ProgramError, match=r"weight_bound \(needs"):
+        machine.run(heavy, x)
+
+
+def test_bad_programs_are_refused_before_the_pass(machine):
+    x, y = data()
+    with pytest.raises(ice.ProgramError, match="not a program: 'ridge'"):
+        machine.run("ridge", x, y)
+    with pytest.raises(ice.ProgramError, match="needs labels"):
+        machine.run(algorithms.Ridge(), x)
+    with pytest.raises(ice.BoundError, match="NaN"):
+        machine.run(algorithms.Ridge(), x * torch.nan, y)
+    bad = algorithms.Head(*(torch.full((2, DIM), torch.nan).double() for _ in range(3)))
+    with pytest.raises(ice.ProgramError, match=r"weight_bound \(needs nan"):
+        machine.run(bad, x)
+    with pytest.raises(ice.DtypeError, match="float64"):
+        machine.run(algorithms.Ridge(), x.float(), y.float())
+    with pytest.raises(ice.BoundError, match="no unique solution"):
+        machine.run(algorithms.LeastSquares(), torch.ones_like(x), y)
+    with pytest.raises(ice.ProgramError, match="at least one program"):
+        ice.Machine.for_programs([], 2, 3)
+
+
+@pytest.mark.parametrize("bandwidth", [0.1, 0.3, 1.0])
+def test_query_points_never_read_each_other(bandwidth):
+    """Queries at the corners, samples at the opposite ones: the margin's worst case."""
+    program = algorithms.NadarayaWatson(bandwidth=bandwidth, queries=8)
+    machine = ice.Machine.for_programs([program], 2, 4)
+    x = -torch.ones(4, 2, dtype=torch.float64)
+    y, points = torch.ones(4, dtype=torch.float64), torch.ones(8, 2, dtype=torch.float64)
+    assert_within(machine.run(program, x, y).predict(points), torch.ones(8), 1e-8, "all ones")
+
+
+def test_kernel_and_memory_data_outside_the_stated_domain_is_refused(machine):
+    x, y = data()
+    with pytest.raises(ice.BoundError, match=r"max \|x\| is .* scale the samples"):
+        machine.run(algorithms.NadarayaWatson(), 1.5 * x / x.abs().max(), y)
+    with pytest.raises(ice.BoundError, match=r"predict inside \[-1, 1\]"):
+        machine.run(algorithms.NadarayaWatson(), x, y).predict(2 * torch.ones_like(x))
+    with pytest.raises(ice.BoundError, match="scale the state"):
+        machine.run(algorithms.HopfieldRetrieval(), x, 2 * torch.ones(DIM, dtype=torch.float64))
+
+
+def test_labels_of_the_wrong_form_are_refused(machine):
+    x, y = data()
+    with pytest.raises(ice.ShapeError, match=r"y must have shape \(\*batch, 8\), got \(5,\)"):
+        machine.run(algorithms.Ridge(), x, y[:5])
+    with pytest.raises(ice.ShapeError, match=r"y must have shape \(\*batch, 3\)"):
+        machine.run(algorithms.HopfieldRetrieval(), x, y)
+    with pytest.raises(ice.DtypeError, match=r"y has dtype torch\.float32"):
+        machine.run(algorithms.NadarayaWatson(), x, y.float())
+    with pytest.raises(ice.BoundError, match=r"max \|y\| is NaN"):
+        machine.run(algorithms.NadarayaWatson(), x, y * torch.nan)
+
+
+def test_smaller_data_runs_on_a_larger_machine(machine):
+    x, y = data()
+    result = machine.run(algorithms.Ridge(), x[:5, :2], y[:5])
+    assert_within(result.value, algorithms.Ridge().reference(x[:5, :2], y[:5]), 1e-6, "ridge")
+
+
+def test_save_and_load(machine, tmp_path):
+    x, y = data()
+    again = ice.Machine.load(machine.save(tmp_path / "machine"))
+    assert again.digest == machine.digest
+    assert again.sizes == machine.sizes
+    for program in (algorithms.Ridge(), algorithms.NadarayaWatson()):
+        assert torch.equal(again.run(program, x, y).value, machine.run(program, x, y).value)
