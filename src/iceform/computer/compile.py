@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
+from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import Exact, shown
-from iceform.computer.fuse import fuse
+from iceform.computer.explain import explain
+from iceform.computer.fuse import Fused, fuse
 from iceform.computer.graph import Graph, Node, Parameter, run
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
@@ -23,6 +25,7 @@ from iceform.computer.language import Algorithm
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, find_ranges
 from iceform.computer.tables import Tables
+from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import ProgramError
 from iceform.validation import check_size
 
@@ -41,7 +44,7 @@ class Program:
     graph: Graph
     ranges: Ranges
     assembled: Assembled
-    gaps: Mapping[Node, float]
+    fused: Fused
     eps: float
 
     @property
@@ -99,7 +102,45 @@ class Program:
             n: v[..., None] if self.graph.outputs[n].width is None else v
             for n, v in computed.items()
         }
-        return enclose(self.graph, self.ranges, self.gaps, given, columns)
+        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
+
+    @cached_property
+    def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        turns = {
+            loop: self._turns(loop) for loop in _virtual_loops(self.fused.code) if loop.counted
+        }
+        return certify(self.fused, self.assembled, self.ranges, turns)
+
+    def _turns(self, loop: VirtualLoop) -> float:
+        parameter = self.graph.parameters.get(loop.counted)
+        return float(parameter.default) if parameter else float(loop.counted)  # type: ignore[arg-type]
+
+    @property
+    def certificate(self) -> Certificate:
+        """What is known before the fact: for all data of the domain, the default turns of loops."""
+        return self._certified[0]
+
+    @property
+    def budget(self) -> dict[VirtualInstruction, Budget]:
+        """What every instruction adds to the error."""
+        return self._certified[1]
+
+    def explain(self) -> str:
+        """The program as assembly, with the error budget of each instruction."""
+        return explain(self)
+
+    @property
+    def plan(self) -> dict[str, int]:
+        """What it takes, before anything is built."""
+        a = self.assembly
+        return {
+            "instructions": len(a.instructions),
+            "variables": len(a.variables),
+            "width": a.width,
+            "tables": len(a.tables),
+            "entries": sum(t.tokens for t in a.tables),
+            "samples": self.samples,
+        }
 
     def packed(self, outputs: Mapping[str, Tensor]) -> Any:
         """Answers in the way that the author returns them."""
@@ -151,7 +192,15 @@ def compile(
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
-    return Program(algorithm, graph, ranges, assembled, fused.gaps, eps)
+    return Program(algorithm, graph, ranges, assembled, fused, eps)
+
+
+def _virtual_loops(code: Code) -> list[VirtualLoop]:
+    found = []
+    for item in code.items:
+        if isinstance(item, VirtualLoop):
+            found += [item, *_virtual_loops(item.body)]
+    return found
 
 
 def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:

@@ -163,7 +163,7 @@ class Fuser:
                 self._ask_counter(counter, loop.place)
         self._body(loop, states, counter)
         self.code[outer].items.append(
-            VirtualLoop(counter, self.code[loop.body], guarded, loop.place, _loop_name(loop))
+            VirtualLoop(counter, self.code[loop.body], guarded, loop.place, _count(loop))
         )
         for carried in loop.carried:
             self.late[carried.result] = of_register(states[carried.state])
@@ -871,8 +871,10 @@ def _depths(block: Block, depth: int = 0) -> dict[Block, int]:
     return found
 
 
-def _loop_name(loop: Loop) -> str:
-    return ", ".join(c.name for c in loop.carried)
+def _count(loop: Loop) -> str:
+    """What counts the turns: a parameter's name, a number, or nothing that is known."""
+    known = loop.count is not None and loop.count.op in ("parameter", "constant")
+    return str(loop.count.attr) if known and loop.count is not None else ""
 
 
 def _quarter_square(k: float, shift: float) -> trees.Node:

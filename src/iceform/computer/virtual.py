@@ -141,7 +141,7 @@ class VirtualLoop:
     body: Code
     guarded: bool  # whether it may make no turn, so that FLAG is asked before the first
     place: Place | None = None
-    name: str = ""
+    counted: str = ""  # the parameter or the number that counts its turns
 
 
 @dataclass(eq=False)
