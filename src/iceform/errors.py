@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "BoundError",
     "CapacityError",
+    "CompileError",
     "DeviceError",
     "DtypeError",
     "FormulaError",
@@ -51,6 +52,24 @@ class CapacityError(IceformError, MemoryError):
 
 class ProgramError(IceformError, ValueError):
     """A function, loss or option that cannot be turned into a prompt."""
+
+
+class CompileError(ProgramError):
+    """An algorithm that cannot be compiled; the message quotes the line that asks for it.
+
+    ``file``, ``line`` and ``source`` are that line's file, number and text; None where it is all of
+    the algorithm.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        file: str | None = None,
+        line: int | None = None,
+        source: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.file, self.line, self.source = file, line, source
 
 
 class FormulaError(ProgramError):
