@@ -1,16 +1,13 @@
 """The frozen computer: a language, its compiler, and one block of attention that runs it."""
 
-from iceform.computer.attest import Attestation
 from iceform.computer.computer import Computer, Execution
 from iceform.computer.costs import Cost
-from iceform.computer.integrity import unchecked
 from iceform.computer.prompt import Prompt
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.sizes import Sizes
 from iceform.computer.watching import ComputerTrace, LayerAttention
 
 __all__ = [
-    "Attestation",
     "Computer",
     "ComputerTrace",
     "Cost",
@@ -20,5 +17,4 @@ __all__ = [
     "Prompt",
     "Sizes",
     "instruction_rounding",
-    "unchecked",
 ]

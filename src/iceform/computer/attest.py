@@ -15,50 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.fused import Fused, State
 from iceform.computer.image import Code
 from iceform.computer.literal import Cycle
+from iceform.computer.lookups import GRID_UNITS
 from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
 
-__all__ = ["Attestation", "Reservoir", "replay"]
+__all__ = ["Replay", "Reservoir", "replay"]
 
 _KEPT = 16  # cycles kept to be run again
 _SHARE, _LEAST = 0.1, 0.03  # of the run, or seconds, that running again may take
-
-
-@dataclass(frozen=True)
-class Attestation:
-    """What was checked in one run.
-
-    Attributes
-    ----------
-    weights, expected
-        SHA-256 of the weights that ran, and of those that the sizes imply.
-    backend
-        What ran.
-    cycles, rows
-        Cycles and query rows run again through the literal matrices.
-    difference, allowed
-        The largest difference found, and what the roundings of both sides allow there.
-    note
-        What else there is to say.
-    """
-
-    weights: str
-    expected: str
-    backend: str
-    cycles: int = 0
-    rows: int = 0
-    difference: float = 0.0
-    allowed: float = 0.0
-    note: str = ""
-
-    @property
-    def ok(self) -> bool:
-        """Whether the weights are the expected ones and nothing differs by more than allowed."""
-        return self.weights == self.expected and self.difference <= self.allowed
 
 
 @dataclass
@@ -82,26 +51,46 @@ class Reservoir:
 class Replay:
     """What running cycles again has found."""
 
-    cycles: int
     rows: int
     difference: float
     allowed: float
+    cycles: int
 
 
 def replay(
-    fused: Fused, cycle: Cycle, tokens: Tensor, reservoir: Reservoir, spent: float
+    fused: Fused, cycle: Cycle, tokens: Float[Tensor, "1 t d"], reservoir: Reservoir, spent: float
 ) -> Replay:
-    """Run kept cycles again, of one problem each, for a tenth of the run's time or 30 ms."""
+    """Run kept cycles again, of one problem each, for a tenth of the run's time or 30 ms.
+
+    ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn, and
+    cycles that average over lanes are left out.
+    """
     until = time.perf_counter() + max(_SHARE * spent, _LEAST)
-    pairs = reservoir.draw.sample(reservoir.kept, len(reservoir.kept))
     worst, done = (0.0, 0.0), 0
-    for before, after in pairs:
-        row = reservoir.draw.randrange(len(tokens))
-        found = _compare(fused, cycle, tokens[row : row + 1], _one(before, row), _one(after, row))
-        worst, done = max(worst, found, key=_excess), done + 1
+    for before, after in reservoir.draw.sample(reservoir.kept, len(reservoir.kept)):
+        pair = _drawn(fused, before, after, reservoir.draw)
+        if pair is None:
+            continue
+        worst, done = max(worst, _compare(fused, cycle, tokens, *pair), key=_excess), done + 1
         if time.perf_counter() > until:
             break
-    return Replay(done, 4 * done * tokens.shape[1], *worst)
+    return Replay(4 * done * tokens.shape[1], *worst, done)
+
+
+def _drawn(
+    fused: Fused, before: State, after: State, draw: random.Random
+) -> tuple[State, State] | None:
+    """One problem, and as many lanes of it as there are to run it on."""
+    row = draw.randrange(len(before.counters))
+    lanes = len(fused.image.lanes) - 1
+    there = before.before.shape[1] - 1
+    if lanes >= there:
+        return _one(before, row, None), _one(after, row, None)
+    code = fused.fetched(_one(before, row, [0]))[0]
+    if any(code.fields[f"{operand} {read}"] for operand in "ab" for read in ("mean", "like")):
+        return None
+    chosen = sorted(draw.sample(range(there), lanes))
+    return _one(before, row, chosen), _one(after, row, chosen)
 
 
 def _excess(pair: tuple[float, float]) -> float:
@@ -126,13 +115,18 @@ def _compare(
     return difference, allowed_difference(fused, code, before)
 
 
-def _one(state: State, row: int) -> State:
-    return State(
-        {name: value[row : row + 1] for name, value in state.memory.items()},
-        state.flag[row : row + 1],
-        state.before[row : row + 1],
-        state.counters[row : row + 1],
-    )
+def _one(state: State, row: int, lanes: list[int] | None) -> State:
+    """One problem of a batch; of variables that samples hold, some of their lanes."""
+
+    def chosen(value: Tensor) -> Tensor:
+        part = value[row : row + 1]
+        return part if lanes is None or part.shape[1] == 1 else part[:, lanes]
+
+    before = state.before[row : row + 1]
+    if lanes is not None:
+        before = before[:, [0, *(lane + 1 for lane in lanes)]]
+    memory = {name: chosen(value) for name, value in state.memory.items()}
+    return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
 
 
 def allowed_difference(fused: Fused, code: Code, state: State) -> float:
@@ -176,7 +170,8 @@ def _head(
     table, operation = fused.image.entries[code.fields["with table"]], fused.operation
     columns = (operation.slopes, operation.biases, operation.values)
     slopes, biases, values = (table @ matrix[:, h] for matrix in columns)
-    facts = column_facts(slopes, biases, values, -reach - off, reach + off, unit)
+    ends = -reach - off, reach + off
+    facts = column_facts(slopes, biases, values, *ends, unit, extra=GRID_UNITS)
     return facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest, facts.largest
 
 

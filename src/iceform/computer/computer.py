@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork
-from iceform.computer.attest import Attestation, Reservoir, replay
+from iceform.attention import FrozenNetwork, is_checked
+from iceform.certificates import Attestation, Ledger
+from iceform.computer.attest import Reservoir, replay
 from iceform.computer.block import Block
 from iceform.computer.costs import Cost, cost
-from iceform.computer.fused import Fused
+from iceform.computer.fused import Fused, State
 from iceform.computer.image import Image
 from iceform.computer.instructions import Assembly
-from iceform.computer.integrity import check_weights
 from iceform.computer.layout import Layout
-from iceform.computer.literal import Cycle, Graphed, every_entry, needed_entries
-from iceform.computer.prompt import Prompt, initial_memory, write_prompt
-from iceform.computer.recognise import recognise
+from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
+from iceform.computer.prompt import Prompt, initial_memory, variable_numbers, write_prompt
+from iceform.computer.recognise import Operation, recognise
 from iceform.computer.sizes import Sizes
 from iceform.computer.watching import ComputerTrace, watch
-from iceform.errors import CapacityError, ProgramError, ShapeError
+from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.validation import check_capacity, check_choice, check_dtype, check_tensors
 
 __all__ = ["Computer", "Execution"]
 
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
+_FEW = 2  # lanes whose tokens tell the program
+_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again
+
+# Memory, how to get tokens, cycles, what was checked.
+_Ran = tuple[dict[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,27 +48,36 @@ class Execution:
     ----------
     prompt
         What was written.
-    tokens
-        What the block made of it, shape (*batch, tokens, features).
+    memory
+        What every variable holds at the end, shape (*batch, lanes, m).
     cycles
         Times that the block was applied.
     backend
         "literal" or "fused".
     attestation
-        What was checked.
+        Which weights ran, and what running cycles again has shown.
+    ledger
+        What was computed where.
     """
 
     prompt: Prompt
-    tokens: Tensor
+    memory: Mapping[str, Tensor]
     cycles: int
     backend: str
     attestation: Attestation
+    ledger: Ledger
+    _tokens: Callable[[], Tensor]
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "*b t d"]:
+        """The tokens at the end."""
+        return self._tokens().reshape(self.prompt.tokens.shape)
 
     @property
     def outputs(self) -> dict[str, Tensor]:
         """The program's answers, by name."""
-        outputs = self.prompt.assembly.outputs
-        return {output.name: self.prompt.read(self.tokens, output) for output in outputs}
+        prompt = self.prompt
+        return {o.name: prompt.answer(self.memory[o.variable], o) for o in prompt.assembly.outputs}
 
 
 class Computer:
@@ -141,14 +156,7 @@ class Computer:
         return self._sealed(residual=True)
 
     def _sealed(self, *, residual: bool) -> FrozenNetwork:
-        network = self.block.network(self.dtype, residual=residual)
-        self._expected[residual] = network.digest
-        return network
-
-    @cached_property
-    def _expected(self) -> dict[bool, str]:
-        """The digest of either form, as it was built from the sizes."""
-        return {}
+        return self.block.network(self.dtype, residual=residual).seal()
 
     @property
     def digest(self) -> str:
@@ -185,16 +193,11 @@ class Computer:
         """
         assembly = assembly_of(program)
         self._check_data(assembly, x, y)
-        samples, batch = x.shape[-2], x.shape[:-2].numel()
-        needed = self.plan(assembly, samples, batch=batch)
-        check_capacity(
-            f"the prompt of {assembly.name!r}", needed.total_bytes, x.device,
-            "take fewer samples or a smaller batch",
-        )  # fmt: skip
+        self.sizes.check(assembly, x.shape[-2])
         data = {"x": x, "y": x.new_zeros(x.shape[:-1]) if y is None else y}
         data |= _settings(assembly, parameters, x)
         memory = initial_memory(assembly, data, self.sizes.width)
-        return write_prompt(self.layout, assembly, memory, samples)
+        return write_prompt(self.layout, assembly, memory, x.shape[-2])
 
     def _check_data(self, assembly: Assembly, x: Tensor, y: Tensor | None) -> None:
         if not isinstance(x, Tensor) or x.ndim < 2 or 0 in x.shape:
@@ -230,52 +233,109 @@ class Computer:
             Run the block that works on a residual stream.
         """
         check_choice("backend", backend, ("literal", "fused"))
-        network = (self.residual_network if residual else self.network).to(prompt.tokens.device)
-        expected = self._expected[residual]
-        found = check_weights(network, expected)
-        flat = prompt.tokens.reshape(-1, *prompt.tokens.shape[-2:])
-        cycle = self._cycle(network, prompt, every=every or found != expected)
-        if backend == "fused":
-            tokens, done, checked = self._fused(network, cycle, flat, cycles)
-        else:
-            tokens, done = self._literal(cycle, prompt, flat, cycles)
-            checked = {"note": "every row is literal"}
+        device = next(iter(prompt.memory.values())).device
+        network = (self.residual_network if residual else self.network).to(device)
+        found, expected = network.check(), network.expected or ""
+        run = self._fused if backend == "fused" else self._literal
+        memory, tokens, done, checked = run(network, every or found != expected, prompt, cycles)
+        held = {name: v.reshape(*prompt.batch, *v.shape[-2:]) for name, v in memory.items()}
         attestation = Attestation(found, expected, backend, **checked)
-        return Execution(prompt, tokens.reshape(prompt.tokens.shape), done, backend, attestation)
+        _check_attested(attestation)
+        ledger = _accounted(prompt, done, stops=cycles is None)
+        return Execution(prompt, held, done, backend, attestation, ledger, tokens)
 
     def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
         return every_entry(network) if every else needed_entries(network, prompt.kinds)
 
     def _literal(
-        self, cycle: Cycle, prompt: Prompt, tokens: Tensor, cycles: int | None
-    ) -> tuple[Tensor, int]:
-        tokens, done = tokens.clone(), 0
+        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+    ) -> _Ran:
+        self._check_memory(prompt)
+        cycle = self._cycle(network, prompt, every=every)
+        tokens, done = _flat(prompt.tokens).clone(), 0
         with torch.no_grad():
             while cycles is None or done < cycles:
                 turns = _LOOK if cycles is None else min(_LOOK, cycles - done)
-                for _ in range(turns):
-                    tokens = cycle(tokens)
-                done += turns
+                tokens, done = loop(cycle, tokens, turns), done + turns
                 if cycles is None and _all_halt(prompt, tokens):
                     break
                 _check_limit(done, cycles)
-        return tokens, done
+        memory = {v.name: prompt.value(tokens, v.name) for v in prompt.assembly.variables}
+        return memory, lambda: tokens, done, {}
 
     def _fused(
-        self, network: FrozenNetwork, cycle: Cycle, tokens: Tensor, cycles: int | None
-    ) -> tuple[Tensor, int, dict[str, Any]]:
-        fused = Fused(recognise(network, self.block), Image.of(self.layout, tokens))
+        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+    ) -> _Ran:
+        operation, numbers = recognise(network, self.block), variable_numbers(prompt.assembly)
+        fused, state = self._decoded(operation, prompt)
         reservoir, done, started = Reservoir(), 0, time.perf_counter()
         with torch.no_grad():
-            state = fused.start(tokens)
             while cycles is None or done < cycles:
                 if cycles is None and fused.halted(state):
                     break
                 before, state, done = state, fused.cycle(state), done + 1
                 reservoir.offer(before, state)
                 _check_limit(done, cycles)
-            found = replay(fused, cycle, tokens, reservoir, time.perf_counter() - started)
-        return fused.write(tokens, state), done, vars(found)
+            spent = time.perf_counter() - started
+            checked = self._replayed(network, every, operation, prompt, reservoir, spent)
+        memory = {name: state.memory[number] for name, number in numbers.items()}
+        return memory, lambda: self._dense(operation, prompt, state), done, checked
+
+    def _decoded(self, operation: Operation, prompt: Prompt) -> tuple[Fused, State]:
+        """The program and its first state: from tokens, or of unchanged prompts from a short one.
+
+        Lanes differ in their codes and values alone, so the tokens of two tell the program.
+        """
+        if prompt.changed is not None:
+            fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)))
+            return fused, fused.start(_flat(prompt.tokens))
+        short = prompt.with_lanes(min(prompt.samples, _FEW))
+        image = Image.of(self.layout, _flat(short.tokens)[:1])
+        fused = Fused(operation, image.with_lanes(prompt.samples))
+        flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
+        numbers = variable_numbers(prompt.assembly)
+        return fused, fused.begin({numbers[name]: value for name, value in flat.items()})
+
+    def _replayed(
+        self, network: FrozenNetwork, every: bool, operation: Operation, prompt: Prompt,
+        reservoir: Reservoir, spent: float,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
+
+        A cycle that averages over lanes can only be run again with all of them.
+        """
+        problem = prompt.one_problem()
+        lanes = prompt.samples if prompt.changed is not None else self._replayable(prompt)
+        short = problem.with_lanes(lanes)
+        fused = Fused(operation, Image.of(self.layout, _flat(short.tokens)))
+        cycle = self._cycle(network, short, every=every)
+        found = dict(vars(replay(fused, cycle, _flat(short.tokens), reservoir, spent)))
+        note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
+        if lanes < prompt.samples:
+            note += f", on {lanes} of {prompt.samples} lanes, and none that averages over lanes"
+        return {**found, "note": note}
+
+    def _replayable(self, prompt: Prompt) -> int:
+        """Lanes that a literal cycle can be run on in a moment."""
+        lanes = prompt.samples
+        while lanes > 1 and self.plan(prompt.assembly, lanes).entries > _REPLAYED:
+            lanes //= 2
+        return lanes
+
+    def _dense(self, operation: Operation, prompt: Prompt, state: State) -> Tensor:
+        """The tokens that a state stands for."""
+        tokens = _flat(prompt.tokens)
+        return Fused(operation, Image.of(self.layout, tokens)).write(tokens, state)
+
+    def _check_memory(self, prompt: Prompt) -> None:
+        """Refuse tokens that would not fit, before they are written."""
+        batch = prompt.batch.numel()
+        needed = self.plan(prompt.assembly, prompt.samples, batch=batch)
+        device = next(iter(prompt.memory.values())).device
+        check_capacity(
+            f"the tokens of {prompt.assembly.name!r}", needed.total_bytes, device,
+            "take fewer samples, a smaller batch, or the fused backend",
+        )  # fmt: skip
 
     def trace(
         self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
@@ -284,15 +344,20 @@ class Computer:
         """Run a program on one data set and keep every cycle: memory, counter and attention."""
         prompt = self.prompt(program, x, y, **parameters)
         network = self.network.to(x.device)
-        changed = check_weights(network, self._expected[False]) != self._expected[False]
-        return watch(network, self._cycle(network, prompt, every=changed), prompt, cycles)
+        cycle = self._cycle(network, prompt, every=network.check() != network.expected)
+        return watch(network, cycle, prompt, cycles)
 
     def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
         """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
         network = self.network.to(prompt.tokens.device)
-        check_weights(network, self._expected[False])
-        tokens = prompt.tokens.reshape(-1, *prompt.tokens.shape[-2:]).clone()
+        network.check()
+        tokens = _flat(prompt.tokens).clone()
         return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """With one axis for the batch."""
+    return tensor.reshape(-1, *tensor.shape[-2:])
 
 
 def assembly_of(program: Any) -> Assembly:
@@ -320,6 +385,25 @@ def _settings(assembly: Assembly, given: Mapping[str, Any], like: Tensor) -> dic
 def _all_halt(prompt: Prompt, tokens: Tensor) -> bool:
     halts = {i.address for i in prompt.assembly.instructions if i.halts}
     return set(prompt.counter(tokens).flatten().tolist()) <= halts
+
+
+def _check_attested(attestation: Attestation) -> None:
+    if not attestation.within and is_checked():
+        raise IntegrityError(
+            f"the fused backend is off by {attestation.difference:.3g} from the literal matrices, "
+            f"{attestation.allowed:.3g} is allowed; use backend='literal', and please report it"
+        )
+
+
+def _accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
+    """What was computed where: between cycles there is nothing but the loop."""
+    ledger = Ledger()
+    ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")
+    ledger.note("attention", "cycles of the frozen block, four layers each", cycles)
+    ledger.note("readout", "answers copied out of memory tokens", len(prompt.assembly.outputs))
+    if stops:
+        ledger.note("host", "looks at the program counter, to end the loop at a halt")
+    return ledger
 
 
 def _check_limit(done: int, cycles: int | None) -> None:

@@ -9,6 +9,7 @@ likeness.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -16,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.image import Code, Image
+from iceform.computer.image import Code, Image, Lanes
 from iceform.computer.layout import code as binary
-from iceform.computer.lookups import look_up
+from iceform.computer.lookups import TableLookup
 from iceform.computer.recognise import Operation, ReadMap
 from iceform.errors import BoundError, ProgramError
 
@@ -56,6 +57,12 @@ class Fused:
             units[:, :, before],
             tuple(sum(bit << k for k, bit in enumerate(row)) for row in bits),
         )
+
+    def begin(self, memory: Mapping[int, Float[Tensor, "b lanes m"]]) -> State:
+        """The state before the first cycle, of memory that is in no tokens."""
+        flag = memory[self.image.flag][:, 0]
+        before = flag.new_zeros(len(flag), len(self.image.lanes), flag.shape[-1])
+        return State(dict(memory), flag, before, (0,) * len(flag))
 
     def write(self, tokens: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t d"]:
         """The tokens that hold a state."""
@@ -141,7 +148,7 @@ class Fused:
         counters = (code.fields["next"],) * len(state.counters)
         return State(memory, flag, before, counters)
 
-    def _lanes(self, code: Code) -> tuple[int, ...]:
+    def _lanes(self, code: Code) -> Lanes:
         """The lanes whose results are needed."""
         place = self.image.places.get(code.fields["destination"])
         following = self.image.at(code.fields["next"])
@@ -151,7 +158,7 @@ class Fused:
             return self.image.lanes
         return place.lanes
 
-    def _read(self, code: Code, state: State, lanes: tuple[int, ...]) -> dict[str, Tensor]:
+    def _read(self, code: Code, state: State, lanes: Lanes) -> dict[str, Tensor]:
         """A, b and old: (batch, lanes or 1, m)."""
         width = self.image.layout.sizes.width
         totals: dict[str, Tensor | None] = dict.fromkeys(_TARGETS)
@@ -167,9 +174,7 @@ class Fused:
         zero = state.flag.new_zeros(len(state.flag), 1, width)
         return {name: zero if total is None else total for name, total in totals.items()}
 
-    def _found(
-        self, read: ReadMap, name: int, state: State, lanes: tuple[int, ...]
-    ) -> Tensor | None:
+    def _found(self, read: ReadMap, name: int, state: State, lanes: Lanes) -> Tensor | None:
         """What a read finds: None where the null token answers."""
         place = self.image.places.get(name)
         if place is None:
@@ -186,22 +191,26 @@ class Fused:
         return self._aligned(held, place.lanes, lanes)
 
     def _compute(self, code: Code, operands: dict[str, Tensor]) -> Tensor:
-        operation = self.operation
-        table = self.image.entries.get(code.fields["with table"])
-        if table is None:
-            raise ProgramError(f"there is no table {code.fields['with table']} in the prompt")
-        values = table @ operation.values
-        active = values.any(0).nonzero()[:, 0].tolist()
+        active, table = self._table(code.fields["with table"])
         pair = torch.broadcast_tensors(operands["a"], operands["b"])
         if not active:
             return torch.zeros_like(pair[0])
-        looked = look_up(
-            self._arguments(pair, active),
-            table @ operation.slopes[:, active],
-            table @ operation.biases[:, active],
-            values[:, active],
-        )
-        return self._spread(looked, active)
+        return self._spread(table(self._arguments(pair, active)), active)
+
+    def _table(self, number: int) -> tuple[list[int], TableLookup]:
+        """The heads that find anything but zeros in a table, and what they see of it."""
+        if number not in self._tables:
+            self._tables[number] = self._seen(number)
+        return self._tables[number]
+
+    def _seen(self, number: int) -> tuple[list[int], TableLookup]:
+        entries, operation = self.image.entries.get(number), self.operation
+        if entries is None:
+            raise ProgramError(f"there is no table {number} in the prompt")
+        values = entries @ operation.values
+        active = values.any(0).nonzero()[:, 0].tolist()
+        keys = entries @ operation.slopes[:, active], entries @ operation.biases[:, active]
+        return active, TableLookup.of(*keys, values[:, active])
 
     def _stored(self, result: Tensor, operands: dict[str, Tensor]) -> Tensor:
         """What the store head finds in a unit; the result itself where it replaces what is held."""
@@ -210,7 +219,7 @@ class Fused:
         parts = (result, operands["old"], operands["a"], operands["b"])
         return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
 
-    def _remembered(self, result: Tensor, lanes: tuple[int, ...], before: Tensor) -> Tensor:
+    def _remembered(self, result: Tensor, lanes: Lanes, before: Tensor) -> Tensor:
         full = result.expand(-1, len(lanes), -1)
         return full if lanes == self.image.lanes else before
 
@@ -221,13 +230,17 @@ class Fused:
                 return pair[0] + pair[1]
             if active == list(range(1, 2 * width, 2)):
                 return pair[0] - pair[1]
+            if active == list(range(2 * width)):
+                return torch.stack([pair[0] + pair[1], pair[0] - pair[1]], -1).flatten(-2)
         return torch.cat(pair, -1) @ self.operation.arguments[:, active]
 
     def _spread(self, looked: Tensor, active: list[int]) -> Tensor:
-        matrix = self.operation.results[active]
-        if matrix.shape[0] == matrix.shape[1] and torch.equal(matrix, _eye(matrix)):
+        width = self.image.layout.sizes.width
+        if self._plain_results and len(active) == width:
             return looked
-        return looked @ matrix
+        if self._plain_results and len(active) == 2 * width:
+            return looked.reshape(*looked.shape[:-1], width, 2).sum(-1)
+        return looked @ self.operation.results[active]
 
     # ------------------------------------------------------------------ what is fixed
 
@@ -260,14 +273,33 @@ class Fused:
         sums = torch.stack([torch.cat([eye, eye]), torch.cat([eye, -eye])], -1).flatten(1)
         return torch.equal(self.operation.arguments, sums)
 
-    def _aligned(self, held: Tensor, lanes: tuple[int, ...], wanted: tuple[int, ...]) -> Tensor:
+    @cached_property
+    def _plain_results(self) -> bool:
+        """Whether heads 2 j and 2 j + 1 find component j of the result."""
+        eye = _eye(self.operation.results[::2])
+        return torch.equal(self.operation.results, eye.repeat_interleave(2, 0))
+
+    @cached_property
+    def _tables(self) -> dict[int, tuple[list[int], TableLookup]]:
+        return {}
+
+    @cached_property
+    def _indices(self) -> dict[tuple[Lanes, Lanes], Tensor]:
+        return {}
+
+    def _aligned(self, held: Tensor, lanes: Lanes, wanted: Lanes) -> Tensor:
         """Rows of some lanes as those of others; zeros where there are none."""
         if lanes == wanted or held.shape[1] == 1 != len(lanes):
             return held
-        at = {lane: row for row, lane in enumerate(lanes)}
-        rows = torch.tensor([at.get(lane, len(lanes)) for lane in wanted], device=held.device)
+        if len(wanted) == 1 and wanted[0] in lanes:
+            at = lanes.index(wanted[0])
+            return held[:, at : at + 1]
+        if (lanes, wanted) not in self._indices:
+            at_lane = {lane: row for row, lane in enumerate(lanes)}
+            rows = [at_lane.get(lane, len(lanes)) for lane in wanted]
+            self._indices[lanes, wanted] = torch.tensor(rows, device=held.device)
         padded = torch.cat([held, held.new_zeros(len(held), 1, held.shape[-1])], 1)
-        return padded[:, rows]
+        return padded[:, self._indices[lanes, wanted]]
 
 
 def _eye(like: Tensor) -> Tensor:

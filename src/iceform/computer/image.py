@@ -7,7 +7,8 @@ it and this image would not is refused.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -16,7 +17,7 @@ from torch import Tensor
 from iceform.computer.layout import ENTRY, KINDS, Layout
 from iceform.errors import ProgramError
 
-__all__ = ["Code", "Image", "Place"]
+__all__ = ["Code", "Image", "Lanes", "Place"]
 
 
 @dataclass(frozen=True)
@@ -28,11 +29,14 @@ class Code:
     fields: dict[str, int]
 
 
+Lanes = range | tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Place:
     """A variable: the lanes that hold it, in order, and its tokens."""
 
-    lanes: tuple[int, ...]
+    lanes: Lanes
     tokens: Tensor
 
 
@@ -44,7 +48,7 @@ class Image:
     codes: tuple[Code, ...]
     entries: dict[int, Float[Tensor, "k 4"]]
     places: dict[int, Place]
-    lanes: tuple[int, ...]
+    lanes: Lanes
     units: Tensor  # token of every lane
     flag: int  # the variable that branches look at
 
@@ -54,9 +58,27 @@ class Image:
         reader = _Reader(layout, tokens)
         return cls(layout, reader.codes(), reader.entries(), reader.places(), *reader.units())
 
+    def with_lanes(self, samples: int) -> Image:
+        """The same program on more samples: lanes 1, 2, ... go on where they are held at all.
+
+        Of tokens this says nothing: they have moved.
+        """
+        none = self.units[:0]
+        places = {
+            name: Place(range(1, samples + 1) if 1 in place.lanes else place.lanes, none)
+            for name, place in self.places.items()
+        }
+        return replace(self, places=places, lanes=range(samples + 1), units=none)
+
     def at(self, address: int) -> list[Code]:
         """The instructions at an address."""
         return [code for code in self.codes if code.key == address]
+
+
+def _in_order(lanes: Sequence[int]) -> Lanes:
+    """A range where that is what they are: it is compared and searched at once."""
+    row = range(lanes[0], lanes[0] + len(lanes))
+    return row if tuple(row) == tuple(lanes) else tuple(lanes)
 
 
 class _Reader:
@@ -89,7 +111,7 @@ class _Reader:
             found.setdefault(name, []).append((home, token))
         return {name: self._place(name, held) for name, held in found.items()}
 
-    def units(self) -> tuple[tuple[int, ...], Tensor, int]:
+    def units(self) -> tuple[Lanes, Tensor, int]:
         at = self.kinds["unit"]
         lanes = self._numbers(at, "lane")
         if len(set(lanes)) != len(lanes):
@@ -97,13 +119,14 @@ class _Reader:
         kept = {*zip(self._numbers(at, "variable"), self._numbers(at, "home"), strict=True)}
         if len(kept) != 1 or next(iter(kept))[1] != 0:
             raise ProgramError(f"units keep the flags {kept}; there is one, of lane 0")
-        return tuple(lanes), at, next(iter(kept))[0]
+        return _in_order(lanes), at, next(iter(kept))[0]
 
     def _place(self, name: int, held: list[tuple[int, int]]) -> Place:
         lanes = tuple(lane for lane, _ in held)
         if len(set(lanes)) != len(lanes) or name == 0:
             raise ProgramError(f"memory of variable {name} is not one token a lane: lanes {lanes}")
-        return Place(lanes, torch.tensor([t for _, t in held], device=self.tokens.device))
+        tokens = torch.tensor([t for _, t in held], device=self.tokens.device)
+        return Place(_in_order(lanes), tokens)
 
     def _flagged(self, kind: str) -> Tensor:
         return (self._column(kind) == 1).nonzero()[:, 0]

@@ -30,7 +30,7 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork
 from iceform.attention.projected import HeadGroup, ProjectedAttention
 
-__all__ = ["Cycle", "every_entry", "needed_entries"]
+__all__ = ["Cycle", "Graphed", "every_entry", "loop", "needed_entries"]
 
 Cycle = Callable[[Tensor], Tensor]
 

@@ -10,7 +10,8 @@ parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -29,51 +30,100 @@ from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
 from iceform.computer.sizes import FLAG_BOUND, largest_result, likenesses
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 
-__all__ = ["Prompt", "initial_memory", "write_prompt"]
+__all__ = ["Prompt", "initial_memory", "variable_numbers", "write_prompt"]
 
 _FIRST_VARIABLE = 1  # code 0 is the zero register
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Tokens, and where in them everything is.
+    """A program with its data; as tokens where somebody asks for them.
 
     Attributes
     ----------
-    tokens
-        Shape (*batch, tokens, features).
     assembly
-        The program that they hold.
+        The program.
     layout
-        Where the features are.
+        Where the features of a token are.
     samples
         Lanes beside lane 0.
-    kinds
-        The tokens of every kind, "null" included.
-    variables
-        The memory tokens of every variable, lanes in order.
+    memory
+        What every variable starts with, shape (*batch, lanes, m).
+    changed
+        Tokens written by hand in place of those that program and memory make; else None.
     """
 
-    tokens: Tensor
     assembly: Assembly
     layout: Layout
     samples: int
-    kinds: Mapping[str, slice]
-    variables: Mapping[str, slice]
+    memory: Mapping[str, Tensor]
+    changed: Tensor | None = None
+
+    @property
+    def batch(self) -> torch.Size:
+        """Shape of the batch of problems."""
+        if self.changed is not None:
+            return self.changed.shape[:-2]
+        return torch.Size(torch.broadcast_shapes(*(v.shape[:-2] for v in self.memory.values())))
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "*b t d"]:
+        """All of it as tokens."""
+        return self._written() if self.changed is None else self.changed
+
+    def with_tokens(self, tokens: Float[Tensor, "*b t d"]) -> Prompt:
+        """The same places with other tokens in them."""
+        return replace(self, changed=tokens)
+
+    def with_lanes(self, samples: int) -> Prompt:
+        """The same program with the first few samples alone."""
+        kept = {
+            v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
+            for v in self.assembly.variables
+        }
+        return replace(self, samples=samples, memory=kept)
+
+    def one_problem(self) -> Prompt:
+        """The first problem of a batch, as a batch of one."""
+        if self.changed is not None:
+            return replace(self, changed=_first(self.changed))
+        return replace(self, memory={name: _first(v) for name, v in self.memory.items()})
+
+    @cached_property
+    def kinds(self) -> dict[str, slice]:
+        """The tokens of every kind, "null" included."""
+        assembly = self.assembly
+        counts = {
+            "instruction": len(assembly.instructions),
+            "entry": sum(t.tokens for t in assembly.tables),
+            "unit": self.samples + 1,
+            "null": 1,
+            "memory": sum(len(_lanes(v, self.samples)) for v in assembly.variables),
+        }
+        return _slices(counts)
+
+    @cached_property
+    def variables(self) -> dict[str, slice]:
+        """The memory tokens of every variable, lanes in order."""
+        counts = {v.name: len(_lanes(v, self.samples)) for v in self.assembly.variables}
+        return _slices(counts, self.kinds["memory"].start)
 
     def value(self, tokens: Float[Tensor, "*b t d"], name: str) -> Float[Tensor, "*b lanes m"]:
         """What a variable holds in these tokens, lane by lane."""
         at = self.layout.features["value"]
         return tokens[..., self.variables[name], at]
 
-    def read(self, tokens: Float[Tensor, "*b t d"], output: Output) -> Tensor:
-        """An answer: of lane 0 (*batch, width), of samples (*batch, samples, width)."""
-        held = self.value(tokens, output.variable)
+    def answer(self, held: Float[Tensor, "*b lanes m"], output: Output) -> Tensor:
+        """An answer out of its variable: of lane 0 (*batch, k), of samples (*batch, n, k)."""
         if self.assembly.lanes(output.variable) == "lane0":
             held = held[..., 0, :]
         if output.width is None:
             return held[..., 0]
         return held[..., output.first : output.first + output.width]
+
+    def read(self, tokens: Float[Tensor, "*b t d"], output: Output) -> Tensor:
+        """An answer out of tokens."""
+        return self.answer(self.value(tokens, output.variable), output)
 
     def counter(self, tokens: Float[Tensor, "*b t d"]) -> Tensor:
         """The program counter, as lane 0 has it: (*batch) whole numbers."""
@@ -91,6 +141,25 @@ class Prompt:
             names += [f"{variable.name}, {lane}" for lane in _lanes(variable, self.samples)]
         return names
 
+    def _written(self) -> Tensor:
+        layout, assembly = self.layout, self.assembly
+        rows = torch.cat(
+            [
+                _instructions(layout, assembly),
+                _entries(layout, assembly),
+                _units(layout, assembly, self.samples),
+                _filled(layout, 1, {"null": torch.ones(1)}),
+                _memory(layout, assembly, self.samples),
+            ]
+        )
+        rows[:, layout.features["id"]] = code(torch.arange(len(rows)), layout.size("id"))
+        like = self.memory[FLAG]
+        tokens = rows.to(like).expand(*self.batch, *rows.shape).clone()
+        for name, at in self.variables.items():
+            tokens[..., at, layout.features["value"]] = self.memory[name]
+        tokens[..., self.kinds["unit"], layout.features["value"]] = self.memory[FLAG]
+        return tokens
+
 
 def write_prompt(
     layout: Layout,
@@ -98,27 +167,9 @@ def write_prompt(
     memory: Mapping[str, Float[Tensor, "*b lanes m"]],
     samples: int,
 ) -> Prompt:
-    """A program's tokens with the given memory in them; dtype and device are the memory's."""
+    """A program with the given memory; dtype and device are the memory's."""
     _check(layout, assembly, memory)
-    like = next(iter(memory.values()))
-    batch = torch.broadcast_shapes(*(v.shape[:-2] for v in memory.values()))
-    parts = {
-        "instruction": _instructions(layout, assembly),
-        "entry": _entries(layout, assembly),
-        "unit": _units(layout, assembly, samples),
-        "null": _tokens(layout, 1, null=torch.ones(1, 1)),
-        "memory": _memory(layout, assembly, samples),
-    }
-    rows = torch.cat(list(parts.values()))
-    rows[:, layout.features["id"]] = code(torch.arange(len(rows)), layout.size("id"))
-    tokens = rows.to(like).expand(*batch, *rows.shape).clone()
-    kinds = _slices({kind: len(part) for kind, part in parts.items()})
-    counts = {v.name: len(_lanes(v, samples)) for v in assembly.variables}
-    variables = _slices(counts, kinds["memory"].start)
-    for name, at in variables.items():
-        tokens[..., at, layout.features["value"]] = memory[name]
-    tokens[..., kinds["unit"], layout.features["value"]] = memory[FLAG]
-    return Prompt(tokens, assembly, layout, samples, kinds, variables)
+    return Prompt(assembly, layout, samples, memory)
 
 
 def initial_memory(
@@ -186,11 +237,12 @@ def _per_lane(write: Write, datum: Tensor, assembly: Assembly) -> Tensor:
     return datum[..., None, :] if vector else datum[..., None, None]
 
 
+def variable_numbers(assembly: Assembly) -> dict[str, int]:
+    """The number that stands for every variable in a code."""
+    return {v.name: _FIRST_VARIABLE + i for i, v in enumerate(assembly.variables)}
+
+
 # ---------------------------------------------------------------------- tokens of each kind
-
-
-def _tokens(layout: Layout, count: int, **blocks: Tensor) -> Tensor:
-    return _filled(layout, count, blocks)
 
 
 def _filled(layout: Layout, count: int, blocks: Mapping[str, Tensor]) -> Tensor:
@@ -257,13 +309,16 @@ def _memory(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
 
 
 def _variable_code(layout: Layout, assembly: Assembly, name: str | None) -> Tensor:
-    names = [v.name for v in assembly.variables]
-    number = 0 if name is None else _FIRST_VARIABLE + names.index(name)
+    number = 0 if name is None else variable_numbers(assembly)[name]
     return code(number, layout.size("variable"))
 
 
 def _lanes(variable: Variable, samples: int) -> range:
     return range(1) if variable.lanes == "lane0" else range(1, samples + 1)
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, *tensor.shape[-2:])[:1]
 
 
 def _slices(counts: Mapping[str, int], start: int = 0) -> dict[str, slice]:

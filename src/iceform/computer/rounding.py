@@ -3,7 +3,7 @@ r"""How far floating point carries a cycle from the instruction that it executes
 Symbols: u is the unit roundoff, :math:`\gamma_k = k u / (1 - k u)`; a sum of k products has an
 error of at most :math:`\gamma_k` times the sum of their sizes, in any order, with or without fused
 multiply-add, and products with exact zeros do not count. exp is taken to be right to four units in
-the last place. What is said here holds for a literal cycle and for a fused one.
+the last place. What is said of reads and look-ups holds for a literal cycle and for a fused one.
 
 **Leak.** Masks are exact (:mod:`iceform.computer.heads`): weights that should be 0 are 0, and a row
 that should see one key has the weight exp(0)/exp(0) = 1 there. So ``own`` and ``lane0`` reads,
@@ -32,11 +32,16 @@ one of the K; at any other a part that holds none is added, once, with an error 
 (and inside such parts u times it, a depth of N at most: hence N u t more). These are bounded cell
 by cell over the range of arguments, the weights of a cell by
 
-.. math:: p_k \le \max_z e^{(s_k - s) (z - z_0)} w_k \Big/ \sum_j \min_z e^{(s_j - s)(z - z_0)} w_j,
+.. math:: p_k(z) = \frac{w_k e^{(s_k - s)(z - z_0)}}{\sum_j w_j e^{(s_j - s)(z - z_0)}}
+    \le w_k e^{|s_k - s| r}
 
-where z_0 is the cell's middle, s the mean slope and w the weights there: numerators and
-denominator are monotone in z term by term. The same sums bound the derivative of the average,
+where z_0 is the cell's middle, r half its width, w the weights and s the mean slope at z_0; by
+Jensen's inequality the denominator is at least 1. The same sums bound the average's derivative,
 :math:`|A'| \le \sum_k p_k |s_k - s| |v_k - A|`.
+
+A fused cycle may look up in a window of an even grid (:mod:`iceform.computer.lookups`): keys may
+miss that grid by :data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the
+window's own rounding is that of :meth:`iceform.Interpolant.rounding`; both are added.
 
 **Store.** A write adds fl(result - old) to what is held, which is old:
 :math:`u (|r - o| + |r|)(1 + u)`. A fused cycle replaces it: 0.
@@ -46,13 +51,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
+from iceform.computer.lookups import GRID_UNITS, uniform
+from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
 __all__ = [
@@ -86,11 +93,12 @@ class ColumnFacts:
 
 def column_facts(
     slopes: Tensor, biases: Tensor, values: Tensor, low: float, high: float, unit: float,
-    *, rounded: bool = False,
+    *, extra: float = 0.0,
 ) -> ColumnFacts:  # fmt: skip
     """Bounds of a look-up's rounding, derivative and size for arguments in [low, high].
 
-    ``rounded`` says that the entries are themselves rounded to the dtype when they are written.
+    Entries are off by ``extra`` units in the last place themselves: by one where they are rounded
+    when they are written, and by more where they are read as an even grid.
     """
     s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
     if not v.any():
@@ -99,7 +107,7 @@ def column_facts(
     edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
     rows = max(1, _CHUNK // len(s))
     parts = [
-        _cells(s, b, v, edges[i], edges[i + 1], unit, rounded)
+        _cells(s, b, v, edges[i], edges[i + 1], unit, extra)
         for i in torch.arange(cells).split(rows)
     ]  # fmt: skip
     rounding, slope, largest = (float(max(p[k] for p in parts)) * _OUTWARD for k in range(3))
@@ -107,7 +115,7 @@ def column_facts(
 
 
 def _cells(
-    s: Tensor, b: Tensor, v: Tensor, left: Tensor, right: Tensor, unit: float, rounded: bool
+    s: Tensor, b: Tensor, v: Tensor, left: Tensor, right: Tensor, unit: float, extra: float
 ) -> tuple[float, float, float]:
     """The largest bounds over some cells, whose ends are given."""
     middle, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
@@ -115,16 +123,16 @@ def _cells(
     weights = torch.softmax(logits, -1)
     mean = (weights * s).sum(-1, keepdim=True)
     tilt = (s - mean).abs() * half
-    weights = weights * tilt.exp() / (weights * (-tilt).exp()).sum(-1, keepdim=True)
-    at = (weights * v).sum(-1, keepdim=True) / weights.sum(-1, keepdim=True)
+    at = (weights * v).sum(-1, keepdim=True)
+    weights = weights * tilt.exp()
     off = (v - at).abs()
     off = off + (weights * off).sum(-1, keepdim=True)
-    products = gamma(2 + rounded, unit) * (s.abs() * (middle.abs() + half) + b.abs())
+    products = gamma(2 + extra, unit) * (s.abs() * (middle.abs() + half) + b.abs())
     errors = products + _exp_errors(logits, tilt, unit)
     moved = (weights * errors.expm1() * off).sum(-1) * (weights * errors).sum(-1).exp()
     size = (weights * v.abs()).sum(-1)
     sums = _sum_errors(weights, unit)
-    written = unit * rounded
+    written = unit * min(extra, 1.0)
     slope = (weights * (s - mean).abs() * off).sum(-1)
     return (
         float((moved + (sums[0] + written) * size + sums[1] * float(v.abs().max())).max()),
@@ -148,12 +156,29 @@ def _exp_errors(logits: Tensor, tilt: Tensor, unit: float) -> Tensor:
 
 
 @lru_cache(maxsize=1024)
-def table_facts(table: TablePair, dtype: torch.dtype) -> tuple[ColumnFacts, ColumnFacts]:
+def table_facts(
+    table: TablePair, dtype: torch.dtype, backend: str = "literal"
+) -> tuple[ColumnFacts, ColumnFacts]:
     """Of both columns over the table's range, as they are in a prompt of this dtype."""
-    unit, rounded = unit_roundoff(dtype), dtype != torch.float64
+    unit = unit_roundoff(dtype)
+    extra = float(dtype != torch.float64) + (GRID_UNITS if backend == "fused" else 0.0)
     keys, ends = (table.slopes, table.biases), (table.low, table.high)
-    f, g = (column_facts(*keys, v, *ends, unit, rounded=rounded) for v in (table.f, table.g))
+    f, g = (column_facts(*keys, v, *ends, unit, extra=extra) for v in (table.f, table.g))
+    if backend == "fused":
+        return tuple(_windowed(*keys, v, at, unit) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
     return f, g
+
+
+def _windowed(
+    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, unit: float
+) -> ColumnFacts:
+    """The same for a look-up that may be made in a window of an even grid."""
+    table = uniform(slopes, biases, values) if facts.largest else None
+    if table is None:
+        return facts
+    reach = max(abs(table.low), abs(table.high))
+    model = RoundingModel(unit, True, reach, 1, table.half_width(unit))
+    return replace(facts, rounding=facts.rounding + table.rounding(model))
 
 
 @dataclass(frozen=True)
@@ -210,7 +235,7 @@ def instruction_rounding(
         The arithmetic; "literal" or "fused".
     """
     unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
-    f, g = table_facts(table, dtype)
+    f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
     stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
     reads = _Reads(bounds, _result_before(assembly, instruction), samples, width, unit)

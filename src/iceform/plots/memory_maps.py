@@ -90,9 +90,9 @@ def _counter(axes: Axes, trace: ComputerTrace, ran: list[Instruction], theme: Th
 
 def _note(instruction: Instruction) -> str:
     """An instruction in few letters."""
-    words = f"{instruction.dst} ← {instruction.a}, {instruction.b}".removesuffix(", 0")
+    words = instruction.note or f"{instruction.a}, {instruction.b}".removesuffix(", 0")
     sign = {0: "", 1: "+", -1: "−"}[instruction.when]
-    note = f"{instruction.address}{sign}  {instruction.note or words}"
+    note = f"{instruction.address}{sign}  {instruction.dst} ← {words}"
     return note if len(note) <= _NOTE else f"{note[: _NOTE - 1]}…"
 
 
