@@ -8,6 +8,7 @@ from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stochastic_descent import StochasticDescent
+from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import Target
 from iceform.targets.written_descent import WrittenDescent
 
@@ -19,6 +20,7 @@ __all__ = [
     "GeneralDescent",
     "LinearDescent",
     "StochasticDescent",
+    "StockComputer",
     "StockModel",
     "Target",
     "WrittenDescent",

@@ -80,7 +80,7 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
         "vocab_size": 1,
         "n_positions": positions,
         "n_embd": design.hidden,
-        "n_layer": len(design.layers),
+        "n_layer": len(design.unrolled),
         "n_head": design.heads,
         "n_inner": 1,
         "activation_function": "relu",
@@ -97,7 +97,7 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
 def _gpt2_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
     out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", h)}
-    for number, layer in enumerate(design.layers):
+    for number, layer in enumerate(design.unrolled):
         maps, biases = design.matrices(layer)
         at = f"h.{number}."
         out |= _norm(at + "ln_1", h) | _norm(at + "ln_2", h)
@@ -134,7 +134,7 @@ def _bert_config(design: Design, positions: int) -> dict[str, Any]:
         "model_type": "bert",
         "vocab_size": 1,
         "hidden_size": design.hidden,
-        "num_hidden_layers": len(design.layers),
+        "num_hidden_layers": len(design.unrolled),
         "num_attention_heads": design.heads,
         "intermediate_size": 1,
         "hidden_act": "relu",
@@ -156,7 +156,7 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
     out = _norm("embeddings.LayerNorm", h) | _linear("pooler.dense", h, h)
     for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
         out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
-    for number, layer in enumerate(design.layers):
+    for number, layer in enumerate(design.unrolled):
         maps, biases = design.matrices(layer)
         at = f"encoder.layer.{number}."
         for name, key in (("query", "q"), ("key", "k"), ("value", "v")):
@@ -169,6 +169,49 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
     return out
 
 
+def _albert_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["AlbertModel"],
+        "model_type": "albert",
+        "vocab_size": 1,
+        "embedding_size": design.hidden,
+        "hidden_size": design.hidden,
+        "num_hidden_layers": design.repeats,
+        "num_hidden_groups": 1,
+        "inner_group_num": len(design.layers),
+        "num_attention_heads": design.heads,
+        "intermediate_size": 1,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout_prob": 0.0,
+        "max_position_embeddings": positions,
+        "type_vocab_size": 1,
+        "layer_norm_eps": EPSILON,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _albert_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = _norm("embeddings.LayerNorm", h) | _linear("pooler", h, h)
+    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
+        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
+    out |= _linear("encoder.embedding_hidden_mapping_in", h, h)
+    out["encoder.embedding_hidden_mapping_in.weight"] = torch.eye(h, dtype=torch.float64)
+    for number, layer in enumerate(design.layers):
+        maps, biases = design.matrices(layer)
+        at = f"encoder.albert_layer_groups.0.albert_layers.{number}."
+        for name, key in (("query", "q"), ("key", "k"), ("value", "v"), ("dense", "o")):
+            out[f"{at}attention.{name}.weight"] = maps[key]
+            out[f"{at}attention.{name}.bias"] = biases.get(key, _zeros(h))
+        out |= _norm(at + "attention.LayerNorm", h) | _norm(at + "full_layer_layer_norm", h)
+        out |= _linear(at + "ffn", 1, h) | _linear(at + "ffn_output", h, 1)
+    return out
+
+
 def _llama_config(design: Design, positions: int) -> dict[str, Any]:
     return {
         "architectures": ["LlamaModel"],
@@ -176,7 +219,7 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "vocab_size": 1,
         "hidden_size": design.hidden,
         "intermediate_size": 1,
-        "num_hidden_layers": len(design.layers),
+        "num_hidden_layers": len(design.unrolled),
         "num_attention_heads": design.heads,
         "num_key_value_heads": design.heads,
         "head_dim": design.head_size,
@@ -198,7 +241,7 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
     one = _zeros(h) + WEIGHT
     out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
-    for number, layer in enumerate(design.layers):
+    for number, layer in enumerate(design.unrolled):
         maps, biases = design.matrices(layer)
         at = f"layers.{number}."
         for name in ("q", "k", "v", "o"):
@@ -212,6 +255,7 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
 
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
+    Architecture("albert", "AlbertModel", False, 2, _BOTH, _albert_config, _albert_tensors),
     Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
     Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),

@@ -40,17 +40,20 @@ The prompt, token by token:
 Per layer: {heads} heads of {size}, {layers} layers, a stream of {hidden}. Which head does what is
 in `iceform.json` under `ground_truth`.
 
-## Certificate, for the domain that it names
+## Certificate
 
-```
 {certificate}
-```
 
 Weights, SHA-256: `{digest}`
 """
 
+_PER_RUN = (
+    "Every run is certified by itself: `ice.check` encloses the distance of its answer from the\n"
+    "exact program's, in ball arithmetic."
+)
 
-def card(spec: Target, name: str, certificate: Certificate, digest: str) -> str:
+
+def card(spec: Target, name: str, certificate: Certificate | None, digest: str) -> str:
     """Markdown with the front matter that the Hub reads."""
     return _TEXT.format(
         name=name,
@@ -58,8 +61,8 @@ def card(spec: Target, name: str, certificate: Certificate, digest: str) -> str:
         layout="\n".join(f"{i}. {line}" for i, line in enumerate(spec.layout(), 1)),
         heads=spec.design.heads,
         size=spec.design.head_size,
-        layers=len(spec.design.layers),
+        layers=len(spec.design.unrolled),
         hidden=spec.design.hidden,
-        certificate=certificate.explain(),
+        certificate=_PER_RUN if certificate is None else f"```\n{certificate.explain()}\n```",
         digest=digest,
     )

@@ -100,15 +100,24 @@ def check(
     _check_dtype(model, dtype)
     stock = network(model, attention, dtype).to(device)
     found = attest(model, stock)
+    _check_certified(model, x, y, attention, parameters)
+    value = model.spec.run(stock, x, y, **parameters)
+    certificate, measured = model.spec.judge(value, x, y, attention, **parameters)
+    return Checked(value, measured, certificate, found)
+
+
+def _check_certified(
+    model: StockModel, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
+) -> None:
+    """Refuse data for which nothing is proven, before anything runs."""
+    if model.spec.typical() is None:
+        return
     certificate = model.certificate(x, y, attention, **parameters)
     if not math.isfinite(certificate.error):
         raise PrecisionError(
-            f"nothing is certified for these data in {model.spec.dtype}: {certificate.domain}; "
+            f"nothing is certified for these data in {model.spec.dtype} ({certificate.domain}); "
             "scale them down, take a smaller step, or write the target in float64"
         )
-    value = model.spec.run(stock, x, y, **parameters)
-    measured = model.spec.distance(value, x, y, **parameters)
-    return Checked(value, measured, certificate, found)
 
 
 def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | None = None) -> Any:

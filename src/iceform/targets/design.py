@@ -22,7 +22,7 @@ from torch import Tensor
 
 from iceform.attention import Features
 
-__all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "unmirrored"]
+__all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
 
 Place = tuple[str, int]
 
@@ -69,19 +69,24 @@ class Head:
 
 @dataclass(frozen=True)
 class Design:
-    """Features and layers; sizes of the stock architecture that holds them."""
+    """Features and layers; sizes of the stock architecture that holds them.
+
+    ``repeats`` is how often the layers are applied, one after the other.
+    """
 
     features: Features
     layers: tuple[tuple[Head, ...], ...]
+    repeats: int = 1
+
+    @property
+    def unrolled(self) -> tuple[tuple[Head, ...], ...]:
+        """All layers, repeats one by one."""
+        return self.layers * self.repeats
 
     @property
     def head_size(self) -> int:
         """A power of four: its root is a power of two, so the logits' scaling is exact."""
-        need = max(head.width for layer in self.layers for head in layer)
-        size = 1
-        while size < need:
-            size *= 4
-        return size
+        return power_of_four(max(head.width for layer in self.layers for head in layer))
 
     @property
     def scaling_units(self) -> int:
@@ -158,6 +163,14 @@ class Vocabulary:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+def power_of_four(least: int) -> int:
+    """The least power of four that is at least this."""
+    size = 1
+    while size < least:
+        size *= 4
+    return size
 
 
 def mirrored(design: Design, tokens: Float[Tensor, "*b t f"]) -> Float[Tensor, "*b t h"]:

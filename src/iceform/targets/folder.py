@@ -98,7 +98,9 @@ def write(name: str, spec: Target, path: str | Path) -> StockModel:
     known.check_dtype(spec.torch_dtype)
     model = StockModel(Path(path), known, spec)
     tensors, config = model.tensors(), model.config()
-    certificate = spec.certificate(spec.typical())
+    typical = spec.typical()
+    certificate = None if typical is None else spec.certificate(typical)
+    sha = digest(tensors)
     record = {
         "format": FORMAT,
         "kind": spec.kind,
@@ -107,15 +109,15 @@ def write(name: str, spec: Target, path: str | Path) -> StockModel:
         "parameters": spec.parameters(),
         "prompt": {"tokens": spec.layout(), "features": spec.design.features.names(),
                    "mirrored": "feature f is at f and, negated, at hidden/2 + f"},
-        "certificate": json.loads(certificate.to_json()),
+        "certificate": None if certificate is None else json.loads(certificate.to_json()),
         "ground_truth": spec.design.ground_truth(),
-        "weights_sha256": digest(tensors),
+        "weights_sha256": sha,
     }  # fmt: skip
     model.path.mkdir(parents=True, exist_ok=True)
     _put(model.path / WEIGHTS, lambda to: save_file(tensors, to, metadata={"format": "pt"}))
     _put(model.path / CONFIG, lambda to: to.write_text(json.dumps(config, indent=2), "utf-8"))
     _put(model.path / RECORD, lambda to: to.write_text(json.dumps(record, indent=1), "utf-8"))
-    text = card(spec, name, certificate, record["weights_sha256"])
+    text = card(spec, name, certificate, sha)
     _put(model.path / CARD, lambda to: to.write_text(text, "utf-8"))
     return model
 

@@ -61,6 +61,14 @@ class Target(ABC):
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         """How far an answer is from the exact algorithm's."""
 
+    def judge(
+        self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
+    ) -> tuple[Certificate, float]:
+        """What is proven of an answer to these data, and what was measured."""
+        settings = {k: v for k, v in parameters.items() if k in self.defaults}
+        found = self.certificate(self.domain(x, y, **parameters), attention, **settings)
+        return found, self.distance(value, x, y, **parameters)
+
     def vocabulary(self) -> Vocabulary | None:
         """Embeddings and readout of a model of token ids; None where features are given."""
         return None
@@ -74,8 +82,8 @@ class Target(ABC):
         """The bounds that hold for these data, as the network sees them."""
 
     @abstractmethod
-    def typical(self) -> Domain:
-        """The domain that the card quotes."""
+    def typical(self) -> Domain | None:
+        """The domain that the card quotes; None where runs are certified one by one."""
 
     @abstractmethod
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
