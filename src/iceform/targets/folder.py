@@ -19,15 +19,18 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from iceform.certificates import Certificate
+from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.card import card
 from iceform.targets.design import Vocabulary
+from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 
 __all__ = ["StockModel", "digest", "load", "write"]
 
 FORMAT = 1
+_CYCLES = 512
 RECORD = "iceform.json"
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -83,14 +86,29 @@ class StockModel:
         return self.architecture.with_ids(self.spec.design, words)
 
 
-def write(name: str, spec: Target, path: str | Path) -> StockModel:
+def write(
+    name: str, spec: Target | Program, path: str | Path, *, cycles: int = _CYCLES
+) -> StockModel:
     """Write ``spec`` as the stock architecture ``name`` into the folder ``path``.
+
+    Parameters
+    ----------
+    name
+        "gpt2", "llama", "bert" or "albert".
+    spec
+        A target, or a compiled program: then the computer that holds it.
+    path
+        The folder.
+    cycles
+        Of that computer.
 
     Raises
     ------
     TargetError
         If the architecture cannot do it; the message says why and which one can.
     """
+    if isinstance(spec, Program):
+        spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
         raise ProgramError(f"not a target: {spec!r}; see iceform.targets")
     known = architecture(name)
