@@ -154,7 +154,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature is not None and self.loss.curvature[0] == self.loss.curvature[1]
+        return self.loss.curvature.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:

@@ -1,0 +1,7 @@
+"""Losses by their derivatives, one family a file; each owns what a proof needs to know of it."""
+
+from iceform.functions.losses import poisson, quadratic, rounded
+from iceform.functions.losses.loss import Labels, Loss
+from iceform.functions.losses.registry import LOSSES, loss_named, register
+
+__all__ = ["LOSSES", "Labels", "Loss", "loss_named", "poisson", "quadratic", "register", "rounded"]
