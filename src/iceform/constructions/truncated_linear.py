@@ -37,7 +37,7 @@ from iceform.constructions.base import Emulator, Plan, Prompt
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
 from iceform.interpolation.local import intervals, local_weights
-from iceform.interpolation.posterior import cumulants, fourth_cumulant
+from iceform.interpolation.enclosures import cumulants, fourth_cumulant
 from iceform.validation import (
     check_bound,
     check_choice,

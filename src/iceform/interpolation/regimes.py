@@ -116,7 +116,7 @@ def _modulus(f: ScalarFunction, grid: Grid) -> tuple[list[float], tuple[str, ...
 # ---------------------------------------------------------------------------------------------
 
 _FINEST_DELTA = 1e-16  # cells; below this the bound is under float64's rounding of any range
-_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 
 
 def spectral(
@@ -373,10 +373,11 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
 
 def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
     draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
-    proven = posterior_error(draft, f, eps)
+    found = posterior_error(draft, f, eps)
     return replace(
-        draft, error=proven.error, assumptions=proven.assumptions, _rounding={}, _windows={}
-    )
+        draft, error=found.error, assumptions=found.assumptions, kind=found.kind,
+        _rounding={}, _windows={},
+    )  # fmt: skip
 
 
 def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:

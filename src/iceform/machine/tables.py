@@ -63,7 +63,7 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
     return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
-IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0), None)
+IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
 
 
 def read_line(machine: StreamMachine, z: Tensor) -> Tensor:
@@ -84,7 +84,7 @@ def read_line(machine: StreamMachine, z: Tensor) -> Tensor:
 
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
-CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0), fourth=0.0), 129)
+CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
 
 
 @lru_cache(maxsize=64)

@@ -2,6 +2,7 @@
 
 # Registered in the order in which they are listed to users.
 from iceform.functions.losses import quadratic  # isort: split
+
 from iceform.functions.losses import poisson, rounded
 from iceform.functions.losses.loss import Labels, Loss
 from iceform.functions.losses.registry import LOSSES, loss_named, register

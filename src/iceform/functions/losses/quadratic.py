@@ -19,7 +19,7 @@ __all__ = ["huber", "squared", "squared_hinge"]
 @register("squared")
 def squared() -> Loss:
     """l(z) = z^2/2."""
-    line = ScalarFunction(lambda z: z, "squared'", affine=(1.0, 0.0), fourth=0.0)
+    line = ScalarFunction(lambda z: z, "squared'", affine=(1.0, 0.0))
     facts = Curvature(torch.ones_like, torch.ones_like, (1.0, 1.0), kinks=())
     return Loss("squared", "residual", line, facts)
 
@@ -27,7 +27,7 @@ def squared() -> Loss:
 @register("huber")
 def huber(delta: float = 1.0) -> Loss:
     """l'(z) = clip(z, -delta, delta)."""
-    f = ScalarFunction(lambda z: z.clamp(-delta, delta), "huber'", (-delta, delta), fourth=0.0)
+    f = ScalarFunction(lambda z: z.clamp(-delta, delta), "huber'", (-delta, delta))
 
     def bend(z: Tensor) -> Tensor:
         return (z.abs() < delta).to(z)
@@ -42,6 +42,6 @@ def huber(delta: float = 1.0) -> Loss:
 @register("squared_hinge")
 def squared_hinge() -> Loss:
     """l(m) = max(0, 1 - m)^2/2."""
-    f = ScalarFunction(lambda m: -torch.relu(1 - m), "squared_hinge'", (1.0,), fourth=0.0)
+    f = ScalarFunction(lambda m: -torch.relu(1 - m), "squared_hinge'", (1.0,))
     facts = Curvature(lambda m: (m < 1).to(m), torch.ones_like, (0.0, 1.0), kinks=(1.0,))
     return Loss("squared_hinge", "margin", f, facts)

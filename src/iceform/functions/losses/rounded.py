@@ -25,9 +25,6 @@ from iceform.functions.scalar import ScalarFunction
 __all__ = ["absolute", "hinge", "logistic", "logistic_margin", "quantile"]
 
 _SMALL = 1e-4  # below this tanh(u)/u is 1 - u^2/3 to the last digit
-# sup |tanh''''| = sup 8 t (1 - t^2) |2 - 3 t^2| over t in [0, 1] is 4.0859...; sigma is
-# (1 + tanh(z/2))/2.
-_FOURTH = 4.1 / 32
 _WIDTH = 0.25  # of a rounded corner, unless one is given
 
 
@@ -67,21 +64,21 @@ def logistic() -> Loss:
         "labels in [0, 1]",
         "for labels -1 and +1 use 'logistic_margin'",
     )
-    f = ScalarFunction(torch.sigmoid, "logistic'", fourth=_FOURTH)
+    f = ScalarFunction(torch.sigmoid, "logistic'")
     return Loss("logistic", "glm", f, _step(1.0), labels=shares)
 
 
 @register("logistic_margin")
 def logistic_margin() -> Loss:
     """l(m) = ln(1 + e^{-m})."""
-    f = ScalarFunction(lambda m: -torch.sigmoid(-m), "logistic_margin'", fourth=_FOURTH)
+    f = ScalarFunction(lambda m: -torch.sigmoid(-m), "logistic_margin'")
     return Loss("logistic_margin", "margin", f, _step(1.0))
 
 
 @register("absolute")
 def absolute(width: float = _WIDTH) -> Loss:
     """l(z) = width ln cosh(z/width): |z| with its corner rounded; l' = 2 sigma(2 z/width) - 1."""
-    f = ScalarFunction(lambda z: torch.tanh(z / width), "absolute'", fourth=32 * _FOURTH / width**4)
+    f = ScalarFunction(lambda z: torch.tanh(z / width), "absolute'")
     return Loss("absolute", "residual", f, _step(width / 2, height=2.0))
 
 
@@ -91,8 +88,7 @@ def quantile(quantile: float = 0.5, width: float = _WIDTH) -> Loss:
     if quantile >= 1:
         raise ProgramError(f"quantile must be strictly between 0 and 1, got {quantile!r}")
     f = ScalarFunction(
-        lambda z: torch.sigmoid(z / width) - quantile, "quantile'", fourth=_FOURTH / width**4
-    )
+        lambda z: torch.sigmoid(z / width) - quantile, "quantile'")
     return Loss("quantile", "residual", f, _step(width))
 
 
@@ -100,6 +96,5 @@ def quantile(quantile: float = 0.5, width: float = _WIDTH) -> Loss:
 def hinge(width: float = _WIDTH) -> Loss:
     """max(0, 1 - m) with its corner rounded: l'(m) = -sigma((1 - m)/width)."""
     f = ScalarFunction(
-        lambda m: -torch.sigmoid((1 - m) / width), "hinge'", fourth=_FOURTH / width**4
-    )
+        lambda m: -torch.sigmoid((1 - m) / width), "hinge'")
     return Loss("hinge", "margin", f, _step(width, 1.0))
