@@ -38,8 +38,10 @@ _TURNS = 2.0**30  # turns beyond which the place in a period is not looked for
 
 def below(exact: Fraction | float) -> float:
     """The largest float64 that is not above a number."""
+    if isinstance(exact, float):
+        return exact
     if abs(exact) > _LARGEST:
-        return -math.inf if exact < 0 else _LARGEST
+        return _LARGEST if exact > 0 else -math.inf
     near = float(exact)
     return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
 

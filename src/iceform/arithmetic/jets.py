@@ -58,7 +58,7 @@ class Jet:
 
     @property
     def order(self) -> int:
-        """n."""
+        """N."""
         return len(self.series) - 1
 
     @property
@@ -187,7 +187,7 @@ class Jet:
         return self._chained(first, lambda h: rate if len(h) == 1 else h[-1])
 
     def log(self) -> Jet:
-        """ln u, for u > 0."""
+        """Ln u, for u > 0."""
         return self._integrated(_logarithm(self.value, torch.log, 0.0), self._lower().reciprocal())
 
     def log1p(self) -> Jet:
@@ -209,7 +209,7 @@ class Jet:
         return self._grown(first, next_one)
 
     def sigmoid(self) -> Jet:
-        """h' = h(1 - h) u'; h_k(1 - 2 h_0) keeps what saturates small."""
+        """H' = h(1 - h) u'; h_k(1 - 2 h_0) keeps what saturates small."""
         value = self.value
         slope = value.falling_away(lambda u: _sigmoid(u) * _sigmoid(-u), 0.25)
         tilt = -value.over(2.0).increasing(torch.tanh, -1.0, 1.0)
@@ -223,7 +223,7 @@ class Jet:
         return self._chained(value.increasing(_sigmoid, 0.0, 1.0), rate)
 
     def tanh(self) -> Jet:
-        """h' = sech^2(u) u', which is 1 - h^2."""
+        """H' = sech^2(u) u', which is 1 - h^2."""
         value = self.value
         slope = value.falling_away(lambda u: 4 * _sigmoid(2 * u) * _sigmoid(-2 * u), 1.0)
 
@@ -234,18 +234,16 @@ class Jet:
 
     def softplus(self) -> Jet:
         """ln(1 + e^u)."""
-        return self._integrated(
-            self.value.increasing(_softplus, low=0.0), self._lower().sigmoid()
-        )
+        return self._integrated(self.value.increasing(_softplus, low=0.0), self._lower().sigmoid())
 
     def logcosh(self) -> Jet:
-        """ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
+        """Ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""
         size = self.value.absolute()
         first = Interval(_logcosh(size.low).low, _logcosh(size.high).high).clamped(low=0.0)
         return self._integrated(first, self._lower().tanh())
 
     def erf(self) -> Jet:
-        """h' = (2/sqrt pi) e^{-u^2} u'."""
+        """H' = (2/sqrt pi) e^{-u^2} u'."""
         rates = Jet.number(_TWO_OVER_ROOT_PI) * (-self._lower().square()).exp()
         return self._integrated(self.value.increasing(torch.erf, -1.0, 1.0), rates)
 
@@ -256,12 +254,12 @@ class Jet:
         return self._integrated(computed(*ends).clamped(0.0, 2.0), rates)
 
     def atan(self) -> Jet:
-        """h' = u'/(1 + u^2)."""
+        """H' = u'/(1 + u^2)."""
         rates = (self._lower().square() + Jet.number(1.0)).reciprocal()
         return self._integrated(self.value.increasing(torch.atan), rates)
 
     def asinh(self) -> Jet:
-        """h' = u'/sqrt(1 + u^2)."""
+        """H' = u'/sqrt(1 + u^2)."""
         rates = (self._lower().square() + Jet.number(1.0)).power(-0.5)
         return self._integrated(self.value.increasing(torch.asinh), rates)
 
@@ -291,7 +289,7 @@ class Jet:
         return self._coupled(self.value.increasing(torch.sinh), cosh, 1.0)
 
     def _coupled(self, s: Interval, c: Interval, sign: float) -> tuple[Jet, Jet]:
-        """s' = c u', c' = sign s u'."""
+        """S' = c u', c' = sign s u'."""
         if self.constant:
             return Jet(s[None], constant=True), Jet(c[None], constant=True)
         first, second = [s], [c]
@@ -304,7 +302,7 @@ class Jet:
         return Jet(_stacked(first)), Jet(_stacked(second))
 
     def tan(self) -> Jet:
-        """h' = (1 + h^2) u'."""
+        """H' = (1 + h^2) u'."""
         value = self.value.tangent()
 
         def rate(h: list[Interval]) -> Interval:

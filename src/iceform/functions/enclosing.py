@@ -19,6 +19,7 @@ from iceform.functions.tracing import Step, Tape, Use
 
 __all__ = ["KNOWN", "Choice", "enclose"]
 
+
 def _between(low: float, high: float) -> Jet:
     """A constant that lies between two neighbouring floats."""
     ends = torch.tensor([[low], [high]], dtype=torch.float64)
@@ -107,7 +108,8 @@ def _done(run: _Run, step: Step, known: list[Value]) -> Value:
         return [known[use.step] for use in argument] if isinstance(argument, tuple) else argument
 
     options = {name: filled(value) for name, value in step.options}
-    return _OPERATIONS[step.name](run, *map(filled, step.arguments), **options)
+    done: Value = _OPERATIONS[step.name](run, *map(filled, step.arguments), **options)
+    return done
 
 
 # ---------------------------------------------------------------------------------------------
@@ -120,13 +122,13 @@ def _spread(run: _Run, mask: Tensor) -> Tensor:
 
 
 def _above(a: Jet, b: Jet, run: _Run) -> Choice:
-    """a > b."""
+    """A > b."""
     yes, no = a.value.low > b.value.high, a.value.high <= b.value.low
     return Choice(_spread(run, yes), _spread(run, no))
 
 
 def _differs(a: Jet, b: Jet, run: _Run) -> Choice:
-    """a != b."""
+    """A != b."""
     yes = (a.value.low > b.value.high) | (a.value.high < b.value.low)
     no = (a.value.low == b.value.high) & (a.value.high == b.value.low)
     return Choice(_spread(run, yes), _spread(run, no))
@@ -194,7 +196,9 @@ def _negative_part(u: Jet) -> Jet:
     return u.smallest(_ZERO)
 
 
-def _elu(run: _Run, u: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Jet:
+def _elu(
+    run: _Run, u: Any, alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0
+) -> Jet:
     v = run.jet(u)
     below = (_negative_part(v) * Jet.number(input_scale)).expm1() * Jet.number(alpha)
     return (_positive_part(v) + below) * Jet.number(scale)
@@ -220,7 +224,7 @@ def _gelu(run: _Run, u: Any, approximate: str = "none") -> Jet:
 
 
 def _softplus(run: _Run, u: Any, beta: float = 1.0, threshold: float = 20.0) -> Jet:
-    """torch goes on with u itself beyond the threshold; both are enclosed there."""
+    """Torch goes on with u itself beyond the threshold; both are enclosed there."""
     v, scale = run.jet(u), Jet.number(beta)
     smooth = (v * scale).softplus() / scale
     beyond = (v * scale).value.high > threshold
@@ -337,7 +341,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "celu": _celu,
     "clamp": _clamp,
     "clamp_max": lambda run, u, max: _clamp(run, u, None, max),
-    "clamp_min": lambda run, u, min: _clamp(run, u, min),
+    "clamp_min": _clamp,
     "clone": _same,
     "detach": _same,
     "div": _divide,

@@ -13,6 +13,7 @@ from torch import Tensor
 from iceform.arithmetic import Interval, Jet
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.functions.enclosing import KNOWN, enclose
+from iceform.functions.extremes import extremes
 from iceform.functions.tracing import Tape, UntraceableError, trace
 
 __all__ = ["ScalarFunction", "find_kinks"]
@@ -125,6 +126,19 @@ class ScalarFunction:
         if isinstance(self._followed, str):
             raise UntraceableError(f"f ({self.name}) cannot be enclosed: {self._followed}")
         return enclose(self._followed, cells, order)
+
+    def slopes(self, low: float, high: float) -> tuple[float, float] | None:
+        """Proven bounds of f' on ``[low, high]``; None where there are none.
+
+        Nor where they leave a sign open that f' was not seen to have.
+        """
+        here = self.on(low, high)
+        if here.obstacle_on(low, high) is not None:
+            return None
+        found = extremes(here.jets, low, high, 1)
+        unsigned = found.low < 0 <= found.seen_low or found.seen_high <= 0 < found.high
+        finite = math.isfinite(found.low) and math.isfinite(found.high)
+        return (found.low, found.high) if finite and not unsigned else None
 
     def kinks_in(self, low: float, high: float) -> tuple[float, ...]:
         """The kinks strictly between low and high."""

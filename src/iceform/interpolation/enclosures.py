@@ -7,10 +7,10 @@ A'''' = E[v s^4] - 6 E[s^2] E[v s^2] - 4 E[s^3] E[vs], all centred.
 **Rounding.** With u = 2^-53 and d = z - m, a logit -c(d/h - k)^2 is computed with five roundings
 relative to itself; d/h is off by 2u|d/h|, which moves all tokens alike: it is an error of z. A
 logit s d + b of graded tokens is off by 3u(|s d| + |b|). exp is off by four units in the last
-place (8u). A weight is then off by a factor within :math:`e^{\pm\tau}`. Sums of n terms are off by
-n u relative to the sum of sizes; A is summed relative to the value v_* of the heaviest token. What is
-computed as centred is centred up to :math:`\delta_v, \delta_s`, which enter the cumulants with the
-lower moments.
+place (8u). A weight is then off by a factor within :math:`e^{\pm\tau}`. An addition rounds by u
+times the sum, and by no more than the lesser addend; A is summed relative to the value of the
+heaviest token. What is computed as centred is centred up to :math:`\delta_v, \delta_s`, which enter
+the cumulants with the lower moments.
 """
 
 from __future__ import annotations

@@ -373,9 +373,9 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
 
 def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
     draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
-    found = posterior_error(draft, f, eps)
+    proof = posterior_error(draft, f, eps)
     return replace(
-        draft, error=found.error, assumptions=found.assumptions, kind=found.kind,
+        draft, error=proof.error, assumptions=proof.assumptions, kind=proof.kind,
         _rounding={}, _windows={},
     )  # fmt: skip
 

@@ -139,7 +139,7 @@ class Loss:
         known = self.curvature.bounds
         if known is not None and all(map(math.isfinite, known)):
             return *known, ()
-        proven = self.derivative.on(low, high).slope
+        proven = self.derivative.slopes(low, high)
         if proven is not None:
             return *proven, ()
         mesh = torch.linspace(low, high, _CURVATURE_MESH, dtype=torch.float64)

@@ -87,14 +87,12 @@ def quantile(quantile: float = 0.5, width: float = _WIDTH) -> Loss:
     """The pinball loss of y - w.x with its corner rounded: l'(z) = sigma(z/width) - quantile."""
     if quantile >= 1:
         raise ProgramError(f"quantile must be strictly between 0 and 1, got {quantile!r}")
-    f = ScalarFunction(
-        lambda z: torch.sigmoid(z / width) - quantile, "quantile'")
+    f = ScalarFunction(lambda z: torch.sigmoid(z / width) - quantile, "quantile'")
     return Loss("quantile", "residual", f, _step(width))
 
 
 @register("hinge")
 def hinge(width: float = _WIDTH) -> Loss:
     """max(0, 1 - m) with its corner rounded: l'(m) = -sigma((1 - m)/width)."""
-    f = ScalarFunction(
-        lambda m: -torch.sigmoid((1 - m) / width), "hinge'")
+    f = ScalarFunction(lambda m: -torch.sigmoid((1 - m) / width), "hinge'")
     return Loss("hinge", "margin", f, _step(width, 1.0))
