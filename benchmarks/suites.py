@@ -14,7 +14,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import iceform as ice
 from benchmarks.timing import Bench, replayed
-from iceform.backends import fused, loops, windowed
+from iceform.backends import loops, primitives, windowed
 
 __all__ = ["SUITES"]
 
@@ -85,7 +85,7 @@ def step(bench: Bench) -> None:
         _prepare(table, wide, device)
         _prepare(line, wide, device)
         tables = (("tanh, 64 tokens", table), ("line", line))
-        emulated = [partial(fused.residual_sum, x, y, w, it) for _, it in tables]
+        emulated = [partial(primitives.residual_sum, x, y, w, it) for _, it in tables]
         base, *taken = bench.side_by_side(native, *emulated)
         bench.add("step", case, "native", base, 1.0, _off(native(), exact))
         try:
@@ -98,7 +98,7 @@ def step(bench: Bench) -> None:
             print(f"native code is not compiled here: {str(failed).splitlines()[0]}")
         for (name, it), took in zip(tables, taken, strict=True):
             reference = exact if it is table else _exact_sum(x, y, w, lambda z: z)
-            off = _off(fused.residual_sum(x, y, w, it), reference)
+            off = _off(primitives.residual_sum(x, y, w, it), reference)
             half = windowed.window_of(it, wide)
             note = f"{read / took:.1%} of the read rate, window {2 * half.half + 1}" if half else ""
             bench.add("step", case, f"emulated, {name}", took, took / base, off, note)
@@ -155,8 +155,8 @@ def head(bench: Bench) -> None:
             return sdpa(*parts, scale=1.0)[:, 0]
 
         def emulated(x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v) -> Tensor:
-            keys, queries, values = fused.project(x, [k, q, v], table)
-            return fused.attention(queries, keys, values)
+            keys, queries, values = primitives.project(x, [k, q, v], table)
+            return primitives.attention(queries, keys, values)
 
         x = inputs[0][:1].double()
         exact = sdpa(*((x @ w.double().mT)[:, None] for w in (w_q, w_k, w_v)), scale=1.0)[:, 0]
@@ -225,10 +225,10 @@ def scaling(bench: Bench) -> None:
         _cost_against_samples(bench, d)
     if device.type == "cpu":
         for n in (4, 8, 16, 32):
-            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="dense")
+            em = ice.GradientStep("absolute", dim=4, samples=n, eps=1e-3, backend="literal")
             data = [_uniform(s, torch.float64, device) / 2 for s in ((n, 4), (n,), (4,))]
             took = bench.time(partial(em, *data))
-            bench.add("scaling", f"n={n} d=4 float64", "dense (the literal network)", took)
+            bench.add("scaling", f"n={n} d=4 float64", "literal", took)
 
 
 def _cost_against_samples(bench: Bench, d: int) -> None:
@@ -244,9 +244,9 @@ def _cost_against_samples(bench: Bench, d: int) -> None:
         w = _uniform((d,), dtype, device) * (4 / d)
         case = f"n={n} d={d} float32"
         before = _memory(device)
-        fused.residual_sum(x, y, w, table)
+        primitives.residual_sum(x, y, w, table)
         held = _memory(device, peak=True) - before
-        calls = partial(_native_sum, x, y, w), partial(fused.residual_sum, x, y, w, table)
+        calls = partial(_native_sum, x, y, w), partial(primitives.residual_sum, x, y, w, table)
         base, took = bench.side_by_side(*(replayed(call, device) for call in calls))
         bench.add("scaling", case, "native", base, 1.0)
         note = f"{held / 2**20:.1f} MiB held beside the data"
@@ -292,13 +292,13 @@ def accuracy(bench: Bench) -> None:
             tables["hard"] = ice.Interpolant.hard(torch.tanh, -5, 5, cells=cells)
         for name, it in tables.items():
             _prepare(it, dtype, device)
-            took = bench.time(partial(fused.interpolate, z, it))
-            off = float((fused.interpolate(z, it) - torch.tanh(z)).abs().max())
+            took = bench.time(partial(primitives.interpolate, z, it))
+            off = float((primitives.interpolate(z, it) - torch.tanh(z)).abs().max())
             note = f"{it.tokens} tokens"
             bench.add("accuracy", f"eps={eps:.0e}", name, took, took / base, off, note)
             if it.tokens <= 256:
                 part = z[: 1 << 18]
-                took = bench.time(partial(fused.plain_interpolate, part, it))
+                took = bench.time(partial(primitives.plain_interpolate, part, it))
                 took *= count / len(part)
                 note = f"{it.tokens} tokens, one exponential each"
                 bench.add(

@@ -18,9 +18,9 @@ install_import_hook(
     [
         # Not the Triton kernels: the compiler reads their source as it stands.
         "iceform.backends.extremes",
-        "iceform.backends.fused",
+        "iceform.backends.primitives",
         "iceform.backends.loops",
-        "iceform.backends.registry",
+        "iceform.backends.rounding",
         "iceform.backends.windowed",
         "iceform.interpolation.fitting",
         "iceform.interpolation.local",

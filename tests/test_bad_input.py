@@ -30,7 +30,7 @@ from iceform.interpolation import regimes
 F32, F64 = torch.float32, torch.float64
 NAN, INF = math.nan, math.inf
 SIZES = {"dim": 2, "samples": 3, "bound": 1.0}
-BACKENDS = ("dense", "fused")
+BACKENDS = ("literal", "fused")
 
 
 def data(*batch, dtype=F64):
@@ -526,7 +526,7 @@ def test_what_a_function_raises_comes_through():
     [
         ({"regime": "soft"}, ProgramError, "regime must be one of .*spectral.*hard.*, got 'soft'"),
         ({"regime": None}, ProgramError, "regime must be one of .* got None"),
-        ({"backend": "cuda"}, ProgramError, "backend must be one of auto, dense.*, got 'cuda'"),
+        ({"backend": "cuda"}, ProgramError, "backend must be one of auto, literal.*, got 'cuda'"),
         ({"dtype": torch.float16}, DtypeError, "must be torch.float32 or .* got torch.float16"),
         ({"dtype": torch.int64}, DtypeError, "must be torch.float32 or .* got torch.int64"),
         ({"dtype": "float32"}, DtypeError, "must be torch.float32 or .* got 'float32'"),
@@ -667,7 +667,8 @@ DIVERGING = {"steps": 30, "lr": 8.0}
 
 
 @pytest.mark.parametrize(
-    ("unrolled", "backend"), [(False, "fused"), (False, "dense"), (True, "dense"), (True, "fused")]
+    ("unrolled", "backend"),
+    [(False, "fused"), (False, "literal"), (True, "literal"), (True, "fused")],
 )
 def test_an_iterate_that_leaves_the_bound(unrolled, backend):
     emulator = descent(**DIVERGING, unrolled=unrolled, backend=backend)
@@ -766,7 +767,7 @@ def test_ranges_of_eigenvalues(options, message):
 
 # ------------------------------------------------------------------------------------- capacity
 
-HUGE = {"dim": 50, "samples": 10**6, "backend": "dense", "eps": 1e-6}
+HUGE = {"dim": 50, "samples": 10**6, "backend": "literal", "eps": 1e-6}
 
 
 @pytest.fixture(scope="module")
@@ -786,12 +787,12 @@ def refused(action):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("door", ["check_dense", "network", "digest", "save", "prompt"])
+@pytest.mark.parametrize("door", ["check_literal", "network", "digest", "save", "prompt"])
 def test_a_network_that_does_not_fit_is_refused_before_anything_is_allocated(huge, door, tmp_path):
     # Views of one number: the data itself takes no memory either.
     x, y, w = (torch.zeros(1, dtype=F64).expand(*s) for s in [(10**6, 50), (10**6,), (50,)])
     actions = {
-        "check_dense": lambda: huge.check_dense(torch.device("cpu")),
+        "check_literal": lambda: huge.check_literal(torch.device("cpu")),
         "network": lambda: huge.network,
         "digest": lambda: huge.digest,
         "save": lambda: huge.save(tmp_path / "saved"),
@@ -800,7 +801,9 @@ def test_a_network_that_does_not_fit_is_refused_before_anything_is_allocated(hug
     error, peak = refused(actions[door])
     assert peak < 1 << 20, f"{peak} bytes at the peak"
     plan = huge.plan
-    assert any(f"({count} bytes)" in str(error) for count in (plan.dense_bytes, plan.weight_bytes))
+    assert any(
+        f"({count} bytes)" in str(error) for count in (plan.literal_bytes, plan.weight_bytes)
+    )
     assert "use backend='fused'" in str(error)
     assert not (tmp_path / "saved").exists()
 
@@ -810,7 +813,7 @@ def test_a_call_that_does_not_fit_names_the_bytes(huge):
     error, peak = refused(
         lambda: huge(x, torch.zeros(10**6, dtype=F64), torch.zeros(50, dtype=F64))
     )
-    assert f"({huge.plan.dense_bytes} bytes)" in str(error)
+    assert f"({huge.plan.literal_bytes} bytes)" in str(error)
     assert "15000000 tokens" in str(error) or f"{huge.plan.tokens} tokens" in str(error)
     assert peak < 1 << 20
 

@@ -29,7 +29,10 @@ SIZES = {"dim": 3, "samples": 4}
 CASES = {
     "residual map": (lambda: ice.ResidualMap(torch.tanh, **SIZES), residual_data),
     "step": (lambda: ice.GradientStep("squared", 0.5, **SIZES), residual_data),
-    "dense step": (lambda: ice.GradientStep("squared", **SIZES, backend="dense"), residual_data),
+    "literal step": (
+        lambda: ice.GradientStep("squared", **SIZES, backend="literal"),
+        residual_data,
+    ),
     "loop": (lambda: ice.GradientDescent("squared", 3, 0.1, **SIZES, w_bound=2.0), residual_data),
     "unrolled": (
         lambda: ice.GradientDescent(
@@ -51,7 +54,8 @@ CASES = {
     "head, embedding": (lambda: ice.AttentionHead(3, 2, 2, 4, encoding="embedding"), head_data),
 }
 WITH_BLOCKS = {
-    "residual map", "step", "dense step", "loop", "unrolled", "hopfield residual", "hopfield step",
+    "residual map", "step", "literal step", "loop", "unrolled", "hopfield residual",
+    "hopfield step",
 }  # fmt: skip
 
 
@@ -164,7 +168,7 @@ def test_only_what_belongs_to_no_block_has_no_margin():
 
 
 def test_the_leak_is_within_the_certificate():
-    em = ice.GradientStep("squared", 0.5, **SIZES, backend="dense")
+    em = ice.GradientStep("squared", 0.5, **SIZES, backend="literal")
     (proven,) = (s.value for s in em.certificate.derivation if s.symbol == "leak")
     assert 0 < em.trace(*residual_data())["layers.0"].largest_leak <= proven
 
@@ -265,7 +269,7 @@ def test_inputs_are_checked_before_anything_is_built():
 def test_what_would_not_fit_is_refused_before_anything_is_built():
     em = ice.GradientStep("squared", dim=1, samples=10**6)
     zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((10**6, 1), (10**6,), (1,))]
-    with pytest.raises(ice.CapacityError, match=f"{em.plan.dense_bytes} bytes"):
+    with pytest.raises(ice.CapacityError, match=f"{em.plan.literal_bytes} bytes"):
         em.trace(*zeros)
     assert "_network" not in em._modules
 
@@ -307,8 +311,8 @@ def test_plain_hooks_see_what_a_trace_reports(case):
         assert torch.equal(layer.output, output)
 
 
-def test_plain_hooks_run_with_the_dense_backend():
-    em = ice.GradientStep("squared", 0.5, **SIZES, backend="dense")
+def test_plain_hooks_run_with_the_literal_backend():
+    em = ice.GradientStep("squared", 0.5, **SIZES, backend="literal")
     inputs = residual_data()
     with torch.no_grad():
         hook = em.network.layers[0].register_forward_hook(lambda _, args, out: out + 1)

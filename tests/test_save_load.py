@@ -32,8 +32,8 @@ CASES = {
     ),
     "residual, graded": (lambda: ice.ResidualMap(torch.relu, eps=1e-2, **SIZES), XYW, torch.relu),
     "gradients": (lambda: ice.SampleGradients("poisson", eps=1e-6, **SIZES), XYW, None),
-    "step, dense": (
-        lambda: ice.GradientStep("squared", 0.3, 0.1, backend="dense", **SIZES), XYW, None
+    "step, literal": (
+        lambda: ice.GradientStep("squared", 0.3, 0.1, backend="literal", **SIZES), XYW, None
     ),
     "step, float32": (
         lambda: ice.GradientStep("squared", 0.3, eps=1e-3, dtype=F32, **SIZES), XYW, None
@@ -53,7 +53,7 @@ CASES = {
     "descent": (lambda: ice.GradientDescent("squared", 5, eps=1e-6, **SIZES), XYW, None),
     "descent, unrolled": (
         lambda: ice.GradientDescent(
-            "squared", 5, l2=0.2, schedule="nesterov", unrolled=True, backend="dense", **SIZES
+            "squared", 5, l2=0.2, schedule="nesterov", unrolled=True, backend="literal", **SIZES
         ),
         XYW, None,
     ),
@@ -66,21 +66,21 @@ CASES = {
         lambda: ice.LinearLayer(3, 2, samples=4, eps=1e-6), [(4, 3), (2, 3)], None
     ),
     "linear, embedding": (
-        lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding", backend="dense"),
+        lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding", backend="literal"),
         [(4, 3), (2, 3)], None,
     ),
     "head": (
         lambda: ice.AttentionHead(3, 2, 2, 4, eps=1e-6), [(4, 3), (2, 3), (2, 3), (2, 3)], None
     ),
     "hopfield map": (
-        lambda: ice.HopfieldMap(own_function, [0.5, -1.0], 0.25, samples=3, backend="dense"),
+        lambda: ice.HopfieldMap(own_function, [0.5, -1.0], 0.25, samples=3, backend="literal"),
         [(3, 2)], own_function,
     ),
     "hopfield residual": (
-        lambda: ice.HopfieldResidual("squared", backend="dense", **SIZES), XYW, None
+        lambda: ice.HopfieldResidual("squared", backend="literal", **SIZES), XYW, None
     ),
     "hopfield step": (
-        lambda: ice.HopfieldStep("squared", 0.2, backend="dense", **SIZES), XYW, None
+        lambda: ice.HopfieldStep("squared", 0.2, backend="literal", **SIZES), XYW, None
     ),
     "truncated": (
         lambda: ice.TruncatedLinear(-1.0, 1.0, 2, dim=2, samples=3, tokens=16),

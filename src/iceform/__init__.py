@@ -7,7 +7,9 @@ from iceform.attention import (
     HopfieldLayer,
     Lift,
     LiftedAttention,
+    Prompt,
     SoftmaxAttention,
+    unchecked,
 )
 from iceform.certificates import Certificate, Verification
 from iceform.constructions import (
@@ -22,7 +24,6 @@ from iceform.constructions import (
     LeastSquares,
     LinearLayer,
     Plan,
-    Prompt,
     ResidualMap,
     RidgeRegression,
     SampleGradients,
@@ -104,5 +105,6 @@ __all__ = [
     "interpolation",
     "load",
     "loss_named",
+    "unchecked",
     "zoo",
 ]

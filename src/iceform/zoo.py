@@ -231,7 +231,7 @@ def _truncated_facts(module: TruncatedLinear) -> tuple[HeadFact, ...]:
 
 
 def _residual(name: str, f: Callable[[Tensor], Tensor]) -> Specimen:
-    module = ResidualMap(f, dim=3, samples=4, eps=1e-8, backend="dense")
+    module = ResidualMap(f, dim=3, samples=4, eps=1e-8, backend="literal")
     summary = f"{name}(w.x_i - y_i) x_i for every sample, by one head"
     return Specimen("", summary, module, _residual_facts(module), _uniform((4, 3), (4,), (3,)))
 
@@ -243,7 +243,7 @@ def _step(
     eps: float | None = 1e-7,
     tokens: int | None = None,
 ) -> Specimen:
-    module = GradientStep(loss, 0.5, dim=3, samples=4, eps=eps, tokens=tokens, backend="dense")
+    module = GradientStep(loss, 0.5, dim=3, samples=4, eps=eps, tokens=tokens, backend="literal")
     draw = _uniform((4, 3), (4,), (3,)) if signs is None else _labelled(4, 3, signs=signs)
     summary = f"one gradient step on the {loss} loss, by one head"
     return Specimen("", summary, module, _step_facts(module), draw)
@@ -251,34 +251,34 @@ def _step(
 
 def _descent() -> Specimen:
     module = GradientDescent(
-        "squared", 3, dim=2, samples=3, eps=1e-6, backend="dense", unrolled=True
+        "squared", 3, dim=2, samples=3, eps=1e-6, backend="literal", unrolled=True
     )
     summary = "three gradient steps on the squared loss, one layer each"
     return Specimen("", summary, module, _descent_facts(module), _uniform((3, 2), (3,), (2,)))
 
 
 def _linear() -> Specimen:
-    module = LinearLayer(4, 3, samples=5, eps=1e-10, backend="dense")
+    module = LinearLayer(4, 3, samples=5, eps=1e-10, backend="literal")
     summary = "a linear map whose weights are in the prompt, one head per output row"
     return Specimen("", summary, module, _row_facts(module), _uniform((5, 4), (3, 4)))
 
 
 def _head() -> Specimen:
-    module = AttentionHead(4, 2, 3, 5, eps=1e-8, backend="dense")
+    module = AttentionHead(4, 2, 3, 5, eps=1e-8, backend="literal")
     summary = "a softmax-attention head whose weights are in the prompt"
     shapes = ((5, 4), (2, 4), (2, 4), (3, 4))
     return Specimen("", summary, module, _head_facts(module), _uniform(*shapes))
 
 
 def _two_heads() -> Specimen:
-    module = AttentionHead(3, 2, 2, 4, heads=2, eps=1e-8, backend="dense")
+    module = AttentionHead(3, 2, 2, 4, heads=2, eps=1e-8, backend="literal")
     summary = "two softmax-attention heads whose weights are in the prompt, summed"
     shapes = ((4, 3), (2, 2, 3), (2, 2, 3), (2, 2, 3))
     return Specimen("", summary, module, _head_facts(module), _uniform(*shapes))
 
 
 def _truncated() -> Specimen:
-    module = TruncatedLinear(-2.0, 2.0, 4, dim=2, samples=5, tokens=16, backend="dense")
+    module = TruncatedLinear(-2.0, 2.0, 4, dim=2, samples=5, tokens=16, backend="literal")
     summary = "w.x_i - t truncated to [-2, 2], its grid split over four heads"
     draw = _uniform((5, 2), (2,), ())
     return Specimen("", summary, module, _truncated_facts(module), draw)

@@ -39,7 +39,7 @@ def rounding_bound(it: Interpolant, dtype: torch.dtype) -> float:
 
     Literal logits round as large as z is; squared distances only see how z itself was computed.
     """
-    from iceform.backends import BACKENDS
+    from iceform.backends import rounding_of
 
     magnitude = 0.0 if it.uniform else max(abs(it.low), abs(it.high)) + abs(it.grid.center)
-    return it.rounding(BACKENDS["fused"].model(dtype, it, magnitude, 0))
+    return it.rounding(rounding_of("fused").model(dtype, it, magnitude, 0))

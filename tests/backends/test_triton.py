@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.backends import fused, loops
+from iceform.backends import loops, primitives
 from tests.backends.tables import KINDS, points, rounding_bound, table
 
 pytest.importorskip("triton", reason="the gpu extra is not installed")
@@ -29,7 +29,7 @@ def kernels():
 def test_look_ups_are_within_the_declared_rounding(kernels, kind, dtype):
     it = table(kind)
     z = points(it, dtype, 700).to(DEVICE)
-    off = (kernels.interpolate(z, it).double() - fused.plain_interpolate(z.double(), it)).abs()
+    off = (kernels.interpolate(z, it).double() - primitives.plain_interpolate(z.double(), it)).abs()
     assert off.max() <= rounding_bound(it, dtype), (kind, float(z[off.argmax()]))
 
 
@@ -37,7 +37,7 @@ def test_look_ups_are_within_the_declared_rounding(kernels, kind, dtype):
 def test_the_backward_of_a_look_up(kernels, kind):
     it = table(kind)
     z = points(it, torch.float64, 100).to(DEVICE).requires_grad_()
-    (expected,) = torch.autograd.grad(fused.plain_interpolate(z, it).square().sum(), z)
+    (expected,) = torch.autograd.grad(primitives.plain_interpolate(z, it).square().sum(), z)
     (found,) = torch.autograd.grad(kernels.interpolate(z, it).square().sum(), z)
     size = float(expected.abs().max())
     assert (found - expected).abs().max() <= 1e-6 * size, (found - expected).abs().max()
@@ -61,7 +61,7 @@ def _data(n, d, dtype, batch=()):
 
 def _exact(x, y, w, it, labels=None):
     x, y, w = x.double(), y.double(), w.double()
-    looked = fused.plain_interpolate((x @ w[..., None])[..., 0] - y, it)
+    looked = primitives.plain_interpolate((x @ w[..., None])[..., 0] - y, it)
     if labels is not None:
         looked = looked - labels.double()
     return (looked[..., None, :] @ x)[..., 0, :]
@@ -87,9 +87,9 @@ def test_sums(kernels, kind, size, dtype):
 
 
 def _literal(it, dtype, d):
-    from iceform.backends import BACKENDS
+    from iceform.backends import rounding_of
 
-    return it.rounding(BACKENDS["fused"].model(dtype, it, d**0.5 + 1, d))
+    return it.rounding(rounding_of("fused").model(dtype, it, d**0.5 + 1, d))
 
 
 def test_wide_samples_are_tiled(kernels):
@@ -113,12 +113,12 @@ def test_several_programs_and_early_loads_agree(kernels, ahead):
 
 
 def test_many_samples_are_summed_in_blocks(kernels):
-    from iceform.backends import BACKENDS
+    from iceform.backends import rounding_of
 
     it = table("line")
     x, y, w = _data(4500, 4, torch.float32)
     found, expected = kernels.residual_sum(x, y, w, it), _exact(x, y, w, it)
-    error = BACKENDS["fused"].sum_error(torch.float32, len(x)) * it.size
+    error = rounding_of("fused").sum_error(torch.float32, len(x)) * it.size
     error += rounding_bound(it, torch.float32) + 8 * 6e-8 * 3
     assert (found - expected).abs().max() / len(x) <= error
 
@@ -205,7 +205,7 @@ def test_a_step_on_the_device_is_the_plain_one(kernels, l1, dtype):
 def test_an_emulator_insists_on_the_kernels(kernels):
     options = {"dim": 3, "samples": 6, "eps": None, "dtype": torch.float32}
     em = ice.GradientStep("absolute", 0.5, backend="triton", **options)
-    same = ice.GradientStep("absolute", 0.5, backend="dense", **options)
+    same = ice.GradientStep("absolute", 0.5, backend="literal", **options)
     x, y, w = (torch.rand(s, device=DEVICE) - 0.5 for s in ((6, 3), (6,), (3,)))
     assert em.certificate.backend == "triton"
     assert (em(x, y, w).double() - em.reference(x, y, w)).abs().max() <= em.certificate.error
@@ -225,6 +225,6 @@ def test_heads_run_on_the_kernels(kernels):
 def test_what_the_kernels_cannot_do_is_named(kernels):
     flat = ice.Interpolant.hard(torch.tanh, -5, 5, cells=200, sharpness=1e-3)
     with pytest.raises(ice.DeviceError, match="sharpness"):
-        fused.interpolate(torch.zeros(3, device=DEVICE), flat, "triton")
+        primitives.interpolate(torch.zeros(3, device=DEVICE), flat, "triton")
     with pytest.raises(ice.DeviceError, match="float16"):
-        fused.interpolate(torch.zeros(3, device=DEVICE).half(), table("line"), "triton")
+        primitives.interpolate(torch.zeros(3, device=DEVICE).half(), table("line"), "triton")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 
-from iceform.backends import fused, windowed
-from iceform.backends.registry import BACKENDS, sum_block
+from iceform.backends import primitives, rounding_of, windowed
+from iceform.backends.rounding import sum_block
 from iceform.interpolation import Interpolant
 from iceform.interpolation.local import half_width, tail_mass
 from tests.backends.tables import KINDS, UNIFORM, points, rounding_bound, table
@@ -39,7 +39,9 @@ def test_a_window_is_within_its_declared_rounding(kind, dtype):
     z = points(it, dtype)
     window = windowed.window_of(it, dtype)
     assert window is not None
-    off = (windowed.look_up(z, window).double() - fused.plain_interpolate(z.double(), it)).abs()
+    off = (
+        windowed.look_up(z, window).double() - primitives.plain_interpolate(z.double(), it)
+    ).abs()
     worst = int(off.argmax())
     assert off.max() <= rounding_bound(it, dtype), (kind, z[worst], off.max())
 
@@ -49,13 +51,15 @@ def test_a_window_is_within_its_declared_rounding(kind, dtype):
 def test_every_token_is_within_the_same_rounding(kind, dtype):
     it = table(kind)
     z = points(it, dtype)
-    off = (fused.plain_interpolate(z, it).double() - fused.plain_interpolate(z.double(), it)).abs()
+    off = (
+        primitives.plain_interpolate(z, it).double() - primitives.plain_interpolate(z.double(), it)
+    ).abs()
     assert off.max() <= rounding_bound(it, dtype)
 
 
 def test_a_window_leaves_tokens_out_and_says_so():
     it = table("fitted")
-    model = BACKENDS["fused"].model(torch.float64, it, 0.0, 0)
+    model = rounding_of("fused").model(torch.float64, it, 0.0, 0)
     assert model.half is not None
     assert 2 * model.half + 1 < it.tokens
     assert it.rounding(model) >= tail_mass(it.sharpness, model.half) * it.swing
@@ -66,14 +70,14 @@ def test_graded_tokens_and_high_temperatures_have_no_window():
     flat = Interpolant.hard(torch.tanh, -5, 5, cells=200, sharpness=1e-3)
     assert half_width(flat, 1e-16) is None
     z = points(flat, torch.float64, 20000)
-    assert torch.equal(fused.interpolate(z, flat), fused.plain_interpolate(z, flat))
+    assert torch.equal(primitives.interpolate(z, flat), primitives.plain_interpolate(z, flat))
 
 
 @pytest.mark.parametrize("kind", UNIFORM)
 def test_derivatives_agree_with_autograd(kind):
     it = table(kind)
     z = points(it, torch.float64, 200).requires_grad_()
-    (expected,) = torch.autograd.grad(fused.plain_interpolate(z, it).sum(), z)
+    (expected,) = torch.autograd.grad(primitives.plain_interpolate(z, it).sum(), z)
     window = windowed.window_of(it, torch.float64)
     assert window is not None
     found = windowed.derivative(z.detach(), window)
@@ -110,18 +114,18 @@ def test_forward_mode_agrees_with_backward():
 def test_large_and_small_calls_agree():
     it = table("fitted")
     z = points(it, torch.float64, 40000)
-    whole = fused.interpolate(z, it)
-    few = torch.stack([fused.interpolate(part, it) for part in z[:50]])
+    whole = primitives.interpolate(z, it)
+    few = torch.stack([primitives.interpolate(part, it) for part in z[:50]])
     assert (whole[:50] - few).abs().max() <= 2 * rounding_bound(it, torch.float64)
     strided = z[:40000].reshape(2, -1)[:, ::3]
-    assert torch.equal(fused.interpolate(strided, it), whole[:40000].reshape(2, -1)[:, ::3])
+    assert torch.equal(primitives.interpolate(strided, it), whole[:40000].reshape(2, -1)[:, ::3])
 
 
 def test_nan_stays_nan_and_harms_nothing_else():
     it = table("fitted")
     z = torch.zeros(20000, dtype=torch.float64)
     z[7] = math.nan
-    out = fused.interpolate(z, it)
+    out = primitives.interpolate(z, it)
     assert out[7].isnan()
     assert out.isnan().sum() == 1
 
@@ -129,8 +133,8 @@ def test_nan_stays_nan_and_harms_nothing_else():
 def test_half_precision_is_looked_up_in_float32():
     it = table("fitted")
     z = points(it, torch.bfloat16, 30000)
-    expected = fused.interpolate(z.float(), it).bfloat16()
-    assert torch.equal(fused.interpolate(z, it), expected)
+    expected = primitives.interpolate(z.float(), it).bfloat16()
+    assert torch.equal(primitives.interpolate(z, it), expected)
 
 
 @pytest.mark.slow
@@ -143,8 +147,8 @@ def test_the_compiled_loop_is_within_the_same_rounding(kind, dtype):
     assert window is not None
     assert windowed.is_compiled(window, dtype)
     z = points(it, dtype, 50000)
-    exact = fused.plain_interpolate(z.double(), it)
-    assert (fused.interpolate(z, it).double() - exact).abs().max() <= rounding_bound(it, dtype)
+    exact = primitives.plain_interpolate(z.double(), it)
+    assert (primitives.interpolate(z, it).double() - exact).abs().max() <= rounding_bound(it, dtype)
 
 
 SHAPES = {
@@ -163,9 +167,9 @@ def test_sums_over_samples(kind, shapes, labelled):
     x, y, w = (torch.rand(s, dtype=torch.float64) - 0.5 for s in shapes)
     labels = torch.rand(shapes[1], dtype=torch.float64) if labelled else None
     z = (x @ w[..., None])[..., 0] - y
-    looked = fused.plain_interpolate(z, it) - (0 if labels is None else labels)
+    looked = primitives.plain_interpolate(z, it) - (0 if labels is None else labels)
     expected = (looked[..., None, :] @ x)[..., 0, :]
-    found = fused.residual_sum(x, y, w, it, labels)
+    found = primitives.residual_sum(x, y, w, it, labels)
     assert found.shape == expected.shape
     assert found.dtype == torch.float64
     allowed = x.shape[-2] * (rounding_bound(it, x.dtype) + 1e-13 * it.size)
@@ -175,7 +179,7 @@ def test_sums_over_samples(kind, shapes, labelled):
 def test_few_samples_are_summed_in_float64_and_many_in_blocks():
     assert sum_block(torch.float32, 100) == 1
     assert sum_block(torch.float32, 10**6) > 1
-    wide, blocks = (BACKENDS["fused"].sum_error(torch.float32, n) for n in (100, 10**6))
+    wide, blocks = (rounding_of("fused").sum_error(torch.float32, n) for n in (100, 10**6))
     assert blocks > wide
 
 
@@ -184,11 +188,11 @@ def test_block_sums_keep_their_bound():
     torch.manual_seed(1)
     x, y = torch.rand(20000, 5), torch.rand(20000)
     w = torch.rand(5)
-    looked = fused.interpolate(x @ w - y, it)
-    found = fused.residual_sum(x, y, w, it) / len(x)
+    looked = primitives.interpolate(x @ w - y, it)
+    found = primitives.residual_sum(x, y, w, it) / len(x)
     expected = looked.double() @ x.double() / len(x)
     row = (looked.double().abs()[:, None] * x.double().abs()).mean(0).max()
-    error = BACKENDS["fused"].sum_error(torch.float32, len(x)) * row
+    error = rounding_of("fused").sum_error(torch.float32, len(x)) * row
     # The residual is computed in chunks, which may round it differently.
     slack = rounding_bound(it, torch.float32) + 8 * 6e-8 * 5
     assert (found - expected).abs().max() <= error + slack
@@ -198,7 +202,7 @@ def test_bfloat16_samples_are_taken_as_they_are():
     it = table("fitted")
     x = (torch.rand(300, 4) - 0.5).bfloat16()
     y, w = torch.rand(300), torch.rand(4)
-    found, expected = (fused.residual_sum(t, y, w, it) for t in (x, x.float()))
+    found, expected = (primitives.residual_sum(t, y, w, it) for t in (x, x.float()))
     assert torch.equal(found, expected)
 
 
@@ -206,8 +210,8 @@ def test_projections_and_attention_are_the_plain_ones():
     it = table("line")
     x = torch.rand(2, 6, 4, dtype=torch.float64) - 0.5
     weights = [torch.rand(r, 4, dtype=torch.float64) for r in (3, 3, 2)]
-    looked = fused.project(x, weights, it)
+    looked = primitives.project(x, weights, it)
     for found, weight in zip(looked, weights, strict=True):
         assert (found - x @ weight.mT).abs().max() <= it.error + rounding_bound(it, x.dtype)
     k, q, v = looked
-    assert torch.equal(fused.attention(q, k, v), torch.softmax(q @ k.mT, -1) @ v)
+    assert torch.equal(primitives.attention(q, k, v), torch.softmax(q @ k.mT, -1) @ v)

@@ -74,7 +74,7 @@ def test_local_keys_hold_the_seams_together_in_float32():
     """100 heads of 18 points on [-50, 50]."""
     em = ice.TruncatedLinear(
         -50.0, 50.0, 100, dim=1, samples=4, bound=100.0, weight_bound=1.0, tokens=20,
-        dtype=torch.float32, backend="dense",
+        dtype=torch.float32, backend="literal",
     )  # fmt: skip
     x = uniform(500, 4, 1, dtype=torch.float32, bound=60.0)
     ones, zeros = torch.ones(500, 1), torch.zeros(500)
@@ -189,7 +189,7 @@ def test_an_activation_out_of_range_is_refused():
 
 @pytest.mark.parametrize("encoding", ["rows", "embedding"])
 def test_a_target_with_several_heads(encoding):
-    em = ice.AttentionHead(3, 2, 4, 5, heads=3, eps=1e-8, encoding=encoding, backend="dense")
+    em = ice.AttentionHead(3, 2, 4, 5, heads=3, eps=1e-8, encoding=encoding, backend="literal")
     assert em.plan.heads == 3 * (2 + 2 + 4) + 3
     x = uniform(6, 5, 3, dtype=torch.float64)
     weights = [uniform(6, 3, r, 3, dtype=torch.float64) for r in (2, 2, 4)]

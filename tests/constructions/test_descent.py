@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.backends import fused
 from iceform.backends.extremes import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
 from tests.conformance import Conformance, assert_within
@@ -115,7 +114,7 @@ def test_loop_and_unrolled_network_agree(schedule):
     both = [
         ice.GradientDescent(
             "squared", 7, l2=0.3, schedule=schedule, unrolled=unrolled, dim=3, samples=4,
-            eps=1e-8, w_bound=4.0, backend="dense",
+            eps=1e-8, w_bound=4.0, backend="literal",
         )
         for unrolled in (False, True)
     ]  # fmt: skip
@@ -126,7 +125,7 @@ def test_loop_and_unrolled_network_agree(schedule):
 
 def test_one_frozen_layer_runs_every_schedule_loss_and_step():
     """The weights know nothing of the program: lr, l2, schedule and loss are in the prompt."""
-    step = ice.GradientStep("logistic_margin", 0.5, dim=2, samples=4, eps=1e-8, backend="dense")
+    step = ice.GradientStep("logistic_margin", 0.5, dim=2, samples=4, eps=1e-8, backend="literal")
     others = [
         step.reprogram("logistic_margin", lr=0.1, l2=0.5),
         step.reprogram("hinge", lr=2.0),

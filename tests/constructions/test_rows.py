@@ -98,7 +98,7 @@ def test_the_papers_setting(encoding, dtype, at_most):
     inputs, reach = paper_setting()
     em = ice.AttentionHead(
         24, 48, 24, 20, bound=12.0, weight_bound=6.0, reach=reach, eps=None, encoding=encoding,
-        dtype=dtype, backend="dense",
+        dtype=dtype, backend="literal",
     )  # fmt: skip
     assert em.plan.heads == 121
     assert em.interpolant.tokens <= 27
@@ -137,7 +137,7 @@ def test_eps_chooses_the_grid():
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_certificate_of_the_inputs_is_sharper_and_holds(encoding, dtype):
-    em = ice.AttentionHead(5, 4, 3, 7, eps=None, encoding=encoding, dtype=dtype, backend="dense")
+    em = ice.AttentionHead(5, 4, 3, 7, eps=None, encoding=encoding, dtype=dtype, backend="literal")
     inputs = [uniform(r, 5, dtype=dtype) for r in (7, 4, 4, 3)]
     sharp = em.certify(*inputs)
     assert sharp.error <= em.certificate.error
@@ -145,7 +145,7 @@ def test_certificate_of_the_inputs_is_sharper_and_holds(encoding, dtype):
 
 
 def test_the_weights_know_nothing_of_the_target():
-    em = ice.AttentionHead(3, 2, 2, 4, eps=1e-8, backend="dense")
+    em = ice.AttentionHead(3, 2, 2, 4, eps=1e-8, backend="literal")
     before = em.digest
     for _ in range(3):
         inputs = [uniform(r, 3, dtype=torch.float64) for r in (4, 2, 2, 2)]

@@ -30,7 +30,7 @@ def stacked(x, *mats):
 def library(x, *mats, eps=1e-9, **options):
     """iceform's head for these sizes, and its literal network's output on them."""
     (d, n), d_h, d_v = x.shape, len(mats[0]), len(mats[2])
-    em = ice.AttentionHead(d, d_h, d_v, n, eps=eps, backend="dense", **options)
+    em = ice.AttentionHead(d, d_h, d_v, n, eps=eps, backend="literal", **options)
     return em, em(x.T.contiguous(), *mats)
 
 
@@ -111,6 +111,22 @@ def test_offset_of_the_extraction_map_is_one_block_too_far(offset, broken):
     _, right = looked_up(x, mats, row_major(*mats))
     assert wrong > 0.5, broken
     assert right <= 0.1 + 1e-3
+
+
+@pytest.mark.parametrize("heads", [2, 5])
+def test_indices_of_queries_and_values_count_rows_not_heads(heads):
+    """E_h w is printed q_{ceil(h/H) - N} for N < h <= 2 N and v_{ceil(h/H) - 2 N} for the rest,
+    with N = H d_h. Rows are numbered from 1; none of these is, for H > 1. With d_h in place of N
+    they are the rows that E_h takes.
+    """
+    _, *mats = instance(0, d=3, n=4, d_h=2)
+    d_h, count = 2, 2 * heads
+    w = row_major(*mats).view(-1, 3)
+    for block, matrix in ((1, mats[1]), (2, mats[2])):
+        for h in range(block * count + 1, (block + 1) * count + 1):
+            row = -(-h // heads)
+            assert row - block * count <= 0
+            assert torch.equal(w[previous(h, heads)], matrix[row - block * d_h - 1])
 
 
 def test_displayed_keys_make_the_softmax_independent_of_x():

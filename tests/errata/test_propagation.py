@@ -105,7 +105,7 @@ def test_corrected_bound_is_sharp():
 def test_library_head_holds_its_certificate_with_a_large_inner_dimension(d_h):
     """A coarse look-up, so that its error and not rounding is what propagates."""
     em = ice.AttentionHead(
-        2, d_h, 2, 4, bound=1.0, weight_bound=0.2, eps=None, grid_tokens=9, backend="dense"
+        2, d_h, 2, 4, bound=1.0, weight_bound=0.2, eps=None, grid_tokens=9, backend="literal"
     )
     generator = torch.Generator().manual_seed(0)
     shapes = ((4, 2), (d_h, 2), (d_h, 2), (2, 2))

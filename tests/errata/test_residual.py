@@ -91,7 +91,7 @@ def test_a_linear_map_is_off_by_a_third_where_thm_attn_sim_f_says_any_eps():
         assert float(errors[:3].max()) >= 1 / 3
         assert float(errors[2:].max()) >= 1 - 100 * UNIT * float(errors.max())
 
-    em = ice.ResidualMap(FUNCTIONS["identity"], dim=1, samples=1, eps=1e-9, backend="dense")
+    em = ice.ResidualMap(FUNCTIONS["identity"], dim=1, samples=1, eps=1e-9, backend="literal")
     assert_certified(em, points[:, None, :1], points[:, None, 1], points[:, 2:])
     assert em.certificate.error <= 1e-9
 
@@ -218,7 +218,7 @@ def test_printed_sign_stays_wrong_on_whole_instances():
     assert min(wrong) >= 0.4
     assert wrong[2] >= 0.95 * wrong[0]
     assert right[2] <= right[0] / 8
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6, backend="dense")
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6, backend="literal")
     assert_certified(em, x.T, y, w)
 
 
@@ -345,7 +345,7 @@ def test_literal_attention_leaves_a_block_by_less_than_the_certified_leak(sample
     """iceform's own network: off-block attention of every query token, against its margin's leak.
     The code 1 - e_i gives exactly 0 within a block, so the margin costs no precision there.
     """
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=samples, bound=1.5, eps=1e-4, backend="dense")
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=samples, bound=1.5, eps=1e-4, backend="literal")
     generator = torch.Generator().manual_seed(5)
     data = [uniform(generator, -1.5, 1.5, 64, *s) for s in ((samples, 2), (samples,), (2,))]
     data = [torch.cat([t, 1.5 * t.sign()]) for t in data]
@@ -401,7 +401,7 @@ def test_a_grid_of_half_width_d_b_squared_forgets_the_label():
     assert off[0] == pytest.approx(1.0, abs=1e-4)
     assert off[1] <= 4 / 256 / 2
 
-    em = ice.ResidualMap(identity, dim=1, samples=1, bound=1.0, eps=1e-9, backend="dense")
+    em = ice.ResidualMap(identity, dim=1, samples=1, bound=1.0, eps=1e-9, backend="literal")
     assert em.interpolant.low <= -2
     assert em.interpolant.high >= 2
     assert_certified(em, x.T, y, w)
@@ -418,7 +418,7 @@ def test_printed_softmax_sums_leave_out_the_first_grid_point():
     )
     weights = torch.softmax(logits, 0)[:, 0]
     assert float(weights[1:].sum()) < 0.05
-    em = ice.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="dense")
+    em = ice.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="literal")
     data = (one, -torch.ones(1, dtype=F64), one[0])
     (layer,) = em.network.layers
     sums = layer.attend(em.prompt(*data).tokens).weights.sum(-1)
@@ -438,7 +438,7 @@ def test_corrected_head_holds_its_certificate_on_random_instances(name, regime):
     eps = 0.1 if regime == "hard" else 1e-2 if name in ("relu", "clamp") else 1e-6
     for d, n in ((1, 1), (2, 3)):
         em = ice.ResidualMap(
-            FUNCTIONS[name], dim=d, samples=n, eps=eps, regime=regime, backend="dense"
+            FUNCTIONS[name], dim=d, samples=n, eps=eps, regime=regime, backend="literal"
         )
         data = [uniform(generator, -1, 1, 40, *s) for s in ((n, d), (n,), (d,))]
         data = [torch.cat([t, t.sign()]) for t in data]
@@ -448,7 +448,7 @@ def test_corrected_head_holds_its_certificate_on_random_instances(name, regime):
 
 def test_attention_weights_do_not_depend_on_f():
     """f enters through the values in the tokens: another function, the same frozen weights."""
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="dense")
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="literal")
     other = em.reprogram(torch.sin)
     assert other.digest == em.digest
     generator = torch.Generator().manual_seed(7)

@@ -20,7 +20,7 @@ CASES = {
                  [(3, 2), (3,), (2,)]),
     "step": (lambda: ice.GradientStep("squared", 0.3, dim=2, samples=3), [(3, 2), (3,), (2,)]),
     "descent": (lambda: ice.GradientDescent("squared", 2, dim=2, samples=3, unrolled=True,
-                                            backend="dense"), [(3, 2), (3,), (2,)]),
+                                            backend="literal"), [(3, 2), (3,), (2,)]),
     "linear": (lambda: ice.LinearLayer(3, 2, samples=4), [(4, 3), (2, 3)]),
     "embedding": (lambda: ice.LinearLayer(3, 2, samples=4, encoding="embedding"),
                   [(4, 3), (2, 3)]),

@@ -84,7 +84,7 @@ def test_batch_and_tokens_are_dynamic(exported):
 
 
 def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
-    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="dense")
+    em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="literal")
     session = _session(onnx(em, tmp_path / "linear.onnx"))
     x, theta = torch.rand(6, 3, dtype=F64), torch.rand(2, 3, dtype=F64)
     tokens = em.prompt(x, theta).tokens
@@ -97,12 +97,12 @@ def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
 EMULATORS = {
     "step": (
         lambda dtype: ice.GradientStep(
-            "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="dense"
+            "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
         ),
         [(3, 2), (3,), (2,)],
     ),
     "head": (
-        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="dense"),
+        lambda dtype: ice.AttentionHead(3, 2, 2, 4, eps=None, dtype=dtype, backend="literal"),
         [(4, 3), (2, 3), (2, 3), (2, 3)],
     ),
 }
@@ -136,7 +136,7 @@ def test_a_file_of_another_machine_is_refused(exported):
 
 
 def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch):
-    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="dense")
+    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="literal")
     from iceform.export import onnx_file
 
     right = onnx_file._session

@@ -135,12 +135,12 @@ def test_a_pass_that_does_not_hold_the_machines_eps_is_refused(machine):
 
 def test_literal_network_is_the_definition():
     chosen = [algorithms.GradientDescent("squared", 3, l2=0.1, w_bound=2.0), algorithms.Ridge()]
-    dense = ice.Machine.for_programs(chosen, 2, 4, backend="dense")
+    dense = ice.Machine.for_programs(chosen, 2, 4, backend="literal")
     x, y = data()
     x, y = x[:4, :2], y[:4]
     result = dense.run(chosen[0], x, y)
     want = chosen[0].reference(x, y)
-    assert_within(result.value, want, result.certificate.error, "dense machine")
+    assert_within(result.value, want, result.certificate.error, "literal machine")
     tokens = dense.prompt(chosen[0], x, y)
     out, _ = dense.attend(chosen[0].targets(x, y))
     literal = dense.network(tokens)

@@ -53,7 +53,7 @@ def rounded(model):
 
 
 @pytest.mark.parametrize("dtype", [F64, F32])
-@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("backend", ["fused", "literal"])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_perceptron_is_within_its_certificate(seed, backend, dtype):
     generator = torch.Generator().manual_seed(seed)
@@ -76,7 +76,7 @@ def test_an_encoder_is_within_its_certificate_fused_and_literal(seed, norm_first
     padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
     inputs = (x, None, padding)
     fused = in_context(model, calibration=[inputs])
-    dense = in_context(model, calibration=[inputs], backend="dense")
+    dense = in_context(model, calibration=[inputs], backend="literal")
     want, ours, literal = model(*inputs), fused(*inputs), dense(*inputs)
     # float64: the certificate of two layers still says something.
     assert distance(ours, want) <= fused.certificate.error < 1e-4
@@ -107,7 +107,7 @@ def test_a_bert_with_random_weights_is_within_its_certificate(seed):
     mask[1, 4:] = 0
     inputs = {"input_ids": ids, "attention_mask": mask}
     want = model(**inputs)
-    for backend in ("fused", "dense"):
+    for backend in ("fused", "literal"):
         network = in_context(model, calibration=[inputs], backend=backend)
         out = network(**inputs)
         bound = network.certificate.error
@@ -144,7 +144,7 @@ MASKS = {
 
 
 @pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("backend", ["fused", "dense"])
+@pytest.mark.parametrize("backend", ["fused", "literal"])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
     model = nn.MultiheadAttention(6, 3, batch_first=batch_first, dtype=F64).eval()
@@ -160,7 +160,7 @@ def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
 def test_attention_between_two_sequences():
     model = nn.MultiheadAttention(4, 2, kdim=3, vdim=5, batch_first=True, dtype=F64).eval()
     inputs = tuple(torch.randn(2, n, d, dtype=F64) for n, d in ((3, 4), (6, 3), (6, 5)))
-    for backend in ("fused", "dense"):
+    for backend in ("fused", "literal"):
         network = in_context(model, calibration=[inputs], backend=backend)
         assert distance(network(*inputs)[0], model(*inputs)[0]) <= 1e-11
 
@@ -198,7 +198,7 @@ def test_activations_are_within_their_certificates_everywhere(name):
 
 @pytest.mark.parametrize("name", ["gelu", "relu", "silu"])
 def test_activations_fused_and_literal(name):
-    fused, dense = settled(name, 4.0), settled(name, 4.0, backend="dense")
+    fused, dense = settled(name, 4.0), settled(name, 4.0, backend="literal")
     z = torch.linspace(-4, 4, 41, dtype=F64)
     assert distance(fused.emulate(z), dense.emulate(z)) <= fused.certified + dense.certified
     assert distance(dense.emulate(z), dense.function(z)) <= dense.certified

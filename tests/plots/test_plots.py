@@ -22,7 +22,7 @@ def curves():
 
 @pytest.fixture(scope="module")
 def step():
-    return GradientStep("squared", 0.5, dim=3, samples=4, eps=1e-6, backend="dense")
+    return GradientStep("squared", 0.5, dim=3, samples=4, eps=1e-6, backend="literal")
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ def attack(em, bound):
     samples=st.integers(1, 5),
     bound=st.floats(0.3, 1.5),
     exponent=st.integers(-9, -2),
-    backend=st.sampled_from(["fused", "dense"]),
+    backend=st.sampled_from(["fused", "literal"]),
 )
 def test_smooth_functions(f, dim, samples, bound, exponent, backend):
     try:
@@ -139,7 +139,7 @@ def test_hard_regime(f, dim, samples, tokens, bound, dtype):
     f=smooth_functions(),
     dim=st.integers(1, 4),
     bound=st.floats(0.5, 1.2),
-    backend=st.sampled_from(["fused", "dense"]),
+    backend=st.sampled_from(["fused", "literal"]),
 )
 def test_float32_at_its_best(f, dim, bound, backend):
     em = ice.ResidualMap(

@@ -21,7 +21,8 @@ from iceform.attention import Features
 from iceform.constructions import GradientStep, Schedule, steps_needed
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.losses import Loss
-from iceform.machine import Source, StreamMachine
+from iceform.interpolation import Interpolant, bounds
+from iceform.machine import Running, Source
 from iceform.machine.problem import Metric
 from iceform.machine.program import Attend, Outcome, Program, Sizes, Target, balanced
 from iceform.machine.proofs import prove
@@ -33,6 +34,7 @@ __all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
 
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
+_LEAK_BITS = 8  # the leak is kept this many bits below rounding
 _UNIT = torch.finfo(torch.float64).eps / 2
 _OUTWARD = 1 + 1e-9  # covers the rounding of a bound's own few sums and quotients
 
@@ -50,7 +52,10 @@ class _Residual:
         )  # fmt: skip
         self.table = self.step.interpolant
         self.domain = self.step.domain
-        self.margin = self.step.margin
+        n = samples
+        # What a head without hidden tokens lets other blocks carry into a sample's gradient.
+        self.leak = unit_roundoff(torch.float64) * 2.0**-_LEAK_BITS
+        self.margin = _log_rivals(self.table, n) - _log_own(self.table) - math.log(self.leak)
 
     @property
     def features(self) -> Features:
@@ -155,6 +160,27 @@ class _Residual:
         self.loss.check_labels(y)
 
 
+def _log_own(it: Interpolant) -> float:
+    """A lower bound of ln sum_k e^{logit_k} in a sample's own block, over z in the range.
+
+    On a uniform grid some node is within h/2 of z, which gives beta t^2 - c/4. Graded keys are
+    pinned so that the token at the center has logit 0 for every z.
+    """
+    return -it.sharpness / 4 if it.uniform else 0.0
+
+
+def _log_rivals(it: Interpolant, samples: int) -> float:
+    """An upper bound of ln of all other blocks' and query tokens' mass before the margin."""
+    if it.uniform:
+        reach = max(it.high - it.grid.center, it.grid.center - it.low)
+        return bounds.rivals(it.sharpness, it.grid.spacing, reach, samples, samples)
+    ends = torch.tensor([it.low, it.high], dtype=torch.float64) - it.grid.center
+    # A log-sum-exp of lines is convex, so its largest value is at an end of the range.
+    most = torch.logsumexp(ends[:, None] * it.keys.slopes + it.keys.biases, 1).max()
+    others = most + math.log(samples - 1) if samples > 1 else torch.tensor(-math.inf)
+    return float(torch.logaddexp(others.double(), torch.tensor(math.log(samples)).double()))
+
+
 @lru_cache(maxsize=64)
 def _residual(
     loss: Loss, dim: int, samples: int, eps: float, w_bound: float, tokens: int | None
@@ -232,7 +258,7 @@ class GradientDescent(Program):
         w = last = ahead = x.new_zeros(d)
         table = machine = leak = 0.0
         # What the margin lets other blocks carry into a sample's gradient.
-        stray = 2 * residual.scale * residual.domain.x * residual.step.leak_target
+        stray = 2 * residual.scale * residual.domain.x * residual.leak
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
             out, error = attend(residual.target(x, y, ahead))
             error = residual.scale * error
@@ -272,7 +298,7 @@ class _PenalisedSquares(LinearModel):
     def l2(self, rows: int) -> float:
         return self.alpha / rows
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         """Of many solutions, the one of least norm."""
         problem = self.problem(machine, source)
         solution = minimise(
@@ -326,7 +352,7 @@ class Ridge(Program):
     precondition: str = field(default="whiten", kw_only=True)
     max_passes: int = field(default=1000, kw_only=True)
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         """Pass over data of any length."""
         alpha = check_positive("alpha", self.alpha, zero=True)
         model = _PenalisedSquares(

@@ -18,12 +18,16 @@ from iceform.errors import ShapeError
 
 __all__ = [
     "AttentionTrace",
+    "Embed",
     "Head",
     "HopfieldLayer",
     "Lift",
     "LiftedAttention",
     "SoftmaxAttention",
 ]
+
+
+_EVERY = slice(None)
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,15 @@ class SoftmaxAttention(nn.Module):
         return tuple(Head(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
-        """Attend."""
-        return self.attend(x).output
+        """Attend; queries whose row of W_O is zero in every head are not computed."""
+        self._check_input(x)
+        tokens = self._tokens(x)
+        asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
+        whole = len(asked) == self.w_o.shape[1]
+        queries = (tokens if whole else tokens[..., asked, :]) @ self.w_q.mT
+        weights = torch.softmax(queries @ (tokens @ self.w_k.mT).mT, -1)
+        output = self._read(weights @ (tokens @ self.w_v.mT), _EVERY if whole else asked)
+        return x + output if self.residual else output
 
     def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
         """Attend, and say how."""
@@ -123,10 +134,9 @@ class SoftmaxAttention(nn.Module):
         """What the heads read, shape (*batch, heads or 1, tokens, features)."""
         return x.unsqueeze(-3)
 
-    def _read(self, looked: Tensor) -> Tensor:
-        if len(self.w_o) == 1:
-            return self.w_o[0].mT @ looked.sum(-3)
-        return (self.w_o.mT @ looked).sum(-3)
+    def _read(self, looked: Tensor, rows: Tensor | slice = _EVERY) -> Tensor:
+        readout = self.w_o[:, rows].mT
+        return readout[0] @ looked.sum(-3) if len(readout) == 1 else (readout @ looked).sum(-3)
 
     def extra_repr(self) -> str:
         """Sizes, for ``print``."""
@@ -210,6 +220,63 @@ class Lift(nn.Module):
             )
         terms = self.token_maps.mT @ (z.unsqueeze(-3) @ self.feature_maps.mT)
         return terms.sum(-3) + self.constant
+
+
+class Embed(nn.Module):
+    r"""The affine map Lin as an embedding: where a token's features go, and its position.
+
+    .. math:: \mathrm{Embed}(Z)_t = A z_t + B p_t + c
+
+    Parameters
+    ----------
+    features
+        A, shape (out_features, in_features).
+    places
+        Positions p_t, shape (tokens, places).
+    spread
+        B, shape (out_features, places).
+    constant
+        c, shape (out_features,).
+    """
+
+    features: Tensor
+    places: Tensor
+    spread: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        features: Float[Tensor, "q p"],
+        places: Float[Tensor, "n k"],
+        spread: Float[Tensor, "q k"],
+        constant: Float[Tensor, "q"],
+    ) -> None:
+        super().__init__()
+        wide = {len(features), len(spread), len(constant)}
+        if len(wide) != 1 or places.shape[1] != spread.shape[1]:
+            raise ShapeError(
+                f"features {tuple(features.shape)}, places {tuple(places.shape)}, spread "
+                f"{tuple(spread.shape)} and constant {tuple(constant.shape)} do not make one map"
+            )
+        self.register_buffer("features", features)
+        self.register_buffer("places", places)
+        self.register_buffer("spread", spread)
+        self.register_buffer("constant", constant)
+
+    @property
+    def positions(self) -> Float[Tensor, "n q"]:
+        """What is added to each token."""
+        return self.places @ self.spread.mT + self.constant
+
+    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b n q"]:
+        """Embed."""
+        expected = (len(self.places), self.features.shape[1])
+        if z.shape[-2:] != expected:
+            raise ShapeError(
+                f"this map takes (*batch, {expected[0]} tokens, {expected[1]} features), "
+                f"got {tuple(z.shape)}"
+            )
+        return z @ self.features.mT + self.positions
 
 
 class LiftedAttention(SoftmaxAttention):

@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any, Self
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
+from iceform.errors import IntegrityError
 
-__all__ = ["Features", "FrozenNetwork", "weights_digest"]
+__all__ = ["Features", "FrozenNetwork", "is_checked", "unchecked", "weights_digest"]
+
+_CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """For interventions: inside, networks run whatever their weights are.
+
+    Nothing is certified then; a result's attestation still says which weights ran.
+    """
+    token = _CHECKED.set(False)
+    try:
+        yield
+    finally:
+        _CHECKED.reset(token)
+
+
+def is_checked() -> bool:
+    """Whether weights are checked before they run."""
+    return _CHECKED.get()
 
 
 @dataclass(frozen=True)
@@ -70,6 +95,7 @@ class FrozenNetwork(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.features = features
+        self.expected: str | None = None
 
     def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
         """Run every layer."""
@@ -85,8 +111,35 @@ class FrozenNetwork(nn.Module):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of every weight, with its name, dtype and shape."""
+        """SHA-256 of every weight, with its name, dtype and shape, as they are now."""
         return weights_digest(self)
+
+    def seal(self) -> Self:
+        """Remember the digest as the one that the sizes imply: for whoever has just built it."""
+        self.expected = self.digest
+        return self
+
+    def check(self) -> str:
+        """The digest of the weights as they are now; refused where they are not those built.
+
+        The bytes are hashed every time: no counter sees a write through ``.data``, NumPy or DLPack.
+        """
+        found = self.digest
+        if self.expected is not None and found != self.expected and is_checked():
+            raise IntegrityError(
+                f"the frozen weights were changed: their SHA-256 is {found[:12]}, their sizes "
+                f"imply {self.expected[:12]}; build the network anew, or wrap an intervention in "
+                "iceform.attention.unchecked()"
+            )
+        return found
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """A cast is another network of the same sizes; moving it to a device is not."""
+        kinds = {b.dtype for b in self.buffers()}
+        cast = self.expected is not None and any(fn(torch.zeros(1).to(k)).dtype != k for k in kinds)
+        sealed = cast and self.expected == self.digest
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self.seal() if sealed else self
 
     @property
     def heads(self) -> int:
@@ -104,5 +157,5 @@ def weights_digest(module: nn.Module) -> str:
     for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
         data = buffer.detach().cpu().contiguous()
         sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
-        sha.update(data.numpy().tobytes())
+        sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()

@@ -1,10 +1,14 @@
 """How a forward pass is evaluated.
 
-``dense`` multiplies the literal matrices: it is the definition. ``fused`` uses what the
-construction knows about them, never holds more than a chunk of grid tokens, and agrees with the
-definition to rounding.
+``literal`` multiplies the matrices with the tokens: it is the definition. ``fused`` takes its
+numbers out of both, never holds more than a chunk of tokens, and agrees with the definition to
+rounding; ``triton`` does the same by its own GPU kernels.
 """
 
-from iceform.backends.registry import BACKENDS, Rounding, resolve
+from iceform.backends.base import Backend, bind, resolve, rounding_of
+from iceform.backends.fused import Fused
+from iceform.backends.gpu import Triton
+from iceform.backends.literal import Literal
+from iceform.backends.rounding import Rounding
 
-__all__ = ["BACKENDS", "Rounding", "resolve"]
+__all__ = ["Backend", "Fused", "Literal", "Rounding", "Triton", "bind", "resolve", "rounding_of"]

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from iceform.backends.registry import own_kernels
+from iceform.backends.kernels import own_kernels
 from iceform.validation import largest_entry
 
 __all__ = ["Extremes"]

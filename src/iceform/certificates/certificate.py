@@ -61,6 +61,9 @@ class Certificate:
     compared
         The difference that is bounded: an emulation's from the exact algorithm, or an answer's
         from the exact optimum.
+    kind
+        "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
+        file and was not proved again.
     """
 
     error: float
@@ -71,6 +74,7 @@ class Certificate:
     derivation: tuple[Step, ...] = ()
     assumptions: tuple[str, ...] = ()
     compared: str = "emulated - exact"
+    kind: str = "proven"
     _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
 
     @classmethod
@@ -84,7 +88,8 @@ class Certificate:
     def explain(self) -> str:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
-        lines = [f"|{self.compared}| <= {self.error:.3e} in every entry", "", "holds for"]
+        lines = [f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"]
+        lines += ["", "holds for"]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
         lines += [f"  arithmetic: {dtype}, {self.backend} backend", "", "because"]
@@ -105,6 +110,7 @@ class Certificate:
             {
                 "error": self.error,
                 "compared": self.compared,
+                "kind": self.kind,
                 "terms": dict(self.terms),
                 "domain": dict(self.domain),
                 "dtype": str(self.dtype).removeprefix("torch."),

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from iceform.constructions import GradientStep, Plan
-from iceform.constructions.residual import plan_residual
+from iceform.constructions.residual import plan_look_ups, room_for
 from iceform.errors import PrecisionError
 from iceform.interpolation import Interpolant
 from iceform.interpolation.regimes import MOST_HARD_CELLS
@@ -99,5 +99,6 @@ def _hard_tokens(step: GradientStep, eps: float) -> int:
 
 def _estimate(step: GradientStep, tokens: int, eps: float, refusal: str | None) -> Need:
     d = step.domain
-    sizes = plan_residual(d.dim, d.samples, tokens, 1, step.dtype, glm=step.loss.kind == "glm")
+    layout = replace(step.layout, tokens=room_for(tokens))
+    sizes = plan_look_ups(layout, d.samples, tokens, step.dtype)
     return Need("hard", sizes, eps, refusal=refusal)

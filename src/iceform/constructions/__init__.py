@@ -1,7 +1,7 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
 from iceform.constructions.attention_head import AttentionHead
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep
@@ -27,7 +27,6 @@ __all__ = [
     "LeastSquares",
     "LinearLayer",
     "Plan",
-    "Prompt",
     "ResidualMap",
     "RidgeRegression",
     "SampleGradients",

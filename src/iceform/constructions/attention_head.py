@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork, SoftmaxAttention
-from iceform.backends import fused
+from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
+from iceform.backends import primitives
 from iceform.certificates import Certificate, Step
-from iceform.constructions.base import Plan, Prompt
+from iceform.constructions.base import Plan
 from iceform.constructions.row_emulator import RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
@@ -261,9 +261,9 @@ class AttentionHead(RowEmulator):
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         x, *weights = self._flat(inputs)
-        looked = fused.project(x, weights, self.interpolant, self.backend)
+        looked = primitives.project(x, weights, self.interpolant, self.backend)
         heads = [looked[i : i + 3] for i in range(0, len(looked), 3)]
-        return torch.stack([fused.attention(q, k, v) for k, q, v in heads]).sum(0)
+        return torch.stack([primitives.attention(q, k, v) for k, q, v in heads]).sum(0)
 
     def _build_network(self) -> FrozenNetwork:
         outputs, d_h = self.layer.outputs, self.head_dim

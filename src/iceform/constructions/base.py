@@ -15,10 +15,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from iceform.attention import Features, FrozenNetwork
+from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
-from iceform.backends import resolve
-from iceform.certificates import Certificate
+from iceform.backends import Backend, bind, resolve
+from iceform.certificates import Certificate, Result, Witness
 from iceform.errors import (
     BoundError,
     DeviceError,
@@ -39,29 +39,6 @@ _FORMAT = 1
 
 
 @dataclass(frozen=True)
-class Prompt(Pretrained):
-    """What the frozen network reads.
-
-    Attributes
-    ----------
-    tokens
-        Shape (*batch, tokens, features).
-    features
-        Names of the feature axis.
-    roles
-        What each token is, in words.
-    """
-
-    tokens: Tensor
-    features: Features
-    roles: tuple[str, ...]
-
-    def __getitem__(self, name: str) -> Tensor:
-        """The named features of every token."""
-        return self.tokens[..., self.features[name]]
-
-
-@dataclass(frozen=True)
 class Plan:
     """Sizes of the literal network, known before anything is built.
 
@@ -70,17 +47,19 @@ class Plan:
     grid_tokens
         Look-up tokens per sample.
     tokens, features, head_dim, heads, layers
-        Sizes of the prompt and the network.
+        Sizes of a prompt and of the network.
+    prompts
+        Prompts that one pass takes.
     parameters
         Frozen numbers in the network.
     weight_bytes
         What they take.
-    dense_bytes
-        What a dense forward pass takes for one prompt: weights, prompt, keys, queries, values
+    literal_bytes
+        What a literal forward pass takes for one prompt: weights, prompt, keys, queries, values
         and the (tokens x tokens) scores with their softmax.
     fused_bytes
         What a fused pass takes beside its inputs and outputs.
-    dense_flops, fused_flops
+    literal_flops, fused_flops
         Multiplications and additions of one pass.
     """
 
@@ -92,10 +71,11 @@ class Plan:
     layers: int
     parameters: int
     weight_bytes: int
-    dense_bytes: int
+    literal_bytes: int
     fused_bytes: int
-    dense_flops: int
+    literal_flops: int
     fused_flops: int
+    prompts: int = 1
 
     def to_dict(self) -> dict[str, int]:
         """For tables and JSON."""
@@ -141,8 +121,8 @@ class Emulator(nn.Module, Pretrained, ABC):
         """Run the exact algorithm, in float64."""
 
     @abstractmethod
-    def _encode(self, *inputs: Tensor) -> Prompt:
-        """Encode data and program as tokens."""
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
+        """Encode data and program as tokens, or as what stands for them."""
 
     @abstractmethod
     def check(self, *inputs: Tensor) -> None:
@@ -162,12 +142,6 @@ class Emulator(nn.Module, Pretrained, ABC):
     def _build_network(self) -> FrozenNetwork: ...
 
     @abstractmethod
-    def _dense(self, *inputs: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def _fused(self, *inputs: Tensor) -> Tensor: ...
-
-    @abstractmethod
     def _config(self) -> dict[str, Any]:
         """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
 
@@ -182,29 +156,50 @@ class Emulator(nn.Module, Pretrained, ABC):
                 raise
         return self._exactly(*inputs)
 
-    def prompt(self, *inputs: Tensor) -> Prompt:
+    def prompt(self, *inputs: Tensor) -> Prompt | LookUps:
         """Data and program as tokens; refused where they would not fit in memory."""
         self.check(*inputs)
-        self.check_dense(inputs[0].device)
+        self.check_literal(inputs[0].device)
         return self._encode(*inputs)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._dense(*inputs) if self.backend == "dense" else self._fused(*inputs)
+        return self._run(self.bind(), *inputs)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """Write the prompt, let the backend run the network on it, read out."""
+        return self._read(backend.run(self._encode(*inputs)))
+
+    def _read(self, output: Tensor) -> Tensor:
+        return output
+
+    def bind(self) -> Backend:
+        """The backend on this construction's network, whose weights are checked now."""
+        return bind(self.network, self.backend)
+
+    def run(self, *inputs: Tensor) -> Result:
+        """As calling it, with the certificate, the attestation and the ledger of this run."""
+        self._check_once(*inputs)
+        backend = self.bind()
+        witness = Witness(backend)
+        value = self._run(witness, *inputs)
+        return Result(
+            value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
+        )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_once(self, *inputs: Tensor) -> None:
         check_matmul_precision(self.dtype)
         self.check(*inputs)
-        if self.backend == "dense":
-            self.check_dense(inputs[0].device)
+        if self.backend == "literal":
+            self.check_literal(inputs[0].device)
 
-    def check_dense(self, device: torch.device) -> None:
+    def check_literal(self, device: torch.device) -> None:
         """Refuse a literal network that would not fit in memory."""
         check_capacity(
             f"the literal network ({self.plan.tokens} tokens of {self.plan.features} features)",
-            self.plan.dense_bytes,
+            self.plan.literal_bytes,
             device,
             "use backend='fused', which never holds all tokens, or fewer samples",
         )
@@ -218,9 +213,10 @@ class Emulator(nn.Module, Pretrained, ABC):
         self.check(*inputs)
         device = inputs[0].device
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        needed = self.plan.layers * self.plan.dense_bytes
+        needed = self.plan.layers * self.plan.literal_bytes
         check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
         prompt = self.prompt(*inputs)
+        prompt = prompt.prompt() if isinstance(prompt, LookUps) else prompt
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
 
@@ -235,7 +231,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 torch.device("cpu"),
                 "use backend='fused', which needs none, or fewer samples",
             )
-            built = self._build_network().to(self.dtype)
+            built = self._build_network().to(self.dtype).seal()
             self.add_module("_network", built)
         assert isinstance(built, FrozenNetwork)
         return built

@@ -11,10 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
+from iceform.attention import (
+    Embed,
+    Features,
+    FrozenNetwork,
+    Layout,
+    Lift,
+    LookUps,
+    Prompt,
+    SoftmaxAttention,
+)
+from iceform.backends import Backend, rounding_of
 from iceform.backends.loops import descend
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
 from iceform.constructions.residual import Rates, rebuild_with_loss
@@ -35,7 +45,7 @@ class GradientDescent(Emulator):
     ``em(X, y, w0)`` is the last iterate, shape (*batch, d).
 
     The error is propagated in the 2-norm: a step is off by at most
-    :math:`\eta_t (\max\|x\|_2 \sup|A - f| + \sqrt d\,(\text{leak} + \text{rounding}))` and that
+    :math:`\eta_t (\max\|x\|_2 \sup|A - f| + \sqrt d\,\text{rounding})` and that
     arrives at the end multiplied as :mod:`iceform.constructions.schedules` says. An iterate that
     leaves the domain is refused.
 
@@ -191,12 +201,11 @@ class GradientDescent(Emulator):
     ) -> Certificate:
         """``spectral`` bounds sigma_max(X)/sqrt(n)."""
         root = math.sqrt(self.domain.dim)
-        parts = {"interpolation": 0.0, "leak": 0.0, "rounding": 0.0}
+        parts = {"interpolation": 0.0, "rounding": 0.0}
         extra = 8 * unit_roundoff(self.dtype) * self.domain.w  # momentum and the residual stream
         for eta, factor in zip(self.schedule.steps, reach, strict=True):
             one = self.step._certify(self.interpolant, Rates(eta, eta * self.l2)).terms
             parts["interpolation"] += factor * eta * spectral * self.interpolant.error
-            parts["leak"] += factor * root * one["leak"]
             parts["rounding"] += factor * root * (one["rounding"] + extra)
         derivation = (
             *self.step.certificate.derivation,
@@ -240,7 +249,7 @@ class GradientDescent(Emulator):
         """Every iterate, shape (steps + 1, *batch, d)."""
         self.check(x, y, w)
         start = w.double() if exact else w
-        run = self.step._exact_step if exact else self._checked_pass
+        run = self.step._exact_step if exact else self._passes(self.bind())
         iterates = [start]
 
         def recorded(x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
@@ -257,110 +266,147 @@ class GradientDescent(Emulator):
             ahead = w + mu * (w - last) if mu else w
         return w
 
-    def _checked_pass(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        self._check_iterate(x, y, w)
-        return self.step.run(x, y, w, rates)
+    def _passes(self, backend: Backend) -> Pass:
+        """A pass of the frozen layer whose iterate is checked first."""
+
+        def one(x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
+            self._check_iterate(x, y, w)
+            return self.step._step(backend, x, y, w, rates)
+
+        return one
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_iterate(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         self.domain.check_coefficients(w)
         self.step.check_range(x, y, w)
 
-    def _fused(self, *inputs: Tensor) -> Tensor:
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
+        if self.unrolled:
+            return self._in_one_pass(backend, x, y, w)
         recorded = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-        if x.is_cuda and not recorded and self.domain.z_range is None:
-            return self._on_device(x, y, w)
-        return self._iterate(x, y, w, self._checked_pass)
+        literal = rounding_of(self.backend).literal
+        if x.is_cuda and not literal and not recorded and self.domain.z_range is None:
+            return self._on_device(backend, x, y, w)
+        return self._iterate(x, y, w, self._passes(backend))
 
-    def _on_device(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    def _on_device(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """All passes without waiting for the host; the iterates are checked at the end."""
         pairs = zip(self.schedule.steps, self.schedule.momenta, strict=True)
         rates = [(eta, eta * self.l2, mu) for eta, mu in pairs]
         batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         start = w.expand(*batch, w.shape[-1])
-        last, seen = descend(
-            self.step._sums(x, y), start, self.domain.samples, rates, backend=self.backend
-        )
+        one = self.step._look_ups(x, y, start, Rates())
+
+        def sums(w: Tensor) -> Tensor:
+            return backend.total(replace(one, w=w, gain=1.0, keep=0.0))
+
+        last, seen = descend(sums, start, self.domain.samples, rates, backend=self.backend)
         self.domain.check_sizes(*seen.tolist())
         return last
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
-        x, y, w = inputs
-        if not self.unrolled:
-            return self._iterate(x, y, w, self._checked_pass)
-        *states, output = self.network.to(x.device).stream(self._encode(x, y, w).tokens)
-        for state in states[:-1]:
-            self._check_iterate(x, y, state[..., 0, self.features["w"]])
+    def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+        """The unrolled network is literal whatever the backend: its layers run as they are."""
+        network = self.network.to(x.device)
+        *states, output = network.stream(self._encode(x, y, w).tokens)
+        for state in states[1:-1]:
+            self._check_iterate(x, y, state[..., -1, self._wide["w"]])
         return output[..., 0, :]
 
     # -------------------------------------------------------------------------- prompt, weights
 
     @property
-    def features(self) -> Features:
-        """A step's features; the unrolled network keeps the previous iterate beside them."""
-        sizes = dict(self.step.features.sizes)
-        if self.unrolled and self.schedule.accelerated:
-            sizes["previous"] = self.domain.dim
-        return Features.of(**sizes)
+    def layout(self) -> Layout:
+        """A step's; the unrolled network reads all samples from one prompt."""
+        one = self.step.layout
+        return replace(one, samples=self.domain.samples) if self.unrolled else one
 
-    def _encode(self, *inputs: Tensor) -> Prompt:
+    @property
+    def features(self) -> Features:
+        """A prompt's; the unrolled network keeps the previous iterate beside them."""
+        return Features(self.layout.raw.sizes + self._previous)
+
+    @property
+    def _previous(self) -> tuple[tuple[str, int], ...]:
+        accelerated = self.unrolled and self.schedule.accelerated
+        return (("previous", self.domain.dim),) if accelerated else ()
+
+    @property
+    def _wide(self) -> Features:
+        """Features of the unrolled network's stream."""
+        return Features(self.layout.features.sizes + self._previous)
+
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """The first pass's prompt; the unrolled network needs no other."""
         x, y, w = inputs
         if not self.unrolled:
             eta = self.schedule.steps[0]
-            return self.step._prompt(x, y, w, Rates(eta, eta * self.l2))
-        prompt = self.step._prompt(x, y, w, Rates())
-        if not self.schedule.accelerated:
-            return prompt
-        shape = (*prompt.tokens.shape[:-1], self.domain.dim)
-        tokens = torch.cat([prompt.tokens, w[..., None, :].expand(shape)], -1)
-        return Prompt(tokens, self.features, prompt.roles)
+            return self.step._look_ups(x, y, w, Rates(eta, eta * self.l2))
+        plain = replace(self.step._look_ups(x, y, w, Rates()), gain=1.0, keep=0.0)
+        tokens = replace(plain, layout=self.layout).tokens[..., 0, :, :]
+        spread = w[..., None, :].expand(*tokens.shape[:-1], self.domain.dim)
+        tokens = tokens.clone()
+        tokens[..., self.layout.raw["w"]] = spread
+        if self._previous:
+            tokens = torch.cat([tokens, spread], -1)
+        return Prompt(tokens, self.features, self.layout.roles)
 
     def _build_network(self) -> FrozenNetwork:
         if not self.unrolled:
             return self.step._build_network()
         known: dict[tuple[float, float], SoftmaxAttention] = {}
-        layers: list[torch.nn.Module] = []
+        embed, reader = self.layout.build().layers
+        assert isinstance(embed, Embed)
+        assert isinstance(reader, SoftmaxAttention)
+        layers: list[torch.nn.Module] = [self._embedding(embed)]
         for rates in zip(self.schedule.steps, self.schedule.momenta, strict=True):
             if rates not in known:
-                known[rates] = self._residual_layer(*rates)
+                known[rates] = self._residual_layer(reader, *rates)
             layers.append(known[rates])
         return FrozenNetwork([*layers, self._readout()], self.features)
 
-    def _residual_layer(self, eta: float, mu: float) -> SoftmaxAttention:
+    def _embedding(self, embed: Embed) -> Embed:
+        """The look-up layer's, with the previous iterate carried along."""
+        more = sum(size for _, size in self._previous)
+        features = torch.zeros(self._wide.total, self.features.total, dtype=torch.float64)
+        raw, wide = self.layout.raw.total, self.layout.features.total
+        features[:wide, :raw] = embed.features
+        features[wide:, raw:] = torch.eye(more, dtype=torch.float64)
+        spread = torch.nn.functional.pad(embed.spread, (0, 0, 0, more))
+        constant = torch.nn.functional.pad(embed.constant, (0, more))
+        return Embed(features, embed.places, spread, constant)
+
+    def _residual_layer(self, reader: SoftmaxAttention, eta: float, mu: float) -> SoftmaxAttention:
         """Tokens += update, broadcast to every token by W_O = u 1'.
 
         With g the mean value row: previous becomes u - eta (g + l2 u), and w (the look-ahead u)
         becomes that plus mu times its change.
         """
-        at, d, n = self.features, self.domain.dim, self.domain.samples
-        total = at.total
-        pad = (0, total - self.step.features.total)
-        w_k, w_q = (torch.nn.functional.pad(m, pad) for m in self.step._keys_and_queries())
+        at, d, n = self._wide, self.domain.dim, self.domain.samples
+        total, tokens = at.total, self.layout.count
+        pad = (0, total - self.layout.features.total)
+        w_k, w_q = (torch.nn.functional.pad(m, pad) for m in (reader.w_k, reader.w_q))
         eye = torch.eye(d, dtype=torch.float64)
+        value = slice(at["value"].start, at["value"].start + d)
         w_v = torch.zeros(total, total, dtype=torch.float64)
-        w_v[at["w"], at["value"]] = -(1 + mu) * eta * eye
+        w_v[at["w"], value] = -(1 + mu) * eta * eye
         w_v[at["w"], at["w"]] = (mu - (1 + mu) * eta * self.l2) * eye
         if "previous" in at:
             w_v[at["w"], at["previous"]] = -mu * eye
-            w_v[at["previous"], at["value"]] = -eta * eye
+            w_v[at["previous"], value] = -eta * eye
             w_v[at["previous"], at["w"]] = (1 - eta * self.l2) * eye
             w_v[at["previous"], at["previous"]] = -eye
-        tokens = self.step.plan.tokens
         w_o = torch.zeros(tokens, tokens, dtype=torch.float64)
-        w_o[tokens - n :] = 1 / n
+        w_o[tokens - 2 * n : tokens - n] = 1 / n
         label = f"step of size {eta:.4g}"
-        return SoftmaxAttention(
-            w_k[None], w_q[None], w_v[None], w_o[None], labels=[label], residual=True
-        )
+        return SoftmaxAttention(w_k, w_q, w_v[None], w_o[None], labels=[label], residual=True)
 
     def _readout(self) -> Lift:
         """The last iterate, read off the last token."""
-        name = "previous" if "previous" in self.features else "w"
-        d, tokens = self.domain.dim, self.step.plan.tokens
-        maps = torch.zeros(1, d, self.features.total, dtype=torch.float64)
-        maps[0, :, self.features[name]] = torch.eye(d, dtype=torch.float64)
+        name = "previous" if self._previous else "w"
+        d, tokens = self.domain.dim, self.layout.count
+        maps = torch.zeros(1, d, self._wide.total, dtype=torch.float64)
+        maps[0, :, self._wide[name]] = torch.eye(d, dtype=torch.float64)
         picks = torch.zeros(1, tokens, 1, dtype=torch.float64)
         picks[0, -1] = 1.0
         return Lift(maps, picks, torch.zeros(1, d, dtype=torch.float64))
@@ -371,21 +417,28 @@ class GradientDescent(Emulator):
         one = self.step.plan
         if not self.unrolled:
             return one
-        layers = len(self.schedule)
+        layers, layout = len(self.schedule), self.layout
         different = len(set(zip(self.schedule.steps, self.schedule.momenta, strict=True)))
-        total, tokens, d = self.features.total, one.tokens, self.domain.dim
-        per_layer = 2 * one.head_dim * total + total**2 + tokens**2
-        weights = different * per_layer + d * total + tokens + d
+        total, tokens, d = self._wide.total, layout.count, self.domain.dim
+        head_dim = d + 2 + layout.samples
+        places = 2 * layout.samples + 1
+        embedded = total * self.features.total + (tokens + total) * places + total
+        weights = different * (2 * head_dim * total + total**2 + tokens**2) + embedded
+        weights += d * total + tokens + d
         size = torch.finfo(self.dtype).bits // 8
+        held = tokens * (3 * total + 2 * head_dim) + 2 * tokens**2
         return replace(
             one,
+            tokens=tokens,
             features=self.features.total,
+            head_dim=head_dim,
             heads=layers,
             layers=layers,
+            prompts=1,
             parameters=weights,
             weight_bytes=weights * 8,
-            dense_bytes=one.dense_bytes + weights * size + 2 * one.tokens**2 * size,
-            dense_flops=layers * (one.dense_flops + 2 * one.tokens**2 * self.features.total),
+            literal_bytes=(weights + held) * size,
+            literal_flops=layers * 2 * tokens * (total * (2 * head_dim + total) + tokens * total),
             fused_flops=layers * one.fused_flops,
         )
 

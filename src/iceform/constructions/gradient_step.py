@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import BACKENDS, fused
+from iceform.backends import Backend, rounding_of
 from iceform.backends.extremes import Extremes
-from iceform.backends.registry import is_transformed
+from iceform.backends.kernels import is_transformed
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
@@ -78,25 +78,15 @@ class GradientStep(ResidualEmulator):
         )
         self._program = {"lr": float(lr), "l2": float(l2)}
 
-    _label = "step w - lr (gradient + l2 w)"
-
     def _kept(self, rates: Rates) -> float:
         return (1 + rates.shrink) * self.domain.w
 
     def _sum_error(self) -> float:
-        return BACKENDS[self.backend].sum_error(self.dtype, self.domain.samples)
+        return rounding_of(self.backend).sum_error(self.dtype, self.domain.samples)
 
-    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
-        """W_V H = w - value; W_O averages the query tokens."""
-        d = self.domain.dim
-        w_v = torch.zeros(d, self.features.total, dtype=torch.float64)
-        w_v[:, self.features["w"]] = torch.eye(d, dtype=torch.float64)
-        w_v[:, self.features["value"]] = -torch.eye(d, dtype=torch.float64)
-        readout = self._queries_of(self.plan.tokens).sum(1, keepdim=True) / self.domain.samples
-        return w_v, readout
-
-    def _read(self, output: Tensor) -> Tensor:
-        return output[..., 0, :]
+    def _factors(self, rates: Rates) -> tuple[float, float]:
+        """A sample's row is (1 - shrink) w - gain (look-up - offset) x; the readout is the mean."""
+        return -rates.gain, 1 - rates.shrink
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact step (float64)."""
@@ -108,7 +98,7 @@ class GradientStep(ResidualEmulator):
         return (1 - rates.shrink) * w.double() - rates.gain * gradient
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """Check the inputs, then run the frozen network on their prompt.
+        """Check the inputs, then run the frozen network on their prompts.
 
         Where the pass shows its samples to the check as it reads them, values are checked after
         it and before anything is returned: they are read from memory once.
@@ -119,51 +109,32 @@ class GradientStep(ResidualEmulator):
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
-        step = self._fused_step(x, y, w, self.rates, seen)
+        step = self._step(self.bind(), x, y, w, self.rates, seen)
         self._check_values(x, y, w, seen)
         return step
 
     def _can_watch(self, *inputs: Tensor) -> bool:
         """Whether a pass reads x as it is (margins read y x), outside any transform."""
-        if self.backend == "dense" or self.loss.kind == "margin" or torch.compiler.is_compiling():
+        literal = rounding_of(self.backend).literal
+        if literal or self.loss.kind == "margin" or torch.compiler.is_compiling():
             return False
         return all(isinstance(t, Tensor) and t.numel() and not is_transformed(t) for t in inputs)
 
-    def _fused(self, *inputs: Tensor) -> Tensor:
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         x, y, w = inputs
-        return self._fused_step(x, y, w, self.rates)
+        return self._step(backend, x, y, w, self.rates)
 
-    def _fused_step(
-        self, x: Tensor, y: Tensor, w: Tensor, rates: Rates, watch: Extremes | None = None
-    ) -> Tensor:
-        total = self._sums(x, y, watch)(w)
-        step = (1 - rates.shrink) * w.double() - rates.gain / self.domain.samples * total
-        return step.to(self.dtype)
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass of the same frozen layer at another step size and shrinkage: another prompt."""
+        return self._step(self.bind(), x, y, w, Rates(lr, shrink))
 
-    def _sums(
-        self, x: Tensor, y: Tensor, watch: Extremes | None = None
-    ) -> Callable[[Tensor], Tensor]:
-        """Sums over the samples of their gradients at w, float64, as a function of w."""
-        samples, labels, offsets = x, y, None
-        if self.loss.kind == "glm":
-            labels, offsets = torch.zeros_like(y), y
-        elif self.loss.kind == "margin":
-            samples, labels, _ = self.loss.encode(x, y)
-        it, backend = self.interpolant, self.backend
-
-        def sums(w: Tensor) -> Tensor:
-            return fused.residual_sum(samples, labels, w, it, offsets, backend, watch)
-
-        return sums
-
-    def _dense_step(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        prompt = self._prompt(x, y, w, rates)
-        return self._read(self.network.to(x.device)(prompt.tokens))
-
-    def run(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Tensor:
-        """One pass of the same frozen layer at other rates."""
-        one = self._dense_step if self.backend == "dense" else self._fused_step
-        return one(x, y, w, rates)
+    def _step(
+        self, backend: Backend, x: Tensor, y: Tensor, w: Tensor, rates: Rates,
+        watch: Extremes | None = None,
+    ) -> Tensor:  # fmt: skip
+        """One pass of the same frozen layer at any rates: the mean of the samples' rows."""
+        total = backend.total(self._look_ups(x, y, w, rates), watch)
+        return (total / self.domain.samples).to(self.dtype)
 
     def reprogram(
         self, loss: LossLike, lr: float | None = None, l2: float | None = None,

@@ -9,18 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, HopfieldLayer, Lift
-from iceform.backends import BACKENDS, fused
+from iceform.attention import (
+    Features,
+    FrozenNetwork,
+    HopfieldLayer,
+    Layout,
+    Prompt,
+    SoftmaxAttention,
+)
+from iceform.backends import Backend, primitives, rounding_of
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep
-from iceform.constructions.residual import ResidualEmulator
 from iceform.constructions.sample_gradients import ResidualMap
 from iceform.constructions.selection import choose
 from iceform.errors import PrecisionError, ProgramError, ShapeError
@@ -106,7 +113,7 @@ class HopfieldMap(Emulator):
     a: Tensor
 
     def _certify(self, it: Interpolant) -> Certificate:
-        model = BACKENDS[self.backend].model(self.dtype, it, self._terms, self.dim)
+        model = rounding_of(self.backend).model(self.dtype, it, self._terms, self.dim)
         terms = {"interpolation": it.error, "leak": 0.0, "rounding": it.rounding(model)}
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"),
@@ -171,13 +178,16 @@ class HopfieldMap(Emulator):
             [HopfieldLayer(w_k, w_q, w_v, beta, patterns=patterns)], Features.of(z=d, one=1)
         )
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
     def _fused(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        return fused.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
+        return primitives.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
 
     @property
     def plan(self) -> Plan:
@@ -194,9 +204,9 @@ class HopfieldMap(Emulator):
             layers=1,
             parameters=weights,
             weight_bytes=8 * weights,
-            dense_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
+            literal_bytes=size * (weights + 2 * n * g + n * (2 * d + 3)),
             fused_bytes=size * 2 * min(n * g, 1 << 22),
-            dense_flops=2 * n * g * (d + 3),
+            literal_flops=2 * n * g * (d + 3),
             fused_flops=2 * n * d + 8 * n * g,
         )
 
@@ -225,22 +235,27 @@ def _lost(z: Tensor) -> Tensor:
     )
 
 
-def _memory(emulator: ResidualEmulator, w_v: Tensor) -> HopfieldLayer:
-    """The residual construction's keys and queries as a Hopfield layer.
+_BETA = 2.0  # of the memories below: a power of two, so that dividing keys by it is exact
+
+
+def _memory(layout: Layout, dtype: torch.dtype) -> FrozenNetwork:
+    """The look-up layer as a Hopfield layer: grid tokens are stored, queries are the states.
 
     Value rows become key rows that states do not meet. The layer multiplies everything by beta, so
-    the margin must be M / beta; the paper's does not follow beta or the square of the residuals,
-    and for larger bounds it is too small.
+    keys and the margin are divided by it; the paper's margin does not follow beta or the square of
+    the residuals, and for larger bounds it is too small.
     """
-    w_k, w_q = emulator._keys_and_queries()
-    beta = emulator.beta
+    embed, attention = layout.build().layers
+    assert isinstance(attention, SoftmaxAttention)
+    w_k, w_q, w_v = (w[0] for w in (attention.w_k, attention.w_q, attention.w_v))
     rows = len(w_v)
-    keys = torch.cat([w_k / beta, w_v])
+    keys = torch.cat([w_k / _BETA, w_v])
     queries = torch.cat([w_q, torch.zeros(rows, w_q.shape[1], dtype=torch.float64)])
     values = torch.zeros(rows, len(keys), dtype=torch.float64)
     values[:, -rows:] = torch.eye(rows, dtype=torch.float64)
-    stored = emulator.domain.samples * emulator.interpolant.tokens
-    return HopfieldLayer(keys, queries, values, beta, stored=stored)
+    stored = layout.samples * layout.tokens
+    layer = HopfieldLayer(keys, queries, values, _BETA, stored=stored)
+    return FrozenNetwork([embed, layer], layout.raw).to(dtype)
 
 
 class HopfieldResidual(ResidualMap):
@@ -250,42 +265,32 @@ class HopfieldResidual(ResidualMap):
     """
 
     def _build_network(self) -> FrozenNetwork:
-        w_v, _ = self._values_and_readout()
-        return FrozenNetwork([_memory(self, w_v)], self.features)
+        return _memory(self.layout, self.dtype)
 
     @property
     def plan(self) -> Plan:
         """As for attention, without a sequence-side readout."""
-        return _hopfield_plan(super().plan, self.domain.dim, extra=0)
+        return _hopfield_plan(super().plan, self.layout)
 
 
 class HopfieldStep(GradientStep):
-    """One gradient step by a Hopfield layer and a mean over its states.
+    """One gradient step by a Hopfield layer; the readout is the mean over its states.
 
-    As :class:`GradientStep`. The patterns carry w, which the paper leaves out of Y: without it
+    As :class:`GradientStep`. The value rows carry w, which the paper leaves out of Y: without it
     the layer can return a gradient but no step.
     """
 
     def _build_network(self) -> FrozenNetwork:
-        w_v, _ = self._values_and_readout()
-        n, d = self.domain.samples, self.domain.dim
-        mean = Lift(
-            torch.eye(d, dtype=torch.float64)[None],
-            torch.full((1, n, 1), 1 / n, dtype=torch.float64),
-            torch.zeros(1, d, dtype=torch.float64),
-        )
-        return FrozenNetwork([_memory(self, w_v), mean], self.features)
+        return _memory(self.layout, self.dtype)
 
     @property
     def plan(self) -> Plan:
-        """As for attention, with the mean as a map of its own."""
-        n, d = self.domain.samples, self.domain.dim
-        return _hopfield_plan(super().plan, d, extra=d * d + n + d)
+        """As for attention, without a sequence-side readout."""
+        return _hopfield_plan(super().plan, self.layout)
 
 
-def _hopfield_plan(plan: Plan, dim: int, extra: int) -> Plan:
-    from dataclasses import replace
-
-    rows = plan.head_dim + dim
-    weights = 2 * rows * plan.features + dim * rows + 1 + extra
+def _hopfield_plan(plan: Plan, layout: Layout) -> Plan:
+    rows, wide = plan.head_dim + layout.dim + 1, layout.features.total
+    attention = (2 * plan.head_dim + layout.dim + 1) * wide + 2 * layout.samples * layout.count
+    weights = layout.weights - attention + 2 * rows * wide + (layout.dim + 1) * rows + 1
     return replace(plan, head_dim=rows, parameters=weights, weight_bytes=8 * weights)

@@ -16,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork
+from iceform.attention import FrozenNetwork, LookUps, Prompt
+from iceform.backends import Backend
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
@@ -229,15 +230,10 @@ class RidgeRegression(Emulator):
     def _start(self, x: Tensor) -> Tensor:
         return x.new_zeros(*x.shape[:-2], self.domain.dim)
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
-        return self._solve(self.descent._dense, *inputs)
-
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        return self._solve(self.descent._fused, *inputs)
-
-    def _solve(self, run: Any, x: Tensor, y: Tensor) -> Tensor:
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        x, y = inputs
         try:
-            solution: Tensor = run(x, y, self._start(x))
+            solution = self.descent._run(backend, x, y, self._start(x))
         except BoundError as left:
             raise BoundError(
                 f"an iterate left the domain that radius={self.radius:.6g} gives ({left}); the "
@@ -255,7 +251,7 @@ class RidgeRegression(Emulator):
         solution: Tensor = torch.linalg.solve(x.mT @ x / n + self.l2 * eye, moment)
         return solution
 
-    def _encode(self, *inputs: Tensor) -> Prompt:
+    def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """The first pass's prompt, at w = 0."""
         x, y = inputs
         return self.descent._encode(x, y, self._start(x))

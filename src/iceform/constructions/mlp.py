@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import BACKENDS, fused
+from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step
 from iceform.constructions.linear import LinearLayer
 from iceform.errors import BoundError, PrecisionError, ShapeError
@@ -129,7 +129,7 @@ class MLP(nn.Module):
             parts["linear"] += layer.certificate.error
             if index < last:
                 table = self.tables[index]
-                model = BACKENDS[layer.backend].model(self.dtype, table, layer.reach, 1)
+                model = rounding_of(layer.backend).model(self.dtype, table, layer.reach, 1)
                 parts = {name: table.steepness * value for name, value in parts.items()}
                 parts["activation"] += table.error
                 parts["rounding"] += table.rounding(model)
@@ -163,7 +163,7 @@ class MLP(nn.Module):
             x = layer(_with_one(x), torch.cat([weight, bias[..., None]], -1))
             if index < len(self.tables):
                 self._check_range(index, x)
-                x = fused.interpolate(x, self.tables[index], str(layer.backend))
+                x = primitives.interpolate(x, self.tables[index], str(layer.backend))
         return x
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]

@@ -1,19 +1,19 @@
 r"""thm:attn_sim_f: one head computes f(w.x_i - y_i) x_i for every sample at once.
 
-Every sample i brings a block of grid tokens (i, k) and a query token. The query of sample c meets
-the token (i, k) with the logit
+Every sample i brings a block of grid tokens (i, k) and a query token to the look-up layer
+(:mod:`iceform.attention.lookups`). The query of sample c meets the token (i, k) with the logit
 
 .. math:: \beta (2 l_k (z_i - m) - l_k^2) - M \, 1\{i \ne c\}, \qquad z_i = w \cdot x_i - y_i,
 
 so within its own block it is a softmax look-up of z_c, and the margin M keeps it there. The
 paper prints M = 2 d B^2 + B - ln eps0; since max_l (2 l z - l^2) = z^2 the margin must cover
-beta max z^2, which :func:`iceform.interpolation.bounds.margin` does.
+beta max z^2. Here it exceeds every logit that a prompt may make by so much that the exponential
+is exactly 0: nothing leaks. A prompt holds a block of samples; more are more prompts of the same
+network, whose answers the readout joins.
 """
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,22 +22,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, Lift, SoftmaxAttention
-from iceform.backends import BACKENDS
+from iceform.attention import Features, FrozenNetwork, Layout, LookUps
+from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
+from iceform.backends import rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
-from iceform.interpolation import Interpolant, RoundingModel, bounds
+from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_tensors, unit_roundoff
 
 __all__ = ["Rates", "ResidualEmulator", "three_inputs"]
 
-_LEAK_BITS = 8  # the leak is kept this many bits below rounding; a margin costs no precision
+_BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
+_FEWEST_TOKENS = 32  # of a block
+
+
+def room_for(tokens: int) -> int:
+    """Grid tokens of a block: a power of two, so that functions of a class share weights."""
+    return max(_FEWEST_TOKENS, 1 << (tokens - 1).bit_length())
 
 
 @dataclass(frozen=True)
@@ -146,7 +153,7 @@ class ResidualEmulator(Emulator):
 
     def _rounding_model(self, it: Interpolant) -> RoundingModel:
         terms = self.domain.terms + abs(it.grid.center)
-        return BACKENDS[self.backend].model(self.dtype, it, terms, self.domain.dim)
+        return rounding_of(self.backend).model(self.dtype, it, terms, self.domain.dim)
 
     @property
     def _offset_bound(self) -> float:
@@ -158,21 +165,19 @@ class ResidualEmulator(Emulator):
         model = self._rounding_model(it)
         looked = it.rounding(model)
         row = rates.gain * (it.size * d.x + self._offset_bound)
-        leaked = self._leak(it, model)
+        self._check_logits(it)
         carried = self._carried(it, rates)
         sums = self._sum_error()
         terms = {
             "interpolation": rates.gain * d.x * it.error,
-            "leak": 2 * row * leaked,
             "rounding": rates.gain * d.x * looked + carried + sums * (row + self._kept(rates)),
         }
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"),
             Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"),
             Step("sup|A-f|", "look-up against f on the range of z", it.error, _PROOFS[it.regime]),
-            Step("M", "margin between blocks", self.margin_of(it), "covers beta max z^2"),
-            Step("leak", "mass outside a sample's own block", leaked, "by the margin"),
-            Step("max|v|", "largest value", it.size, "what leaked mass can carry"),
+            Step("logits", "the largest", self._largest_logit(it), "slope max|z| + bias"),
+            Step("M", "margin between blocks", MARGIN, "e^(logits - M) is exactly 0: no leak"),
             Step("gain", "factor of the look-up in the output", rates.gain * d.x, "gain max|x|"),
             Step("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
             Step("rounding", "look-up in floating point", looked, "logits, exp, sums, products"),
@@ -191,7 +196,7 @@ class ResidualEmulator(Emulator):
         """Rounding of what rides along in the value rows: products, offsets and w."""
         unit = unit_roundoff(self.dtype)
         along = self._kept(rates) + rates.gain * self._offset_bound
-        if self.backend == "dense":
+        if rounding_of(self.backend).literal:
             return unit * (2 * it.significant(unit) + 8) * along
         return 8 * unit * along + 2 * unit * rates.gain * it.size * self.domain.x
 
@@ -203,164 +208,62 @@ class ResidualEmulator(Emulator):
         """Relative error of the readout's sum over samples; none where each is read alone."""
         return 0.0
 
-    @property
-    def leak_target(self) -> float:
-        """The mass outside a sample's own block that the margin allows."""
-        return unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
+    def _largest_logit(self, it: Interpolant) -> float:
+        keys, reach = it.keys, self.domain.terms + abs(it.grid.center)
+        return float((keys.slopes.abs() * reach + keys.biases.abs()).max())
 
-    def margin_of(self, it: Interpolant) -> float:
-        """M for the given look-up table, dtype and number of samples."""
-        n = self.domain.samples
-        return _log_rivals(it, n) - _log_own(it) - math.log(self.leak_target)
-
-    def _leak(self, it: Interpolant, model: RoundingModel) -> float:
-        """Mass outside the own block, logits off by their rounding; fused passes have none."""
-        if self.backend != "dense":
-            return 0.0
-        keys = it.keys
-        margin = self.margin_of(it)
-        largest = float((keys.slopes.abs() * model.magnitude + keys.biases.abs()).max()) + margin
-        off = 2 * model.gamma * largest
-        exact = math.exp(_log_rivals(it, self.domain.samples) - _log_own(it) - margin)
-        return exact * math.exp(min(off, 700.0))
+    def _check_logits(self, it: Interpolant) -> None:
+        largest = self._largest_logit(it)
+        if not largest <= LARGEST_LOGIT:
+            raise PrecisionError(
+                f"logits reach {largest:.3g}, the margin between blocks covers "
+                f"{LARGEST_LOGIT:.3g}; use a smaller bound or a lower sharpness"
+            )
 
     # --------------------------------------------------------------------------- prompt, weights
 
     @property
-    def beta(self) -> float:
-        """Inverse temperature c / h^2, the scale of the frozen keys."""
-        return self.interpolant.sharpness / self.interpolant.grid.spacing**2
-
-    @property
-    def margin(self) -> float:
-        """M, the frozen margin between blocks."""
-        return self.margin_of(self.interpolant)
+    def layout(self) -> Layout:
+        """Sizes of the look-up layer; they do not grow with the number of samples."""
+        tokens = room_for(self.interpolant.tokens)
+        return Layout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
 
     @property
     def features(self) -> Features:
         """The feature axis of a prompt."""
-        d, n = self.domain.dim, self.domain.samples
-        return Features.of(
-            key_x=d, key_y=1, key_bias=1, other_blocks=n, value=d, w=d, is_query=1, block=n
+        return self.layout.raw
+
+    def _encode(self, *inputs: Tensor) -> LookUps:
+        """The look-ups of all samples, which stand for their prompts."""
+        x, y, w = inputs
+        return self._look_ups(x, y, w, self.rates)
+
+    def _look_ups(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> LookUps:
+        samples, labels, offsets = self._written(x, y)
+        gain, keep = self._factors(rates)
+        return LookUps(
+            self.layout, self.interpolant, samples, labels, w, offsets, gain=gain, keep=keep
         )
 
-    def _encode(self, *inputs: Tensor) -> Prompt:
-        """Tokens of all samples' look-up tables and queries."""
-        x, y, w = inputs
-        return self._prompt(x, y, w, self.rates)
+    def _written(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Samples, labels and offsets as they stand in the prompt."""
+        if self.loss.kind == "margin":
+            return x * y[..., None], torch.zeros_like(y), None
+        if self.loss.kind == "glm":
+            return x, torch.zeros_like(y), y
+        return x, y, None
 
-    def _prompt(self, x: Tensor, y: Tensor, w: Tensor, rates: Rates) -> Prompt:
-        return Prompt(self._lift(rates).to(x)(self._pack(x, y, w)), self.features, self._roles)
-
-    def _pack(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """The paper's Z: one token [x; y; w; offset] per sample."""
-        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
-        n, d = self.domain.samples, self.domain.dim
-        x, y, offset = self.loss.encode(x, y)
-        parts = [
-            x.expand(*batch, n, d),
-            y.expand(*batch, n)[..., None],
-            w[..., None, :].expand(*batch, n, d),
-        ]
-        if offset is not None:
-            parts.append(offset.expand(*batch, n, d))
-        return torch.cat(parts, -1)
-
-    @property
-    def _roles(self) -> tuple[str, ...]:
-        nodes = self.interpolant.grid.nodes.tolist()
-        n = self.domain.samples
-        grid = [f"sample {i}, grid z = {z:.4g}" for i in range(n) for z in nodes]
-        return tuple(grid + [f"query of sample {i}" for i in range(n)])
-
-    def _lift(self, rates: Rates) -> Lift:
-        base = self._base_lift
-        maps = base.feature_maps.clone()
-        value = self.features["value"]
-        maps[1, value] *= rates.gain
-        if maps.shape[0] == 4:
-            maps[3, value] *= rates.gain
-        d = self.domain.dim
-        maps[2, value, d + 1 : 2 * d + 1] = rates.shrink * torch.eye(d, dtype=maps.dtype)
-        return Lift(maps, base.token_maps, base.constant)
-
-    @cached_property
-    def _base_lift(self) -> Lift:
-        """sum_l A_l Z R_l + C with rates (1, 0), in float64."""
-        it, at = self.interpolant, self.features
-        n, d, g = self.domain.samples, self.domain.dim, it.tokens
-        offsets = self.loss.kind == "glm"
-        packed = 2 * d + 1 + (d if offsets else 0)
-        x, y, w = slice(0, d), d, slice(d + 1, 2 * d + 1)
-        eye = torch.eye(d, dtype=torch.float64)
-        maps = torch.zeros(4 if offsets else 3, at.total, packed, dtype=torch.float64)
-        maps[0, at["key_x"], x], maps[0, at["key_y"], y] = eye, 1.0
-        maps[1, at["value"], x] = eye
-        maps[2, at["w"], w] = eye
-        if offsets:
-            maps[3, at["value"], 2 * d + 1 :] = -eye
-
-        slopes = it.keys.slopes / (2 * self.beta)
-        biases = -it.keys.biases / self.beta
-        blocks = torch.eye(n, dtype=torch.float64)
-        token_maps = torch.zeros(maps.shape[0], n, n * g + n, dtype=torch.float64)
-        token_maps[0, :, : n * g] = torch.kron(blocks, slopes[None])
-        token_maps[1, :, : n * g] = torch.kron(blocks, it.values[None])
-        own = torch.kron(blocks, torch.ones(1, g, dtype=torch.float64))
-        token_maps[2] = torch.cat([own, blocks], 1)
-        if offsets:
-            token_maps[3, :, : n * g] = own
-
-        constant = torch.zeros(n * g + n, at.total, dtype=torch.float64)
-        constant[: n * g, at["key_y"]] = (it.grid.center * slopes).repeat(n)[:, None]
-        constant[: n * g, at["key_bias"]] = biases.repeat(n)[:, None]
-        constant[:, at["other_blocks"]] = 1.0
-        constant[: n * g, at["other_blocks"]] -= own.T
-        constant[n * g :, at["is_query"]] = 1.0
-        constant[n * g :, at["block"]] = blocks
-        return Lift(maps, token_maps, constant)
-
-    def _keys_and_queries(self) -> tuple[Tensor, Tensor]:
-        """W_K and W_Q, each (d + 2 + n, features)."""
-        at, d, n = self.features, self.domain.dim, self.domain.samples
-        w_k = torch.zeros(d + 2 + n, at.total, dtype=torch.float64)
-        w_q = torch.zeros_like(w_k)
-        coordinates, label, bias, blocks = slice(0, d), d, d + 1, slice(d + 2, None)
-        w_k[coordinates, at["key_x"]] = 2 * self.beta * torch.eye(d, dtype=torch.float64)
-        w_k[label, at["key_y"]] = -2 * self.beta
-        w_k[bias, at["key_bias"]] = -self.beta
-        w_k[blocks, at["other_blocks"]] = -self.margin * torch.eye(n, dtype=torch.float64)
-        w_q[coordinates, at["w"]] = torch.eye(d, dtype=torch.float64)
-        w_q[label, at["is_query"]] = 1.0
-        w_q[bias, at["is_query"]] = 1.0
-        w_q[blocks, at["block"]] = torch.eye(n, dtype=torch.float64)
-        return w_k, w_q
-
-    @abstractmethod
-    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
-        """W_V (d, features) and W_O (tokens, out_tokens)."""
+    def _factors(self, rates: Rates) -> tuple[float, float]:
+        """What look-ups and w are multiplied by in a sample's row."""
+        return rates.gain, rates.shrink
 
     def _build_network(self) -> FrozenNetwork:
-        w_k, w_q = self._keys_and_queries()
-        w_v, w_o = self._values_and_readout()
-        layer = SoftmaxAttention(w_k[None], w_q[None], w_v[None], w_o[None], labels=[self._label])
-        return FrozenNetwork([layer], self.features)
-
-    _label = "look up f(w.x - y)"
-    _out_tokens = 1
-
-    def _queries_of(self, count: int) -> Tensor:
-        """[0; I_n]: read the query tokens."""
-        n = self.domain.samples
-        readout = torch.zeros(count, n, dtype=torch.float64)
-        readout[count - n :] = torch.eye(n, dtype=torch.float64)
-        return readout
+        return self.layout.build(self.dtype)
 
     @property
     def plan(self) -> Plan:
         """Sizes of the literal network and of a fused pass."""
-        d, n, g = self.domain.dim, self.domain.samples, self.interpolant.tokens
-        return plan_residual(d, n, g, self._out_tokens, self.dtype, glm=self.loss.kind == "glm")
+        return plan_look_ups(self.layout, self.domain.samples, self.interpolant.tokens, self.dtype)
 
     # ------------------------------------------------------------------------------ evaluation
 
@@ -387,12 +290,6 @@ class ResidualEmulator(Emulator):
         if self.domain.z_range is not None:
             x, y, _ = self.loss.encode(x.detach(), y.detach())
             self.domain.check_residuals((x @ w.detach()[..., None])[..., 0] - y)
-
-    def _dense(self, *inputs: Tensor) -> Tensor:
-        return self._read(self.network.to(inputs[0].device)(self._encode(*inputs).tokens))
-
-    def _read(self, output: Tensor) -> Tensor:
-        return output
 
     def _exact(self, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
         """l'(z_i) x_i - offset_i in float64, shape (*batch, n, d)."""
@@ -429,6 +326,7 @@ def rebuild_with_loss(
     return kind(loss, interpolant=it, **options)
 
 
+_PROMPTS_HELD = 64  # by a literal pass, at most
 _PROOFS = {
     "hard": "modulus of continuity and mass of far nodes",
     "spectral": "theta-function bound of the linear look-up",
@@ -437,52 +335,30 @@ _PROOFS = {
 }
 
 
-def _log_own(it: Interpolant) -> float:
-    """A lower bound of ln sum_k e^{logit_k} in a sample's own block, over z in the range.
-
-    On a uniform grid some node is within h/2 of z, which gives beta t^2 - c/4. Graded keys are
-    pinned so that the token at the center has logit 0 for every z.
-    """
-    return -it.sharpness / 4 if it.uniform else 0.0
-
-
-def _log_rivals(it: Interpolant, samples: int) -> float:
-    """An upper bound of ln of all other blocks' and query tokens' mass before the margin."""
-    if it.uniform:
-        reach = max(it.high - it.grid.center, it.grid.center - it.low)
-        return bounds.rivals(it.sharpness, it.grid.spacing, reach, samples, samples)
-    ends = torch.tensor([it.low, it.high], dtype=torch.float64) - it.grid.center
-    # A log-sum-exp of lines is convex, so its largest value is at an end of the range.
-    most = torch.logsumexp(ends[:, None] * it.keys.slopes + it.keys.biases, 1).max()
-    others = most + math.log(samples - 1) if samples > 1 else torch.tensor(-math.inf)
-    return float(torch.logaddexp(others.double(), torch.tensor(math.log(samples)).double()))
-
-
-def plan_residual(
-    dim: int, samples: int, grid: int, out_tokens: int, dtype: torch.dtype, *, glm: bool = False
-) -> Plan:
-    """Sizes of a residual construction."""
-    d, n, g = dim, samples, grid
-    tokens, features, head_dim = n * g + n, 3 * d + 2 * n + 3, d + 2 + n
-    weights = 2 * head_dim * features + d * features + tokens * out_tokens
-    terms = 4 if glm else 3
-    packed = (3 if glm else 2) * d + 1
-    lift = terms * (features * packed + n * tokens + tokens * features) + tokens * features
-    activations = tokens * (2 * features + 2 * head_dim + 2 * d) + 2 * tokens * tokens
+def plan_look_ups(layout: Layout, samples: int, grid: int, dtype: torch.dtype) -> Plan:
+    """Sizes of a network of look-ups and of its prompts."""
+    d, n, count = layout.dim, samples, layout.count
+    wide, head_dim = layout.features.total, d + 2 + layout.samples
+    prompts = -(-n // layout.samples)
+    queries = 2 * layout.samples
     size = torch.finfo(dtype).bits // 8
+    one = count * (layout.raw.total + wide + head_dim + d + 1) + 2 * queries * count
     return Plan(
-        grid_tokens=g,
-        tokens=tokens,
-        features=features,
+        grid_tokens=grid,
+        tokens=count,
+        features=layout.raw.total,
         head_dim=head_dim,
         heads=1,
         layers=1,
-        parameters=weights,
-        weight_bytes=weights * 8,
-        dense_bytes=(weights + activations) * size + lift * 8,
-        fused_bytes=2 * min(n * g, 1 << 22) * size + 2 * n * size,
-        dense_flops=2 * tokens * features * (2 * head_dim + d) + 2 * tokens**2 * (head_dim + d),
-        fused_flops=4 * n * d + 8 * n * g,
+        prompts=prompts,
+        parameters=layout.weights,
+        weight_bytes=layout.weights * 8,
+        literal_bytes=(layout.weights + min(prompts, _PROMPTS_HELD) * one) * size,
+        fused_bytes=2 * min(n * grid, 1 << 22) * size + 2 * n * size,
+        literal_flops=prompts
+        * 2
+        * (count * wide * (layout.raw.total + head_dim + d + 1) + queries * count * (head_dim + d)),
+        fused_flops=4 * n * d + 8 * n * grid,
     )
 
 

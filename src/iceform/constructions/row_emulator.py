@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import BACKENDS, fused
+from iceform.attention import Prompt
+from iceform.backends import Backend, primitives, rounding_of
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.row_layer import RowLayer
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
@@ -129,8 +130,8 @@ class RowEmulator(Emulator):
     def _looked(self, it: Interpolant) -> dict[str, float]:
         """Interpolation, leak and rounding of one look-up of theta_r . x_i."""
         terms = self._terms + abs(it.grid.center)
-        model = BACKENDS[self.backend].model(self.dtype, it, terms, self._summands)
-        padded = self.samples > it.tokens and self.backend == "dense"
+        model = rounding_of(self.backend).model(self.dtype, it, terms, self._summands)
+        padded = self.samples > it.tokens and self.backend == "literal"
         leak = unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS if padded else 0.0
         off = 2 * model.gamma * float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
         return {
@@ -216,11 +217,17 @@ class RowEmulator(Emulator):
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
 
     def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
-        return fused.project(x, [weight], self.interpolant, self.backend)[0]
+        return primitives.project(x, [weight], self.interpolant, self.backend)[0]
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
+
+    @abstractmethod
+    def _fused(self, *inputs: Tensor) -> Tensor: ...
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -259,8 +266,8 @@ class RowEmulator(Emulator):
             layers=layers,
             parameters=weights,
             weight_bytes=8 * weights,
-            dense_bytes=size * (weights + scores),
+            literal_bytes=size * (weights + scores),
             fused_bytes=size * 2 * min(n * layer.outputs * grid, 1 << 22),
-            dense_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
+            literal_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
             fused_flops=2 * products + 8 * n * layer.outputs * grid,
         )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import fused
+from iceform.backends import Backend
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
@@ -65,25 +65,12 @@ class SampleGradients(ResidualEmulator):
             **options,
         )
 
-    @property
-    def _out_tokens(self) -> int:  # type: ignore[override]
-        return self.domain.samples
-
-    def _values_and_readout(self) -> tuple[Tensor, Tensor]:
-        d = self.domain.dim
-        w_v = torch.zeros(d, self.features.total, dtype=torch.float64)
-        w_v[:, self.features["value"]] = torch.eye(d, dtype=torch.float64)
-        return w_v, self._queries_of(self.plan.tokens)
-
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""
         return self._exact(*three_inputs(inputs))
 
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        x, y, w = inputs
-        samples, labels, offset = self.loss.encode(x, y)
-        looked = fused.residual_map(samples, labels, w, self.interpolant, self.backend)
-        return looked if offset is None else looked - offset
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return backend.run(self._encode(*inputs))[..., :-1]
 
     def reprogram(self, loss: Any, eps: float | None = None) -> SampleGradients:
         """Another loss on the same frozen weights: only the values in the prompt change."""

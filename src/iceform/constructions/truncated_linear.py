@@ -30,10 +30,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
-from iceform.backends import BACKENDS
+from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
+from iceform.backends import Backend, rounding_of
 from iceform.certificates import Certificate, Step, Verification
-from iceform.constructions.base import Emulator, Plan, Prompt
+from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
 from iceform.interpolation.enclosures import cumulants, fourth_cumulant
@@ -261,7 +261,7 @@ class TruncatedLinear(Emulator):
         size = max(table.size for table in self.tables)
         near, lost = 0.0, 0.0
         for table in self.tables:
-            model = BACKENDS[self.backend].model(self.dtype, table, terms, self.dim + 1)
+            model = rounding_of(self.backend).model(self.dtype, table, terms, self.dim + 1)
             # z may lie far outside a head's own tokens, so all of them are weighed.
             near = max(near, table.rounding(replace(model, half=None)))
             if not model.squared:
@@ -269,7 +269,7 @@ class TruncatedLinear(Emulator):
                 lost = max(lost, 2 * model.gamma * float(logits.max()))
         exact = self.sharpness * s.guards * (s.guards + 2)
         gap = exact - lost
-        if not BACKENDS[self.backend].literal and 7 * unit * terms / s.spacing >= 1:
+        if not rounding_of(self.backend).literal and 7 * unit * terms / s.spacing >= 1:
             gap = 0.0  # squared distances of far z are off by a cell or more
         kept = s.tokens * (math.exp(-max(gap, 0.0)) - math.exp(-exact))
         far = s.heads * size * min(1.0, kept)
@@ -370,7 +370,7 @@ class TruncatedLinear(Emulator):
         deepest += self.sharpness * (0.5 * s.tokens) ** 2
         return deepest + math.log(self._count) - math.log(unit_roundoff(self.dtype)) + 8
 
-    def _dense(self, *inputs: Tensor) -> Tensor:
+    def _literal(self, *inputs: Tensor) -> Tensor:
         out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
         return out[..., 0]
 
@@ -378,6 +378,9 @@ class TruncatedLinear(Emulator):
         z = self._line(*inputs)
         parts = [table.weights(z) @ table.values.to(z) for table in self.tables]
         return torch.stack(parts).sum(0)
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
 
     @property
     def plan(self) -> Plan:
@@ -395,9 +398,9 @@ class TruncatedLinear(Emulator):
             layers=1,
             parameters=weights,
             weight_bytes=8 * weights,
-            dense_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
+            literal_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
             fused_bytes=size * 2 * self.samples * s.tokens,
-            dense_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
+            literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
             fused_flops=8 * s.heads * self.samples * s.tokens,
         )
 

@@ -98,7 +98,7 @@ def _pass(layer: GradientStep, problem: Problem, w: Tensor, rates: Rates) -> Ten
     """One pass, refused where the iterate has left the certified domain."""
     layer.domain.check_coefficients(w)
     layer.check_range(problem.x, problem.y, w)
-    return layer.run(problem.x, problem.y, w, rates)
+    return layer.step_at(problem.x, problem.y, w, rates.gain, rates.shrink)
 
 
 def emulate_ridge(problem: Problem, tol: float) -> Answer:

@@ -22,8 +22,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from iceform import algorithms
-from iceform.attention import Features
-from iceform.constructions import Emulator, Prompt
+from iceform.attention import Features, Prompt
+from iceform.constructions import Emulator
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.export.card import model_card
 from iceform.functions import Loss

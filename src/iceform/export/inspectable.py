@@ -148,7 +148,7 @@ def _emulator_runner(
     clone = copy.copy(emulator)
     clone._modules = dict(emulator._modules)
     clone._modules["_network"] = _Bridge(emulator.network.features, stream)
-    clone.backend = "dense"
+    clone.backend = "literal"
     return clone.forward
 
 

@@ -244,7 +244,7 @@ class OnnxMachine(Machine):
     """A machine whose every pass is run by onnxruntime, from one file.
 
     Programs, prompts and loops are the machine's own; only the pass is not. It is the literal
-    network that the file holds, so passes are certified for the dense evaluation.
+    network that the file holds, so passes are certified for the literal evaluation.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class OnnxMachine(Machine):
         written = self._session.get_modelmeta().custom_metadata_map.get(_DIGEST)
         if written != machine.digest:
             raise IntegrityError(f"{path} holds other weights than this machine's")
-        dense = {**machine.head._config(), "backend": "dense"}
+        dense = {**machine.head._config(), "backend": "literal"}
         self._literal = AttentionHead._rebuild(dense, machine.head.interpolant, None)
 
     def attend(self, target: Target) -> tuple[Tensor, float]:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.errors import BoundError, ProgramError
 
-__all__ = ["GradedGrid", "Grid", "Keys"]
+__all__ = ["GivenGrid", "GradedGrid", "Grid", "Keys"]
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
@@ -271,3 +271,33 @@ class GradedGrid:
         middle = int((self.nodes - self.center).abs().argmin())
         self._cache["slopes"] = slopes - slopes[middle]
         self._cache["biases"] = biases - biases[middle]
+
+
+@dataclass(frozen=True, eq=False)
+class GivenGrid:
+    """Tokens with keys of their own, as somebody has written them.
+
+    Parameters
+    ----------
+    low, high
+        The range that they are meant for.
+    center
+        What logits are counted from.
+    slopes, biases
+        Of the logits ``slopes[k] (z - center) + biases[k]``.
+    """
+
+    low: float
+    high: float
+    center: float
+    slopes: Tensor
+    biases: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return len(self.slopes)
+
+    def keys(self, sharpness: float) -> Keys:
+        """The keys, whatever the temperature."""
+        return Keys(self.slopes, self.biases)

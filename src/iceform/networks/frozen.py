@@ -90,7 +90,7 @@ def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
 
 
 class FrozenLayers:
-    """The literal weights of both layers, and the dense evaluation of either.
+    """The literal weights of both layers, and the literal evaluation of either.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class FrozenLayers:
             picks("key", "position"), picks("query", "mask"), picks("value"), eye, labels=["attend"]
         )
 
-    # ------------------------------------------------------------------------ dense evaluation
+    # ------------------------------------------------------------------------ literal evaluation
 
     def read_prompt(self, x: Tensor, theta: Tensor) -> Tensor:
         """Prompts of the reading layer: shape (*batch, blocks, tokens, features).

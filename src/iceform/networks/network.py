@@ -77,7 +77,7 @@ def in_context(
         weights stay as they are).
     dtype, backend
         What the certificates are for; the model's own dtype by default, and the model as that
-        dtype holds its weights. ``dense`` evaluates the literal frozen layers on literal prompts,
+        dtype holds its weights. ``literal`` evaluates the literal frozen layers on literal prompts,
         for small networks.
     strict
         Refuse a model with maps that nothing here emulates; otherwise list them in the report.

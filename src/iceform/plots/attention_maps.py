@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from iceform.attention.inspection import LayerTrace
+from iceform.attention.lookups import MARGIN
 from iceform.constructions.residual import ResidualEmulator
 from iceform.plots.axes import (
     check_single,
@@ -56,7 +57,7 @@ def attention(
             axes.set_title(f"{layer.name}: {layer.labels[head]}", loc="left")
         else:
             _block_axes(axes, layer.scores.shape[-1], source, theme)
-            axes.set_title(_margin_title(source.margin, layer.smallest_margin), loc="left")
+            axes.set_title(_margin_title(MARGIN, layer.smallest_margin), loc="left")
         without_frame(axes)
     return figure
 

@@ -11,7 +11,7 @@ from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.constructions.base import Prompt
+from iceform.attention import Prompt
 from iceform.plots.axes import check_single, name_axis, power_of_ten, token_groups, without_frame
 from iceform.plots.themes import LIGHT, Theme
 

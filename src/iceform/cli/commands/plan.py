@@ -95,9 +95,9 @@ def _sizes(need: Need) -> dict[str, str]:
         "heads": f"{sizes.heads:,}",
         "frozen parameters": about + count(sizes.parameters),
         "weight bytes": about + _bytes(sizes.weight_bytes),
-        "dense bytes": about + _bytes(sizes.dense_bytes),
+        "dense bytes": about + _bytes(sizes.literal_bytes),
         "fused bytes": about + _bytes(sizes.fused_bytes),
-        "dense flops": f"{about}{sizes.dense_flops:.1e}",
+        "dense flops": f"{about}{sizes.literal_flops:.1e}",
         "fused flops": f"{about}{sizes.fused_flops:.1e}",
     }
 

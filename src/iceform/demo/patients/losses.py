@@ -98,7 +98,7 @@ def frozen_step(loss: str, table: Interpolant, samples: int, dim: int) -> Gradie
         dim=dim,
         samples=samples,
         eps=None,
-        backend="dense",
+        backend="literal",
         x_norm=X_NORM,
         w_norm=W_NORM,
         z_range=(-_REACH, _REACH),

@@ -67,7 +67,7 @@ def attention_picture(data: DiabetesData, tick: Tick) -> Illustration:
         dim=x.shape[1],
         samples=len(x),
         eps=_SHOWN_EPS,
-        backend="dense",
+        backend="literal",
         x_norm=X_NORM,
         w_norm=W_NORM,
     )
@@ -95,7 +95,7 @@ def trajectory_picture(data: DiabetesData, tick: Tick) -> Illustration:
     def descent(steps: int, table: Interpolant | None = None) -> GradientDescent:
         return GradientDescent(
             "logistic", steps, _DESCENT_LR, _DESCENT_L2, hessian=hessian, dim=d, samples=n,
-            eps=_DESCENT_EPS, backend="dense", x_norm=X_NORM, w_norm=_DESCENT_NORM,
+            eps=_DESCENT_EPS, backend="literal", x_norm=X_NORM, w_norm=_DESCENT_NORM,
             w_bound=_DESCENT_NORM, interpolant=table,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import fused
+from iceform.backends import primitives
 from iceform.errors import BoundError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
@@ -201,4 +201,4 @@ def looked_up(z: Tensor, table: Interpolant) -> Tensor:
     """The table's answer to every entry of z; by its definition where code is being compiled."""
     if torch.compiler.is_compiling():
         return table.weights(z) @ table.values.to(z)
-    return fused.interpolate(z, table)
+    return primitives.interpolate(z, table)

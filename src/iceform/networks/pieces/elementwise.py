@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import BACKENDS
+from iceform.backends import rounding_of
 from iceform.errors import PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
@@ -123,7 +123,7 @@ class Table(Activation):
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        if self.settings.backend != "dense":
+        if self.settings.backend != "literal":
             return looked_up(z, self.table)
         keys = torch.stack([self.table.keys.slopes, self.table.keys.biases], -1).to(z)
         queries = torch.stack([z, torch.ones_like(z)], -1)[..., None, :]
@@ -136,8 +136,8 @@ class Table(Activation):
     @property
     def certified(self) -> float:
         settings = self.settings
-        model = BACKENDS[settings.backend].model(settings.dtype, self.table, self.high, 1)
-        leak = 2 * self.table.size * settings.layers.leak if settings.backend == "dense" else 0.0
+        model = rounding_of(settings.backend).model(settings.dtype, self.table, self.high, 1)
+        leak = 2 * self.table.size * settings.layers.leak if settings.backend == "literal" else 0.0
         return self.table.error + self.table.rounding(model) + leak
 
     @property
@@ -210,7 +210,7 @@ class Gate(Activation):
         (z,) = inputs
         keys = torch.stack([self.sharpness * z, torch.zeros_like(z)], -1)[..., None]
         values = torch.stack([z, torch.zeros_like(z)], -1)[..., None]
-        if self.settings.backend != "dense":
+        if self.settings.backend != "literal":
             return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1)
         one = torch.ones_like(z)[..., None, None]
         margin = self.settings.layers.margin(self.sharpness * self.high)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import BACKENDS
+from iceform.backends import rounding_of
 from iceform.networks.pieces.base import Piece, Settings, Span, looked_up
 from iceform.networks.pieces.linear import powers_of_two
 
@@ -46,7 +46,7 @@ class EmbeddingMap(Piece):
         (ids,) = inputs
         frozen = self.settings.layers
         theta = F.embedding(ids, self.weight) / self.scale
-        if self.settings.backend == "dense":
+        if self.settings.backend == "literal":
             ones = torch.ones_like(theta[..., :1])
             return frozen.read(ones, theta[..., None]) * self.scale
         return looked_up(theta, frozen.table) * self.scale
@@ -54,7 +54,7 @@ class EmbeddingMap(Piece):
     def errors(self) -> Tensor:
         """Proven error of every feature."""
         settings, table = self.settings, self.settings.layers.table
-        model = BACKENDS[settings.backend].model(settings.dtype, table, 1.0, 1)
+        model = rounding_of(settings.backend).model(settings.dtype, table, 1.0, 1)
         return torch.exp2(self.exponents.double()) * (table.error + table.rounding(model))
 
     @property

@@ -109,7 +109,7 @@ class Heads(Piece):
         return None
 
     def emulate(self, *inputs: Tensor) -> Tensor:
-        if self.settings.backend != "dense":
+        if self.settings.backend != "literal":
             return self.exact(*inputs)
         q, k, v, *mask = inputs
         allowed = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])

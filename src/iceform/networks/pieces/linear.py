@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import BACKENDS
+from iceform.backends import rounding_of
 from iceform.errors import PrecisionError
 from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
 
@@ -131,7 +131,7 @@ class LinearMap(Piece):
     def emulate(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         frozen = self.settings.layers
-        if self.settings.backend == "dense":
+        if self.settings.backend == "literal":
             ones = torch.ones_like(x[..., :1])
             theta = torch.cat([self.theta, self.offset[:, None]], -1)
             return frozen.read(torch.cat([x, ones], -1), theta) * self.scale
@@ -150,7 +150,7 @@ class LinearMap(Piece):
         scale = torch.exp2(self.exponents.double())
         largest = float((self._terms / scale).max())
         summands = self.in_features + 1 + int(self.rounded)
-        model = BACKENDS[settings.backend].model(settings.dtype, table, largest, summands)
+        model = rounding_of(settings.backend).model(settings.dtype, table, largest, summands)
         if not model.gamma * largest <= settings.layers.slack:
             raise PrecisionError(
                 f"{self.name}: products of terms up to {largest:.3g} times their range round by "

@@ -1,0 +1,343 @@
+r"""The look-up layer: the head of thm:attn_sim_f, all that describes a task being in the prompt.
+
+A prompt has ``samples`` blocks of ``tokens`` grid tokens, a query token for each block and as many
+free queries. The network embeds them (the affine map that the paper calls Lin: where a token's
+features go, and its position) and attends once. The query of block c meets a token of block i with
+the logit
+
+.. math:: k_x \cdot w - k_y + k_b - M\,1\{i \ne c\},
+
+a free query with the same logit and no margin, and either returns the softmax average of the
+tokens' value rows. The frozen matrices say where in a token key, query, value and position are,
+and hold the margin; what keys and values are is up to the prompt:
+
+* **look-ups** (:class:`LookUps`) of z_i = w.x_i - y_i write s_k x_i, s_k (y_i + m) and b_k for the
+  keys (s_k, b_k) of a table around m, and :math:`\kappa w + \gamma (v_k - o_i) (x_i, 1)` as values:
+  the query of sample i returns :math:`\kappa w + \gamma (A(z_i) - o_i) (x_i, 1)`;
+* an **average** (:class:`Average`) writes any keys, biases and values, and asks by free queries.
+
+Tokens that hold the program (s_k, b_k, v_k, gamma, kappa) are the same for all data, and what is
+written for data is affine in x, y, w, o and o x. Longer data are many prompts of one network: no
+weight grows with their number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention.layers import Embed, SoftmaxAttention
+from iceform.attention.network import Features, FrozenNetwork
+from iceform.attention.prompts import Prompt
+from iceform.errors import ProgramError
+from iceform.interpolation import Interpolant
+
+__all__ = ["HIDDEN", "LARGEST_LOGIT", "MARGIN", "Average", "Layout", "LookUps"]
+
+# A hidden token's logit is below every other by more than any exponential can hold, so its weight
+# is exactly 0; tokens that are not hidden never see these numbers, which so cost no precision.
+MARGIN = 2.0**50  # of another block's tokens
+HIDDEN = 2.0**45  # of tokens that hold nothing
+LARGEST_LOGIT = 2.0**40  # that a prompt may make: far above -HIDDEN
+_HELD = 1 << 22  # numbers of literal tokens held at once
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the layer, and where in a token everything is.
+
+    Attributes
+    ----------
+    dim
+        Features of a sample.
+    samples
+        Blocks: samples looked up by one prompt.
+    tokens
+        Grid tokens of a block.
+    """
+
+    dim: int
+    samples: int
+    tokens: int
+
+    @property
+    def count(self) -> int:
+        """Tokens of a prompt."""
+        return self.samples * (self.tokens + 2)
+
+    @property
+    def raw(self) -> Features:
+        """Features of a prompt's tokens."""
+        d = self.dim
+        return Features.of(key_x=d, key_y=1, key_bias=1, value=d + 1, w=d)
+
+    @property
+    def features(self) -> Features:
+        """Features of the tokens that attend: a prompt's, and their position's."""
+        m = self.samples
+        return Features(self.raw.sizes + Features.of(hidden_from=m, is_query=1, block=m).sizes)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What each token of a prompt is for."""
+        m, g = self.samples, self.tokens
+        grid = [f"block {i}, token {k}" for i in range(m) for k in range(g)]
+        asked = [f"query of block {i}" for i in range(m)] + [f"free query {i}" for i in range(m)]
+        return tuple(grid + asked)
+
+    @property
+    def weights(self) -> int:
+        """How many numbers the network holds."""
+        raw, wide, m = self.raw.total, self.features.total, self.samples
+        embedded = wide * raw + self.count * self._places + wide * self._places + wide
+        return embedded + (2 * (self.dim + 2 + m) + self.dim + 1) * wide + self.count * 2 * m
+
+    @property
+    def _places(self) -> int:
+        """Positions: the block of a grid token, the block of a query, a free query."""
+        return 2 * self.samples + 1
+
+    def build(self, dtype: torch.dtype = torch.float64) -> FrozenNetwork:
+        """The frozen weights; they depend on these sizes and the dtype only."""
+        layers = [self._embedding(), self._attention()]
+        return FrozenNetwork(layers, self.raw).to(dtype).seal()
+
+    def _embedding(self) -> Embed:
+        at, raw, m, g = self.features, self.raw, self.samples, self.tokens
+        place = torch.zeros(self.count, self._places, dtype=torch.float64)
+        place[: m * g, :m] = torch.eye(m, dtype=torch.float64).repeat_interleave(g, 0)
+        place[m * g : m * g + m, m : 2 * m] = torch.eye(m, dtype=torch.float64)
+        place[m * g + m :, 2 * m] = 1.0
+        spread = torch.zeros(at.total, self._places, dtype=torch.float64)
+        spread[at["hidden_from"], :m] = -torch.eye(m, dtype=torch.float64)
+        spread[at["block"], m : 2 * m] = torch.eye(m, dtype=torch.float64)
+        spread[at["is_query"], m:] = 1.0
+        spread[at["key_bias"], m:] = -HIDDEN
+        constant = torch.zeros(at.total, dtype=torch.float64)
+        constant[at["hidden_from"]] = 1.0
+        carried = torch.eye(at.total, raw.total, dtype=torch.float64)
+        return Embed(carried, place, spread, constant)
+
+    def _attention(self) -> SoftmaxAttention:
+        at, d, m = self.features, self.dim, self.samples
+        w_k = torch.zeros(1, d + 2 + m, at.total, dtype=torch.float64)
+        w_q, w_v = torch.zeros_like(w_k), torch.zeros(1, d + 1, at.total, dtype=torch.float64)
+        coordinates, label, bias, blocks = slice(0, d), d, d + 1, slice(d + 2, None)
+        eye_d, eye_m = (torch.eye(k, dtype=torch.float64) for k in (d, m))
+        w_k[0, coordinates, at["key_x"]], w_q[0, coordinates, at["w"]] = eye_d, eye_d
+        w_k[0, label, at["key_y"]], w_q[0, label, at["is_query"]] = -1.0, 1.0
+        w_k[0, bias, at["key_bias"]], w_q[0, bias, at["is_query"]] = 1.0, 1.0
+        w_k[0, blocks, at["hidden_from"]], w_q[0, blocks, at["block"]] = -MARGIN * eye_m, eye_m
+        w_v[0, :, at["value"]] = torch.eye(d + 1, dtype=torch.float64)
+        w_o = torch.zeros(1, self.count, 2 * m, dtype=torch.float64)
+        w_o[0, -2 * m :] = torch.eye(2 * m, dtype=torch.float64)
+        return SoftmaxAttention(w_k, w_q, w_v, w_o, labels=["read the prompt's table"])
+
+    def check(self, tokens: int, dim: int) -> None:
+        """Refuse tables and samples that do not fit."""
+        if tokens > self.tokens or dim > self.dim:
+            raise ProgramError(
+                f"a block of this layer holds {self.tokens} tokens and samples of {self.dim} "
+                f"features, asked for {tokens} and {dim}; build a larger one"
+            )
+
+    def blank(self, batch: torch.Size, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Empty tokens, with views of the (block, grid) tokens and of the queries."""
+        m, g = self.samples, self.tokens
+        tokens = like.new_zeros(*batch, self.count, self.raw.total)
+        grid = tokens[..., : m * g, :].unflatten(-2, (m, g))
+        grid[..., self.raw["key_bias"]] = -HIDDEN
+        return tokens, grid, tokens[..., m * g :, :]
+
+
+@dataclass(frozen=True, eq=False)
+class LookUps:
+    r"""A table and samples: the answer to sample i is kappa w + gamma (A(z_i) - o_i) (x_i, 1).
+
+    It stands for as many prompts as its samples fill, and holds none of their tokens.
+
+    Attributes
+    ----------
+    layout
+        The layer that it is for.
+    table
+        What the keys and values below are of.
+    x, y, w
+        Shapes (*batch, n, d), (*batch, n) and (*batch, d): z_i = w.x_i - y_i.
+    offsets
+        o, shape (*batch, n), or None for zeros.
+    gain, keep
+        gamma and kappa.
+    slopes, biases, values
+        s_k, b_k and v_k as the tokens hold them; the table's unless given.
+    """
+
+    layout: Layout
+    table: Interpolant
+    x: Float[Tensor, "*b n d"]
+    y: Float[Tensor, "*b n"]
+    w: Float[Tensor, "*b d"]
+    offsets: Float[Tensor, "*b n"] | None = None
+    gain: float = 1.0
+    keep: float = 0.0
+    slopes: Tensor = field(default=None)  # type: ignore[assignment]
+    biases: Tensor = field(default=None)  # type: ignore[assignment]
+    values: Tensor = field(default=None)  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        keys = self.table.keys
+        own = {"slopes": keys.slopes, "biases": keys.biases, "values": self.table.values}
+        for name, tensor in own.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, tensor)
+        self.layout.check(len(self.slopes), self.x.shape[-1])
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.x.shape[-2]
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts it stands for, per set of samples."""
+        return -(-self.count // self.layout.samples)
+
+    @cached_property
+    def batch(self) -> torch.Size:
+        """Sets of samples."""
+        shapes = (self.x.shape[:-2], self.y.shape[:-1], self.w.shape[:-1])
+        return torch.Size(torch.broadcast_shapes(*shapes))
+
+    def residuals(self) -> Float[Tensor, "*b n"]:
+        """z, to see whether the table reaches that far."""
+        return (self.x @ self.w[..., None])[..., 0] - self.y
+
+    def part(self, rows: Tensor | slice) -> LookUps:
+        """The same look-ups of some samples."""
+        offsets = None if self.offsets is None else self.offsets[..., rows]
+        return replace(self, x=self.x[..., rows, :], y=self.y[..., rows], offsets=offsets)
+
+    @property
+    def tokens(self) -> Float[Tensor, "*b p t f"]:
+        """The literal tokens of all its prompts."""
+        return torch.cat(list(self.chunks()), -3)
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The literal tokens, (*batch, prompts, tokens, features), as many as fit at once."""
+        m = self.layout.samples
+        size = self.layout.count * self.layout.raw.total * max(1, self.batch.numel())
+        step = m * max(1, _HELD // size)
+        for start in range(0, self.count, step):
+            yield self.part(slice(start, start + step))._write()
+
+    def filled(self) -> LookUps:
+        """With samples that are 0 where the last prompt has room."""
+        short = self.prompts * self.layout.samples - self.count
+        if not short:
+            return self
+        pad = torch.nn.functional.pad
+        offsets = None if self.offsets is None else pad(self.offsets, (0, short))
+        return replace(
+            self, x=pad(self.x, (0, 0, 0, short)), y=pad(self.y, (0, short)), offsets=offsets
+        )
+
+    def _write(self) -> Tensor:
+        at, m, g, d = self.layout.raw, self.layout.samples, len(self.slopes), self.x.shape[-1]
+        whole, like = self.filled(), self.w
+        n = whole.count
+
+        def blocks(t: Tensor, *wide: int) -> Tensor:  # (*batch, prompts, m, *wide)
+            return t.to(like).expand(*self.batch, n, *wide).reshape(*self.batch, -1, m, *wide)
+
+        x, y = blocks(whole.x, d), blocks(whole.y.to(like) + self.table.grid.center)
+        w = blocks(self.w[..., None, :], d)
+        o = torch.zeros_like(y) if whole.offsets is None else blocks(whole.offsets)
+        slopes, biases, values = (t.to(like) for t in (self.slopes, self.biases, self.values))
+        tokens, grid, queries = self.layout.blank(torch.Size((*self.batch, self.prompts)), like)
+        own = grid[..., :g, :]
+        own[..., at["key_x"]][..., :d] = slopes[:, None] * x[..., None, :]
+        own[..., at["key_y"]] = (slopes * y[..., None])[..., None]
+        own[..., at["key_bias"]] = biases[:, None]
+        looked = self.gain * (values - o[..., None])
+        value = own[..., at["value"]]
+        value[..., :d] = looked[..., None] * x[..., None, :] + self.keep * w[..., None, :]
+        value[..., -1] = looked
+        queries[..., :m, at["w"]][..., :d] = w
+        return tokens
+
+    @property
+    def features(self) -> Features:
+        """Names of the tokens' features."""
+        return self.layout.raw
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What each token of a prompt is."""
+        return self.layout.roles
+
+    def prompt(self) -> Prompt:
+        """All tokens with their names."""
+        return Prompt(self.tokens, self.features, self.roles)
+
+
+@dataclass(frozen=True, eq=False)
+class Average:
+    """Keys, biases and values of any tokens, and points that ask for their softmax average.
+
+    The answer to point q is the average of the values with logits q.key_j + bias_j.
+
+    Attributes
+    ----------
+    layout
+        The layer that it is for.
+    keys, biases, values
+        Shapes (n, d), (n,) and (n, v), v at most d + 1.
+    points
+        Shape (q, d).
+    """
+
+    layout: Layout
+    keys: Float[Tensor, "n d"]
+    biases: Float[Tensor, "n"]
+    values: Float[Tensor, "n v"]
+    points: Float[Tensor, "q d"]
+
+    def __post_init__(self) -> None:
+        room, have = self.layout.samples * self.layout.tokens, len(self.keys)
+        if have > room:
+            raise ProgramError(
+                f"a prompt of this layer sees {room} samples, got {have}; build one with "
+                f"tokens >= {-(-have // self.layout.samples)}"
+            )
+        self.layout.check(0, max(self.keys.shape[1], self.values.shape[1] - 1))
+
+    @property
+    def prompts(self) -> int:
+        """How many prompts it stands for."""
+        return -(-len(self.points) // self.layout.samples)
+
+    @property
+    def tokens(self) -> Float[Tensor, "p t f"]:
+        """The literal tokens of all its prompts."""
+        return torch.cat(list(self.chunks()))
+
+    def chunks(self) -> Iterator[Tensor]:
+        """The literal tokens, (prompts, tokens, features), as many as fit at once."""
+        at, m = self.layout.raw, self.layout.samples
+        at_once = m * max(1, _HELD // (self.layout.count * at.total))
+        for points in torch.split(self.points, at_once):
+            prompts = -(-len(points) // m)
+            tokens, _, queries = self.layout.blank(torch.Size((prompts,)), self.points)
+            seen = tokens[:, : len(self.keys)]
+            seen[..., at["key_x"]][..., : self.keys.shape[1]] = self.keys
+            seen[..., at["key_bias"]] = self.biases[:, None]
+            seen[..., at["value"]][..., : self.values.shape[1]] = self.values
+            padded = points.new_zeros(prompts * m, points.shape[1])
+            padded[: len(points)] = points
+            queries[:, m:, at["w"]][..., : points.shape[1]] = padded.unflatten(0, (prompts, m))
+            yield tokens

@@ -1,0 +1,101 @@
+"""Backend: how the forward pass of a frozen network is evaluated.
+
+A backend is made from a network, and everything that it computes with comes out of that network's
+matrices and a prompt's tokens. ``literal`` multiplies them: it is the definition. Others may use
+what they recognise in the matrices, and refuse a network in which they do not.
+
+A new backend is one file: subclass :class:`Backend`, give it a ``name`` and its ``rounding``, and
+supply :meth:`Backend.run`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.attention import Average, FrozenNetwork, LookUps, Prompt
+from iceform.backends.rounding import Rounding
+from iceform.errors import DeviceError
+from iceform.validation import check_choice
+
+__all__ = ["Backend", "Watch", "bind", "resolve", "rounding_of"]
+
+Watch = Callable[[Tensor], None]
+AnyPrompt = Prompt | LookUps | Average
+
+
+class Backend(ABC):
+    """A way to run one frozen network.
+
+    Parameters
+    ----------
+    network
+        Whose weights run; they are checked as the backend is made.
+    """
+
+    kinds: ClassVar[dict[str, type[Backend]]] = {}
+    name: str
+    rounding: Rounding
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            Backend.kinds[cls.name] = cls
+
+    def __init__(self, network: FrozenNetwork) -> None:
+        self.network = network
+        self.digest = None if torch.compiler.is_compiling() else network.check()
+
+    @classmethod
+    def require(cls) -> None:
+        """Refuse where it cannot run at all; by default it can everywhere."""
+        return
+
+    @abstractmethod
+    def run(self, prompt: AnyPrompt) -> Tensor:
+        """What the network returns for a prompt.
+
+        For :class:`Prompt` its output tokens; for :class:`LookUps` the rows of its samples,
+        (*batch, n, d + 1); for :class:`Average` the rows of its points, (q, v).
+        """
+
+    def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
+        """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).
+
+        ``watch`` is shown every sample.
+        """
+        if watch is not None:
+            watch(prompt.x)
+        return self.run(prompt)[..., :-1].double().sum(-2)
+
+    def count(self, prompt: LookUps) -> Tensor:
+        """The sum of the rows' last entries, float64, shape (*batch,)."""
+        return self.run(prompt)[..., -1].double().sum(-1)
+
+
+def rounding_of(name: str) -> Rounding:
+    """How the backend of this name rounds."""
+    return Backend.kinds[name].rounding
+
+
+def resolve(name: str) -> str:
+    """The backend that ``name`` stands for.
+
+    "auto" is "fused", which takes the fastest certified way for the device, dtype and size of
+    every call; "triton" insists on the GPU kernels.
+    """
+    choice = check_choice("backend", name, ("auto", *Backend.kinds))
+    choice = "fused" if choice == "auto" else choice
+    Backend.kinds[choice].require()
+    return choice
+
+
+def bind(network: FrozenNetwork, name: str) -> Backend:
+    """The backend of this name on this network, whose weights are checked now."""
+    if name not in Backend.kinds:
+        raise DeviceError(f"no backend is called {name!r}; there are {', '.join(Backend.kinds)}")
+    return Backend.kinds[name](network)

@@ -1,0 +1,257 @@
+"""The three primitives, without a token in memory longer than it is needed.
+
+Plain torch (:func:`plain_interpolate`) is the oracle: every token's weight, a chunk at a time. On
+equally spaced tokens, anything large goes through :mod:`iceform.backends.windowed` instead, and
+on a GPU through the kernels of :mod:`iceform.backends.triton` where they can run. The
+certificate of the fused backend covers all of these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from iceform.backends import windowed
+from iceform.backends.kernels import is_transformed, kernels_for
+from iceform.backends.rounding import sum_block
+from iceform.interpolation import Interpolant
+from iceform.validation import common_batch
+
+__all__ = [
+    "attention",
+    "interpolate",
+    "plain_interpolate",
+    "project",
+    "residual_map",
+    "residual_sum",
+]
+
+Watch = Callable[[Tensor], None]
+
+_CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
+_ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
+_ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
+_SMALL = 1 << 18  # weights: below this one softmax is quicker than many small operations
+_SMALL_COMPILED = 1 << 12  # the same against one compiled loop
+_WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
+
+
+def interpolate(
+    z: Float[Tensor, "*b"], it: Interpolant, backend: str = "fused"
+) -> Float[Tensor, "*b"]:
+    """Look up each entry of z."""
+    kernels = kernels_for(z, it, backend)
+    if kernels is not None:
+        looked: Tensor = kernels.interpolate(z, it)
+        return looked
+    if z.dtype in _WIDENED:
+        return interpolate(z.float(), it).to(z.dtype)
+    window = _window_for(z, it)
+    if window is None:
+        return plain_interpolate(z, it)
+    if z.requires_grad:
+        out: Tensor = windowed.LookUp.apply(z, window)  # type: ignore[no-untyped-call]
+        return out
+    return windowed.look_up(z, window)
+
+
+def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
+    """The window to use, or None where summing every token is right or quicker."""
+    if torch.compiler.is_compiling() or is_transformed(z):
+        return None
+    window = windowed.window_of(it, z.dtype)
+    if window is None or z.is_cuda:
+        return window
+    ready = windowed.is_compiled(window, z.dtype)
+    return window if z.numel() * it.tokens > (_SMALL_COMPILED if ready else _SMALL) else None
+
+
+def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
+    """Look up each entry of z by a softmax over all tokens, a chunk of weights at a time."""
+    values = it.values.to(z)
+    flat = z.reshape(-1)
+    rows = max(1, _CHUNK // it.tokens)
+    if flat.numel() <= rows:
+        return (it.weights(z) @ values).reshape(z.shape)
+
+    def one_chunk(part: Tensor) -> Tensor:
+        return it.weights(part) @ values
+
+    if torch.is_grad_enabled() and z.requires_grad:
+        parts = [checkpoint(one_chunk, part, use_reentrant=False) for part in flat.split(rows)]
+    else:
+        parts = [one_chunk(part) for part in flat.split(rows)]
+    return torch.cat(parts).reshape(z.shape)
+
+
+def residual_map(
+    x: Float[Tensor, "... n d"],
+    y: Float[Tensor, "... n"],
+    w: Float[Tensor, "... d"],
+    it: Interpolant,
+    backend: str = "fused",
+) -> Float[Tensor, "... n d"]:
+    """A(w.x_i - y_i) x_i for every sample."""
+    return interpolate(_residual(x, y, w), it, backend)[..., None] * x
+
+
+def residual_sum(
+    x: Float[Tensor, "... n d"],
+    y: Float[Tensor, "... n"],
+    w: Float[Tensor, "... d"],
+    it: Interpolant,
+    labels: Float[Tensor, "... n"] | None = None,
+    backend: str = "fused",
+    watch: Watch | None = None,
+) -> Float[Tensor, "... d"]:
+    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+
+    x may be bfloat16 beside float32 y and w: its numbers are taken as they are. ``watch`` is shown
+    every sample, a chunk at a time while it is in cache.
+    """
+    kernels = kernels_for(x, it, backend)
+    if kernels is not None and kernels.can_sum(x, y, w, it):
+        if watch is not None:
+            watch(x)
+        summed: Tensor = kernels.residual_sum(x, y, w, it, labels)
+        return summed
+    if x.ndim > 2:
+        return _own_samples(x, y, w, it, labels, watch)
+    if y.ndim > 1 or w.ndim > 1:
+        return _shared_samples(x, y, w, it, labels, watch)
+    return _one_prompt(x, y, w, it, labels, watch)
+
+
+def _one_prompt(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+) -> Tensor:
+    """One set of labels and coefficients: as few operations per chunk as there can be."""
+    block = sum_block(w.dtype, len(x))
+    total: Tensor | None = None
+    for rows in _row_chunks(x, 1, it.tokens):
+        part = _seen(x[rows], w, watch)
+        z = torch.addmm(y[rows, None], part, w[:, None], beta=-1)[:, 0]
+        looked = interpolate(z, it)
+        if labels is not None:
+            looked = looked - labels[rows]
+        sums = _weighted(looked[None], part, block)[0]
+        total = sums if total is None else total + sums
+    assert total is not None
+    return total
+
+
+def _own_samples(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+) -> Tensor:
+    """A batch of sets of samples."""
+    batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+    block = sum_block(w.dtype, x.shape[-2])
+    total = torch.zeros(*batch, x.shape[-1], dtype=torch.float64, device=x.device)
+    for rows in _row_chunks(x, max(1, batch.numel()), it.tokens):
+        part = _seen(x[..., rows, :], w, watch)
+        looked = interpolate(_residual(part, y[..., rows], w), it)
+        if labels is not None:
+            looked = looked - labels[..., rows]
+        total = total + _weighted(looked[..., None, :], part, block)[..., 0, :]
+    return total
+
+
+def _shared_samples(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+) -> Tensor:
+    """Many labels and coefficients on the same samples: products of matrices, not of vectors."""
+    batch = common_batch(y.shape[:-1], w.shape[:-1])
+    coefficients = w.expand(*batch, w.shape[-1]).reshape(-1, w.shape[-1])
+    targets = y.expand(*batch, y.shape[-1]).reshape(-1, y.shape[-1])
+    offsets = None if labels is None else labels.expand(*batch, -1).reshape(-1, labels.shape[-1])
+    block = sum_block(w.dtype, len(x))
+    total = torch.zeros(*coefficients.shape, dtype=torch.float64, device=x.device)
+    for rows in _row_chunks(x, len(coefficients), it.tokens):
+        part = _seen(x[rows], w, watch)
+        looked = interpolate(coefficients @ part.mT - targets[:, rows], it)
+        if offsets is not None:
+            looked = looked - offsets[:, rows]
+        total = total + _weighted(looked, part, block)
+    return total.reshape(*batch, w.shape[-1])
+
+
+def project(
+    x: Float[Tensor, "... n d"],
+    weights: Sequence[Float[Tensor, "... _ d"]],
+    it: Interpolant,
+    backend: str = "fused",
+) -> list[Float[Tensor, "... n _"]]:
+    """A(x weight') for several weights at once, every entry looked up as it is made."""
+    kernels = kernels_for(x, it, backend)
+    same = all(w.ndim == 2 and w.shape == weights[0].shape for w in weights)
+    recorded = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *weights))
+    if kernels is None or recorded or not same:
+        return [interpolate(x @ w.mT, it, backend) for w in weights]
+    if kernels.should_project(x):
+        return list(kernels.project(x, torch.stack(tuple(weights)), it))
+    products = x.new_empty(len(weights), *x.shape[:-1], len(weights[0]))
+    for out, weight in zip(products, weights, strict=True):
+        torch.matmul(x, weight.mT, out=out)
+    return list(kernels.interpolate(products, it, out=products))
+
+
+def attention(
+    q: Float[Tensor, "... m h"], k: Float[Tensor, "... n h"], v: Float[Tensor, "... n c"]
+) -> Float[Tensor, "... m c"]:
+    """softmax(q k') v: the second layer, scale 1, never holding all scores on a GPU."""
+    if not q.is_cuda:
+        return torch.softmax(q @ k.mT, -1) @ v
+    batch = common_batch(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+    # The kernels that hold no scores want (batch, heads, tokens, features).
+    query, key, value = (_four_axes(t, batch) for t in (q, k, v))
+    out: Tensor = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=1.0)
+    return out[:, 0] if len(batch) == 1 else out.reshape(*batch, *out.shape[-2:])
+
+
+def _four_axes(t: Tensor, batch: torch.Size) -> Tensor:
+    if t.shape[:-2] == batch and len(batch) == 1:
+        return t[:, None]
+    return t.expand(*batch, *t.shape[-2:]).reshape(-1, 1, *t.shape[-2:])
+
+
+def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+    return (x @ w[..., None])[..., 0] - y
+
+
+def _seen(part: Tensor, w: Tensor, watch: Watch | None) -> Tensor:
+    """A chunk of samples in the precision of the computation, once it has been shown."""
+    if watch is not None:
+        watch(part)
+    return part if part.dtype == w.dtype else part.to(w.dtype)
+
+
+def _weighted(looked: Tensor, x: Tensor, block: int) -> Tensor:
+    """Looked @ x with sums in float64 but for blocks of rows, as the certificate has it.
+
+    Looked is (..., k, rows), x is (..., rows, d).
+    """
+    rows = x.shape[-2] // block * block
+    if block == 1 or rows == 0:
+        return looked.double() @ x.double()
+    blocks = x[..., :rows, :].view(*x.shape[:-2], -1, block, x.shape[-1])
+    weights = looked[..., :rows].view(*looked.shape[:-1], -1, block).transpose(-3, -2)
+    total: Tensor = (weights @ blocks).sum(-3, dtype=torch.float64)
+    if rows < x.shape[-2]:
+        total = total + looked[..., rows:] @ x[..., rows:, :]  # a block of its own
+    return total
+
+
+def _row_chunks(x: Tensor, batch: int, tokens: int) -> list[slice]:
+    """Rows that stay in cache between their readings, and whose look-ups do so too."""
+    samples, copies = x.shape[-2], max(1, math.prod(x.shape[:-2]))
+    held = x.shape[-1] * x.element_size() * copies
+    rows = min(_ROWS_BYTES // held, _CHUNK // batch) // _ALIGNED * _ALIGNED
+    rows = max(2 * _ALIGNED, rows)
+    if x.is_cuda:
+        rows = max(1, (_CHUNK << 4) // (tokens * batch))
+    return [slice(start, min(start + rows, samples)) for start in range(0, samples, rows)]

@@ -1,0 +1,77 @@
+"""Attestation: which weights ran, and what running some of it again through them has shown."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Attestation"]
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """What is known of a run beside its proof.
+
+    Attributes
+    ----------
+    weights
+        SHA-256 of the weights used in this run.
+    expected
+        SHA-256 that the sizes imply.
+    backend
+        How the network was evaluated.
+    rows
+        Query rows, drawn at random, that were run again through the literal matrices.
+    difference
+        The largest difference found.
+    allowed
+        What the certificates of both evaluations allow of it.
+    note
+        What the numbers do not say; for a run without attestation, why there is none.
+    """
+
+    weights: str
+    expected: str
+    backend: str
+    rows: int = 0
+    difference: float = 0.0
+    allowed: float = 0.0
+    note: str = ""
+
+    @classmethod
+    def none(cls, why: str, backend: str = "none") -> Attestation:
+        """No attestation, and the reason."""
+        return cls("", "", backend, note=why)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the weights are those of the sizes and the rows agree."""
+        return bool(self.weights) and self.weights == self.expected and self.within
+
+    @property
+    def within(self) -> bool:
+        """Whether the rows that were run again agree."""
+        return self.difference <= self.allowed
+
+    def explain(self) -> str:
+        """In words."""
+        if not self.weights:
+            return f"not attested: {self.note}"
+        same = (
+            "as its sizes imply"
+            if self.weights == self.expected
+            else (f"but its sizes imply {self.expected[:12]}")
+        )
+        lines = [f"weights {self.weights[:12]} ran, {same} ({self.backend} backend)"]
+        if self.backend == "literal":
+            lines.append("every row went through the literal matrices")
+        elif self.rows:
+            lines.append(
+                f"{self.rows} rows drawn at random and run again through the literal matrices: "
+                f"off by {self.difference:.1e}, {self.allowed:.1e} allowed"
+            )
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)

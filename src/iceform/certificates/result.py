@@ -1,0 +1,107 @@
+"""Result: an answer, its proof, what it ran on, and what was computed where."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from iceform.certificates.attestation import Attestation
+from iceform.certificates.certificate import Certificate, Verification
+from iceform.certificates.ledger import Ledger
+from iceform.errors import ProgramError, ShapeError
+
+__all__ = ["Result"]
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What every run returns.
+
+    Attributes
+    ----------
+    value
+        The answer: coefficients, components, a retrieved state, an output.
+    certificate
+        Proven distance of ``value`` from the exact answer, term by term.
+    attestation
+        Which weights ran, and what running rows of it again has shown.
+    ledger
+        What was computed where.
+    passes
+        Passes of the frozen network over the data.
+    parts
+        Named parts of the answer beside ``value``: an intercept, a scale, variances.
+    errors
+        Proven distances of those parts, where they are known.
+    converged
+        Whether a loop ended below its tolerance.
+    history
+        Lengths of the steps of a loop.
+    """
+
+    value: Tensor
+    certificate: Certificate
+    attestation: Attestation
+    ledger: Ledger
+    passes: int = 1
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    errors: Mapping[str, Any] = field(default_factory=dict)
+    converged: bool = True
+    history: tuple[float, ...] = ()
+    _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
+    _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
+    _save: Callable[..., Any] | None = field(default=None, repr=False)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights that ran."""
+        return self.attestation.weights
+
+    @property
+    def coef(self) -> Tensor:
+        """The coefficients of a linear model."""
+        return self.value
+
+    @property
+    def intercept(self) -> Tensor:
+        """The intercept of a linear model; 0 where it has none."""
+        found: Tensor = self.parts.get("intercept", self.value.new_zeros(()))
+        return found
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Predictions for new points, by the same frozen network, shape (m,)."""
+        if self._predict is None:
+            raise ProgramError("this algorithm makes no predictions; its answer is in .value")
+        if x.ndim != 2:
+            raise ShapeError(f"points must have shape (m, dim), got {tuple(x.shape)}")
+        return self._predict(x)
+
+    def without_attention(self) -> float:
+        """How far the answer moves when every look-up returns what is looked up.
+
+        It says how much of the answer attention computes; 0 would mean none of it.
+        """
+        if self._ablated is None:
+            raise ProgramError("this run cannot be repeated: its data are gone")
+        return float((self._ablated() - self.value).abs().max())
+
+    def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
+        """The exact answer enclosed in ball arithmetic, beside this one."""
+        return self.certificate.verify(*inputs, bits=bits)
+
+    def explain(self) -> str:
+        """The proof, the attestation and the ledger, as text."""
+        parts = [self.certificate.explain(), self.attestation.explain(), self.ledger.explain()]
+        return "\n\n".join(part for part in parts if part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What is kept of it in a file, the tensors aside."""
+        return {
+            "passes": self.passes,
+            "converged": self.converged,
+            "attestation": self.attestation.to_dict(),
+            "ledger": self.ledger.to_dict(),
+        }
