@@ -44,6 +44,8 @@ class ScalarFunction:
     encloser
         Maps cells and an order to the jet of the function on them. Without one the function is
         traced; what cannot be traced cannot be enclosed, and is only estimated.
+    estimate
+        Whether ``eps`` may rest on an estimate where the function cannot be enclosed.
     """
 
     call: Scalar
@@ -52,6 +54,7 @@ class ScalarFunction:
     affine: tuple[float, float] | None = None
     facts: Callable[[float, float], ScalarFunction] | None = None
     encloser: Encloser | None = None
+    estimate: bool = False
     _kept: dict[int, tuple[Scalar, Tape | str]] = field(default_factory=dict, repr=False)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -105,8 +104,8 @@ class Interpolant:
 
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
-        if eps is not None and not estimate:
-            _check_enclosed(function, low, high)
+        function = replace(function, estimate=function.estimate or estimate)
+        regimes.check_enclosed(function, low, high, eps)
         return regimes.best(function, low, high, eps, tokens)
 
     @classmethod
@@ -232,16 +231,6 @@ class Interpolant:
                 f"[{self.low:.6g}, {self.high:.6g}]; fit the interpolant on a wider range"
             )
         return self.weights(z) @ self.values.to(z)
-
-
-def _check_enclosed(f: ScalarFunction, low: float, high: float) -> None:
-    obstacle = f.obstacle_on(low, high)
-    if obstacle is not None:
-        raise PrecisionError(
-            f"nothing is proven of f ({f.name}): {obstacle}; write it with elementwise functions "
-            "of torch, or pass estimate=True to accept an error that is only estimated",
-            best=math.inf,
-        )
 
 
 def _check_eps(eps: float | None) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "MOST_FITTED_TOKENS",
     "MOST_HARD_CELLS",
     "best",
+    "check_enclosed",
     "check_tokens",
     "fitted",
     "graded",
@@ -40,6 +41,23 @@ __all__ = [
 ]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
+
+
+def check_enclosed(f: ScalarFunction, low: float, high: float, eps: float | None) -> None:
+    """``eps`` is a promise: refuse it for a function that cannot be enclosed, unless told not to.
+
+    Raises
+    ------
+    PrecisionError
+        Says why the function cannot be enclosed.
+    """
+    obstacle = None if eps is None or f.estimate else f.obstacle_on(low, high)
+    if obstacle is not None:
+        raise PrecisionError(
+            f"nothing is proven of f ({f.name}): {obstacle}. Write it with elementwise functions "
+            "of torch, or pass estimate=True to accept an error that is only estimated",
+            best=math.inf,
+        )
 
 
 # ---------------------------------------------------------------------------------------------
