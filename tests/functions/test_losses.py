@@ -45,7 +45,7 @@ def optimum(x, y, which):
 @pytest.mark.parametrize("which", sorted(OWN))
 def test_a_loss_of_ones_own_is_proven_by_its_own_facts_or_not_at_all(name, which):
     """Whatever it is called: facts of another loss would prove a distance that does not hold."""
-    for seed in range(4):
+    for seed in range(2):
         g = torch.Generator().manual_seed(seed)
         x = torch.randn(40, 3, generator=g, dtype=torch.float64)
         y = x @ torch.ones(3).double() + torch.randn(40, generator=g, dtype=torch.float64)
