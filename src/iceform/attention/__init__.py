@@ -3,6 +3,7 @@
 from iceform.attention.layers import (
     AttentionTrace,
     Embed,
+    Entry,
     Head,
     HopfieldLayer,
     Lift,
@@ -23,6 +24,7 @@ __all__ = [
     "AttentionTrace",
     "Average",
     "Embed",
+    "Entry",
     "Features",
     "FrozenNetwork",
     "Head",

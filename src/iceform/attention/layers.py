@@ -19,6 +19,7 @@ from iceform.errors import ShapeError
 __all__ = [
     "AttentionTrace",
     "Embed",
+    "Entry",
     "Head",
     "HopfieldLayer",
     "Lift",
@@ -48,6 +49,31 @@ class AttentionTrace:
     scores: Tensor  # (*batch, heads, queries, keys)
     weights: Tensor  # (*batch, heads, queries, keys), rows sum to 1
     output: Tensor  # (*batch, out_tokens, out_features)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One number of a layer's output, and what its rounding follows.
+
+    Attributes
+    ----------
+    value
+        Shape (*batch,).
+    logits
+        The largest sum of absolute terms of a logit that it took.
+    size
+        Bound of the entry: the largest |value| of every head that writes it, added up.
+    terms
+        Products that are added up on the way to a logit, at most.
+    keys
+        Tokens attended to.
+    """
+
+    value: Tensor
+    logits: float
+    size: float
+    terms: int
+    keys: int
 
 
 class SoftmaxAttention(nn.Module):
@@ -130,7 +156,50 @@ class SoftmaxAttention(nn.Module):
         output = self._read(weights @ values)
         return AttentionTrace(scores, weights, x + output if self.residual else output)
 
-    def _tokens(self, x: Tensor) -> Tensor:
+    def entry(self, x: Float[Tensor, "*b n d"], token: int, feature: int) -> Entry:
+        """One number of the output, by the heads that write it and the queries that it reads."""
+        self._check_input(x)
+        heads, asked = self._written(feature), self._asked(token)
+        tokens = self._tokens(x, heads)
+        w_k, w_q, w_v, w_o = (_some(w, heads) for w in (self.w_k, self.w_q, self.w_v, self.w_o))
+        queries, keys = tokens[..., asked, :] @ w_q.mT, tokens @ w_k.mT
+        values = tokens @ w_v[:, feature, :, None]
+        looked = (torch.softmax(queries @ keys.mT, -1) @ values)[..., 0]
+        reads = w_o[:, asked, token]
+        sizes = values.abs().amax((-1, -2)) * reads.abs().sum(-1)
+        return Entry(
+            (reads * looked).sum((-1, -2)),
+            float((queries.abs() @ keys.abs().mT).max()),
+            float(sizes.sum(-1).max()),
+            w_k.shape[-2] + self._read_features + w_k.shape[-1],
+            keys.shape[-2],
+        )
+
+    def entry_work(self, x: Float[Tensor, "*b n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes for one prompt."""
+        heads, asked = len(self._written(feature)), len(self._asked(token))
+        count, (head_dim, wide) = self.w_o.shape[1], self.w_k.shape[1:]
+        return self._lift_work(x, heads) + heads * count * (wide + asked) * (head_dim + 1)
+
+    def _written(self, feature: int) -> Tensor:
+        """Heads that write a feature."""
+        if len(self.w_v) == 1:
+            return torch.arange(len(self.labels), device=self.w_v.device)
+        return (self.w_v[:, feature] != 0).any(-1).nonzero()[:, 0]
+
+    def _asked(self, token: int) -> Tensor:
+        """Queries that an output token reads."""
+        return (self.w_o[:, :, token] != 0).any(0).nonzero()[:, 0]
+
+    @property
+    def _read_features(self) -> int:
+        """Products that are added up in a token before the heads read it."""
+        return 0
+
+    def _lift_work(self, x: Tensor, heads: int) -> int:
+        return 0
+
+    def _tokens(self, x: Tensor, heads: Tensor | slice = _EVERY) -> Tensor:
         """What the heads read, shape (*batch, heads or 1, tokens, features)."""
         return x.unsqueeze(-3)
 
@@ -152,6 +221,11 @@ class SoftmaxAttention(nn.Module):
                 f"this layer takes (*batch, {expected[0]} tokens, {expected[1]} features), "
                 f"got {tuple(x.shape)}"
             )
+
+
+def _some(weights: Tensor, heads: Tensor) -> Tensor:
+    """The weights of some heads; those that all share, once."""
+    return weights if len(weights) == 1 else weights[heads]
 
 
 def _check_weights(w_k: Tensor, w_q: Tensor, w_v: Tensor, w_o: Tensor, residual: bool) -> None:
@@ -330,12 +404,25 @@ class LiftedAttention(SoftmaxAttention):
         self.register_buffer("ramp", ramp)
         self.register_buffer("constant", constant)
 
-    def _tokens(self, x: Tensor) -> Tensor:
+    def _tokens(self, x: Tensor, heads: Tensor | slice = _EVERY) -> Tensor:
         shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant
-        picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
-        mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        if isinstance(heads, slice):
+            picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
+            mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        else:
+            groups = torch.repeat_interleave(torch.tensor(self.group_sizes).to(heads))[heads]
+            rows = (self.picks[heads] @ x)[..., None, :]
+            mapped = [(rows @ self.group_maps[groups].mT)[..., 0, :]]
         spread = torch.cat(mapped, -2)[..., None, :] * self.ramp[:, None]
         return shared[..., None, :, :] + spread
+
+    @property
+    def _read_features(self) -> int:
+        return sum(self.shared_tokens.shape)
+
+    def _lift_work(self, x: Tensor, heads: int) -> int:
+        (n, p), (q, m) = x.shape[-2:], (self.shared_map.shape[0], self.shared_tokens.shape[1])
+        return n * p * q + m * n * q + heads * (n * p + p * q + m * q)
 
     def _check_input(self, x: Tensor) -> None:
         expected = (self.shared_tokens.shape[0], self.shared_map.shape[1])
@@ -413,6 +500,26 @@ class HopfieldLayer(nn.Module):
         weights = torch.softmax(scores, -1)
         output = weights @ (keys @ self.w_v.mT)
         return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
+
+    def entry(self, x: Float[Tensor, "*b n d"], token: int, feature: int) -> Entry:
+        """One number of the output."""
+        patterns, states = self._split(x)
+        keys = patterns @ self.w_k.mT
+        query = states[..., token : token + 1, :] @ self.w_q.mT
+        values = keys @ self.w_v[feature, :, None]
+        weights = torch.softmax(self.beta * (query @ keys.mT), -1)
+        return Entry(
+            (weights @ values)[..., 0, 0],
+            float((self.beta.abs() * (query.abs() @ keys.abs().mT)).max()),
+            float(values.abs().max()),
+            sum(self.w_k.shape) + self.w_q.shape[1],
+            keys.shape[-2],
+        )
+
+    def entry_work(self, x: Float[Tensor, "*b n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes for one prompt."""
+        patterns, _ = self._split(x)
+        return patterns.shape[-2] * (self.w_k.numel() + 2 * len(self.w_k)) + self.w_q.numel()
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         width = self.w_q.shape[1]
