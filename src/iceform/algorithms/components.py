@@ -17,7 +17,7 @@ from iceform.algorithms.stream import StreamProgram
 from iceform.certificates import Certificate, Step
 from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.scaling import Scaling
 from iceform.machine.tables import IDENTITY
 from iceform.validation import check_size
@@ -76,7 +76,7 @@ class PCA(StreamProgram):
     max_passes: int = 300
     seed: int = 0
 
-    def stream(self, machine: StreamMachine, source: Source) -> Components:
+    def stream(self, machine: Running, source: Source) -> Components:
         k = check_size("n_components", self.n_components)
         if k > min(source.rows, source.dim):
             raise ProgramError(
@@ -94,9 +94,7 @@ class PCA(StreamProgram):
 class _Deflation:
     """Found components, and the search for the next one."""
 
-    def __init__(
-        self, machine: StreamMachine, source: Source, scaling: Scaling, model: PCA
-    ) -> None:
+    def __init__(self, machine: Running, source: Source, scaling: Scaling, model: PCA) -> None:
         self.machine, self.source, self.scaling, self.model = machine, source, scaling, model
         self.generator = torch.Generator().manual_seed(model.seed)
         self.found = torch.zeros(0, source.dim, dtype=torch.float64, device=source.device)
@@ -208,7 +206,7 @@ def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _PowerTask:
-    machine: StreamMachine
+    machine: Running
     table: Interpolant
     scaling: Scaling
     found: Tensor
@@ -217,10 +215,11 @@ class _PowerTask:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples = self.scaling.samples(x)
         samples = samples - (samples @ self.found.mT) @ self.found
-        z = samples @ self.v
-        beyond = (z.abs().max() - self.table.high).clamp(min=0)
-        inside = z.clamp(self.table.low, self.table.high)
-        return [self.machine.look_up(self.table, inside) @ samples, beyond]
+        prompt = self.machine.look_ups(self.table, samples, samples.new_zeros(len(x)), self.v)
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
+        if float(beyond) > 0:
+            return [torch.zeros_like(self.v), beyond]
+        return [self.machine.total(prompt), beyond]
 
 
 @dataclass(frozen=True, eq=False)

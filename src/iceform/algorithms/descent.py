@@ -22,7 +22,7 @@ from iceform.constructions import GradientStep, Schedule, steps_needed
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, bounds
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import Metric
 from iceform.machine.program import Attend, Outcome, Program, Sizes, Target, balanced
 from iceform.machine.proofs import prove
@@ -298,7 +298,7 @@ class _PenalisedSquares(LinearModel):
     def l2(self, rows: int) -> float:
         return self.alpha / rows
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         """Of many solutions, the one of least norm."""
         problem = self.problem(machine, source)
         solution = minimise(
@@ -352,7 +352,7 @@ class Ridge(Program):
     precondition: str = field(default="whiten", kw_only=True)
     max_passes: int = field(default=1000, kw_only=True)
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         """Pass over data of any length."""
         alpha = check_positive("alpha", self.alpha, zero=True)
         model = _PenalisedSquares(

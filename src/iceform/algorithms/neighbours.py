@@ -17,7 +17,7 @@ from torch import Tensor
 from iceform.algorithms.stream import StreamProgram
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
-from iceform.machine import ArraySource, Source, StreamMachine
+from iceform.machine import ArraySource, Running, Source, StreamMachine
 from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import check_positive, check_size
 
@@ -40,14 +40,14 @@ class KernelRegression(StreamProgram):
 
     gamma: float | None = None
 
-    def stream(self, machine: StreamMachine, source: Source) -> KernelFit:
+    def stream(self, machine: Running, source: Source) -> KernelFit:
         x, y = _in_memory(source)
         machine.check_dim(source.dim)
         gamma = 1 / source.dim if self.gamma is None else check_positive("gamma", self.gamma)
         center = _center(x)
         centred = x - center
         radius = float(centred.norm(dim=1).max())
-        return KernelFit(machine, centred, y, center, gamma, radius, _kernel_certificate(
+        return KernelFit(machine.machine, centred, y, center, gamma, radius, _kernel_certificate(
             source, centred, y, gamma, radius
         ))  # fmt: skip
 
@@ -118,7 +118,7 @@ class KNeighbors(StreamProgram):
 
     n_neighbors: int = 5
 
-    def stream(self, machine: StreamMachine, source: Source) -> NeighborsFit:
+    def stream(self, machine: Running, source: Source) -> NeighborsFit:
         k = check_size("n_neighbors", self.n_neighbors)
         x, y = _in_memory(source)
         machine.check_dim(source.dim)
@@ -128,7 +128,7 @@ class KNeighbors(StreamProgram):
             )
         center = _center(x)
         return NeighborsFit(
-            machine, x - center, y, center, k, float((x - center).norm(dim=1).max())
+            machine.machine, x - center, y, center, k, float((x - center).norm(dim=1).max())
         )
 
 
@@ -180,7 +180,7 @@ class NeighborsFit:
         q = _checked(points, self.center, self.radius)
         if not len(q):
             return torch.zeros(0, self.k, dtype=torch.long)
-        self.machine._check_sees(len(self.x))
+        self.machine.check_sees(len(self.x))
         gamma = sharpest(self.radius, float(q.norm(dim=1).max()))
         bias = -gamma * self.x.square().sum(-1)
         parts = []

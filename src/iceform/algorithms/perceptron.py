@@ -13,7 +13,7 @@ from iceform.algorithms.stream import Fit, LinearModel
 from iceform.certificates import Certificate, Step
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, GradientTask
 
 __all__ = ["Perceptron", "PerceptronState"]
@@ -42,11 +42,11 @@ class Perceptron(LinearModel):
     def _positive(self) -> float | None:
         return self.positive
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         *_, last = self.iterates(machine, source)
         return self.fit(machine, source, last)
 
-    def iterates(self, machine: StreamMachine, source: Source) -> Iterator[PerceptronState]:
+    def iterates(self, machine: Running, source: Source) -> Iterator[PerceptronState]:
         """The coefficients after each pass, from the first on."""
         self.check_labels(source)
         scaling = self.scaling(source)
@@ -60,7 +60,7 @@ class Perceptron(LinearModel):
             state = state.next(machine, source)
             yield state
 
-    def fit(self, machine: StreamMachine, source: Source, last: PerceptronState) -> Fit:
+    def fit(self, machine: Running, source: Source, last: PerceptronState) -> Fit:
         """The model after these passes, with its certificate."""
         encoding, w, passes = last.encoding, last.w, last.passes
         scaling = encoding.scaling
@@ -88,7 +88,7 @@ class Perceptron(LinearModel):
             derivation=(step,),
         )
         return Fit(
-            coef, intercept, certificate, passes, machine.digest, machine,
+            coef, intercept, certificate, passes, machine.digest, machine.machine,
             constant if resolved else math.inf, last.mistakes == 0, {"mistakes": last.mistakes},
         )  # fmt: skip
 
@@ -112,7 +112,7 @@ class PerceptronState:
     nearest: float = math.inf
     closest: float = math.inf
 
-    def next(self, machine: StreamMachine, source: Source) -> PerceptronState:
+    def next(self, machine: Running, source: Source) -> PerceptronState:
         """After one more pass, which changes nothing where there is no mistake."""
         encoding, w = self.encoding, self.w
         size, least = source.largest(_Margins(encoding, w))

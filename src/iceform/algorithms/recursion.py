@@ -16,7 +16,7 @@ from torch import Tensor
 from iceform.algorithms.stream import Fit
 from iceform.certificates import Step
 from iceform.errors import ProgramError
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
 from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower, slip_of
 from iceform.machine.scaling import Scaling
@@ -48,7 +48,7 @@ class Recursion:
     _scaling: Scaling | None = field(default=None, repr=False)
     _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
 
-    def update(self, machine: StreamMachine, batch: Source) -> Fit:
+    def update(self, machine: Running, batch: Source) -> Fit:
         """The solution for everything seen so far, this batch included."""
         scaling, (w, gram, error) = self._begin(batch)
         machine.check_dim(scaling.dim)
@@ -84,7 +84,7 @@ class Recursion:
         return self._scaling, self._state
 
     def _gradient(
-        self, machine: StreamMachine, batch: Source, encoding: Encoding, w: Tensor
+        self, machine: Running, batch: Source, encoding: Encoding, w: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Sum of the batch's gradients by one pass, and a bound of what it is off by."""
         reach = 1.0
@@ -100,7 +100,7 @@ class Recursion:
         off = table.error + (batch.rows + batch.count + 8) * _UNIT * table.high
         return total, off * size + slips
 
-    def _fit(self, machine: StreamMachine, batch: Source) -> Fit:
+    def _fit(self, machine: Running, batch: Source) -> Fit:
         scaling, (w, gram, error) = self._begin(batch)
         computed = metric_of(gram, self.rows)
         metric = lower(computed, (self._slip + 4 * _UNIT) * gram.diagonal())
@@ -119,7 +119,7 @@ class Recursion:
         if self.fit_intercept:
             slip = scaling.intercept_slip(coef, intercept)
             last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
-        return Fit(coef, intercept, certificate, self.passes, machine.digest, machine, last)
+        return Fit(coef, intercept, certificate, self.passes, machine.digest, machine.machine, last)
 
 
 @dataclass(frozen=True, eq=False)

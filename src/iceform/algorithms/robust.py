@@ -21,7 +21,7 @@ from iceform.certificates import Step
 from iceform.errors import ProgramError
 from iceform.functions import Loss, ScalarFunction, loss_named
 from iceform.interpolation import Interpolant
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, sum_and_farthest
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of, slip_of
 from iceform.machine.solvers import Solution, minimise
@@ -58,7 +58,7 @@ class Huber(LinearModel):
     def loss(self) -> Loss:
         return loss_named("huber")
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         if not self.epsilon >= 1:
             raise ProgramError(f"epsilon must be at least 1, got {self.epsilon!r}")
         check_positive("alpha", self.alpha, zero=True)
@@ -75,7 +75,7 @@ class Huber(LinearModel):
 class _Scale:
     """The search for sigma, in units of the labels' deviation."""
 
-    def __init__(self, model: Huber, machine: StreamMachine, source: Source) -> None:
+    def __init__(self, model: Huber, machine: Running, source: Source) -> None:
         self.model, self.machine, self.source = model, machine, source
         self.base = model.scaling(source)
         self.passes = 0
@@ -159,17 +159,17 @@ class _Scale:
 class _LookupSum:
     """sum_i A(z_i) of a chunk, and how far z left the table."""
 
-    machine: StreamMachine
+    machine: Running
     table: Interpolant
     encoding: Encoding
     w: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, _ = self.encoding(x, y)
-        z = samples @ self.w - labels
-        beyond = (z.abs().max() - self.table.high).clamp(min=0)
-        inside = z.clamp(self.table.low, self.table.high)
-        return [self.machine.look_up(self.table, inside).sum(), beyond]
+        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
+        if float(beyond) > 0:
+            return [beyond.new_zeros(()), beyond]
+        return [self.machine.count(prompt), beyond]
 
 
 @dataclass(frozen=True, eq=False)

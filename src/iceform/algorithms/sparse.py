@@ -21,7 +21,7 @@ from torch import Tensor
 from iceform.algorithms.stream import Fit, LinearModel, fitted
 from iceform.certificates import Step
 from iceform.errors import ProgramError
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
 from iceform.machine.proofs import DEPENDENT, Proof, enclose, independent, lower, norm_of, slip_of
 from iceform.machine.scaling import Scaling
@@ -59,7 +59,7 @@ class ElasticNet(LinearModel):
             raise ProgramError(f"l1_ratio must be between 0 and 1, got {self.l1_ratio!r}")
         return check_positive("alpha", self.alpha, zero=True) * (1 - self.l1_ratio)
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         problem = self.problem(machine, source)
         thresholds = thresholds_of(problem.scaling, self.alpha * self.l1_ratio)
         loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)
@@ -218,7 +218,7 @@ def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int 
     return float(shares[first].clamp(0, 1)), first
 
 
-def soft_threshold(machine: StreamMachine, u: Tensor, tau: Tensor) -> Tensor:
+def soft_threshold(machine: Running, u: Tensor, tau: Tensor) -> Tensor:
     """U - tau clip(u/tau) by one prompt; entries whose tau is 0 stay as they are."""
     active = tau > 0
     if not bool(active.any()):

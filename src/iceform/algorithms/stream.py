@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform.certificates import Certificate, Step
 from iceform.errors import ProgramError, ShapeError
 from iceform.functions import Loss, loss_named
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source, StreamMachine
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.scaling import Scaling
@@ -86,7 +86,7 @@ class StreamProgram(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def stream(self, machine: StreamMachine, source: Source) -> Any:
+    def stream(self, machine: Running, source: Source) -> Any:
         """Loop the machine over the data."""
 
 
@@ -138,7 +138,7 @@ class LinearModel(StreamProgram):
         if loss.kind != "residual" and self._positive is None:
             source.reduce(_LabelCheck(loss))
 
-    def problem(self, machine: StreamMachine, source: Source) -> LinearProblem:
+    def problem(self, machine: Running, source: Source) -> LinearProblem:
         """The objective on scaled data."""
         check_choice("precondition", self.precondition, PRECONDITIONERS)
         l2 = check_positive("penalty", self.l2(source.rows), zero=True)
@@ -147,7 +147,7 @@ class LinearModel(StreamProgram):
         ridge = scaling.penalty(l2)
         return LinearProblem(machine, source, scaling, self.loss(), ridge, self._positive)
 
-    def stream(self, machine: StreamMachine, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Fit:
         problem = self.problem(machine, source)
         solution = minimise(
             problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
@@ -192,8 +192,8 @@ def fitted(
         certificate = _about_fitted_values(problem, proof, certificate, (coef, intercept), told)
         coef, intercept = told
     return Fit(
-        coef, intercept, certificate, problem.passes, problem.machine.digest, problem.machine,
-        last, solution.converged, extras or {}, tuple(solution.history),
+        coef, intercept, certificate, problem.passes, problem.machine.digest,
+        problem.machine.machine, last, solution.converged, extras or {}, tuple(solution.history),
     )  # fmt: skip
 
 

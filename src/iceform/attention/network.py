@@ -145,12 +145,11 @@ class FrozenNetwork(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """A cast is another network of the same sizes; moving it to a device is not."""
-        sealed = self.expected is not None and self.expected == self.digest
-        before = [b.dtype for b in self.buffers()]
+        kinds = {b.dtype for b in self.buffers()}
+        cast = self.expected is not None and any(fn(torch.zeros(1).to(k)).dtype != k for k in kinds)
+        sealed = cast and self.expected == self.digest
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if sealed and before != [b.dtype for b in self.buffers()]:
-            self.seal()
-        return self
+        return self.seal() if sealed else self
 
     @property
     def heads(self) -> int:

@@ -37,4 +37,5 @@ class Literal(Backend):
         return torch.cat(parts, -2)
 
     def _on(self, tokens: Tensor) -> torch.nn.Module:
-        return self.network.to(tokens.device)
+        there = all(b.device == tokens.device for b in self.network.buffers())
+        return self.network if there else self.network.to(tokens.device)

@@ -51,10 +51,8 @@ class Reading:
         f_w / lambda and f_x / lambda, shape (d,).
     scale, bias
         lambda and g, of look-ups.
-    free_bias
-        g of free queries, whose logits are q.key + g b.
-    free
-        F of free queries.
+    free, free_shift, free_bias
+        F, f_x and g of free queries, whose logits are q'F key + f_x.key + g b.
     values
         V, shape (d + 1, d + 1).
     readout, free_readout
@@ -67,6 +65,7 @@ class Reading:
     scale: float
     bias: float
     free: Tensor | None
+    free_shift: Tensor | None
     free_bias: float
     values: Tensor | None
     readout: Tensor | None
@@ -120,7 +119,6 @@ def _read(network: FrozenNetwork) -> Reading:
     require_zero("a bias that depends on w", meets[:, b])
     _check_positions(query_at[asked], key_at, queries[:, w], m, stored)
     of_block, free = (_same(query_at[asked][part] @ keys) for part in (slice(0, m), slice(m, None)))
-    require_zero("a free query's own key", free[x])
     scale = -float(of_block[y])
     if not scale > 0:
         refuse(f"labels enter z with the factor {-scale:.3g}, which is not negative")
@@ -134,6 +132,7 @@ def _read(network: FrozenNetwork) -> Reading:
         scale=scale,
         bias=float(of_block[b]),
         free=unless_identity(meets[:, x]),
+        free_shift=unless_zero(free[x]),
         free_bias=float(free[b]),
         values=unless_identity(values[:, v]),
         readout=unless_identity(last[:m, :m]),
@@ -192,7 +191,8 @@ def read_table(prompt: LookUps, reading: Reading) -> Interpolant:
 
     Where it is bit for bit the one that the prompt was written from, it is that one.
     """
-    slopes, biases = reading.scale * prompt.slopes, reading.bias * prompt.biases
+    slopes = prompt.slopes if reading.scale == 1 else reading.scale * prompt.slopes
+    biases = prompt.biases if reading.bias == 1 else reading.bias * prompt.biases
     table = prompt.table
     found = (
         (slopes, table.keys.slopes),

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform.attention import LookUps
 from iceform.certificates import Certificate
 from iceform.cli.catalogue import Entry
 from iceform.cli.running import Data, Settings, fitted, gamma_of
@@ -22,7 +23,7 @@ from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, StreamMachine
 from iceform.machine.problem import Encoding
 from iceform.machine.scaling import Scaling
-from iceform.machine.stream import LARGEST_LOGIT, Lookup
+from iceform.machine.stream import LARGEST_LOGIT
 from iceform.machine.tables import CLIP, table_of
 from iceform.tables import Table, table_from
 from iceform.validation import unit_roundoff
@@ -264,7 +265,7 @@ class _Opened:
             f"Sample i has {table.tokens} tokens, one for each value that z = w.x - y may be near. "
             "A token has the key s (x, y), a bias and the value v (x, 1). The query carries w, "
             "finds its own z among them, and what it reads is f(z) (x, 1).",
-            Lookup(table, x, labels, w),
+            LookUps(self.machine.layout, table, x, labels, w),
             torch.cat([exact[:, None] * x, exact[:, None]], 1),
         )
 
@@ -286,25 +287,26 @@ class _Opened:
             "the soft threshold",
             "The same weights, another prompt: a clip, its keys crowded at the corners. A "
             "coefficient of u thresholds becomes u - clip(u); here u goes from -2 to 2.",
-            Lookup(table, ones, -u, torch.zeros(1, dtype=torch.float64)),
-            torch.cat([exact, exact], 1),
+            LookUps(self.machine.layout, table, u[:, None], 0 * u, ones[0]),
+            torch.cat([exact * u[:, None], exact], 1),
         )
 
-    def _lookup(self, title: str, says: str, asked: Lookup, exact: Tensor) -> PromptView:
-        tokens = self.machine.lookup_prompt(asked)
+    def _lookup(self, title: str, says: str, asked: LookUps, exact: Tensor) -> PromptView:
+        tokens = asked.tokens[0]
         keys = asked.table.keys
         slopes, values = keys.slopes.tolist(), asked.table.values.tolist()
         rows = list(zip(asked.table.grid.nodes.tolist(), slopes, values, strict=True))
         roles = [f"z = {row[0]:.3g}" for row in rows]
         kept = [*range(asked.x.shape[1]), self.machine.dim]  # of [f x, padding, f]
+        first = self.machine.samples * self.machine.tokens  # the first query token
         # A step is looked up exactly, but for the width of its jump: its sup error says nothing.
         limit = None if asked.table.regime == "hard" else self._limit(asked)
-        found = self._view(title, says, tokens, roles, (exact, kept, limit))
+        found = self._view(title, says, tokens, roles, (exact, kept, limit), first)
         *seen, query = found.tokens
         named = [replace(token, table=row) for token, row in zip(seen, rows, strict=True)]
         return replace(found, tokens=(*named, query))
 
-    def _limit(self, asked: Lookup) -> float:
+    def _limit(self, asked: LookUps) -> float:
         r"""A bound of \|read - f(z) (x, 1)\| for the literal matrices, rounding included.
 
         A logit adds d + 2 + m products whose sizes add up to ``terms``, so it is off by
@@ -329,7 +331,7 @@ class _Opened:
         x = self.x - self.x.mean(0)
         points = x[: min(_SAMPLES, self.machine.samples, len(x))] + 0.25 * x.std(0)
         gamma = self._gamma(x, points)
-        tokens = self.machine.average_prompt(x, y, points, gamma)
+        tokens = self.machine.start().kernel(x, y, points, gamma).tokens[0]
         logits = -gamma * torch.cdist(points, x).square()
         exact = torch.softmax(logits, 1) @ y
         roles = [f"sample {j + 1}" for j in range(len(x))]
@@ -341,6 +343,7 @@ class _Opened:
             tokens,
             roles,
             (exact, [0], None),
+            self.machine.samples * (self.machine.tokens + 1),
         )
 
     def _average_values(self) -> np.ndarray:
@@ -364,12 +367,13 @@ class _Opened:
         tokens: Tensor,
         roles: Sequence[str],
         wanted: tuple[Tensor, Sequence[int], float | None],
+        first: int,
     ) -> PromptView:
         exact, kept, limit = wanted
-        answer = self.machine.literal(tokens)[: len(exact), kept]
-        first = len(tokens) - self.machine.samples  # the first query token
+        asked = first - self.machine.samples * self.machine.tokens
+        answer = self.machine.network(tokens)[asked : asked + len(exact)][:, kept]
         weights = _attention(self.machine, tokens, first)
-        at = self.machine.features
+        at = self.machine.layout.raw
         seen = [self._token(tokens, k, role, float(weights[k])) for k, role in enumerate(roles)]
         query = self._token(tokens, first, "query of sample 1", None)
         query = replace(query, w=_numbers(tokens[first, at["w"]]))
@@ -386,7 +390,7 @@ class _Opened:
         )
 
     def _token(self, tokens: Tensor, k: int, role: str, weight: float | None) -> TokenView:
-        at, token = self.machine.features, tokens[k]
+        at, token = self.machine.layout.raw, tokens[k]
         return TokenView(
             k,
             role,
@@ -404,6 +408,7 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
 
 def _attention(machine: StreamMachine, tokens: Tensor, query: int) -> Tensor:
     """The first query's attention, from the literal W_K and W_Q."""
-    layer: Any = machine.network.layers[0]
-    keys = tokens @ layer.w_k[0].mT
-    return torch.softmax(keys @ (layer.w_q[0] @ tokens[query]), 0)
+    embed, layer = machine.network.layers
+    placed = embed(tokens)
+    keys, asks = placed @ layer.w_k[0].mT, placed[query] @ layer.w_q[0].mT  # type: ignore[index]
+    return torch.softmax(keys @ asks, 0)

@@ -20,7 +20,7 @@ from iceform.functions.curvature import Curvature, curvature_of
 from iceform.interpolation import Interpolant
 from iceform.machine.scaling import Scaling
 from iceform.machine.sources import Source
-from iceform.machine.stream import StreamMachine
+from iceform.machine.stream import Running
 from iceform.machine.tables import Table, table_of
 
 __all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
@@ -48,6 +48,13 @@ class Encoding:
             return samples * y[:, None], torch.zeros_like(y), torch.zeros_like(y)
         return samples, torch.zeros_like(y), y
 
+    def written(
+        self, x: Tensor, y: Tensor, w: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Samples, labels, w and offsets as a prompt holds them."""
+        samples, labels, offsets = self(x, y)
+        return samples, labels, w, offsets if self.kind == "glm" else None
+
 
 @dataclass(eq=False)
 class LinearProblem:
@@ -65,7 +72,7 @@ class LinearProblem:
         For one-vs-rest: the label that counts as 1.
     """
 
-    machine: StreamMachine
+    machine: Running
     source: Source
     scaling: Scaling
     loss: Loss
@@ -164,18 +171,17 @@ def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[
 class GradientTask:
     """sum_i (A(w.x_i - y_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
 
-    machine: StreamMachine
+    machine: Running
     table: Interpolant
     encoding: Encoding
     w: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, offsets = self.encoding(x, y)
-        z = samples @ self.w - labels
-        beyond = (z.abs().max() - self.table.high).clamp(min=0)
+        prompt = self.machine.look_ups(self.table, *self.encoding.written(x, y, self.w))
+        beyond = (prompt.residuals().abs().max() - self.table.high).clamp(min=0)
         if float(beyond) > 0:
             return [torch.zeros_like(self.w), beyond]
-        return [(self.machine.look_up(self.table, z) - offsets) @ samples, beyond]
+        return [self.machine.total(prompt), beyond]
 
 
 @dataclass(frozen=True, eq=False)

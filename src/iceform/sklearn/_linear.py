@@ -73,7 +73,7 @@ class _LinearRegressor(RegressorMixin, InContext, ABC):  # type: ignore[misc]
         self._validate_params()
         source = self._source(X, y, y_numeric=True)
         machine = StreamMachine(source.dim + 1)
-        found = self._program().stream(machine, source)
+        found = machine.run(self._program(), source)
         self._keep(machine, found.certificate, found.passes)
         self.coef_ = found.coef.cpu().numpy()
         self.intercept_ = float(found.intercept)
@@ -197,7 +197,7 @@ class InContextRidge(_LinearRegressor):
         if first:
             self._recursion = algorithms.Recursion(self.alpha, fit_intercept=self.fit_intercept)
         machine = StreamMachine(source.dim + 1)
-        found = self._recursion.update(machine, source)
+        found = self._recursion.update(machine.start(), source)
         self._keep(machine, found.certificate, found.passes)
         self.coef_, self.intercept_ = found.coef.cpu().numpy(), float(found.intercept)
         return self
@@ -408,7 +408,7 @@ class InContextLogisticRegression(ClassifierMixin, InContext):  # type: ignore[m
             precondition=self.precondition,
         )
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        fits = [replace(model, positive=float(k)).stream(machine, source) for k in wanted]
+        fits = [machine.run(replace(model, positive=float(k)), source) for k in wanted]
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
         worst = max(self.certificates_, key=lambda c: c.error)
         self._keep(machine, worst, sum(fit.passes for fit in fits))

@@ -63,7 +63,7 @@ class InContextKernelRegressor(RegressorMixin, InContext):  # type: ignore[misc]
         source = self._source(X, y, y_numeric=True)
         machine = _machine(source)
         self.gamma_ = self._gamma(source)
-        self._memory = algorithms.KernelRegression(self.gamma_).stream(machine, source)
+        self._memory = machine.run(algorithms.KernelRegression(self.gamma_), source)
         self._keep(machine, self._memory.certificate, 1)
         return self
 
@@ -103,7 +103,7 @@ class _Neighbors(InContext):
 
     def _fit_samples(self, source: Source) -> None:
         machine = _machine(source)
-        self._memory = algorithms.KNeighbors(int(self.n_neighbors)).stream(machine, source)
+        self._memory = machine.run(algorithms.KNeighbors(int(self.n_neighbors)), source)
         self._keep(machine, self._memory.certificate, self._memory.passes)
 
     def kneighbors(self, X: Any) -> tuple[Any, Any]:

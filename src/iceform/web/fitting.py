@@ -116,7 +116,7 @@ class Setting:
 
     def _plain(self) -> LinearProblem:
         model = BoardModel(loss_of(self.question.model), self.alpha * (1 - self.l1_ratio))
-        return model.problem(the_machine(), self.source)
+        return model.problem(the_machine().start(), self.source)
 
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the absolute values in the penalty."""
@@ -209,7 +209,7 @@ def _optimum(setting: Setting) -> Tensor | None:
     try:
         if setting.sparse:
             net = ElasticNet(setting.alpha, setting.l1_ratio, tol=_TIGHT)
-            found = net.stream(the_machine(), setting.source)
+            found = the_machine().run(net, setting.source)
             return torch.cat([found.coef, found.intercept[None]])
         exact = setting.exact()
         solution = minimise(exact, tol=_TIGHT, max_passes=_PATIENCE)
@@ -227,15 +227,15 @@ _PATIENCE = 200
 
 
 def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
-    machine = the_machine()
+    machine, running = the_machine(), the_machine().start()
     program = Perceptron(max_passes=setting.question.running.passes)
     frames: list[Frame] = []
-    states = list(program.iterates(machine, setting.source))
+    states = list(program.iterates(running, setting.source))
     for state in states:
         pulse()
         coef, intercept = state.encoding.scaling.raw(state.w)
         frames.append(_bare_frame(state.passes, coef, intercept))
-    found = program.fit(machine, setting.source, states[-1])
+    found = program.fit(running, setting.source, states[-1])
     left = found.extras["mistakes"]
     return FitAnswer(
         machine=describe(machine),
@@ -257,11 +257,11 @@ def _average(setting: Setting, pulse: Pulse) -> FitAnswer:
     curve = setting.entry.task == "curve"
     mesh = _line() if curve else _square()
     if "gamma" in setting.entry.options:
-        kernel = KernelRegression(model.gamma).stream(machine, setting.source)
+        kernel = machine.run(KernelRegression(model.gamma), setting.source)
         pulse()
         values, certificate = kernel.predict(mesh), kernel.certificate
     else:
-        nearest = KNeighbors(model.neighbours).stream(machine, setting.source)
+        nearest = machine.run(KNeighbors(model.neighbours), setting.source)
         pulse()
         values = nearest.y[nearest.neighbors(mesh)].mean(1)
         certificate = nearest.certificate
@@ -291,7 +291,7 @@ def _square() -> Tensor:
 
 def _components(setting: Setting) -> FitAnswer:
     machine = the_machine()
-    found = PCA(n_components=min(2, setting.source.rows)).stream(machine, setting.source)
+    found = machine.run(PCA(n_components=min(2, setting.source.rows)), setting.source)
     spread = found.variances.sqrt()
     axes = [[*v.tolist(), float(s)] for v, s in zip(found.components, spread, strict=True)]
     return FitAnswer(

@@ -14,11 +14,11 @@ from iceform.algorithms import GradientDescent
 from iceform.algorithms.neighbours import sharpest
 from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.lookups import MARGIN
+from iceform.backends import bind
 from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
 from iceform.functions import Loss
 from iceform.machine import Machine
-from iceform.machine.stream import Lookup
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
@@ -166,15 +166,15 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
     samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
     z = samples @ w - labels
     table = problem.table.on(max(problem._reach, float(z.abs().max())))
-    tokens = machine.lookup_prompt(Lookup(table, samples, labels, w))
+    prompt = machine.start().look_ups(table, samples, labels, w)
+    tokens = prompt.tokens[0]
     trace = trace_network(machine.network, tokens, roles=_lookup_roles(table.grid.nodes, chosen))
     block = torch.arange(machine.samples).repeat_interleave(machine.tokens)
-    block = torch.cat([block, torch.full((machine.samples,), -1)])
-    within = torch.arange(len(tokens) - machine.samples) % machine.tokens < table.tokens
-    used = within & (block[: len(within)] < len(chosen))
-    rows = len(tokens) - machine.samples + torch.arange(len(chosen))
-    values = machine.look_up(table, z)
-    fast = torch.cat([values[:, None] * samples, values[:, None]], 1)
+    within = torch.arange(len(block)) % machine.tokens < table.tokens
+    used = within & (block < len(chosen))
+    rows = len(block) + torch.arange(len(chosen))
+    block = torch.cat([block, torch.full((2 * machine.samples,), -1)])
+    fast = bind(machine.network, "fused").run(prompt)
     literal = trace.output[: len(chosen)]
     literal = torch.cat([literal[:, : samples.shape[1]], literal[:, -1:]], 1)
     return _View(
@@ -209,10 +209,14 @@ def _lookup_roles(nodes: Tensor, chosen: Tensor) -> list[str]:
         for k in range(machine.tokens):
             place = f"grid z = {float(nodes[k]):.4g}" if k < len(nodes) else "unused"
             roles.append(f"{point}, {place}")
-    return roles + [
-        f"query of point {int(chosen[b])}" if b < len(chosen) else "unused query"
-        for b in range(machine.samples)
-    ]
+    return (
+        roles
+        + [
+            f"query of point {int(chosen[b])}" if b < len(chosen) else "unused query"
+            for b in range(machine.samples)
+        ]
+        + ["unused query"] * machine.samples
+    )
 
 
 def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
@@ -222,7 +226,7 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     asks = torch.linspace(-0.75, 0.75, machine.samples, dtype=torch.float64)
     points = torch.stack([asks, torch.zeros_like(asks)], 1)[:, : source.dim] - centre
     gamma = _sharpness(setting, x, points)
-    tokens = machine.average_prompt(x, values, points, gamma)
+    tokens = machine.start().kernel(x, values, points, gamma).tokens[0]
     seen = len(x)
     roles = [f"point {i}" for i in range(seen)]
     roles += ["unused"] * (len(tokens) - machine.samples - seen)
@@ -238,7 +242,7 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
         kept=torch.cat([torch.arange(seen), rows]),
         rows=rows,
         blocks=(["lower half of the labels", "upper half"], block),
-        literal=float((trace.output[:, :1] - fast).abs().max()),
+        literal=float((trace.output[machine.samples :, :1] - fast).abs().max()),
     )
 
 
@@ -260,10 +264,10 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
     pulse()
     emulator = _emulator(loss, x.shape[1], len(x), question.lookup.regime)
     trace = emulator.trace(x, y, w)
-    tokens = len(trace.tokens)
-    rows = tokens - len(x) + torch.arange(len(x))
-    block = torch.arange(tokens - len(x)) // emulator.interpolant.tokens
-    block = torch.cat([block, torch.full((len(x),), -1)])
+    layout, tokens = emulator.layout, trace.tokens.shape[-2]
+    rows = layout.samples * layout.tokens + torch.arange(len(x))
+    block = torch.arange(layout.samples).repeat_interleave(layout.tokens)
+    block = torch.cat([block, torch.full((tokens - len(block),), -1)])
     bound = emulator.domain.x
     # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
     printed = 2 * x.shape[1] * bound**2 + bound - math.log(_PRINTED_LEAK)

@@ -12,7 +12,7 @@ from torch import Tensor
 from iceform.algorithms.sparse import soft_threshold
 from iceform.algorithms.stream import LinearModel
 from iceform.functions import Loss
-from iceform.machine import Source, StreamMachine
+from iceform.machine import Running, Source
 from iceform.machine.problem import GramTask, LinearProblem, metric_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import advance
@@ -86,7 +86,7 @@ class ExactProblem(LinearProblem):
 
 def _parts(
     problem: LinearProblem,
-) -> tuple[StreamMachine, Source, Scaling, Loss, Tensor]:
+) -> tuple[Running, Source, Scaling, Loss, Tensor]:
     return problem.machine, problem.source, problem.scaling, problem.loss, problem.ridge
 
 

@@ -116,15 +116,16 @@ class Embedded:
         for head, theta in zip(self.heads, weights, strict=True):
             z, added = x @ head.form.weights(theta)[..., None], head.form.added(theta)
             z = z[..., 0] if added is None else z[..., 0] + added[..., None]
-            looked = primitives.interpolate(z, head.table, name)
+            # z may lie anywhere, and windows are for the range of a table.
+            looked = primitives.plain_interpolate(z, head.table)
             out = out.index_add(-1, torch.tensor([head.output]).to(x.device), looked[..., None])
         return out
 
     @property
     def _alike(self) -> bool:
-        """One table, and every head writes its own place: all rows are looked up at once."""
+        """One table that was written, and every head has its own place: all rows at once."""
         first = self.heads[0].table
-        return len(self.heads) == self.outputs and all(
+        return first.regime != "given" and len(self.heads) == self.outputs and all(
             h.table is first and h.output == i and h.form.matrix is None and h.form.line is None
             for i, h in enumerate(self.heads)
         )

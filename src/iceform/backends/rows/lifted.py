@@ -175,14 +175,15 @@ class Lifted:
         picked = [group.picked(tokens) for group in self.groups]
         first = self.groups[0].table
         plain = all(g.table is first and g.form.line is None for g in self.groups)
-        if plain:
+        if plain and first.regime != "given":
             weights = [g.form.weights(u) for g, u in zip(self.groups, picked, strict=True)]
             return primitives.project(x, weights, first, name)
         out = []
         for group, u in zip(self.groups, picked, strict=True):
             z, added = x @ group.form.weights(u).mT, group.form.added(u)
             z = z if added is None else z + added[..., None, :]
-            out.append(primitives.interpolate(z, group.table, name))
+            # z may lie anywhere, and windows are for the range of a table that was written.
+            out.append(primitives.plain_interpolate(z, group.table))
         return out
 
 

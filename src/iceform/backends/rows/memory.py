@@ -76,7 +76,10 @@ class Stored:
         if is_transformed(tokens) or not bool((tokens[..., -1] == 1).all()):
             keys, values = self.keys.to(tokens), self.values.to(tokens)
             return primitives.attention(tokens @ self.queries.to(tokens).mT, keys, values)
-        return primitives.interpolate(tokens @ self.line.to(tokens), self.table, name)[..., None]
+        z = tokens @ self.line.to(tokens)
+        if self.table.regime == "given":  # z may lie anywhere, and windows are for a table's range
+            return primitives.plain_interpolate(z, self.table)[..., None]
+        return primitives.interpolate(z, self.table, name)[..., None]
 
 
 def _around(

@@ -10,10 +10,10 @@ import torch
 from sklearn import linear_model
 
 from iceform import algorithms
+from iceform.backends import bind
 from iceform.demo.ames.algorithms import Tick
 from iceform.demo.ames.houses import Houses
 from iceform.machine import ArraySource, StreamMachine
-from iceform.machine.stream import Lookup
 from iceform.machine.tables import IDENTITY
 
 __all__ = ["Race", "literal_difference", "race"]
@@ -58,8 +58,6 @@ def literal_difference(data: Houses, machine: StreamMachine) -> float:
     w = torch.linspace(-0.1, 0.1, x.shape[1], dtype=torch.float64)
     z = x @ w - y
     table = IDENTITY.on(float(z.abs().max()))
-    literal = machine.literal(machine.lookup_prompt(Lookup(table, x, y, w)))
-    fused = machine.look_up(table, z)
-    whole = torch.cat([fused[:, None] * x, fused[:, None]], 1)
-    literal = torch.cat([literal[:, : x.shape[1]], literal[:, -1:]], 1)
-    return float((literal - whole).abs().max() / whole.abs().max())
+    prompt = machine.start().look_ups(table, x, y, w)
+    literal, fused = (bind(machine.network, name).run(prompt) for name in ("literal", "fused"))
+    return float((literal - fused).abs().max() / fused.abs().max())
