@@ -59,6 +59,8 @@ class Embedded:
         In order.
     ramp
         rho, shape (tokens,); 0 beyond the table.
+    at
+        The first token right of the table's middle.
     outputs
         How many features the layer writes.
     readout
@@ -71,6 +73,7 @@ class Embedded:
     position: slice
     heads: tuple[_Head, ...]
     ramp: Tensor
+    at: int
     outputs: int
     readout: Readout
     plain: Heads
@@ -90,32 +93,46 @@ class Embedded:
             _read_head(head.w_k, head.w_q, head.w_v, position, x, readout, ramp, written, known)
             for head in layer.heads
         ]
-        outputs = layer.w_v.shape[1]
-        return cls(x, position, tuple(heads), ramp, outputs, readout, Heads.of(layer))
+        outputs, at = layer.w_v.shape[1], int((ramp > 0).nonzero()[0])
+        return cls(x, position, tuple(heads), ramp, at, outputs, readout, Heads.of(layer))
 
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""
-        looked = None if is_transformed(tokens) else self._look_up(tokens, name)
-        return self.plain.run(tokens, name) if looked is None else self.readout(looked)
+        if not self._is_table(tokens):
+            return self.plain.run(tokens, name)
+        return self.readout(self._look_up(tokens, name))
 
-    def _look_up(self, tokens: Tensor, name: str) -> Tensor | None:
-        """Every head's answer where it belongs; None where the tokens hold no table."""
-        if not _are_positions(tokens[..., self.position]):
-            return None
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _is_table(self, tokens: Tensor) -> bool:
+        """Whether positions are unit vectors and every head's weights lie on the ramp.
+
+        Inside torch.func nothing can be looked at, and tokens are attended to one by one.
+        """
+        if is_transformed(tokens):
+            return False
+        tokens, position = tokens.detach(), tokens[..., self.position].detach()
+        if not bool((position == torch.eye(position.shape[-1]).to(position)).all()):
+            return False
+        ramp = self.ramp.to(tokens)[:, None]
+        held = ((tokens[..., h.weights], self._weights(tokens, h)) for h in self.heads)
+        return all(torch.equal(a, theta[..., None, :] * ramp) for a, theta in held)
+
+    def _weights(self, tokens: Tensor, head: _Head) -> Tensor:
+        """Theta, from the token whose factor is 1 or 1/2; shape (*batch, features)."""
+        return tokens[..., self.at, head.weights] / float(self.ramp[self.at])
+
+    def _look_up(self, tokens: Tensor, name: str) -> Tensor:
+        """Every head's answer where it belongs."""
         x = tokens[..., self.readout.asked, self.features]
-        weights: list[Tensor] = []
-        for head in self.heads:
-            theta = self._weights(tokens[..., head.weights])
-            if theta is None:
-                return None
-            weights.append(theta)
+        weights = [self._weights(tokens, head) for head in self.heads]
         if self._alike:
-            looked = primitives.project(x, [torch.stack(weights, -2)], self.heads[0].table, name)
-            return looked[0]
+            return primitives.project(
+                x, [torch.stack(weights, -2)], self.heads[0].table, name
+            )[0]
         out = x.new_zeros(*x.shape[:-1], self.outputs)
         for head, theta in zip(self.heads, weights, strict=True):
-            z, added = x @ head.form.weights(theta)[..., None], head.form.added(theta)
-            z = z[..., 0] if added is None else z[..., 0] + added[..., None]
+            z, added = (x @ head.form.weights(theta)[..., None])[..., 0], head.form.added(theta)
+            z = z if added is None else z + added[..., None]
             # z may lie anywhere, and windows are for the range of a table.
             looked = primitives.plain_interpolate(z, head.table)
             out = out.index_add(-1, torch.tensor([head.output]).to(x.device), looked[..., None])
@@ -129,19 +146,6 @@ class Embedded:
             h.table is first and h.output == i and h.form.matrix is None and h.form.line is None
             for i, h in enumerate(self.heads)
         )
-
-    def _weights(self, held: Tensor) -> Tensor | None:
-        """Theta, shape (*batch, features); None where the tokens are no ramp of anything."""
-        grid = int((self.ramp != 0).nonzero()[-1]) + 1
-        at = grid // 2 if grid % 2 == 0 else grid // 2 + 1
-        theta = held[..., at, :] / float(self.ramp[at])
-        ramp = self.ramp.to(held)[:, None]
-        same = torch.equal(held.detach(), (theta[..., None, :] * ramp).detach())
-        return theta if same else None
-
-
-def _are_positions(held: Tensor) -> bool:
-    return bool((held == torch.eye(held.shape[-1]).to(held)).all())
 
 
 def _ramp(tokens: int, sizes: Sequence[int]) -> Tensor:
