@@ -55,8 +55,11 @@ def stream(
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def read_network(network: FrozenNetwork, digest: str | None) -> tuple[Layer, ...]:
     """The layers of a network with this digest; None reads them anew."""
-    key = None if digest is None else (digest, network.features)
-    return _readings.get(key, lambda: _read(network))
+    if digest is None:
+        return _read(network)
+    # How wide a window must be depends on what a table's error is.
+    errors = tuple(table.error for table in network.tables)
+    return _readings.get((digest, network.features, errors), lambda: _read(network))
 
 
 def _read(network: FrozenNetwork) -> tuple[Layer, ...]:
