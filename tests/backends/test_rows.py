@@ -15,7 +15,6 @@ from iceform.attention import (
     Features,
     FrozenNetwork,
     HopfieldLayer,
-    LiftedAttention,
     Prompt,
     SoftmaxAttention,
     unchecked,
@@ -325,7 +324,9 @@ def test_what_does_not_fit_is_refused_and_literal_runs_it(name, change):
         change(em.network.layers[0])
     with unchecked():
         assert bind(em.network, "literal").run(prompt).isfinite().all()
-        with pytest.raises(IntegrityError, match=r"does not recognise .*: .*; use backend='literal'"):
+        with pytest.raises(
+            IntegrityError, match=r"does not recognise .*: .*; use backend='literal'"
+        ):
             bind(em.network, "fused").run(prompt)
 
 
@@ -417,8 +418,10 @@ class Wrong(Backend):
         return last
 
 
-@pytest.mark.parametrize(("name", "layer"), [("head, rows", 0), ("head, rows", 1),
-                                             ("linear, embedding", 0), ("hopfield", 0)])  # fmt: skip
+WATCHED = [("head, rows", 0), ("head, rows", 1), ("linear, embedding", 0), ("hopfield", 0)]
+
+
+@pytest.mark.parametrize(("name", "layer"), WATCHED)
 def test_a_backend_that_is_off_is_noticed(name, layer):
     from iceform.certificates import Witness
 

@@ -93,9 +93,7 @@ def rebuild(
     return Interpolant(given, 0.0, values, "given", math.inf)  # type: ignore[arg-type]
 
 
-def _even(
-    slopes: Tensor, biases: Tensor, unit: float, center: float
-) -> tuple[Grid, float] | None:
+def _even(slopes: Tensor, biases: Tensor, unit: float, center: float) -> tuple[Grid, float] | None:
     """Equally spaced tokens and their sharpness, if the keys are theirs to rounding."""
     last = len(slopes) - 1
     if last < 2:

@@ -1,8 +1,8 @@
 r"""Entries of a prompt's layers, run again through the literal matrices.
 
 Every layer is checked by itself: given what it read, some entries of what it wrote are computed by
-W_K, W_Q, W_V and W_O. Such an entry is :math:`\sum_h o_h \sum_k p_k v_k`. With every logit off by at
-most :math:`\tau_k/2` in either evaluation, the two can differ by
+W_K, W_Q, W_V and W_O. Such an entry is :math:`\sum_h o_h \sum_k p_k v_k`. With every logit off by
+at most :math:`\tau_k/2` in either evaluation, the two can differ by
 
 .. math:: \sum_h |o_h| \frac{\sum_k p_k (e^{\tau_k} - 1) |v_k - A|}{\sum_k p_k e^{-\tau_k}},
 

@@ -93,9 +93,7 @@ class Witness(Backend):
     ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
         self.passes += 1
-        prompts = (
-            prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
-        )
+        prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
         seen = _Seen(prompt, rows, layers)
         if len(self._seen) < _KEPT:

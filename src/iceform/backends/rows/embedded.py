@@ -7,10 +7,11 @@ make of positions, head h meets token t with the logit
 .. math:: \rho_t \big( x^\top Q^\top K \theta + q^\top K \theta \big) + q^\top k_t,
 
 and its values are read from positions: a look-up of the line in brackets with slopes
-:math:`\lambda \rho_t`, as in :mod:`iceform.backends.rows.lifted`. The ramp is the prompt's, so every
-prompt is looked at: its positions must be unit vectors, and its weights :math:`\rho_t \theta` bit
-for bit with :math:`\rho_t = t - (N-1)/2` and theta taken from the token with :math:`\rho = 1` or 1/2.
-Tokens that are anything else hold no table, and are attended to one by one.
+:math:`\lambda \rho_t`, as in :mod:`iceform.backends.rows.lifted`. The ramp is the prompt's, so
+every prompt is looked at: its positions must be unit vectors, and its weights
+:math:`\rho_t \theta` bit for bit with :math:`\rho_t = t - (N-1)/2` and theta taken from the token
+with :math:`\rho` 1 or 1/2. Tokens that are anything else hold no table, and are attended to one by
+one.
 """
 
 from __future__ import annotations
@@ -126,9 +127,7 @@ class Embedded:
         x = tokens[..., self.readout.asked, self.features]
         weights = [self._weights(tokens, head) for head in self.heads]
         if self._alike:
-            return primitives.project(
-                x, [torch.stack(weights, -2)], self.heads[0].table, name
-            )[0]
+            return primitives.project(x, [torch.stack(weights, -2)], self.heads[0].table, name)[0]
         out = x.new_zeros(*x.shape[:-1], self.outputs)
         for head, theta in zip(self.heads, weights, strict=True):
             z, added = (x @ head.form.weights(theta)[..., None])[..., 0], head.form.added(theta)
@@ -142,9 +141,13 @@ class Embedded:
     def _alike(self) -> bool:
         """One table that was written, and every head has its own place: all rows at once."""
         first = self.heads[0].table
-        return first.regime != "given" and len(self.heads) == self.outputs and all(
-            h.table is first and h.output == i and h.form.matrix is None and h.form.line is None
-            for i, h in enumerate(self.heads)
+        return (
+            first.regime != "given"
+            and len(self.heads) == self.outputs
+            and all(
+                h.table is first and h.output == i and h.form.matrix is None and h.form.line is None
+                for i, h in enumerate(self.heads)
+            )
         )
 
 
@@ -171,9 +174,7 @@ def _read_head(
 ) -> _Head:  # fmt: skip
     dtype = w_k.dtype
     keys, queries, values = (_free(w, position) for w in (w_k, w_q, w_v))
-    key_at, query_at, value_at = (
-        w.detach().double().cpu()[:, position] for w in (w_k, w_q, w_v)
-    )
+    key_at, query_at, value_at = (w.detach().double().cpu()[:, position] for w in (w_k, w_q, w_v))
     require_zero("what values read beside positions", values)
     ours = query_at[:, readout.rows]
     require_zero("queries that differ from each other", ours - ours[:, :1])

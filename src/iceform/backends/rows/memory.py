@@ -46,9 +46,7 @@ class Stored:
     values: Tensor
 
     @classmethod
-    def of(
-        cls, layer: HopfieldLayer, features: Features, written: Sequence[Interpolant]
-    ) -> Stored:
+    def of(cls, layer: HopfieldLayer, features: Features, written: Sequence[Interpolant]) -> Stored:
         """Recognise the layer, or refuse it."""
         if layer.patterns is None or layer.w_v.shape[0] != 1:
             refuse("its patterns are in the prompt, or it retrieves more than one number")
