@@ -40,7 +40,7 @@ PUBLIC = [
     "iceform.sklearn",
     "iceform.machine",
 ]
-NOT_OBJECTS = {"__version__", "export", "interpolation", "programs", "zoo"}
+NOT_OBJECTS = {"__version__", "export", "interpolation", "algorithms", "zoo"}
 
 
 @cache

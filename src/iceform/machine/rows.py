@@ -29,7 +29,7 @@ _PADDING = 2  # features the machine adds to every token: "is padding" and "one"
 
 
 class Machine(Pretrained):
-    """One frozen module, many programs (cor:attn_sim_stats_methods).
+    """One frozen module, many programs (thm:attn_sim_stats_methods).
 
     The machine is an :class:`AttentionHead` in row form, sized once for a class of programs. A
     program turns data into tokens and itself into a target head; the machine runs that head from
