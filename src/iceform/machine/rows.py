@@ -144,6 +144,8 @@ class Machine(Pretrained):
             backend=self.head.backend,
             derivation=self.head.certificate.derivation,
             assumptions=outcome.assumptions,
+            # A program takes for granted no more than what its tables do.
+            kind="estimated" if outcome.assumptions else "proven",
         )
         predict = outcome.predict
         return Result(

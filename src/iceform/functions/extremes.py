@@ -10,18 +10,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.functions.formulas.functions import UNARY
-from iceform.functions.formulas.intervals import Interval, enclose
-from iceform.functions.formulas.trees import Node, Operation
+from iceform.arithmetic import Interval, Jet
 
-__all__ = ["Extremes", "extremes", "signed"]
+__all__ = ["Extremes", "concordance", "extremes", "signed"]
 
 _FIRST = 64  # cells to start with
-_LEAST = 512  # cells that a round costs as much as
-_LARGEST = 400  # nodes beyond which a tree is not worth the time
-_FUNCTION = 8  # nodes that a function costs as much as: one jet per order
-_WORK = 1 << 17  # cells times nodes that one bound may cost
+_LEAST = 256  # cells that a round costs as much as
+_WORK = 1 << 14  # cells that one bound may cost
+_ROUNDED = 1 + 2.0**-40  # quotients are computed
 _ROUNDS = 20  # bisections
+_BEYOND = 3  # coefficients after the one that is enclosed
+_LOOSE = 1.25  # the same for a ratio of derivatives
 _TIGHT = 1.05  # stop where the bound is within this factor of a value that is taken
 _NEGLIGIBLE = 2.0**-20  # of sup|f|/(half the range)^order: smaller derivatives need no care
 
@@ -59,14 +58,15 @@ class Extremes:
 _UNKNOWN = Extremes(-math.inf, math.inf, math.inf, -math.inf)
 
 Unsettled = Callable[[Interval, Extremes], Tensor]
+Encloser = Callable[[Interval, int], Jet]
 
 
-def extremes(tree: Node, low: float, high: float, order: int) -> Extremes:
-    """Of the derivative of that order of a tree without kinks, to five per cent where it can be.
+def extremes(f: Encloser, low: float, high: float, order: int) -> Extremes:
+    """Of the derivative of that order, to five per cent where it can be.
 
     A derivative that is seen to keep its sign is refined until that is proved.
     """
-    values = _sweep(tree, low, high, 0, lambda cells, seen: cells.magnitude.isinf())
+    values = _sweep(f, low, high, 0, lambda cells, seen: cells.magnitude.isinf())
     if math.isinf(values.size):
         return _UNKNOWN
     # 2^-+1000 keeps the powers of very short and very long ranges finite.
@@ -80,30 +80,28 @@ def extremes(tree: Node, low: float, high: float, order: int) -> Extremes:
         wrong_sign |= (cells.high > 0) & (seen.seen_high <= 0)
         return loose | (wrong_sign & (cells.magnitude > floor))
 
-    return _sweep(tree, low, high, order, unsettled)
+    return _sweep(f, low, high, order, unsettled)
 
 
-def signed(tree: Node, low: float, high: float, order: int = 0) -> Extremes:
+def signed(f: Encloser, low: float, high: float, order: int = 0) -> Extremes:
     """The same, no further than it takes to tell the derivative's sign."""
 
     def unsettled(cells: Interval, seen: Extremes) -> Tensor:
         undecided = not seen.seen_low < 0 < seen.seen_high
         return (cells.low < 0) & (cells.high > 0) & undecided
 
-    return _sweep(tree, low, high, order, unsettled)
+    return _sweep(f, low, high, order, unsettled)
 
 
-def _sweep(tree: Node, low: float, high: float, order: int, unsettled: Unsettled) -> Extremes:
+def _sweep(f: Encloser, low: float, high: float, order: int, unsettled: Unsettled) -> Extremes:
     """Halve the cells that are unsettled until none is, or the budget is spent."""
-    if tree.size > _LARGEST:
-        return _UNKNOWN
-    left = _WORK // _weight(tree)
+    left = _WORK
     edges = torch.linspace(low, high, _FIRST + 1, dtype=torch.float64)
     edges[-1] = high
     cells = Interval(edges[:-1], edges[1:])
     known = Extremes(math.inf, -math.inf, math.inf, -math.inf)
     for _ in range(_ROUNDS):
-        values, middles = enclose(tree, cells, order)
+        values, middles = enclosed(f, cells, order)
         known = _with_seen(known, middles)
         again = unsettled(values, known)
         known = _with_bounds(known, values[~again])
@@ -114,10 +112,28 @@ def _sweep(tree: Node, low: float, high: float, order: int, unsettled: Unsettled
     return _with_bounds(known, values) if bool(again.any()) else known
 
 
-def _weight(tree: Node) -> int:
-    if not isinstance(tree, Operation):
-        return 1
-    return (_FUNCTION if tree.name in UNARY else 1) + sum(map(_weight, tree.arguments))
+def enclosed(f: Encloser, cells: Interval, order: int) -> tuple[Interval, Interval]:
+    """The derivative of that order on each cell, and at each cell's middle.
+
+    What the jet on the cell says is met with Taylor's formula around its middle m,
+    f^(k)(x)/k! = sum_j C(k + j, k) t_{k+j} (x - m)^j, whose last coefficient is taken on the
+    whole cell: the excess falls with a higher power of the cell's width.
+    """
+    middle = Interval.point(cells.low + 0.5 * (cells.high - cells.low))
+    whole, centre = f(cells, order + _BEYOND), f(middle, order + _BEYOND - 1)
+    away = cells - middle
+    series = [centre[order + j] for j in range(_BEYOND)] + [whole[order + _BEYOND]]
+    found = series[-1].times(float(math.comb(order + _BEYOND, order)))
+    for j in reversed(range(_BEYOND)):
+        found = series[j].times(float(math.comb(order + j, order))) + away * found
+    met = _met(whole[order], found)
+    factorial = float(math.factorial(order))
+    return met.times(factorial), centre[order].times(factorial)
+
+
+def _met(a: Interval, b: Interval) -> Interval:
+    """What both allow; they enclose the same, so they have a point in common."""
+    return Interval(torch.maximum(a.low, b.low), torch.minimum(a.high, b.high))
 
 
 def _with_seen(known: Extremes, middles: Interval) -> Extremes:
@@ -139,3 +155,25 @@ def _with_bounds(known: Extremes, values: Interval) -> Extremes:
 def _halved(cells: Interval) -> Interval:
     middle = 0.5 * (cells.low + cells.high)
     return Interval(torch.cat([cells.low, middle]), torch.cat([middle, cells.high]))
+
+
+def concordance(f: Encloser, low: float, high: float) -> float:
+    """A bound s with |f''| <= s f' on [low, high], where f' > 0 is proved; else infinity.
+
+    Of a loss's derivative f = l' this is |l'''| <= s l''.
+    """
+    edges = torch.linspace(low, high, _FIRST + 1, dtype=torch.float64)
+    edges[-1] = high
+    cells, settled, left = Interval(edges[:-1], edges[1:]), 0.0, _WORK
+    while True:
+        slope, here = enclosed(f, cells, 1)
+        bend, there = enclosed(f, cells, 2)
+        ratio = torch.where(slope.low > 0, bend.magnitude / slope.low, math.inf)
+        seen = torch.where(here.low > 0, there.absolute().low / here.high, 0.0)
+        again = ratio > _LOOSE * max(float(seen.max()), settled)
+        settled = max([settled, *ratio[~again].tolist()])
+        left -= max(len(cells), _LEAST)
+        if not bool(again.any()) or 2 * int(again.sum()) > left:
+            worst: float = max([settled, *ratio[again].tolist()])
+            return worst * _ROUNDED
+        cells = _halved(cells[again])
