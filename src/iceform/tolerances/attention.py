@@ -92,6 +92,8 @@ from iceform.tolerances.kind import Kind
 __all__ = ["Norms", "Sums", "bound", "bound_from_norms", "tolerance"]
 
 _U64 = 2.0**-53
+# A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
+_CASTS = 1 + 2.0**-11
 _LANES = 8  # float64 in a vector: products with a multiple of it are faster
 
 
@@ -204,15 +206,13 @@ class _Read:
         hidden = problem.hidden_keys()[..., None]
         k, v = (x.double().masked_fill(hidden, 0.0) for x in (problem.k, problem.v))
         k_read, v_read = rounded(k, kind.low), rounded(v, kind.low)
-        if kind.low.flushes:  # a subnormal may be read as zero
-            v_read = torch.where(v_read.abs() < kind.low.normal, v, v_read)
-        norms, moved = _norm(k_read), _norm(k - k_read)
+        norms, moved = _norm(k_read), _norm(k - k_read) * _CASTS
         centre = v.mean(1, keepdim=True)
         away, size = (v - centre).abs(), v_read.abs()
         columns = [v, size, away, norms[..., None] * away, norms[..., None]]
         moves = bool(moved.any()) or bool((v != v_read).any())
         if moves:
-            columns += [(v - v_read).abs(), moved[..., None] * away, moved[..., None]]
+            columns += [(v - v_read).abs() * _CASTS, moved[..., None] * away, moved[..., None]]
         width = sum(column.shape[-1] for column in columns)
         columns.append(v.new_zeros(*v.shape[:2], -width % _LANES))
         both = torch.stack([v, v_read])
@@ -298,7 +298,7 @@ def _chunk_bound(
         scale=abs(problem.scale),
         q=_norm(q_read)[..., None],
         q_exact=_norm(q)[..., None],
-        q_moved=_norm(q - q_read)[..., None],
+        q_moved=_norm(q - q_read)[..., None] * _CASTS,
         k=read.norms[chunk.heads].amax(-1)[:, None, None],
         k_moved=read.moved[chunk.heads].amax(-1)[:, None, None],
         bias=_largest(bias, allowed, top),
@@ -388,7 +388,7 @@ def _rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
 
 
 def _bound_before_rounding(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
-    n, keys, tiny = norms.present, norms.keys, kind.wide.underflow
+    n, keys, tiny = norms.present, norms.keys, kind.underflow
     # (i) one weight: τ_j = per_k ‖k̂_j‖ + per_moved ‖k_j - k̂_j‖ + per_bias |b_j| + t
     per_bias = torch.expm1(
         torch.as_tensor((kind.logit_steps(norms.dim) + kind.argument_steps) * kind.step)
@@ -431,7 +431,7 @@ def _hull(
     kind: Kind, norms: Norms, sums: Sums, t: Tensor, numerator: Tensor, denominator: Tensor
 ) -> Tensor:
     """The second bound: weights do not matter, only that they are weights."""
-    n, tiny = norms.present, kind.wide.underflow
+    n, tiny = norms.present, kind.underflow
     lost = tiny * (2 * n + kind.rescalings(n, norms.keys) + 8) * torch.exp(2 * t + denominator)
     kappa = torch.exp(-denominator - t) - lost
     stray = torch.expm1(numerator + denominator - log_steps(-kind.probability_unit))

@@ -115,6 +115,12 @@ class Kind:
         return log_steps(self.wide.faithful)
 
     @property
+    def underflow(self) -> float:
+        """λ of one operation in ``accumulate``, or of reading one number."""
+        read = self.low.underflow if self.low.flushes else 0.0
+        return max(self.wide.underflow, read)
+
+    @property
     def probability_unit(self) -> float:
         """u of the rounding of probabilities; zero where they are kept."""
         kept = format_of(self.probabilities).u <= self.wide.u
