@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import interpolation, programs, zoo
+from iceform import interpolation, programs, testing, tolerances, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -47,6 +47,7 @@ from iceform.interpolation import GradedGrid, Grid, Interpolant, ScalarFunction
 from iceform.machine import Machine
 from iceform.networks import InContext, in_context
 from iceform.streaming import ArraySource, StreamMachine
+from iceform.tolerances import tolerance
 
 # Last: it keeps all of the above in files.
 from iceform import export  # isort: skip
@@ -107,5 +108,8 @@ __all__ = [
     "load",
     "loss_named",
     "programs",
+    "testing",
+    "tolerance",
+    "tolerances",
     "zoo",
 ]

@@ -14,6 +14,7 @@ from iceform.command_line.commands.list import list_
 from iceform.command_line.commands.plan import plan
 from iceform.command_line.commands.play import play
 from iceform.command_line.commands.run import run
+from iceform.command_line.commands.tolerance import tolerance
 from iceform.experiments.commands import app as experiments
 
 __all__ = ["COMMANDS", "app"]
@@ -25,6 +26,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "explain": explain,
     "demo": demo,
     "play": play,
+    "tolerance": tolerance,
 }
 
 app = typer.Typer(

@@ -10,10 +10,9 @@ from itertools import cycle, islice
 import torch
 from torch import Tensor
 
-from iceform.tolerances.attention import bound
 from iceform.tolerances.backends import Backend
 from iceform.tolerances.cases import CASES, Inputs, Shape, draw
-from iceform.tolerances.exact import reference
+from iceform.tolerances.exact import judged, plain_value
 from iceform.tolerances.kernels import Recipe, random_recipe, simulate
 from iceform.tolerances.kind import Kind
 
@@ -58,9 +57,7 @@ class Finding:
 
 def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, shape: str) -> Finding:
     """Compare one output with its tolerance."""
-    problem = inputs.problem()
-    allowed = bound(problem, kind)
-    exact = reference(problem, allowed)
+    allowed, exact = judged(inputs.problem(), kind)
     off = ((out.double() - exact.value).abs() - exact.error).clamp(min=0.0)
     off = torch.where(out.isnan().to(off.device), math.inf, off)
     empty = allowed == 0
@@ -238,7 +235,6 @@ def _worst_values(inputs: Inputs, kind: Kind, recipe: Recipe) -> Tensor:
     seen = replace(inputs, v=torch.eye(keys).to(inputs.v).expand(*inputs.v.shape[:-2], -1, -1))
     problem = seen.problem()
     weights = simulate(problem, replace(kind, output=kind.accumulate), recipe)
-    exact = reference(problem, torch.full_like(weights, math.inf))
-    signs = torch.sign(weights - exact.value).mT  # (..., keys, queries)
+    signs = torch.sign(weights - plain_value(problem)).mT  # (..., keys, queries)
     columns = list(islice(cycle(range(signs.shape[-1])), values))
     return signs[..., columns].to(inputs.v.dtype)

@@ -89,7 +89,7 @@ from iceform.errors import BoundError
 from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Norms", "Sums", "bound", "bound_from_norms", "tolerance"]
+__all__ = ["Norms", "Sums", "bound", "bound_from_norms", "evaluated", "tolerance"]
 
 _U64 = 2.0**-53
 # A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
@@ -182,8 +182,29 @@ def bound(problem: Problem, kind: Kind) -> Tensor:
     read = _Read.of(problem, kind)
     out, scratch = problem.output(), problem.scratch()
     for chunk in problem.chunks():
-        chunk.put(out, _chunk_bound(problem, kind, read, chunk, scratch))
+        row = _row(problem, kind, read, chunk, scratch)
+        chunk.put(out, row.bound(kind))
     return problem.shaped(out)
+
+
+@torch.no_grad()
+def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, Tensor]:
+    """In one walk: the bound, attention in float64, and that one's bound, its kind being ``own``.
+
+    Both kinds must read the inputs as they are.
+    """
+    read = _Read.of(problem, kind)
+    allowed, value, error = problem.output(), problem.output(), problem.output()
+    scratch = problem.scratch()
+    for chunk in problem.chunks():
+        row = _row(problem, kind, read, chunk, scratch)
+        for into, part in (
+            (allowed, row.bound(kind)),
+            (value, row.value),
+            (error, row.bound(own)),
+        ):
+            chunk.put(into, part)
+    return problem.shaped(allowed), problem.shaped(value), problem.shaped(error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,9 +293,22 @@ class Sums:
     spread: Tensor  # max v - min v
 
 
-def _chunk_bound(
-    problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tensor
-) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """What the theorem needs of a chunk's queries."""
+
+    norms: Norms
+    sums: Sums
+    value: Tensor  # o, in float64; zero for queries that see nothing
+    empty: Tensor
+    own: Tensor  # of float64
+
+    def bound(self, kind: Kind) -> Tensor:
+        whole = _rounded_bound(kind, self.norms, self.sums) * torch.exp(self.own)
+        return whole.masked_fill(self.empty, 0.0)
+
+
+def _row(problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tensor) -> _Row:
     q = chunk.of(problem.q).double()
     q_read = rounded(q, kind.low)
     allowed, bias = problem.allowed(chunk), problem.bias(chunk)
@@ -305,11 +339,9 @@ def _chunk_bound(
         top=top.abs(),
     )
     _check_range(kind, norms, read.largest[chunk.heads])
-    weights = logits.sub_(top).exp_()
     own = _own_error(norms)
-    sums = _sums(read, chunk, weights, bias, own)
-    whole = _rounded_bound(kind, norms, sums) * torch.exp(own)
-    return whole.masked_fill(empty, 0.0)
+    value, sums = _sums(read, chunk, logits.sub_(top).exp_(), bias, own)
+    return _Row(norms, sums, value, empty, own)
 
 
 def _largest(bias: Tensor | None, allowed: Tensor | None, like: Tensor) -> Tensor:
@@ -342,7 +374,7 @@ def _own_error(norms: Norms) -> Tensor:
 
 def _sums(
     read: _Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor
-) -> Sums:
+) -> tuple[Tensor, Sums]:
     total = weights.sum(-1, keepdim=True).clamp(min=1.0)
     found = torch.bmm(weights, read.columns[chunk.heads]) / total
     d = read.values
@@ -363,7 +395,7 @@ def _sums(
         bias_mean = weighted.sum(-1, keepdim=True) / total
         columns = read.columns[chunk.heads, :, 2 * d : 3 * d]
         bias_away = torch.bmm(weighted, columns) / total + off * bias_mean
-    return Sums(
+    return output, Sums(
         output=output.abs() + unsure,
         size=size,
         moved=moved,

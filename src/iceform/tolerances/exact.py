@@ -14,14 +14,16 @@ from torch import Tensor
 
 from iceform.arithmetic import Format, double_double
 from iceform.arithmetic.double_double import Pair
-from iceform.tolerances.attention import bound
-from iceform.tolerances.inputs import Chunk, Problem
+from iceform.tolerances.attention import bound, evaluated
+from iceform.tolerances.inputs import Chunk, Problem, rounded
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Reference", "doubled", "plain", "reference"]
+__all__ = ["Reference", "doubled", "judged", "plain", "plain_value", "reference"]
 
 # Of the tolerance: what the reference may be off by before more digits are worth their cost.
 _SHARE = 2.0**-7
+# float64 attention of this library: a row at a time, exponentials within two ulps.
+PLAIN = Kind.of(torch.float64, torch.float64, online=False, split=False)
 _PRODUCTS = 2.0**-960  # below it the low part of a product underflows
 
 
@@ -42,9 +44,31 @@ def reference(problem: Problem, tolerance: Tensor) -> Reference:
 
 
 @torch.no_grad()
+def judged(problem: Problem, kind: Kind) -> tuple[Tensor, Reference]:
+    """The tolerance of a kind, and exact attention well within it."""
+    if not all(_is_read(x, kind) for x in (problem.q, problem.k, problem.v)):
+        allowed = bound(problem, kind)
+        return allowed, reference(problem, allowed)
+    allowed, value, error = evaluated(problem, kind, PLAIN)
+    if bool(((error <= _SHARE * allowed) | (error == 0)).all()):
+        return allowed, Reference(value, error, doubled=False)
+    return allowed, doubled(problem)
+
+
+def _is_read(x: Tensor, kind: Kind) -> bool:
+    """Whether a kernel reads these very numbers."""
+    return bool((rounded(x, kind.low) == x.double()).all())
+
+
+@torch.no_grad()
 def plain(problem: Problem) -> Reference:
     """In float64. Rows that see nothing are zero."""
-    kind = Kind.of(torch.float64, torch.float64, online=False, split=False)
+    return Reference(plain_value(problem), bound(problem, PLAIN), doubled=False)
+
+
+@torch.no_grad()
+def plain_value(problem: Problem) -> Tensor:
+    """The same without its bound."""
     out = problem.output()
     k, v = problem.k.double(), problem.v.double()
     for chunk in problem.chunks():
@@ -58,7 +82,7 @@ def plain(problem: Problem) -> Reference:
         weights = logits.sub_(top.clamp(min=torch.finfo(top.dtype).min)).exp_()
         total = weights.sum(-1, keepdim=True)
         chunk.put(out, torch.bmm(weights, v[chunk.heads]) / total.clamp(min=1.0))
-    return Reference(problem.shaped(out), bound(problem, kind), doubled=False)
+    return problem.shaped(out)
 
 
 @dataclass(frozen=True)
@@ -79,8 +103,7 @@ class _Doubled(Kind):
 @torch.no_grad()
 def doubled(problem: Problem) -> Reference:
     """In double-doubles; the scale is the float64 number that was given."""
-    plain_kind = Kind.of(torch.float64, torch.float64, online=False, split=False)
-    kind = _Doubled(**vars(plain_kind))
+    kind = _Doubled(**vars(PLAIN))
     out = problem.output()
     for chunk in problem.chunks():
         chunk.put(out, _doubled_chunk(problem, chunk))

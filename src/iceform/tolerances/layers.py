@@ -114,7 +114,8 @@ def _at_least(dtype: torch.dtype) -> torch.dtype:
 def _finished(kind: Kind, size: Tensor, error: Tensor, operations: int) -> Tensor:
     """Underflow and the rounding of the output, added."""
     error = (error + operations * kind.underflow) * _OWN
-    return error + kind.output_unit * (size + error) * _OWN + kind.output_underflow
+    error = error + kind.output_unit * (size + error) * _OWN + kind.output_underflow
+    return torch.where(error.isnan(), math.inf, error)
 
 
 @torch.no_grad()
@@ -130,7 +131,8 @@ def total(
     exact, read = _checked(x, "x", dtype)
     moved = (exact - read).abs().sum(-1)
     adding = compounded(sum_steps(x.shape[-1]), kind.wide.faithful) * read.abs().sum(-1)
-    return _finished(kind, exact.abs().sum(-1), moved + adding, 2 * x.shape[-1])
+    value = exact.sum(-1).abs() + (1 - 1 / _OWN) * exact.abs().sum(-1)
+    return _finished(kind, value, moved + adding, 2 * x.shape[-1])
 
 
 @torch.no_grad()
@@ -152,15 +154,17 @@ def linear(
     matrix, matrix_read = _checked(weight, "weight", dtype)
     size = read.abs() @ matrix_read.abs().mT
     moved = read.abs() @ (matrix - matrix_read).abs().mT + (exact - read).abs() @ matrix.abs().mT
+    value = exact @ matrix.mT
     if bias is not None:
         added, added_read = _checked(bias, "bias", dtype)
         size, moved = size + added_read.abs(), moved + (added - added_read).abs()
+        value = value + added
     # As many sums as a logit has, but no scale: at most its steps.
     steps = kind.logit_steps(x.shape[-1] + 1)
     underflow = 2 * x.shape[-1] + 8 + math.ceil(float(read.abs().sum(-1).amax()))
     underflow += math.ceil(float(matrix_read.abs().sum(-1).amax()))
     error = moved + compounded(steps, kind.wide.faithful) * size
-    return _finished(kind, size, error, underflow)
+    return _finished(kind, value.abs() + (1 - 1 / _OWN) * size, error, underflow)
 
 
 @torch.no_grad()
@@ -212,7 +216,7 @@ def _norm(
     one = torch.ones_like(exact[..., -1, :] if exact.ndim > 1 else exact)
     gain, gain_read = (one, one) if weight is None else _checked(weight, "weight", kind.dtype)
     shift, shift_read = (0 * one, 0 * one) if bias is None else _checked(bias, "bias", kind.dtype)
-    mean = exact.mean(-1, keepdim=True) * centred
+    mean = exact.mean(-1, keepdim=True) * float(centred)
     away = (exact - mean).abs()
     square = (exact - mean).square().mean(-1, keepdim=True)
     root = (square + eps).sqrt()
@@ -227,11 +231,11 @@ def _norm(
     steps = sum_steps(n) + 6
     if moments:
         absolute = compounded(steps, unit) * (read.square().mean(-1, keepdim=True) + mean.square())
-    variance = compounded(steps, unit) * (root + slip).square() + absolute
-    lowest = ((root - slip).clamp(min=0.0).square() + eps * (slip > root)) - variance
-    # 1/sqrt of [lowest, highest], both sides relative to 1/root
-    highest = (root + slip).square() + variance
-    side = torch.maximum(root / lowest.clamp(min=0.0).sqrt() - 1, 1 - root / highest.sqrt())
+    # The square root of a sum of squares, eps one of them, moves by no more than its terms do.
+    low = torch.maximum((root - slip).clamp(min=0.0).square(), torch.full_like(root, eps))
+    low = low * math.exp(-steps * log_steps(unit)) - absolute
+    high = (root + slip).square() * (1 + compounded(steps, unit)) + absolute
+    side = torch.maximum(root / low.clamp(min=0.0).sqrt() - 1, 1 - root / high.sqrt())
     spare = math.expm1(-math.log1p(-min(0.5, root_ulps * unit)) + 4 * log_steps(unit))
     relative = (1 + side) * (1 + spare) * (1 + _rounding(kind)) - 1
     size = away / root
@@ -239,8 +243,7 @@ def _norm(
     error = gain_read.abs() * error + (gain - gain_read).abs() * size + (shift - shift_read).abs()
     value = gain.abs() * size + shift.abs()
     error = error + unit * (value + error)
-    out = _finished(kind, value, torch.where(error.isnan(), math.inf, error), 8)
-    return out
+    return _finished(kind, (gain * (exact - mean) / root + shift).abs() + 2.0**-26 * value, error, 8)
 
 
 def _rounding(kind: Kind) -> float:
