@@ -25,7 +25,7 @@ ADVERSARIES = (
     Recipe("away", "away", "zero", online=False, exp="apart"),
 )
 _PROBED = 8  # queries of a shape that the search looks at: the others are like them
-_HEADS = 64  # of a small case, at once
+_HEADS = 32  # of a small case, at once
 _LONG = 32_768
 _EVERY = 97  # small runs between two long ones
 

@@ -67,7 +67,9 @@ additions, R rescalings, relative to the kernel's reference, which is e^{±τ} o
 
 **The second bound.** ô is also a convex combination of the v̂_j up to (1 + θ_j)/(1 + φ_j) and
 underflow, whatever the weights: |ô - o| <= max v - min v + (e^{Nl + d} (1 + u_p) - 1) max|v̂| + ....
-The smaller one counts, so the bound stays finite where logits are too large for ``accumulate``.
+The smaller one counts: where the logits' own errors reach 1, no weight is known any more, and the
+bound is the spread of the values. Where U|m| reaches 1 too, a fused argument of the exponential may
+overflow, and the bound is infinite: no such kernel is safe there.
 
 **How it is computed.** In float64, with P-weighted sums of v, |v̂|, |v - c̄| and ‖k̂‖|v - c̄| as one
 matrix product; c̄ is the mean value. float64 itself is off: its logits by x = g (|σ|‖q‖‖k‖ + |b| + |m|)

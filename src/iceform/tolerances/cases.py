@@ -82,7 +82,9 @@ class _Draw:
         if isinstance(mask, Tensor):
             parts["mask"] = mask.to(self.device)
             if mask.is_floating_point():
-                parts["mask"] = parts["mask"].to(self.dtype)  # type: ignore[attr-defined]
+                narrow = self.dtype.itemsize == 1  # masks are not kept in float8
+                wanted = torch.bfloat16 if narrow else self.dtype
+                parts["mask"] = mask.to(self.device).to(wanted)
         return Inputs(**parts)  # type: ignore[arg-type]
 
 

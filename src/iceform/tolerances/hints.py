@@ -123,7 +123,7 @@ def _other_scale(case: _Case) -> str | None:
     fitted = _fitted_scale(case)
     if fitted is None or not case.fits(_with_scale(case, fitted)):
         return None
-    return f"scale: {fitted:.6g} fits, expected {case.problem.scale:.6g}"
+    return f"scale: {fitted:.3g} fits, expected {case.problem.scale:.6g}"
 
 
 def _with_scale(case: _Case, scale: float) -> Tensor:

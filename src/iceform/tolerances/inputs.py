@@ -251,6 +251,8 @@ def _mask(mask: Tensor, q: Tensor, k: Tensor, group: int) -> Tensor:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise DtypeError(f"mask must be a boolean (True: seen) or floating (added) tensor, got {kind}")
+    if mask.dtype != torch.bool and mask.element_size() == 1:
+        raise DtypeError(f"mask has dtype {mask.dtype}, which holds no -inf; use bfloat16 or wider")
     if mask.device != q.device:
         raise DeviceError(f"mask is on {mask.device}, q on {q.device}; move one of them")
     if mask.dtype != torch.bool and bool((mask.isnan() | (mask == math.inf)).any()):
