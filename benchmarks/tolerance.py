@@ -57,7 +57,10 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     saved = asked.out or Path("out") / f"tolerance-{device.type}.json"
-    result = {"machine": _machine(device), "command": " ".join(["python -m benchmarks.tolerance", *sys.argv[1:]])}
+    result = {
+        "machine": _machine(device),
+        "command": " ".join(["python -m benchmarks.tolerance", *sys.argv[1:]]),
+    }
     print(result["machine"])
     run = {
         "attack": lambda: _attack(device, asked.cases, asked.seed),
@@ -96,8 +99,8 @@ def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
     totals = attacked(cases, EVERY, device, _backends(device), seed=seed, progress=progress)
     for total in totals:
         print(
-            f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} violations, "
-            f"largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})"
+            f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} "
+            f"violations, largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})"
         )
     return {
         "rows": [asdict(total) for total in totals],

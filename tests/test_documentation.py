@@ -39,8 +39,12 @@ PUBLIC = [
     "iceform.programs",
     "iceform.sklearn",
     "iceform.streaming",
+    "iceform.testing",
+    "iceform.tolerances",
 ]
-NOT_OBJECTS = {"__version__", "export", "interpolation", "programs", "zoo"}
+NOT_OBJECTS = {
+    "__version__", "export", "interpolation", "programs", "testing", "tolerances", "zoo",
+}  # fmt: skip
 
 
 @cache

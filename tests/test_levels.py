@@ -17,6 +17,7 @@ ROOT = Path(iceform.__file__).parent
 # constructions and may import everything but the outermost.
 ABOVE = {
     "errors": set(),
+    "arithmetic": {"errors"},
     "interpolation": {"errors"},
     "attention": {"errors", "interpolation"},
     "validation": {"errors"},
@@ -44,6 +45,8 @@ ABOVE = {
         "errors", "validation", "certificates", "interpolation", "attention", "backends",
         "constructions", "pretrained",
     },
+    "tolerances": {"errors", "validation", "arithmetic"},
+    "testing": {"errors", "tolerances"},
     "zoo": {"errors", "constructions"},
     "formulas": {"errors", "interpolation", "constructions"},
 }  # fmt: skip

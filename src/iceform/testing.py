@@ -33,7 +33,7 @@ def assert_attention_close(
     hints: bool = True,
     **kind: Any,
 ) -> None:
-    """Raise `AssertionError` where no correct kernel of the stated kind could have returned ``out``.
+    """Raise `AssertionError` where no correct kernel of the stated kind could return ``out``.
 
     Parameters
     ----------
@@ -99,7 +99,8 @@ def _report(
     where = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), ratio.shape))
     count, number = int(violated.sum()), violated.numel()
     lines = [
-        f"{count:,} of {number:,} elements ({count / number:.2%}) are beyond what rounding explains",
+        f"{count:,} of {number:,} elements ({count / number:.2%}) are beyond what rounding "
+        "explains",
         f"worst at {where}: got {float(out.flatten()[at]):.9g}, exact "
         f"{float(exact.flatten()[at]):.9g}",
         f"error {float(off.flatten()[at]):.3e}, proven bound {float(allowed.flatten()[at]):.3e}, "

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import iceform as ice
 from iceform.errors import BoundError, DtypeError, IceformError, ShapeError
 from iceform.tolerances import inputs as layout
-from iceform.tolerances.attack import attack, search, worst
+from iceform.tolerances.attack import _worst_values, attack, search, worst
 from iceform.tolerances.attention import bound
 from iceform.tolerances.backends import BACKENDS
 from iceform.tolerances.cases import CASES, Shape, draw
@@ -74,6 +74,64 @@ def test_the_bound_is_needed():
     for dtype in (torch.bfloat16, torch.float16, torch.float8_e4m3fn):
         found = search(Shape(1, 1, 32, 16), dtype, CPU, cases=("random",))
         assert worst(found).ratio > 0.25, dtype
+
+
+def nothing(kind, present, keys=None):
+    return 0 * present
+
+
+# A term of the theorem taken out, and a correct kernel that then breaks what is left of the bound.
+WITHOUT = {
+    "logits": (
+        {"logit_steps": nothing}, Shape(1, 1, 8, 512, keys=4),
+        Recipe("zero", online=False, base2=False), "paths", {},
+    ),
+    "sums": (
+        {"numerator_steps": nothing, "denominator_steps": nothing},
+        Shape(1, 1, 4, 2, keys=512), Recipe("nearest", "away", "zero", online=False), "ones", {},
+    ),
+    "numerator": (
+        {"numerator_steps": nothing}, Shape(1, 1, 4, 2, keys=2048),
+        Recipe("nearest", "away", "zero", online=False), "halves", {},
+    ),
+    "exponentials": (
+        {"exp_logs": nothing}, Shape(1, 1, 8, 4, keys=8),
+        Recipe(exp="apart", online=False), "random", {"exp_ulps": 1000.0},
+    ),
+    "rescalings": (
+        {"rescalings": nothing}, Shape(1, 1, 8, 4, keys=256),
+        Recipe("zero", "zero", "zero", exp="up", block=1), "rising maximum",
+        {"exp_ulps": 64.0, "rescale_ulps": 64.0},
+    ),
+    "probabilities": (
+        {"probability_unit": property(lambda kind: 0.0)}, Shape(1, 1, 8, 16, keys=16),
+        Recipe(), "random", {"dtype": torch.bfloat16},
+    ),
+    "output": (
+        {"output_unit": property(lambda kind: 0.0)}, Shape(1, 1, 8, 16, keys=16),
+        Recipe(), "offset values", {"dtype": torch.bfloat16, "probabilities": torch.float32},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("term", WITHOUT)
+def test_no_term_can_be_left_out(term):
+    changes, shape, recipe, case, options = WITHOUT[term]
+    kind = Kind.of(online=recipe.online, **{"dtype": torch.float32, "exp_ulps": 1.0, **options})
+    made = case in ("ones", "halves")
+    generator = torch.Generator().manual_seed(0)
+    inputs = draw("random" if made else case, shape, kind.dtype, generator)
+    if made:
+        v = torch.ones_like(inputs.v)
+        v[..., shape.length // 2 :, :] *= -1 if case == "halves" else 1
+        inputs = replace(inputs, v=v)
+    elif case != "offset values":
+        inputs = replace(inputs, v=_worst_values(inputs, kind, recipe))
+    problem = inputs.problem()
+    off = (simulate(problem, kind, recipe) - plain(problem).value).abs()
+    less = type("Less", (Kind,), changes)(**vars(kind))
+    assert bool((off <= bound(problem, kind)).all())
+    assert bool((off > bound(problem, less)).any())
 
 
 def test_every_part_of_the_kind_widens_it():
@@ -174,7 +232,10 @@ def test_doubled_precision_against_fractions():
         for i in range(3):
             logits = [
                 Fraction(problem.scale)
-                * sum(Fraction(float(a)) * Fraction(float(b)) for a, b in zip(q[0, 0, i], key, strict=True))
+                * sum(
+                    Fraction(float(a)) * Fraction(float(b))
+                    for a, b in zip(q[0, 0, i], key, strict=True)
+                )
                 for key in k[0, 0]
             ]
             weights = [exp_of(s - max(logits)) for s in logits]
@@ -218,7 +279,9 @@ def test_norms_alone_are_never_below():
 
 
 @pytest.mark.parametrize("mode", ["nearest", "zero", "away"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn]
+)
 def test_rounding_is_that_of_the_dtype(dtype, mode):
     form = Kind.of(dtype).low
     x = torch.randn(4000, generator=torch.Generator().manual_seed(0)).double()
@@ -271,7 +334,11 @@ def spoiled(value):
         (bad(accumulate=torch.float16, dtype=torch.float32), BoundError, "narrower"),
         (bad(exp_ulps=-1.0), BoundError, "exp_ulps"),
         (bad(block=0), ShapeError, "block"),
-        (bad(q=some()[0] * 1e30, k=some()[1] * 1e30, dtype=torch.float32), BoundError, "logits may"),
+        (
+            bad(q=some()[0] * 1e30, k=some()[1] * 1e30, dtype=torch.float32),
+            BoundError,
+            "logits may",
+        ),
     ],
 )
 def test_bad_input_is_one_clear_error(arguments, error, says):

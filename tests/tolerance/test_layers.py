@@ -1,4 +1,4 @@
-"""Linear maps, norms and sums: simulated kernels that round towards zero keep within their bounds."""
+"""Linear maps, norms and sums: kernels that round one way only keep within their bounds."""
 
 import math
 
@@ -96,7 +96,12 @@ def test_a_variance_of_moments_needs_its_own_bound():
 def test_rounded_inputs_count():
     x = rows(torch.float64, 1.0) * 1.1
     out = F.rms_norm(x.bfloat16(), (96,), eps=1e-6)
-    within(out, F.rms_norm(x, (96,), eps=1e-6), tolerances.rms_norm(x, eps=1e-6, dtype=torch.bfloat16), 0.1)
+    within(
+        out,
+        F.rms_norm(x, (96,), eps=1e-6),
+        tolerances.rms_norm(x, eps=1e-6, dtype=torch.bfloat16),
+        0.1,
+    )
     out = F.layer_norm(x.bfloat16(), (96,), eps=1e-6)
     exact = F.layer_norm(x, (96,), eps=1e-6)
     within(out, exact, tolerances.layer_norm(x, eps=1e-6, dtype=torch.bfloat16), 0.05)
@@ -111,7 +116,9 @@ def test_bad_input():
         lambda: tolerances.total(x * math.nan, dtype=torch.float32),
         lambda: tolerances.total(x * 1e6, dtype=torch.float16),
     ]
-    for call, error in zip(bad, [ShapeError, ShapeError, BoundError, BoundError, BoundError], strict=True):
+    for call, error in zip(
+        bad, [ShapeError, ShapeError, BoundError, BoundError, BoundError], strict=True
+    ):
         with pytest.raises(error) as caught:
             call()
         assert isinstance(caught.value, IceformError)

@@ -141,7 +141,7 @@ def exp(x: Pair) -> Pair:
 
 
 def _expm1(r: Pair) -> Pair:
-    """r (1 + r/2 (1 + r/3 (...))): Taylor's polynomial without its 1."""
+    """Taylor's polynomial without its 1: r (1 + r/2 (1 + r/3 (...)))."""
     one = pair(torch.ones_like(r.hi))
     nested = one
     for degree in range(_DEGREE, 1, -1):

@@ -5,11 +5,13 @@ A format of p significant bits has the unit roundoff u = 2^{-p}. One operation x
 .. math:: \mathrm{fl}(x ∘ y) = (x ∘ y)(1 + δ) + ξ, \qquad |δ| \le U,\ |ξ| \le λ,\ δξ = 0 .
 
 **U.** U = u where operations round to nearest. U = 2u where they return either neighbour: nearest,
-towards zero (as tensor cores do) or any mixture. Which of the two is meant is said where it is used.
+towards zero (as tensor cores do) or any mixture. Which of the two is meant is said where it is
+used.
 
-**λ.** What an underflow may lose. Formats with the exponents of float32 or wider (bfloat16, float32,
-float64) may be flushed to zero: λ is the smallest normal number. Narrow ones (float16, float8) keep
-their subnormals: λ is half the smallest of them when rounded to nearest, all of it otherwise.
+**λ.** What an underflow may lose. Formats with the exponents of float32 or wider (bfloat16,
+float32, float64) may be flushed to zero: λ is the smallest normal number. Narrow ones (float16,
+float8) keep their subnormals: λ is half the smallest of them when rounded to nearest, all of it
+otherwise.
 
 **Steps.** A term that passes k operations is multiplied by a factor within [(1-U)^k, (1+U)^k]; k
 is its number of *steps*. With l = -log(1-U) >= log(1+U), the factor lies in [e^{-kl}, e^{kl}], so
@@ -111,7 +113,7 @@ def fused_steps(present: Tensor, n: int) -> Tensor:
 
 
 def log_steps(unit: float) -> float:
-    """l = -log(1 - U): what one step may add to the logarithm of a factor."""
+    """What one step may add to the logarithm of a factor: l = -log(1 - U)."""
     return math.inf if unit >= 1 else -math.log1p(-unit)
 
 

@@ -1,7 +1,7 @@
 """Proven tolerances: how far a correct kernel may be from the exact result, for given inputs.
 
-:func:`iceform.tolerance` is the one for attention. Beside it: attention from norms alone, one linear
-map, RMSNorm, LayerNorm and a sum.
+:func:`iceform.tolerance` is the one for attention. Beside it: attention from norms alone, one
+linear map, RMSNorm, LayerNorm and a sum.
 """
 
 from iceform.tolerances.attention import tolerance

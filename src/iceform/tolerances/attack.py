@@ -26,7 +26,7 @@ ADVERSARIES = (
 )
 _PROBED = 8  # queries of a shape that the search looks at: the others are like them
 _HEADS = 32  # of a small case, at once
-_LONG = 32_768
+_LONGEST = Shape(1, 1, 2, 8, keys=32_768)
 _EVERY = 97  # small runs between two long ones
 
 
@@ -133,12 +133,11 @@ def attack(
 ) -> Iterator[Finding]:
     """Correct kernels, simulated and given, on small hard inputs, until so many cases are done."""
     generator = torch.Generator().manual_seed(seed)
-    done, turn = 0, 0
-    for case, dtype in cycle((c, t) for c in CASES for t in dtypes):
+    done = 0
+    for turn, (case, dtype) in enumerate(cycle((c, t) for c in CASES for t in dtypes), start=1):
         if done >= cases:
             return
-        turn += 1
-        shape = _long_shape(generator) if long and turn % _EVERY == 0 else _small(generator)
+        shape = _LONGEST if long and turn % _EVERY == 0 else _small(generator)
         inputs = draw(case, shape, dtype, generator, device)
         for finding in _round(inputs, case, shape, generator, backends):
             done += finding.cases
@@ -155,7 +154,7 @@ def _round(
     dtype, device = inputs.q.dtype, inputs.q.device
     online = bool(torch.randint(2, (), generator=generator))
     recipe = random_recipe(generator, online)
-    if shape.length == _LONG:
+    if shape is _LONGEST:
         recipe = replace(recipe, order="unit", block=512)
     kind = _stated(dtype, online)
     out = simulate(inputs.problem(), kind, recipe)
@@ -177,11 +176,6 @@ def _small(generator: torch.Generator) -> Shape:
     return Shape(
         _HEADS // 2, 2, pick(1, 3, 8), pick(4, 8, 16), pick(1, 7, 16, 33, 65), kv_heads=pick(1, 2)
     )
-
-
-def _long_shape(generator: torch.Generator) -> Shape:
-    del generator
-    return Shape(1, 1, 2, 8, _LONG)
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
@@ -207,7 +201,7 @@ def search(
     small = replace(shape, batch=1, heads=1, kv_heads=1, queries=min(_PROBED, shape.queries))
     small = replace(small, keys=shape.length)
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    found: list[Finding] = []
     for case in cases:
         inputs = draw(case, small, dtype, generator, device)
         for recipe in ADVERSARIES:

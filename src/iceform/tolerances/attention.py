@@ -44,11 +44,11 @@ probabilities; and |ô - o| + rounding <= E + u_{out}(|o| + E) + λ_{out} after 
 
 **Proof.** (i) *One weight.* Each product of the logit passes c steps, so the computed logit is off
 by γ_c |σ| Σ|q̂||k̂_j| and the like of |b_j|; Cauchy and Schwarz give the norms. Reading q and k
-rounded moves it by (q - q̂)·k̂ + q·(k - k̂). The way from there to the exponential is a steps of |s_j|
-and of the references between s_j and m, none larger in absolute value than max(|s_j|, |m|)
-(:mod:`iceform.tolerances.kind` counts them; products of rescalings telescope). Exponentials add X to
-the logarithm. So the weight that the kernel uses for key j, the factor of every rescaling it goes
-through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one constant, plus
+rounded moves it by (q - q̂)·k̂ + q·(k - k̂). The way from there to the exponential is a steps of
+|s_j| and of the references between s_j and m, none larger in absolute value than max(|s_j|, |m|)
+(:mod:`iceform.tolerances.kind` counts them; products of rescalings telescope). Exponentials add X
+to the logarithm. So the weight that the kernel uses for key j, the factor of every rescaling it
+goes through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one constant, plus
 at most λ. (ii) *Numerator and denominator* share w̃_j, errors of rescaling factors included. What
 they do not share is rounding: the kernel forms Σ w̃_j v̂_j (1 + θ_j) and Σ w̃_j (1 + φ_j) with
 |θ_j| <= θ + π-part and e^{-d} <= 1 + φ_j <= e^d. (iii) *Quotient.* Since Σ w_j (v_j - o) = 0,
@@ -72,9 +72,9 @@ bound is the spread of the values. Where U|m| reaches 1 too, a fused argument of
 overflow, and the bound is infinite: no such kernel is safe there.
 
 **How it is computed.** In float64, with P-weighted sums of v, |v̂|, |v - c̄| and ‖k̂‖|v - c̄| as one
-matrix product; c̄ is the mean value. float64 itself is off: its logits by x = g (|σ|‖q‖‖k‖ + |b| + |m|)
-with g = 4(d + 16) 2^-53, hence p and every sum of non-negative terms by a factor e^{2x + 8(n + d + 32)
-2^-53}, and everything is multiplied by that.
+matrix product; c̄ is the mean value. float64 itself is off: its logits by
+x = 4(d + 16) 2^-53 (|σ|‖q‖‖k‖ + |b| + |m|), hence p and every sum of non-negative terms by a factor
+e^y, y = 2x + 8(n + d + 32) 2^-53, and everything is multiplied by that.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
 
 @dataclass(frozen=True, eq=False)
 class _Read:
-    """What all queries of a head share: keys and values as read, their norms, the columns of sums."""
+    """What all queries of a head share: keys and values as read, norms, the columns of sums."""
 
     k: Tensor  # (heads, keys, dim), float64, exact
     norms: Tensor  # ‖k̂_j‖ (heads, keys)
@@ -256,7 +256,8 @@ class _Read:
 
 
 def _norm(x: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(x, dim=-1)
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return size
 
 
 @dataclass(frozen=True, eq=False)

@@ -146,7 +146,7 @@ def _fitted_scale(case: _Case) -> float | None:
     for _ in range(30):
         a, b = high - golden * (high - low), low + golden * (high - low)
         low, high = (low, b) if off(a) < off(b) else (a, high)
-    return right * (low + high) / 2
+    return float(right * (low + high) / 2)
 
 
 def _masks(case: _Case) -> Iterator[tuple[str, Tensor]]:
@@ -216,7 +216,9 @@ def _stale(case: _Case) -> Iterator[tuple[str, Tensor]]:
             (False, True, "the running output"),
             (True, False, "the running denominator"),
         ):
-            says = f"missing rescale: {what} stay as they are when the maximum moves (block {block})"
+            says = (
+                f"missing rescale: {what} stay as they are when the maximum moves (block {block})"
+            )
             yield says, _walked(case.problem, block, numerator, denominator)
 
 

@@ -34,7 +34,7 @@ class Chunk:
     rows: slice
 
     def of(self, x: Tensor) -> Tensor:
-        """This chunk of a (heads, group, queries, ...) tensor, as (heads, group * queries, ...)."""
+        """Its part of a (heads, group, queries, ...) tensor, as (heads, group * queries, ...)."""
         return x[self.heads, self.group, self.rows].flatten(1, 2)
 
     def put(self, into: Tensor, value: Tensor) -> None:
@@ -77,7 +77,7 @@ class Problem:
         return x.reshape(*self.lead, self.q.shape[2], x.shape[-1])
 
     def scratch(self) -> Tensor:
-        """Room for the logits of any chunk, taken once: fresh pages cost as much as the products."""
+        """Room for the logits of any chunk, taken once: fresh pages cost as much as products."""
         heads, group, queries, _ = self.q.shape
         return self.q.new_empty(
             min(self._room() * self.keys, heads * group * queries * self.keys), dtype=torch.float64
@@ -218,7 +218,9 @@ def check_finite(name: str, x: Tensor) -> None:
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
     if q.shape[-1] != k.shape[-1]:
-        raise ShapeError(f"q has dim {q.shape[-1]}, k {k.shape[-1]}; they are multiplied: make equal")
+        raise ShapeError(
+            f"q has dim {q.shape[-1]}, k {k.shape[-1]}; they are multiplied: make equal"
+        )
     if k.shape[:-1] != v.shape[:-1]:
         raise ShapeError(f"k is {_shape(k)}, v {_shape(v)}: each key needs one value")
     if q.ndim != k.ndim or q.shape[:-3] != k.shape[:-3]:
@@ -250,7 +252,9 @@ def _diagonal(causal: bool | str, queries: int, keys: int) -> int | None:
 def _mask(mask: Tensor, q: Tensor, k: Tensor, group: int) -> Tensor:
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.is_floating_point()):
         kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise DtypeError(f"mask must be a boolean (True: seen) or floating (added) tensor, got {kind}")
+        raise DtypeError(
+            f"mask must be a boolean (True: seen) or floating (added) tensor, got {kind}"
+        )
     if mask.dtype != torch.bool and mask.element_size() == 1:
         raise DtypeError(f"mask has dtype {mask.dtype}, which holds no -inf; use bfloat16 or wider")
     if mask.device != q.device:
@@ -263,7 +267,8 @@ def _mask(mask: Tensor, q: Tensor, k: Tensor, group: int) -> Tensor:
         mask = mask.expand(full)
     except RuntimeError:
         raise ShapeError(f"mask is {_shape(mask)} and does not broadcast to {full}") from None
-    return mask.unflatten(-3, (-1, group))
+    grouped: Tensor = mask.unflatten(-3, (-1, group))
+    return grouped
 
 
 def _shape(x: Tensor) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -59,7 +60,8 @@ def random_recipe(generator: torch.Generator, online: bool) -> Recipe:
     chosen = {
         "logits": pick(*MODES), "numerator": pick(*MODES), "denominator": pick(*MODES),
         "order": pick(*ORDERS), "block": pick(1, 3, 16, 64), "backwards": pick(True, False),
-        "base2": pick(True, False), "fused": pick(True, False), "scaling": pick("logit", "query", "both"),
+        "base2": pick(True, False), "fused": pick(True, False),
+        "scaling": pick("logit", "query", "both"),
         "exp": pick("true", "up", "down", "apart"), "kept": pick(True, False),
         "flush": pick(True, False), "parts": pick(1, 1, 2, 3) if online else 1,
     }  # fmt: skip
@@ -104,7 +106,7 @@ class _Machine:
         return round_to(x.to(self.kind.dtype).double(), self.kind.low, "nearest", self.recipe.flush)
 
     def matmul(self, a: Tensor, b: Tensor, start: Tensor | None, mode: str) -> Tensor:
-        """start + a @ b, every addition rounded; a (h, r, n), b (h, n, c)."""
+        """A product added to start, every addition rounded; a (h, r, n), b (h, n, c)."""
         fl, n = self.rounder(mode), a.shape[-1]
         total = a.new_zeros(*a.shape[:-1], b.shape[-1]) if start is None else start
         if self.recipe.order == "sequential":
@@ -166,7 +168,9 @@ def _machine(problem: Problem, kind: Kind, recipe: Recipe) -> _Machine:
     machine = _Machine(kind, recipe)
     if not (recipe.fused and problem.scale > 0 and not problem.additive):
         return machine
-    factor = machine.rounder(recipe.logits)(torch.tensor(problem.scale * _LOG2E, dtype=torch.float64))
+    factor = machine.rounder(recipe.logits)(
+        torch.tensor(problem.scale * _LOG2E, dtype=torch.float64)
+    )
     return replace(machine, factor=float(factor))
 
 
@@ -253,10 +257,12 @@ def _whole(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
 def _online(machine: _Machine, logits: Tensor, v: Tensor) -> Tensor:
     """Blocks with a running reference, in one part or several that are merged."""
     up = machine.rounder(machine.recipe.numerator)
-    bounds = [logits.shape[-1] * at // machine.recipe.parts for at in range(machine.recipe.parts + 1)]
+    bounds = [
+        logits.shape[-1] * at // machine.recipe.parts for at in range(machine.recipe.parts + 1)
+    ]
     parts = [
         _walk(machine, logits[..., low:high], v[..., low:high, :])
-        for low, high in zip(bounds, bounds[1:], strict=False)
+        for low, high in pairwise(bounds)
         if high > low
     ]
     if len(parts) == 1:

@@ -1,4 +1,4 @@
-r"""What kind of kernel a tolerance is for: its formats, its exponential, how its rows are put together.
+r"""What kind of kernel a tolerance is for: its formats, its exponential, how it walks over rows.
 
 The counts of steps below are those of :mod:`iceform.tolerances.attention`; U is the faithful unit
 of ``accumulate``.
@@ -111,7 +111,7 @@ class Kind:
 
     @property
     def step(self) -> float:
-        """l of one operation in ``accumulate``."""
+        """What one operation in ``accumulate`` adds to a logarithm: l."""
         return log_steps(self.wide.faithful)
 
     @property
@@ -122,7 +122,7 @@ class Kind:
 
     @property
     def probability_unit(self) -> float:
-        """u of the rounding of probabilities; zero where they are kept."""
+        """Unit of the rounding of probabilities; zero where they are kept."""
         kept = format_of(self.probabilities).u <= self.wide.u
         return 0.0 if kept else format_of(self.probabilities).u
 
@@ -133,7 +133,7 @@ class Kind:
 
     @property
     def output_unit(self) -> float:
-        """u of the rounding of the output; zero where it is the accumulator itself."""
+        """Unit of the rounding of the output; zero where it is the accumulator itself."""
         return 0.0 if format_of(self.output).u <= self.wide.u else format_of(self.output).u
 
     @property

@@ -149,7 +149,9 @@ def linear(
     """Bound of `torch.nn.functional.linear`."""
     kind = Kind.of(dtype, accumulate, output=output, split=split, device=x.device)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[-1]:
-        raise ShapeError(f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}: make them (.., n), (m, n)")
+        raise ShapeError(
+            f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}: make them (.., n), (m, n)"
+        )
     exact, read = _checked(x, "x", dtype)
     matrix, matrix_read = _checked(weight, "weight", dtype)
     size = read.abs() @ matrix_read.abs().mT
@@ -243,7 +245,9 @@ def _norm(
     error = gain_read.abs() * error + (gain - gain_read).abs() * size + (shift - shift_read).abs()
     value = gain.abs() * size + shift.abs()
     error = error + unit * (value + error)
-    return _finished(kind, (gain * (exact - mean) / root + shift).abs() + 2.0**-26 * value, error, 8)
+    return _finished(
+        kind, (gain * (exact - mean) / root + shift).abs() + (1 - 1 / _OWN) * value, error, 8
+    )
 
 
 def _rounding(kind: Kind) -> float:

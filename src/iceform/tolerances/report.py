@@ -1,4 +1,4 @@
-"""Kernels beside their tolerances, by shape and dtype: what the command prints and benchmarks keep."""
+"""Kernels beside their tolerances, by shape and dtype: what is printed and what is kept."""
 
 from __future__ import annotations
 

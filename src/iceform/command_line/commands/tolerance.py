@@ -49,7 +49,8 @@ def tolerance(
         int | None, typer.Option(help="Key-value heads; all by default.", rich_help_panel=_PANEL)
     ] = None,
     causal: Annotated[
-        bool, typer.Option("--causal", help="Mask the future in every case.", rich_help_panel=_PANEL)
+        bool,
+        typer.Option("--causal", help="Mask the future in every case.", rich_help_panel=_PANEL),
     ] = False,
     device: Annotated[str, typer.Option(help="cpu or cuda.", rich_help_panel=_PANEL)] = "cpu",
     seed: Annotated[int, typer.Option(help="Of the inputs.", rich_help_panel=_PANEL)] = 0,
