@@ -48,8 +48,8 @@ rounded moves it by (q - q̂)·k̂ + q·(k - k̂). The way from there to the exp
 |s_j| and of the references between s_j and m, none larger in absolute value than max(|s_j|, |m|)
 (:mod:`iceform.tolerances.kind` counts them; products of rescalings telescope). Exponentials add X
 to the logarithm. So the weight that the kernel uses for key j, the factor of every rescaling it
-goes through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one constant, plus
-at most λ. (ii) *Numerator and denominator* share w̃_j, errors of rescaling factors included. What
+goes through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one constant,
+plus at most λ. (ii) *Numerator and denominator* share w̃_j, errors of rescaling factors included. What
 they do not share is rounding: the kernel forms Σ w̃_j v̂_j (1 + θ_j) and Σ w̃_j (1 + φ_j) with
 |θ_j| <= θ + π-part and e^{-d} <= 1 + φ_j <= e^d. (iii) *Quotient.* Since Σ w_j (v_j - o) = 0,
 
