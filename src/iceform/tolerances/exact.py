@@ -1,6 +1,6 @@
 """Exact attention, as nearly as it is needed: in float64, or in double-doubles.
 
-Both are kernels of a kind of their own, so the theorem of :mod:`iceform.tolerances.attention`
+Both are kernels of a kind of their own, so the theorem of :mod:`iceform.tolerances.theorem`
 bounds their error too.
 """
 

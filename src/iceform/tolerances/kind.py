@@ -1,6 +1,6 @@
 r"""What kind of kernel a tolerance is for: its formats, its exponential, how it walks over rows.
 
-The counts of steps below are those of :mod:`iceform.tolerances.attention`; U is the faithful unit
+The counts of steps below are those of :mod:`iceform.tolerances.theorem`; U is the faithful unit
 of ``accumulate``.
 
 * *Scale.* sqrt(σ) rounded and multiplied into q and into k is four steps; σ and log2(e) rounded,

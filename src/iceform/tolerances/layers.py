@@ -28,9 +28,9 @@ from torch import Tensor
 
 from iceform.arithmetic import compounded, log_steps, sum_steps
 from iceform.errors import BoundError, DtypeError, ShapeError
-from iceform.tolerances.attention import Norms, bound_from_norms
 from iceform.tolerances.inputs import check_finite, rounded
 from iceform.tolerances.kind import Kind
+from iceform.tolerances.theorem import Norms, bound_from_norms
 from iceform.validation import check_positive, check_size
 
 __all__ = ["attention_norms", "layer_norm", "linear", "rms_norm", "total"]
@@ -67,7 +67,7 @@ def attention_norms(
     q_norm, k_norm
         Largest Euclidean norm of a query and of a key.
     v_max
-        Largest \|v\|.
+        Largest |v|.
     representable
         Whether q, k and v are numbers of ``dtype``; else their rounding counts.
     """
