@@ -170,6 +170,11 @@ class Emulator(nn.Module, Pretrained, ABC):
         backend.settle()
         return out
 
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
+
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""
         return self._read(backend.run(self._encode(*inputs)))
