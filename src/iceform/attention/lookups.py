@@ -31,7 +31,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention.layers import Embed, SoftmaxAttention
+from iceform.attention.affine import Embed
+from iceform.attention.layers import SoftmaxAttention
 from iceform.attention.network import Features, FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError

@@ -165,7 +165,15 @@ class Emulator(nn.Module, Pretrained, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._run(self.bind(), *inputs)
+        backend = bind(self.network, self.backend, later=True)
+        out = self._run(backend, *inputs)
+        backend.settle()
+        return out
+
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""

@@ -229,7 +229,9 @@ def half_width(it: Interpolant, unit: float) -> int | None:
         return None
     # Values beyond the ends of the range can be far larger than anything that is looked up.
     level = max(float(w.mean.abs().max()) for w in local_weights(it, it.grid.mesh(1)))
-    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * it.error)
+    # A table that was given as it is approximates nothing, and has no error to take a share of.
+    own = it.error if math.isfinite(it.error) else 0.0
+    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * own)
     for half in range(1, _WIDEST + 1):
         # A window as wide as the table leaves nothing out.
         if half >= it.tokens - 1 or tail_mass(it.sharpness, half) * it.swing <= allowed:
