@@ -1,5 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
+from iceform import algorithms, interpolation, targets, zoo
 from iceform import algorithms, interpolation, testing, tolerances, zoo
 from iceform.attention import (
     Features,
@@ -39,12 +40,14 @@ from iceform.errors import (
     PrecisionError,
     ProgramError,
     ShapeError,
+    TargetError,
 )
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.machine import ArraySource, Machine, StreamMachine
 from iceform.networks import InContext, in_context
+from iceform.targets import check
 from iceform.tolerances import tolerance
 
 # Last: it keeps all of the above in files.
@@ -97,15 +100,18 @@ __all__ = [
     "ShapeError",
     "SoftmaxAttention",
     "StreamMachine",
+    "TargetError",
     "TruncatedLinear",
     "Verification",
     "__version__",
     "algorithms",
+    "check",
     "export",
     "in_context",
     "interpolation",
     "load",
     "loss_named",
+    "targets",
     "testing",
     "tolerance",
     "tolerances",
