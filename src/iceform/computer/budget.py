@@ -84,7 +84,7 @@ def _rounding(
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
-    return found.total
+    return math.inf if math.isnan(found.total) else found.total
 
 
 @dataclass

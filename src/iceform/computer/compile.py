@@ -225,12 +225,8 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
 
 def _counts(graph: Graph) -> set[str]:
     """The parameters that count turns."""
-    from iceform.computer.ranges import _loops
-
-    loops = _loops(graph.block)
-    return {
-        loop.count.attr for loop in loops if loop.count is not None and loop.count.op == "parameter"
-    }
+    counts = [loop.count for loop in graph.block.loops()]
+    return {c.attr for c in counts if c is not None and c.op == "parameter"}
 
 
 def _range(name: str, given: Any) -> Range:

@@ -246,15 +246,13 @@ class Fuser:
         """FLAG becomes +1 where the condition holds, else -1."""
         late = self.value(condition)
         if isinstance(late, Pending) and isinstance(late.curve, Step):
-            step = late.curve
-            gap = _DECIDED / step.sharpness
-            self.gaps[condition] *= _DECIDED / _SURE
-            sharp = Step(step.at, step.sharpness, gap, 2 * step.offset - 1, 2 * step.height)
-            self._write_flag_pending(replace(late, curve=sharp), condition.place)
+            sign = replace(late.curve, offset=0.0, height=2 * late.curve.height)
+            self._look_up_twice(self.flag, replace(late, curve=sign), "another turn?",
+                                condition.place, None)  # fmt: skip
             return
         # A combination of comparisons is 0 or 1.
-        self._write_flag(self._form(condition), Step(0.5, 2 * _DECIDED * 2, 0.25, 0.0, 1.0),
-                         condition.place)  # fmt: skip
+        held = of_register(self.register(condition))
+        self._write_flag(held, Step(0.5, 4 * _DECIDED, 0.25, 0.0, 1.0), condition.place)
 
     def _ask_counter(self, counter: Register, place: Place | None) -> None:
         gap = _COUNTER_GAP / counter.scale

@@ -143,7 +143,12 @@ def _side_by_side(
 
 def _question(fuser: Fuser, query: Node, at: int, bias_at: int | None, node: Node) -> Form:
     """The query beside the key, and 1 beside the bias."""
-    form = of_register(packed(fuser, (query,), node, [at]))
+    late = fuser.value(query)
+    ready = at == 0 and isinstance(late, Form) and late.constant == 0 and late.terms
+    if ready and isinstance(late, Form) and all(r.clean for r, _ in late.terms):
+        form = late
+    else:
+        form = of_register(packed(fuser, (query,), node, [at]))
     return form if bias_at is None else form.plus(of_register(fuser.mask(bias_at, 1)))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform.computer.balls import Balls, Undecided, _flint, ball_array, lowest, uppermost
+from iceform.computer.balls import Balls, Undecided, _flint, ball_array, uppermost
 from iceform.computer.graph import Graph, Node, run
 from iceform.computer.places import refuse
 from iceform.computer.ranges import Assumed, Ranges
@@ -130,7 +130,7 @@ def _watch(ranges: Ranges) -> Any:
         if assumed is None:
             return
         for ball in value.flat:
-            if uppermost(ball) > assumed.range.high or lowest(ball) < assumed.range.low:
+            if not (ball <= assumed.range.high and ball >= assumed.range.low):
                 mend = (
                     "widen the bound that this line states"
                     if node.op == "bounded"

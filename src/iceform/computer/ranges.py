@@ -391,18 +391,10 @@ def drawn(graph: Graph, domain: Domain, generator: torch.Generator) -> dict[str,
 def find_ranges(graph: Graph, domain: Domain, bounds: Mapping[str, Range]) -> Ranges:
     """The range of every node of a graph."""
     ranges = Ranges(graph, domain, bounds)
-    names = {c.name for loop in _loops(graph.block) for c in loop.carried}
-    for name in set(bounds) - names:
+    for name in set(bounds) - graph.names:
         raise refuse(
-            f"bounds names {name!r}; the loops of this algorithm carry {sorted(names)}", graph.place
+            f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",
+            graph.place,
         )
     ranges.block(graph.block)
     return ranges
-
-
-def _loops(block: Block) -> list[Loop]:
-    found = []
-    for item in block.items:
-        if isinstance(item, Loop):
-            found += [item, *_loops(item.body)]
-    return found
