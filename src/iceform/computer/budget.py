@@ -26,12 +26,14 @@ import torch
 from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
-from iceform.computer.instructions import Instruction
+from iceform.computer.instructions import Instruction, TablePair
 from iceform.computer.ranges import Ranges
-from iceform.computer.rounding import instruction_rounding
+from iceform.computer.rounding import gamma, instruction_rounding
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
+from iceform.interpolation import RoundingModel
+from iceform.validation import unit_roundoff
 
 __all__ = ["Budget", "budget", "certify"]
 
@@ -84,7 +86,20 @@ def _rounding(
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
-    return math.inf if math.isnan(found.total) else found.total
+    return _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
+
+
+def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
+    """Where keys are so steep that cells bound nothing: the interpolants' own bounds."""
+    unit, total = unit_roundoff(dtype), 0.0
+    for it in (table.f_interpolant, table.g_interpolant):
+        if it is None:
+            continue
+        reach = max(abs(table.low), abs(table.high)) + abs(it.grid.center)
+        model = RoundingModel(unit, squared=False, magnitude=reach, dot_terms=2)
+        argument = gamma(terms + 10, unit) * 4 * reach
+        total += it.rounding(model) + it.steepness * argument + 8 * unit * it.size
+    return total
 
 
 @dataclass

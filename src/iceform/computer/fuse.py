@@ -302,10 +302,28 @@ class Fuser:
         if together is not None:
             return together
         if isinstance(u, Pending) and isinstance(v, Pending):
-            pair = paired(u, v)
+            pair = paired(u, v) or self._paired_apart(u, v, node)
             if pair is not None and self._pair_fits(pair, node):
                 return pair
         return self._sum(self._form(node.args[0]), self._form(node.args[1]), node)
+
+    def _paired_apart(self, u: Pending, v: Pending, node: Node) -> Pair | None:
+        """A pair of curves of c + b and c - b, with c a sum that is settled first."""
+        mine, theirs = dict(u.of.terms), dict(v.of.terms)
+        same = tuple((r, c) for r, c in u.of.terms if theirs.get(r) == c)
+        flipped = [r for r in mine if theirs.get(r) == -mine[r]]
+        apart = len(same) + len(flipped) == len(mine) == len(theirs)
+        if not apart or len(same) < 2 or len({mine[r] for r in flipped}) != 1:
+            return None
+        middle = Form(same)
+        register = Register("", node.samples, node.width, middle.range)
+        self.emit_line(register, middle, "part of a sum", node.place, node=node)
+        held = Form(((Read("at", register), 1.0),))
+        sides = (
+            replace(p, of=Form((*held.terms, *((r, dict(p.of.terms)[r]) for r in flipped))))
+            for p in (u, v)
+        )
+        return paired(*sides)
 
     def _pair_fits(self, pair: Pair, node: Node) -> bool:
         slots = Slots(node.samples)
