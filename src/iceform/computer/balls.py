@@ -1,8 +1,8 @@
 """Graphs in ball arithmetic: the exact program on given data, enclosed.
 
-A value is an array of balls (``flint.arb``): midpoints of some hundred bits with a radius that holds
-every rounding. Data and parameters are floating-point numbers, so known exactly. A comparison is
-decided where its ball does not contain 0; how near it came to a tie is noted.
+A value is an array of balls (``flint.arb``): midpoints of some hundred bits with a radius that
+holds every rounding. Data and parameters are floating-point numbers, so known exactly. A comparison
+is decided where its ball does not contain 0; how near it came to a tie is noted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from iceform.computer.graph import Node, Place
 from iceform.errors import PrecisionError, ProgramError
 from iceform.functions.formulas import trees
 
-__all__ = ["Balls", "Undecided", "available", "ball_array", "lowest", "uppermost"]
+__all__ = ["Balls", "UndecidedError", "available", "ball_array", "lowest", "uppermost"]
 
 Array = Any  # numpy arrays of flint.arb, which ships no types
 
 
-class Undecided(PrecisionError):
+class UndecidedError(PrecisionError):
     """A comparison whose ball contains 0."""
 
 
@@ -94,7 +94,7 @@ def _sign(u: Any) -> Any:
         return u * 0 - 1
     if u == 0:
         return u * 0
-    raise Undecided("the sign of a number that may be 0 is not known")
+    raise UndecidedError("the sign of a number that may be 0 is not known")
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -211,7 +211,7 @@ class Balls:
         gap = min(lowest(abs(t)) for t in a.flat)
         self.nearest[node] = min(self.nearest.get(node, math.inf), gap)
         if any(t.contains(0) for t in a.flat):
-            raise Undecided("a comparison could not be decided")
+            raise UndecidedError("a comparison could not be decided")
         arb = _flint().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
 

@@ -6,13 +6,13 @@ from it by at most the derivative of that instruction over the ranges,
 
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
-which is the sum over all ways through the program of products of derivatives, each enclosed over its
-range. A counted loop is followed turn by turn with the default number of turns, another one until
-its errors settle or, where they do not, without bound.
+which is the sum over all ways through the program of products of derivatives, each enclosed over
+its range. A counted loop is followed turn by turn with the default number of turns, another one
+until its errors settle or, where they do not, without bound.
 
-What is not in reach this way is said: the errors of a loop whose steps undo each other's errors only
-in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`) does not
-depend on any of this.
+What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
+only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
+does not depend on any of this.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def _rounding(
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
-    return _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
+    return (
+        _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
+    )
 
 
 def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
@@ -180,9 +182,7 @@ def certify(
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     errors = _Errors(own, width, turns)
     errors.code(fused.code)
-    terms = {
-        name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()
-    }
+    terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     worst = max(terms.values())
     assumptions = dict.fromkeys(a for t in assembled.assembly.tables for a in t.assumptions)
     certificate = Certificate(

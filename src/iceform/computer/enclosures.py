@@ -1,12 +1,13 @@
 """Ranges of scalar functions: a tree evaluated in interval arithmetic on the cells of a range.
 
-Bounds are rounded outward; see :mod:`iceform.functions.formulas.intervals` for what is taken for granted of
-torch's functions. Kinks and jumps are no obstacle: both branches are joined.
+Bounds are rounded outward; see :mod:`iceform.functions.formulas.intervals` for what is taken for
+granted of torch's functions. Kinks and jumps are no obstacle: both branches are joined.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -63,14 +64,8 @@ def natural(tree: Node, cells: Interval) -> Interval:
 
 def _operation(tree: Operation, parts: list[Interval]) -> Interval:
     name, first = tree.name, parts[0]
-    if name in _KINKED:
-        return _KINKED[name](*parts)
-    if name == "neg":
-        return -first
-    if name == "+":
-        return first + parts[1]
-    if name == "-":
-        return first - parts[1]
+    if name in _PLAIN:
+        return _PLAIN[name](*parts)
     if name == "*":
         return _square(first) if tree.arguments[0] == tree.arguments[1] else first * parts[1]
     if name == "/":
@@ -105,7 +100,10 @@ def _smaller(a: Interval, b: Interval) -> Interval:
     return Interval(torch.minimum(a.low, b.low), torch.minimum(a.high, b.high))
 
 
-_KINKED = {
+_PLAIN: dict[str, Callable[..., Interval]] = {
+    "neg": lambda u: -u,
+    "+": lambda u, v: u + v,
+    "-": lambda u, v: u - v,
     "abs": lambda u: u.absolute,
     "relu": _relu,
     "sign": _sign,

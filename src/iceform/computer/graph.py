@@ -10,7 +10,7 @@ mask         ones in ``attr = (first, width)``, zeros elsewhere
 data         "x", the features of a sample, or "y", its target (``attr``)
 parameter    by name (``attr``)
 add, mul     of two nodes, elementwise
-apply        a scalar function, elementwise; ``attr`` is its tree (:mod:`iceform.functions.formulas.trees`)
+apply        a scalar function, elementwise; ``attr`` is its tree, a formula's
 maximum,     of two nodes, elementwise
 minimum
 step         1 where the argument is positive, else 0: the value of a comparison
@@ -198,7 +198,8 @@ class _Run(Generic[V]):
                 yield True
             yield False
             return
-        assert loop.first is not None and loop.again is not None
+        assert loop.first is not None
+        assert loop.again is not None
         condition = loop.first
         for _ in range(self.most_turns):
             yield self.arithmetic.positive(self.known[condition], loop.place)

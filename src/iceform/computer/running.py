@@ -83,13 +83,13 @@ def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor
     d = program.graph.dim
     if x.ndim != 2 or x.shape[1] != d or targets.shape != x.shape[:1]:
         raise ShapeError(
-            f"{program.name} takes X of shape (n, {d}) and y of shape (n,), got {tuple(x.shape)} and "
-            f"{tuple(targets.shape)}"
+            f"{program.name} takes X of shape (n, {d}) and y of shape (n,), got {tuple(x.shape)} "
+            f"and {tuple(targets.shape)}"
         )
     if len(x) > program.samples:
         raise ShapeError(
-            f"{program.name} was compiled for at most {program.samples} samples, got {len(x)}; compile "
-            f"with samples={len(x)}"
+            f"{program.name} was compiled for at most {program.samples} samples, got {len(x)}; "
+            f"compile with samples={len(x)}"
         )
     return x, targets
 

@@ -120,7 +120,7 @@ class _Turns:
         self.rounds = -1
 
     def __iter__(self) -> Iterator[None]:
-        return self  # type: ignore[return-value]
+        return self
 
     def __next__(self) -> None:
         if not self.turn(sys._getframe(1), None):

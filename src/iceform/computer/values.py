@@ -13,8 +13,7 @@ from typing import Any, NoReturn, Protocol
 from iceform.computer.graph import Node, Place
 from iceform.computer.places import here, refuse
 from iceform.errors import CompileError
-from iceform.functions.formulas import Formula
-from iceform.functions.formulas import trees
+from iceform.functions.formulas import Formula, trees
 
 __all__ = ["Scope", "Value", "applied", "combine", "emit", "function"]
 
@@ -265,8 +264,8 @@ def _checked_value(value: Any, beside: Value) -> Value:
 
 def _foreign(value: Any) -> CompileError:
     return refuse(
-        f"got {type(value).__name__}, where a number or a value of the program belongs; pass arrays "
-        "as data or as parameters",
+        f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
+        "arrays as data or as parameters",
         here(),
     )
 
