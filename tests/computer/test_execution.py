@@ -335,6 +335,22 @@ def test_long_data_are_run_without_their_tokens():
     assert run.attestation.rows > 0
 
 
+def test_arguments_beyond_a_parabola_are_looked_up():
+    """Outside its range a table is no parabola, and the run is made again without them."""
+    program = programs.least_squares()
+    computer = Computer.for_programs([program], lanes=8192)
+    x, y = programs.data(5, 8192, 3)
+    x[7] = 9.0
+    prompt = computer.prompt(program, x, y)
+    run = computer.execute(prompt, 1, backend="fused")
+    pair, t = program.tables[0], run.memory["t"][:9, :3].numpy()
+    exact = programs.look_up(pair, pair.f, x[:9].numpy()) - programs.look_up(
+        pair, pair.g, x[:9].numpy()
+    )
+    assert np.abs(t - exact).max() < CLOSE
+    assert np.abs(exact[7]).max() == 0  # x w with w = 0, but at the table's end
+
+
 def test_a_short_prompt_tells_what_all_tokens_say():
     computer, prompt, _ = prompt_of("least squares", SAMPLES)
     decoded = computer.execute(prompt.with_tokens(prompt.tokens), 8, backend="fused")
