@@ -11,7 +11,7 @@ from iceform.attention import (
     SoftmaxAttention,
     unchecked,
 )
-from iceform.certificates import Certificate, Verification
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
 from iceform.constructions import (
     MLP,
     AttentionHead,
@@ -43,7 +43,7 @@ from iceform.errors import (
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
-from iceform.machine import ArraySource, Machine, StreamMachine
+from iceform.machine import ArraySource, Machine
 from iceform.networks import InContext, in_context
 
 # Last: it keeps all of the above in files.
@@ -58,6 +58,7 @@ __all__ = [
     "MLP",
     "ArraySource",
     "AttentionHead",
+    "Attestation",
     "BoundError",
     "CapacityError",
     "Certificate",
@@ -80,6 +81,7 @@ __all__ = [
     "IntegrityError",
     "Interpolant",
     "LeastSquares",
+    "Ledger",
     "Lift",
     "LiftedAttention",
     "LinearLayer",
@@ -90,12 +92,12 @@ __all__ = [
     "ProgramError",
     "Prompt",
     "ResidualMap",
+    "Result",
     "RidgeRegression",
     "SampleGradients",
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
-    "StreamMachine",
     "TruncatedLinear",
     "Verification",
     "__version__",

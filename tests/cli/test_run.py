@@ -23,7 +23,6 @@ from typer.testing import CliRunner
 from iceform import tables
 from iceform.cli import outputs
 from iceform.cli.app import app
-from iceform.cli.catalogue import ENTRIES, OPTIONS, entry_named
 from iceform.errors import IntegrityError, ProgramError
 from iceform.tables.__main__ import main as write_ames
 

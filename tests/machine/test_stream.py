@@ -8,7 +8,7 @@ import pickle
 import pytest
 import torch
 
-from iceform import StreamMachine, algorithms
+from iceform import algorithms
 from iceform.errors import (
     BoundError,
     CapacityError,
@@ -19,7 +19,7 @@ from iceform.errors import (
 )
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
-from iceform.machine import ArraySource
+from iceform.machine import ArraySource, Stream
 from iceform.machine.stream import Lookup
 from iceform.machine.tables import CLIP, IDENTITY, Table, table_of
 from tests.conformance import assert_within
@@ -68,7 +68,7 @@ def asked_of(table: Interpolant, rows: int, dim: int) -> Lookup:
 def test_the_literal_network_looks_up_what_the_fused_pass_does(name):
     """Samples shorter than the machine and prompts that are not full included."""
     made, reach = TABLES[name]
-    table, machine = made.on(reach), StreamMachine(4, samples=5)
+    table, machine = made.on(reach), Stream(4, samples=5)
     for rows, dim in itertools.product((1, 3, 5), (1, 2, 4)):
         asked = asked_of(table, rows, dim)
         out = machine.literal(machine.lookup_prompt(asked))
@@ -89,7 +89,7 @@ def test_what_is_looked_up_is_the_function_within_the_tables_error(name):
     allowed = table.error + lookup_tolerance(
         Lookup(table, z[:, None], torch.zeros_like(z), torch.ones(1).double())
     )
-    assert_within(StreamMachine(1).look_up(table, z), made.function(z), allowed, name)
+    assert_within(Stream(1).look_up(table, z), made.function(z), allowed, name)
 
 
 @pytest.mark.parametrize("points", [1, 4, 5])
@@ -97,7 +97,7 @@ def test_what_is_looked_up_is_the_function_within_the_tables_error(name):
 @pytest.mark.parametrize("gamma", [0.01, 1.0, 50.0])
 def test_the_literal_network_averages_what_the_fused_pass_does(gamma, dim, points):
     g = torch.Generator().manual_seed(points)
-    machine = StreamMachine(6, samples=5, tokens=7)
+    machine = Stream(6, samples=5, tokens=7)
     x, values, q = normal(g, 33, dim), normal(g, 33, 2), normal(g, points, dim)
     out = machine.literal(machine.average_prompt(x, values, q, gamma))[:points, :2]
     size = max(float(x.norm(dim=1).max()), float(q.norm(dim=1).max())) ** 2
@@ -111,7 +111,7 @@ def test_the_literal_network_averages_what_the_fused_pass_does(gamma, dim, point
 
 def test_averages_of_more_points_than_a_prompt_has_take_several():
     g = torch.Generator().manual_seed(0)
-    machine = StreamMachine(3, samples=4, tokens=9)
+    machine = Stream(3, samples=4, tokens=9)
     x, values, q = normal(g, 20, 3), normal(g, 20, 1), normal(g, 11, 3)
     whole = machine.average(x, values, q, 0.7)
     parts = [
@@ -124,7 +124,7 @@ def test_averages_of_more_points_than_a_prompt_has_take_several():
 
 
 def test_earlier_samples_win_ties_by_the_factor_asked_for():
-    machine = StreamMachine(1, samples=2, tokens=4)
+    machine = Stream(1, samples=2, tokens=4)
     x = torch.tensor([[1.0], [1.0]]).double()
     values = torch.tensor([[1.0], [0.0]]).double()
     q = torch.tensor([[0.3]]).double()
@@ -137,7 +137,7 @@ def test_earlier_samples_win_ties_by_the_factor_asked_for():
 # ------------------------------------------------------------------------------------- weights
 
 PROGRAMS = [
-    algorithms.LeastSquares(fit_intercept=True),
+    algorithms.LinearRegression(fit_intercept=True),
     algorithms.Ridge(1.0, fit_intercept=True),
     algorithms.Lasso(0.1),
     algorithms.ElasticNet(0.1, 0.5),
@@ -156,7 +156,7 @@ PROGRAMS = [
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.name)
 def test_no_program_changes_the_weights(program):
     g = torch.Generator().manual_seed(1)
-    machine, untouched = StreamMachine(4), StreamMachine(4)
+    machine, untouched = Stream(4), Stream(4)
     before = {k: v.clone() for k, v in machine.network.state_dict().items()}
     x = normal(g, 40, 3)
     found = machine.run(program, x, (x[:, 0] > 0).double())
@@ -169,7 +169,7 @@ def test_no_program_changes_the_weights(program):
 
 def test_weights_depend_on_the_sizes_and_on_nothing_else():
     digests = {
-        (d, m, t): StreamMachine(d, m, t).digest
+        (d, m, t): Stream(d, m, t).digest
         for d in (2, 3)
         for m in (2, 4)
         for t in (5, 9)
@@ -177,14 +177,14 @@ def test_weights_depend_on_the_sizes_and_on_nothing_else():
     assert len(set(digests.values())) == len(digests)
     torch.manual_seed(123)
     torch.rand(5)
-    assert all(StreamMachine(*sizes).digest == digest for sizes, digest in digests.items())
-    entries = StreamMachine(2).network.state_dict().values()
+    assert all(Stream(*sizes).digest == digest for sizes, digest in digests.items())
+    entries = Stream(2).network.state_dict().values()
     seen = {float(v) for value in entries for v in value.unique()}
     assert seen == {0.0, 1.0, -1.0, -(2.0**50)}
 
 
 def test_pickles_and_copies_rebuild_the_same_weights():
-    machine = StreamMachine(3, 4, 5)
+    machine = Stream(3, 4, 5)
     machine.network  # noqa: B018 - built before, but not part of the pickle
     data = pickle.dumps(machine)
     assert len(data) < 200
@@ -192,7 +192,7 @@ def test_pickles_and_copies_rebuild_the_same_weights():
         assert other == machine
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
-    assert machine != StreamMachine(3, 4, 6)
+    assert machine != Stream(3, 4, 6)
     assert eval(repr(machine)) == machine
 
 
@@ -213,72 +213,72 @@ def nan_in(which: int) -> tuple[torch.Tensor, torch.Tensor]:
 RIDGE = algorithms.Ridge(fit_intercept=True)
 
 REFUSED = {
-    "dim 0": (ShapeError, lambda: StreamMachine(0), "dim must be a whole number of at least 1"),
-    "dim 2.5": (ShapeError, lambda: StreamMachine(2.5), "got 2.5"),
-    "samples": (ShapeError, lambda: StreamMachine(2, samples=-1), "samples must .* got -1"),
-    "tokens": (ShapeError, lambda: StreamMachine(2, tokens=True), "tokens must .* got True"),
+    "dim 0": (ShapeError, lambda: Stream(0), "dim must be a whole number of at least 1"),
+    "dim 2.5": (ShapeError, lambda: Stream(2.5), "got 2.5"),
+    "samples": (ShapeError, lambda: Stream(2, samples=-1), "samples must .* got -1"),
+    "tokens": (ShapeError, lambda: Stream(2, tokens=True), "tokens must .* got True"),
     "too large to build": (
-        CapacityError, lambda: StreamMachine(10**6, 10**6).digest, "use a smaller machine",
+        CapacityError, lambda: Stream(10**6, 10**6).digest, "use a smaller machine",
     ),
-    "not a program": (ProgramError, lambda: StreamMachine(3).run(3, *data()), "see iceform.pro"),
+    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform.algorithms"),
     "a program of another machine": (
         ProgramError,
-        lambda: StreamMachine(3).run(algorithms.NadarayaWatson(), *data()),
-        "not a program that streams",
+        lambda: Stream(3).run(algorithms.HopfieldRetrieval(), *data()),
+        r"HopfieldRetrieval does not run on stream; it runs on Machine\(..., layout='rows'\)",
     ),
     "a list": (
-        ShapeError, lambda: StreamMachine(3).run(RIDGE, [[1.0]], data()[1]),
+        ShapeError, lambda: Stream(3).run(RIDGE, [[1.0]], data()[1]),
         r"tensor \(samples, dim\), got list",
     ),
     "a vector": (
-        ShapeError, lambda: StreamMachine(3).run(RIDGE, data()[1], data()[1]), "got .*6",
+        ShapeError, lambda: Stream(3).run(RIDGE, data()[1], data()[1]), "got .*6",
     ),
     "lengths": (
-        ShapeError, lambda: StreamMachine(3).run(RIDGE, data()[0], data()[1][:5]),
+        ShapeError, lambda: Stream(3).run(RIDGE, data()[0], data()[1][:5]),
         r"\(6, 2\) and \(5,\)",
     ),
     "float32": (
-        DtypeError, lambda: StreamMachine(3).run(RIDGE, data()[0].float(), data()[1].float()),
+        DtypeError, lambda: Stream(3).run(RIDGE, data()[0].float(), data()[1].float()),
         "must be float64, got torch.float32",
     ),
     "integers": (
-        DtypeError, lambda: StreamMachine(3).run(RIDGE, data()[0].long(), data()[1].long()),
+        DtypeError, lambda: Stream(3).run(RIDGE, data()[0].long(), data()[1].long()),
         "must be float64, got torch.int64",
     ),
     "no rows": (
-        ShapeError, lambda: StreamMachine(3).run(RIDGE, *data(0)), "rows must .* at least 1, got 0",
+        ShapeError, lambda: Stream(3).run(RIDGE, *data(0)), "rows must .* at least 1, got 0",
     ),
     "no columns": (
-        ShapeError, lambda: StreamMachine(3).run(RIDGE, data()[0][:, :0], data()[1]), "dim must",
+        ShapeError, lambda: Stream(3).run(RIDGE, data()[0][:, :0], data()[1]), "dim must",
     ),
-    "NaN in x": (BoundError, lambda: StreamMachine(3).run(RIDGE, *nan_in(0)), "x holds NaN"),
-    "NaN in y": (BoundError, lambda: StreamMachine(3).run(RIDGE, *nan_in(1)), "y holds NaN"),
+    "NaN in x": (BoundError, lambda: Stream(3).run(RIDGE, *nan_in(0)), "x holds NaN"),
+    "NaN in y": (BoundError, lambda: Stream(3).run(RIDGE, *nan_in(1)), "y holds NaN"),
     "NaN in a source": (
-        BoundError, lambda: StreamMachine(3).run(RIDGE, ArraySource(*nan_in(0))), "NaN",
+        BoundError, lambda: Stream(3).run(RIDGE, ArraySource(*nan_in(0))), "NaN",
     ),
     "squares overflow": (
-        BoundError, lambda: StreamMachine(3).run(RIDGE, 1e200 * data()[0], data()[1]),
+        BoundError, lambda: Stream(3).run(RIDGE, 1e200 * data()[0], data()[1]),
         "squares overflow; .* scale the rest down",
     ),
     "too many features": (
-        ProgramError, lambda: StreamMachine(2).run(RIDGE, *data()),
+        ProgramError, lambda: Stream(2).run(RIDGE, *data()),
         "3 features .* this machine has 2; build one with dim >= 3",
     ),
     "a table too long": (
         ProgramError,
-        lambda: StreamMachine(3, tokens=9).look_up(CLIP.on(1.0), data()[1]),
+        lambda: Stream(3, tokens=9).look_up(CLIP.on(1.0), data()[1]),
         "129 tokens, a block of this machine 9; build one with tokens >= 129",
     ),
     "too many samples to average": (
         ProgramError,
-        lambda: StreamMachine(2, samples=2, tokens=2).average(
+        lambda: Stream(2, samples=2, tokens=2).average(
             data()[0], data()[1][:, None], data()[0], 1.0
         ),
         "sees 4 samples, got 6; build one with tokens >= 3",
     ),
     "a prompt too small": (
         ProgramError,
-        lambda: StreamMachine(2, samples=2).lookup_prompt(
+        lambda: Stream(2, samples=2).lookup_prompt(
             Lookup(CLIP.on(1.0), *data(), torch.ones(2).double())
         ),
         "holds 2 samples of 2 features",

@@ -224,6 +224,7 @@ class _SafeGram:
 def enclose(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of F at w natively, a bound of its rounding per entry, the Hessian and its slips."""
     rows = problem.source.rows
+    problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
         problem.encoding, w, problem.curvature, problem.loss.derivative, problem.source.count
     )
