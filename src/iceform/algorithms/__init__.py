@@ -6,6 +6,7 @@ engines. A file outside this package that defines a subclass appears wherever th
 
 from iceform.algorithms.components import PCA
 from iceform.algorithms.descent import Descent
+from iceform.algorithms.expectile import Expectile
 from iceform.algorithms.head import Head
 from iceform.algorithms.hopfield import HopfieldRetrieval
 from iceform.algorithms.kernel import KernelRegression
@@ -31,6 +32,7 @@ __all__ = [
     "Algorithm",
     "Descent",
     "ElasticNet",
+    "Expectile",
     "Head",
     "HopfieldRetrieval",
     "Huber",
