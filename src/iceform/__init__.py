@@ -11,7 +11,7 @@ from iceform.attention import (
     SoftmaxAttention,
     unchecked,
 )
-from iceform.certificates import Certificate, Verification
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
 from iceform.computer import Computer
 from iceform.computer.compile import Program, compile
 from iceform.computer.language import (
@@ -65,7 +65,7 @@ from iceform.errors import (
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
-from iceform.machine import ArraySource, Machine, StreamMachine
+from iceform.machine import ArraySource, Machine
 from iceform.networks import InContext, in_context
 from iceform.targets import check
 from iceform.tolerances import tolerance
@@ -82,6 +82,7 @@ __all__ = [
     "MLP",
     "ArraySource",
     "AttentionHead",
+    "Attestation",
     "BoundError",
     "CapacityError",
     "Certificate",
@@ -106,6 +107,7 @@ __all__ = [
     "IntegrityError",
     "Interpolant",
     "LeastSquares",
+    "Ledger",
     "Lift",
     "LiftedAttention",
     "LinearLayer",
@@ -117,12 +119,12 @@ __all__ = [
     "ProgramError",
     "Prompt",
     "ResidualMap",
+    "Result",
     "RidgeRegression",
     "SampleGradients",
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
-    "StreamMachine",
     "TargetError",
     "TruncatedLinear",
     "Verification",

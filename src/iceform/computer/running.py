@@ -68,7 +68,7 @@ def run(
     certificate = _certificate(program, x, targets, found, settings, computer.dtype, backend)
     names = list(program.graph.outputs)
     return Result(
-        value=execution.outputs[names[0]],
+        execution.outputs[names[0]],
         certificate=certificate,
         attestation=execution.attestation,
         ledger=_ledger(execution),

@@ -266,7 +266,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         folder = Path(path)
         config, stored = self.pack()
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
+        write_tensors(folder / "model.safetensors", stored)
         write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
@@ -395,6 +395,11 @@ def _replace(path: Path, write: Any) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors in one go, or not at all."""
+    _replace(path, lambda draft: save_file(tensors, draft))
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -243,6 +243,7 @@ def enclose(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of F at w natively, a bound of its rounding per entry, the Hessian and its slips."""
     rows = problem.source.rows
+    problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
         problem.encoding, w, facts or problem.curvature, problem.loss.derivative,
         problem.source.count,

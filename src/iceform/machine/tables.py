@@ -15,7 +15,8 @@ from torch import Tensor
 from iceform.errors import BoundError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.machine.stream import Running, StreamMachine
+from iceform.machine.running import Running
+from iceform.machine.stream import Stream
 
 __all__ = ["CLIP", "IDENTITY", "Table", "read_line", "table_of"]
 
@@ -66,7 +67,7 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
 IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
 
 
-def read_line(machine: Running | StreamMachine, z: Tensor) -> Tensor:
+def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
     """Z itself, however large, read from the frozen machine's table of a line.
 
     A line through 0 may be read in any unit: powers of two leave the digits as they are.
