@@ -30,7 +30,8 @@ def data(samples: int, dim: int, dtype: torch.dtype, device: torch.device) -> tu
     """Samples in [-1, 1] and labels 0 and 1."""
     draw = torch.Generator().manual_seed(0)
     x = 2 * torch.rand(samples, dim, generator=draw, dtype=torch.float64) - 1
-    y = (x @ torch.randn(dim, generator=draw, dtype=torch.float64) > 0).double()
+    noise = torch.randn(samples, generator=draw, dtype=torch.float64)
+    y = (x @ torch.randn(dim, generator=draw, dtype=torch.float64) + 2 * noise > 0).double()
     return x.to(device, dtype), y.to(device, dtype)
 
 

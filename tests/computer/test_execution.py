@@ -371,6 +371,23 @@ def test_the_host_only_looks_at_the_program_counter():
         assert "program counter" in run.ledger.host[0]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_graph_is_the_loop(dtype):
+    computer, prompt, _ = prompt_of("least squares", SAMPLES, dtype)
+    x, y = (t.cuda() for t in programs.data(0, SAMPLES, 3, dtype))
+    there = computer.prompt(prompt.assembly, x, y)
+    graph = computer.graphed(there, turns=4)
+    for _ in range(3):
+        graph()
+    expected = computer.execute(there, 12)
+    torch.testing.assert_close(graph.tokens.reshape(expected.tokens.shape), expected.tokens)
+    computer.network.cpu()
+    here = computer.execute(prompt, 12).outputs["w"]
+    limit = 1e-13 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(expected.outputs["w"].cpu(), here, rtol=0, atol=limit)
+
+
 def test_reading_nothing_is_zero():
     """An instruction without operands looks 0 up."""
     _, prompt, _ = prompt_of("halving", 1)

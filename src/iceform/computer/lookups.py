@@ -89,6 +89,16 @@ class TableLookup:
             out[..., heads] = self._looked(z[..., heads].contiguous(), table, curve)
         return out
 
+    def pair(self, plus: Tensor, minus: Tensor) -> Tensor | None:
+        """F(plus) - G(minus) where heads take turns at them; None where they do not."""
+        if self.ways is None or len(self.ways) != 2 or plus.numel() < _MANY:
+            return None
+        heads = self.columns[0].shape[1]
+        if [way[0] for way in self.ways] != [list(range(k, heads, 2)) for k in range(2)]:
+            return None
+        first, second = (way[1:] for way in self.ways)
+        return self._looked(plus, *first).add_(self._looked(minus, *second))
+
     def _looked(self, z: Tensor, table: Interpolant, curve: Quadratic | None) -> Tensor:
         if curve is None:
             return primitives.interpolate(z, table)
@@ -119,9 +129,7 @@ class Quadratic:
     def __call__(self, z: Tensor) -> Tensor:
         """The parabola."""
         a, b, d = self.coefficients
-        if a == 0:
-            return z * b + d if d else z * b
-        return (z * a + b) * z + d if b else z.square() * a + d
+        return (z * a).add_(b).mul_(z).add_(d) if a else (z * b).add_(d)
 
 
 def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
@@ -229,4 +237,4 @@ def _equal(columns: Tensor) -> list[list[int]]:
     found: dict[int, list[int]] = {}
     for head, number in enumerate(numbers.tolist()):
         found.setdefault(number, []).append(head)
-    return list(found.values())
+    return sorted(found.values())
