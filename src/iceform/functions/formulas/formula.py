@@ -93,7 +93,12 @@ class Formula:
         return printing.latex(self.tree, self.variable)
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The values at z, in its dtype; differentiable by autograd."""
+        """The values at z, in its dtype; differentiable by autograd.
+
+        Anything else that has an ``apply`` method (a value of a program) is handed the tree.
+        """
+        if not isinstance(z, Tensor) and hasattr(z, "apply"):
+            return z.apply(self.tree)
         if isinstance(z, Tensor) and not z.is_floating_point():
             raise DtypeError(f"a formula is evaluated in floating point, got {z.dtype}")
         return evaluate(self._canonical, z)
