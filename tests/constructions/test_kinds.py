@@ -42,6 +42,21 @@ def test_eps_is_a_promise():
         ice.ResidualMap(hidden, eps=1e-2, **SIZES)
 
 
+def test_eps_is_a_promise_of_many_steps_too():
+    """The steps alone are proven here; how far errors grow rests on a slope that is not."""
+
+    def saturating(z):
+        return torch.where(z.abs() < 1, z, z.sign())
+
+    sizes = {"steps": 2, "lr": 0.1, **SIZES}
+    with pytest.raises(ice.PrecisionError, match="is a promise, and this descent is only"):
+        ice.GradientDescent(saturating, eps=0.1, **sizes)
+    taken = ice.GradientDescent(saturating, eps=0.1, estimate=True, **sizes)
+    assert taken.certificate.kind == "estimated"
+    known = ice.GradientDescent(saturating, eps=0.1, hessian=(0.0, 2.0), **sizes)
+    assert known.certificate.kind == "proven"
+
+
 @pytest.mark.parametrize("eps", [0.05, None])
 def test_an_estimate_says_so_wherever_it_is_written(eps, tmp_path):
     em = ice.ResidualMap(hidden, eps=eps, estimate=eps is not None, tokens=33, **SIZES)

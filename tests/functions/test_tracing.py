@@ -177,3 +177,27 @@ def test_every_loss_is_proven(name):
 def test_every_formula_is_proven(text):
     table = Interpolant.fit(Formula.parse(text).function, -2.0, 2.0, tokens=33)
     assert (table.kind, table.assumptions) == ("proven", ())
+
+
+@pytest.mark.parametrize(
+    ("f", "slopes"),
+    [
+        (lambda z: torch.where(z < 0, 0.9 * z, 0.1 * z), (0.1, 0.9)),
+        (lambda z: torch.where(z > 1, 2 * z - 1, z), (1.0, 2.0)),
+        (lambda z: torch.where(z > 0, z, torch.expm1(z)), (0.13533528, 1.0)),
+        (lambda z: torch.where(z <= 0.5, z * z, z - 0.25), (-4.0, 1.0)),
+    ],
+    ids=["two lines", "at 1", "elu", "huber"],
+)
+def test_branches_that_meet_leave_a_slope(f, slopes):
+    low, high = ScalarFunction(f, "f").slopes(-2.0, 2.0)
+    allowed = 0.05 * max(map(abs, slopes))  # bounds are tight relative to the largest
+    assert slopes[0] - allowed <= low <= slopes[0] + 1e-8
+    assert slopes[1] - 1e-8 <= high <= slopes[1] + allowed
+
+
+def test_branches_that_do_not_meet_leave_none():
+    """By however little they miss each other."""
+    for step in (1.0, 1e-9, 1e-300):
+        f = ScalarFunction(lambda z, step=step: torch.where(z > 0, z + step, z), "f")
+        assert f.slopes(-2.0, 2.0) is None

@@ -124,6 +124,13 @@ class GradientDescent(Emulator):
         self.interpolant = self.step.interpolant
         self.domain = self.step.domain
         self.regime = self.step.regime
+        estimated = self.certificate.kind == "estimated" and not options.get("estimate", False)
+        if self.eps is not None and estimated:
+            raise PrecisionError(
+                f"eps = {self.eps:.3g} is a promise, and this descent is only estimated: "
+                f"{'; '.join(self.certificate.assumptions)}. Pass estimate=True to accept that",
+                best=math.inf,
+            )
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             longest = 2 / self.hessian[1]
