@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.certificates import Attestation, Certificate, Ledger
 from iceform.errors import ProgramError
 from iceform.pretrained import Pretrained
 
@@ -103,6 +103,8 @@ class Result:
         Passes through the frozen machine.
     digest
         SHA-256 of the machine's weights.
+    attestation, ledger
+        Which weights ran, and what was computed where.
     """
 
     value: Tensor
@@ -110,6 +112,8 @@ class Result:
     passes: int
     digest: str
     _predict: Callable[[Tensor], Tensor] | None = None
+    attestation: Attestation = field(default_factory=lambda: Attestation.none("not watched"))
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def coef(self) -> Tensor:

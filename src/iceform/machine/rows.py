@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.attention.inspection import Trace
-from iceform.certificates import Certificate
+from iceform.backends import Backend
+from iceform.certificates import Certificate, Witness
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator, write_whole
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
@@ -136,7 +138,9 @@ class Machine(Pretrained):
             If the program does not fit, naming the dimension that is short.
         """
         self._check(program, x, y)
-        outcome = program.run(self.attend, x, y)
+        witness = Witness(self._bind())
+        outcome = program.run(partial(self.attend, backend=witness), x, y)
+        attestation = witness.attest()
         certificate = Certificate.total(
             outcome.terms,
             domain=outcome.domain,
@@ -150,8 +154,10 @@ class Machine(Pretrained):
             outcome.value,
             certificate,
             outcome.passes,
-            self.digest,
+            attestation.weights,
             None if predict is None else lambda points: predict(self.attend, points),
+            attestation,
+            witness.ledger,
         )
 
     def _check(self, program: Program, x: Tensor, y: Tensor | None) -> None:
@@ -171,8 +177,11 @@ class Machine(Pretrained):
                 raise ProgramError(f"the second input must be a vector, got {tuple(y.shape)}")
         self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.name)
 
-    def attend(self, target: Target) -> tuple[Tensor, float]:
-        """One pass: the target head's outputs at its queries, and their certified error."""
+    def attend(self, target: Target, backend: Backend | None = None) -> tuple[Tensor, float]:
+        """One pass: the target head's outputs at its queries, and their certified error.
+
+        A run passes the backend that it bound to the weights, and that is under watch.
+        """
         padded = self.padded(target)
         inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         value_dim = len(target.w_v)
@@ -183,11 +192,15 @@ class Machine(Pretrained):
                 f"{self.eps:.3g}; use a larger eps, or a machine sized for fewer programs",
                 best=certificate.error,
             )
-        out = self.head(*inputs)
+        out = self.head.through(self._bind() if backend is None else backend, *inputs)
         # Padding tokens are masked by a margin, not by nothing; their values are zero.
         values = float((target.tokens @ target.w_v.mT).abs().max())
         stray = 2 * values * unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
         return out[padded.queries, :value_dim], certificate.error + stray
+
+    def _bind(self) -> Backend:
+        """The backend on the machine's weights, which are checked now."""
+        return self.head.bind()
 
     def padded(self, target: Target) -> Target:
         """The same head on this machine's sizes, with padding tokens masked."""
