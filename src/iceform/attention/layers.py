@@ -146,7 +146,12 @@ class SoftmaxAttention(nn.Module):
         return tuple(Head(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
-        """Attend; queries whose row of W_O is zero in every head are not computed."""
+        """Attend; queries whose row of W_O is zero in every head are not computed.
+
+        An exported graph computes them: its shapes must not depend on weights.
+        """
+        if torch.compiler.is_exporting():
+            return self.attend(x).output
         self._check_input(x)
         tokens = self._tokens(x)
         asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
