@@ -59,11 +59,14 @@ class Layout:
         Blocks: samples looked up by one prompt.
     tokens
         Grid tokens of a block.
+    margin
+        M. A smaller one leaks, and is for seeing that: only the literal backend takes it.
     """
 
     dim: int
     samples: int
     tokens: int
+    margin: float = MARGIN
 
     @property
     def count(self) -> int:
@@ -103,7 +106,7 @@ class Layout:
         return 2 * self.samples + 1
 
     def build(self, dtype: torch.dtype = torch.float64) -> FrozenNetwork:
-        """The frozen weights; they depend on these sizes and the dtype only."""
+        """The frozen weights; they depend on these sizes, the margin and the dtype only."""
         layers = [self._embedding(), self._attention()]
         return FrozenNetwork(layers, self.raw).to(dtype).seal()
 
@@ -132,7 +135,7 @@ class Layout:
         w_k[0, coordinates, at["key_x"]], w_q[0, coordinates, at["w"]] = eye_d, eye_d
         w_k[0, label, at["key_y"]], w_q[0, label, at["is_query"]] = -1.0, 1.0
         w_k[0, bias, at["key_bias"]], w_q[0, bias, at["is_query"]] = 1.0, 1.0
-        w_k[0, blocks, at["hidden_from"]], w_q[0, blocks, at["block"]] = -MARGIN * eye_m, eye_m
+        w_k[0, blocks, at["hidden_from"]], w_q[0, blocks, at["block"]] = -self.margin * eye_m, eye_m
         w_v[0, :, at["value"]] = torch.eye(d + 1, dtype=torch.float64)
         w_o = torch.zeros(1, self.count, 2 * m, dtype=torch.float64)
         w_o[0, -2 * m :] = torch.eye(2 * m, dtype=torch.float64)

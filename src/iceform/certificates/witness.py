@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -68,6 +69,10 @@ class Witness(Backend):
         out = self.inner.run(prompt)
         self._keep(prompt, out)
         return out
+
+    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
+        self._keep(prompt)
+        return self.inner.stream(prompt)
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         out = self.inner.total(prompt, watch)

@@ -29,7 +29,7 @@ from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
 from iceform.constructions.residual import Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, unit_roundoff
@@ -64,7 +64,7 @@ class GradientDescent(Emulator):
         the worst case over the domain.
     unrolled
         False: one frozen layer in a loop. True: a network of as many layers with a residual
-        stream, evaluated in one pass.
+        stream, which runs literally and in one pass.
     eps
         The error to certify for the last iterate; None accepts what comes out.
     """
@@ -89,7 +89,7 @@ class GradientDescent(Emulator):
         interpolant: Interpolant | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
         self.loss = Loss.of(loss)
         self.l2 = check_positive("l2", l2, zero=True)
         self.unrolled = unrolled
@@ -112,7 +112,7 @@ class GradientDescent(Emulator):
         def one_step(step_eps: float | None) -> GradientStep:
             return GradientStep(
                 self.loss, max(self.schedule.steps), self.l2, dim=dim, samples=samples,
-                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=backend,
+                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=self.backend,
                 interpolant=interpolant, **options,
             )  # fmt: skip
 
@@ -306,9 +306,10 @@ class GradientDescent(Emulator):
         return last
 
     def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """The unrolled network is literal whatever the backend: its layers run as they are."""
-        network = self.network.to(x.device)
-        *states, output = network.stream(self._encode(x, y, w).tokens)
+        """All layers of the unrolled network; iterates are checked as they stand in its stream."""
+        prompt = self._encode(x, y, w)
+        assert isinstance(prompt, Prompt)
+        *states, output = backend.stream(prompt)
         for state in states[1:-1]:
             self._check_iterate(x, y, state[..., -1, self._wide["w"]])
         return output[..., 0, :]
@@ -460,6 +461,18 @@ class GradientDescent(Emulator):
         loaded._assumptions = assumptions
         loaded.__dict__.pop("certificate", None)
         return loaded
+
+
+def backend_for(backend: str, unrolled: bool) -> str:
+    """What runs a loop's layer, or the unrolled network, which only the literal one does."""
+    if not unrolled:
+        return backend
+    if backend not in ("auto", "literal"):
+        raise ProgramError(
+            f"an unrolled network runs literally, its layer alone by the {backend} backend: use "
+            "backend='literal', or unrolled=False"
+        )
+    return "literal"
 
 
 def _two_numbers(value: Any) -> tuple[float, float]:
