@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform.attention.features import Features
 from iceform.errors import ShapeError
 
 __all__ = [
@@ -124,11 +125,8 @@ class SoftmaxAttention(nn.Module):
         tokens = self._tokens(x)
         keys = tokens @ self.w_k.mT
         queries = tokens @ self.w_q.mT
-        values = tokens @ self.w_v.mT
         scores = queries @ keys.mT
-        weights = torch.softmax(scores, -1)
-        output = self._read(weights @ values)
-        return AttentionTrace(scores, weights, x + output if self.residual else output)
+        return AttentionTrace(scores, torch.softmax(scores, -1), self.forward(x))
 
     def _tokens(self, x: Tensor) -> Tensor:
         """What the heads read, shape (*batch, heads or 1, tokens, features)."""
@@ -237,6 +235,8 @@ class Embed(nn.Module):
         B, shape (out_features, places).
     constant
         c, shape (out_features,).
+    names
+        Names of the features that it gives.
     """
 
     features: Tensor
@@ -250,6 +250,8 @@ class Embed(nn.Module):
         places: Float[Tensor, "n k"],
         spread: Float[Tensor, "q k"],
         constant: Float[Tensor, "q"],
+        *,
+        names: Features | None = None,
     ) -> None:
         super().__init__()
         wide = {len(features), len(spread), len(constant)}
@@ -262,6 +264,7 @@ class Embed(nn.Module):
         self.register_buffer("places", places)
         self.register_buffer("spread", spread)
         self.register_buffer("constant", constant)
+        self.names = names
 
     @property
     def positions(self) -> Float[Tensor, "n q"]:

@@ -31,11 +31,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.attention.features import Features
 from iceform.attention.layers import Embed, SoftmaxAttention
-from iceform.attention.network import Features, FrozenNetwork
+from iceform.attention.network import FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
+from iceform.validation import check_capacity
 
 __all__ = ["HIDDEN", "LARGEST_LOGIT", "MARGIN", "Average", "Layout", "LookUps"]
 
@@ -124,7 +126,7 @@ class Layout:
         constant = torch.zeros(at.total, dtype=torch.float64)
         constant[at["hidden_from"]] = 1.0
         carried = torch.eye(at.total, raw.total, dtype=torch.float64)
-        return Embed(carried, place, spread, constant)
+        return Embed(carried, place, spread, constant, names=at)
 
     def _attention(self) -> SoftmaxAttention:
         at, d, m = self.features, self.dim, self.samples
@@ -227,7 +229,11 @@ class LookUps:
 
     @property
     def tokens(self) -> Float[Tensor, "*b p t f"]:
-        """The literal tokens of all its prompts."""
+        """The literal tokens of all its prompts; refused where they would not fit in memory."""
+        one = self.layout.count * self.layout.raw.total * self.w.element_size()
+        prompts = self.prompts * max(1, self.batch.numel())
+        what = f"the literal tokens of {prompts} prompts"
+        check_capacity(what, prompts * one, self.w.device, "take them from chunks(), or part()")
         return torch.cat(list(self.chunks()), -3)
 
     def chunks(self) -> Iterator[Tensor]:

@@ -248,6 +248,8 @@ class GradientDescent(Emulator):
     def trajectory(self, x: Tensor, y: Tensor, w: Tensor, *, exact: bool = False) -> Tensor:
         """Every iterate, shape (steps + 1, *batch, d)."""
         self.check(x, y, w)
+        if self.unrolled and not exact:
+            return self._stream(self.bind(), x, y, w)[0]
         start = w.double() if exact else w
         run = self.step._exact_step if exact else self._passes(self.bind())
         iterates = [start]
@@ -306,13 +308,23 @@ class GradientDescent(Emulator):
         return last
 
     def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """All layers of the unrolled network; iterates are checked as they stand in its stream."""
+        """All layers of the unrolled network."""
+        return self._stream(backend, x, y, w)[1]
+
+    def _stream(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Every iterate as it stands in the stream, and what is read out."""
         prompt = self._encode(x, y, w)
         assert isinstance(prompt, Prompt)
         *states, output = backend.stream(prompt)
         for state in states[1:-1]:
             self._check_iterate(x, y, state[..., -1, self._wide["w"]])
-        return output[..., 0, :]
+        iterates = torch.stack([state[..., -1, self._wide[self._iterate_at]] for state in states])
+        return iterates, output[..., 0, :]
+
+    @property
+    def _iterate_at(self) -> str:
+        """Where the stream has the iterate; momentum has its look-ahead under ``w``."""
+        return "previous" if self._previous else "w"
 
     # -------------------------------------------------------------------------- prompt, weights
 
@@ -375,7 +387,7 @@ class GradientDescent(Emulator):
         features[wide:, raw:] = torch.eye(more, dtype=torch.float64)
         spread = torch.nn.functional.pad(embed.spread, (0, 0, 0, more))
         constant = torch.nn.functional.pad(embed.constant, (0, more))
-        return Embed(features, embed.places, spread, constant)
+        return Embed(features, embed.places, spread, constant, names=self._wide)
 
     def _residual_layer(self, reader: SoftmaxAttention, eta: float, mu: float) -> SoftmaxAttention:
         """Tokens += update, broadcast to every token by W_O = u 1'.
@@ -404,10 +416,9 @@ class GradientDescent(Emulator):
 
     def _readout(self) -> Lift:
         """The last iterate, read off the last token."""
-        name = "previous" if self._previous else "w"
         d, tokens = self.domain.dim, self.layout.count
         maps = torch.zeros(1, d, self._wide.total, dtype=torch.float64)
-        maps[0, :, self._wide[name]] = torch.eye(d, dtype=torch.float64)
+        maps[0, :, self._wide[self._iterate_at]] = torch.eye(d, dtype=torch.float64)
         picks = torch.zeros(1, tokens, 1, dtype=torch.float64)
         picks[0, -1] = 1.0
         return Lift(maps, picks, torch.zeros(1, d, dtype=torch.float64))
