@@ -55,9 +55,7 @@ def _lasso(alpha: float) -> Any:
 def _elastic(alpha: float, ratio: float) -> Any:
     from sklearn.linear_model import ElasticNet
 
-    return ElasticNet(
-        alpha=alpha, l1_ratio=ratio, fit_intercept=False, tol=1e-12, max_iter=100_000
-    )
+    return ElasticNet(alpha=alpha, l1_ratio=ratio, fit_intercept=False, tol=1e-12, max_iter=100_000)
 
 
 def _least_squares(X: np.ndarray, y: np.ndarray) -> np.ndarray:

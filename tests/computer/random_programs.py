@@ -68,13 +68,23 @@ class Growing:
     def linear(self) -> None:
         a, b = (self.rng.choice(("0.5", "-0.25", "0.3")) for _ in range(2))
         pool = self.rng.choice(("SV", "SS", "GV", "GS"))
-        other = {"SV": ("SV", "SS", "GV", "GS"), "SS": ("SS", "GS"), "GV": ("GV", "GS"), "GS": ("GS",)}
+        other = {
+            "SV": ("SV", "SS", "GV", "GS"),
+            "SS": ("SS", "GS"),
+            "GV": ("GV", "GS"),
+            "GS": ("GS",),
+        }
         shift = self.rng.choice(("", " + 0.1", " - 0.25"))
         self.put(pool, f"{a} * {self.pick(pool)} + {b} * {self.pick(*other[pool])}{shift}")
 
     def product(self) -> None:
         pool = self.rng.choice(("SV", "SS", "GV", "GS"))
-        other = {"SV": ("SV", "SS", "GV", "GS"), "SS": ("SS", "GS"), "GV": ("GV", "GS"), "GS": ("GS",)}
+        other = {
+            "SV": ("SV", "SS", "GV", "GS"),
+            "SS": ("SS", "GS"),
+            "GV": ("GV", "GS"),
+            "GS": ("GS",),
+        }
         self.put(pool, f"0.5 * {self.pick(pool)} * {self.pick(*other[pool])}")
 
     def function(self) -> None:

@@ -335,6 +335,22 @@ def test_long_data_are_run_without_their_tokens():
     assert run.attestation.rows > 0
 
 
+def test_arguments_beyond_a_parabola_are_looked_up():
+    """Outside its range a table is no parabola, and the run is made again without them."""
+    program = programs.least_squares()
+    computer = Computer.for_programs([program], lanes=8192)
+    x, y = programs.data(5, 8192, 3)
+    x[7] = 9.0
+    prompt = computer.prompt(program, x, y)
+    run = computer.execute(prompt, 1, backend="fused")
+    pair, t = program.tables[0], run.memory["t"][:9, :3].numpy()
+    exact = programs.look_up(pair, pair.f, x[:9].numpy()) - programs.look_up(
+        pair, pair.g, x[:9].numpy()
+    )
+    assert np.abs(t - exact).max() < CLOSE
+    assert np.abs(exact[7]).max() == 0  # x w with w = 0, but at the table's end
+
+
 def test_a_short_prompt_tells_what_all_tokens_say():
     computer, prompt, _ = prompt_of("least squares", SAMPLES)
     decoded = computer.execute(prompt.with_tokens(prompt.tokens), 8, backend="fused")
@@ -353,6 +369,23 @@ def test_the_host_only_looks_at_the_program_counter():
         run = computer.execute(prompt, backend=backend)
         assert len(run.ledger.host) == 1
         assert "program counter" in run.ledger.host[0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a GPU")
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_graph_is_the_loop(dtype):
+    computer, prompt, _ = prompt_of("least squares", SAMPLES, dtype)
+    x, y = (t.cuda() for t in programs.data(0, SAMPLES, 3, dtype))
+    there = computer.prompt(prompt.assembly, x, y)
+    graph = computer.graphed(there, turns=4)
+    for _ in range(3):
+        graph()
+    expected = computer.execute(there, 12)
+    torch.testing.assert_close(graph.tokens.reshape(expected.tokens.shape), expected.tokens)
+    computer.network.cpu()
+    here = computer.execute(prompt, 12).outputs["w"]
+    limit = 1e-13 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(expected.outputs["w"].cpu(), here, rtol=0, atol=limit)
 
 
 def test_reading_nothing_is_zero():

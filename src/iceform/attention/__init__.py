@@ -1,22 +1,17 @@
 """Level 1: the literal layers, as the paper defines them."""
 
+from iceform.attention.affine import Embed, Lift
+from iceform.attention.features import Features
 from iceform.attention.layers import (
     AttentionTrace,
-    Embed,
+    Entry,
     Head,
     HopfieldLayer,
-    Lift,
     LiftedAttention,
     SoftmaxAttention,
 )
 from iceform.attention.lookups import Average, Layout, LookUps
-from iceform.attention.network import (
-    Features,
-    FrozenNetwork,
-    is_checked,
-    unchecked,
-    weights_digest,
-)
+from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
 from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
@@ -24,6 +19,7 @@ __all__ = [
     "AttentionTrace",
     "Average",
     "Embed",
+    "Entry",
     "Features",
     "FrozenNetwork",
     "Head",

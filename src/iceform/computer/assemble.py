@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from iceform.computer.forms import Slots
 from iceform.computer.fuse import Fused
 from iceform.computer.graph import Graph
 from iceform.computer.instructions import (
@@ -22,7 +23,6 @@ from iceform.computer.instructions import (
     TablePair,
     Variable,
 )
-from iceform.computer.forms import Slots
 from iceform.computer.places import refuse
 from iceform.computer.registers import Memory, assign
 from iceform.computer.tables import Tables
@@ -59,8 +59,8 @@ def assemble(graph: Graph, fused: Fused, tables: Tables) -> Assembled:
     names = _names(fused, memory)
     if len(set(names.values())) + 1 > MOST_VARIABLES:
         raise refuse(
-            f"{graph.name} needs {len(set(names.values())) + 1} variables at once, and a program may have "
-            f"{MOST_VARIABLES}; keep fewer values alive, or split the algorithm",
+            f"{graph.name} needs {len(set(names.values())) + 1} variables at once, and a program "
+            f"may have {MOST_VARIABLES}; keep fewer values alive, or split the algorithm",
             graph.place,
         )
     slots = _Placing(memory, fused.flag).placed(fused.code)

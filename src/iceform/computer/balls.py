@@ -1,8 +1,8 @@
 """Graphs in ball arithmetic: the exact program on given data, enclosed.
 
-A value is an array of balls (``flint.arb``): midpoints of some hundred bits with a radius that holds
-every rounding. Data and parameters are floating-point numbers, so known exactly. A comparison is
-decided where its ball does not contain 0; how near it came to a tie is noted.
+A value is an array of balls (``flint.arb``): midpoints of some hundred bits with a radius that
+holds every rounding. Data and parameters are floating-point numbers, so known exactly. A comparison
+is decided where its ball does not contain 0; how near it came to a tie is noted.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,12 @@ from iceform.computer.graph import Node, Place
 from iceform.errors import PrecisionError, ProgramError
 from iceform.functions.formulas import trees
 
-__all__ = ["Balls", "Undecided", "available", "ball_array", "lowest", "uppermost"]
+__all__ = ["Balls", "UndecidedError", "available", "ball_array", "lowest", "uppermost"]
 
 Array = Any  # numpy arrays of flint.arb, which ships no types
 
 
-class Undecided(PrecisionError):
+class UndecidedError(PrecisionError):
     """A comparison whose ball contains 0."""
 
 
@@ -94,7 +95,7 @@ def _sign(u: Any) -> Any:
         return u * 0 - 1
     if u == 0:
         return u * 0
-    raise Undecided("the sign of a number that may be 0 is not known")
+    raise UndecidedError("the sign of a number that may be 0 is not known")
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -129,11 +130,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _evaluated(tree: trees.Node, z: Array) -> Array:
-    arb = _flint().arb
     if isinstance(tree, trees.Variable):
         return z
     if isinstance(tree, trees.Number):
-        return np.full(z.shape, arb(tree.value), dtype=object)
+        return np.full(z.shape, _rational(tree.value), dtype=object)
     if tree.name == "^":
         return _powered(_evaluated(tree.arguments[0], z), tree.arguments[1])
     parts = [_evaluated(a, z) for a in tree.arguments]
@@ -143,10 +143,14 @@ def _evaluated(tree: trees.Node, z: Array) -> Array:
 def _powered(base: Array, exponent: trees.Node) -> Array:
     assert isinstance(exponent, trees.Number)
     value = exponent.value
-    if value.is_integer():
+    if value.denominator == 1:
         return np.frompyfunc(lambda b: b ** int(value), 1, 1)(base)
-    arb = _flint().arb
-    return np.frompyfunc(lambda b: b ** arb(value), 1, 1)(base)
+    return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
+
+
+def _rational(value: Fraction) -> Any:
+    flint = _flint()
+    return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -211,7 +215,7 @@ class Balls:
         gap = min(lowest(abs(t)) for t in a.flat)
         self.nearest[node] = min(self.nearest.get(node, math.inf), gap)
         if any(t.contains(0) for t in a.flat):
-            raise Undecided("a comparison could not be decided")
+            raise UndecidedError("a comparison could not be decided")
         arb = _flint().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
 

@@ -6,13 +6,13 @@ from it by at most the derivative of that instruction over the ranges,
 
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
-which is the sum over all ways through the program of products of derivatives, each enclosed over its
-range. A counted loop is followed turn by turn with the default number of turns, another one until
-its errors settle or, where they do not, without bound.
+which is the sum over all ways through the program of products of derivatives, each enclosed over
+its range. A counted loop is followed turn by turn with the default number of turns, another one
+until its errors settle or, where they do not, without bound.
 
-What is not in reach this way is said: the errors of a loop whose steps undo each other's errors only
-in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`) does not
-depend on any of this.
+What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
+only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
+does not depend on any of this.
 """
 
 from __future__ import annotations
@@ -26,12 +26,14 @@ import torch
 from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
-from iceform.computer.instructions import Instruction
+from iceform.computer.instructions import Instruction, TablePair
 from iceform.computer.ranges import Ranges
-from iceform.computer.rounding import instruction_rounding
+from iceform.computer.rounding import gamma, instruction_rounding
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
+from iceform.interpolation import RoundingModel
+from iceform.validation import unit_roundoff
 
 __all__ = ["Budget", "budget", "certify"]
 
@@ -84,7 +86,22 @@ def _rounding(
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
-    return found.total
+    return (
+        _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
+    )
+
+
+def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
+    """Where keys are so steep that cells bound nothing: the interpolants' own bounds."""
+    unit, total = unit_roundoff(dtype), 0.0
+    for it in (table.f_interpolant, table.g_interpolant):
+        if it is None:
+            continue
+        reach = max(abs(table.low), abs(table.high)) + abs(it.grid.center)
+        model = RoundingModel(unit, squared=False, magnitude=reach, dot_terms=2)
+        argument = gamma(terms + 10, unit) * 4 * reach
+        total += it.rounding(model) + it.steepness * argument + 8 * unit * it.size
+    return total
 
 
 @dataclass
@@ -165,9 +182,7 @@ def certify(
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     errors = _Errors(own, width, turns)
     errors.code(fused.code)
-    terms = {
-        name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()
-    }
+    terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     worst = max(terms.values())
     assumptions = dict.fromkeys(a for t in assembled.assembly.tables for a in t.assumptions)
     certificate = Certificate(

@@ -47,7 +47,7 @@ def _clean(node: Node, args: list[bool]) -> bool:
     if node.op in ("data", "parameter", "concat", "mask"):
         return True
     if node.op == "constant":
-        return node.attr == 0
+        return float(node.attr) == 0
     if node.op == "apply":
         zero = evaluate(node.attr, torch.zeros(1, dtype=torch.float64))
         return args[0] and float(zero) == 0

@@ -18,7 +18,7 @@ from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import Exact, shown
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Node, Parameter, run
+from iceform.computer.graph import Graph, Parameter, run
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
@@ -90,7 +90,7 @@ class Program:
         width: int | None = None,
         **settings: Any,
     ) -> Interpreted:
-        """The instructions run without attention; see :func:`iceform.computer.interpret.interpret`."""
+        """The instructions run without attention; see :mod:`iceform.computer.interpret`."""
         return interpret(self.assembly, X, y, self.parameters(**settings), exact=exact, width=width)
 
     def enclosed(
@@ -158,7 +158,7 @@ def compile(
     bounds: Mapping[str, Any] | None = None,
     **parameter_ranges: Any,
 ) -> Program:
-    """Compile an algorithm for samples of ``dim`` features.
+    r"""Compile an algorithm for samples of ``dim`` features.
 
     Parameters
     ----------
@@ -167,8 +167,8 @@ def compile(
     dim, samples
         d, and the largest n.
     domain
-        What the data may be: None for \\|x\\|, \\|y\\| <= 1, a number B for \\|x\\|, \\|y\\| <= B, or
-        ``{"x": (low, high), "y": (low, high)}``.
+        What the data may be: None for \\|x\\|, \\|y\\| <= 1, a number B for \\|x\\|, \\|y\\| <= B,
+        or ``{"x": (low, high), "y": (low, high)}``.
     eps
         The error that tables are made for.
     bounds
@@ -183,7 +183,7 @@ def compile(
     """
     if not isinstance(algorithm, Algorithm):
         raise ProgramError(
-            f"compile takes a function decorated with @ice.algorithm, got {type(algorithm).__name__}"
+            f"compile takes a function made by @ice.algorithm, got {type(algorithm).__name__}"
         )
     check_size("dim", dim)
     check_size("samples", samples)
@@ -225,12 +225,8 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
 
 def _counts(graph: Graph) -> set[str]:
     """The parameters that count turns."""
-    from iceform.computer.ranges import _loops
-
-    loops = _loops(graph.block)
-    return {
-        loop.count.attr for loop in loops if loop.count is not None and loop.count.op == "parameter"
-    }
+    counts = [loop.count for loop in graph.block.loops()]
+    return {c.attr for c in counts if c is not None and c.op == "parameter"}
 
 
 def _range(name: str, given: Any) -> Range:

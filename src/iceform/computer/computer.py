@@ -13,9 +13,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork, is_checked
-from iceform.certificates import Attestation, Ledger
+from iceform.certificates import Attestation, Ledger, Result
 from iceform.computer.attest import Reservoir, replay
 from iceform.computer.block import Block
+from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
 from iceform.computer.fused import Fused, State
 from iceform.computer.image import Image
@@ -24,6 +25,7 @@ from iceform.computer.layout import Layout
 from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
 from iceform.computer.prompt import Prompt, initial_memory, variable_numbers, write_prompt
 from iceform.computer.recognise import Operation, recognise
+from iceform.computer.running import run
 from iceform.computer.sizes import Sizes
 from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
@@ -208,6 +210,25 @@ class Computer:
             tensors["y"] = (y, (x.shape[-2],))
         check_tensors(tensors, self.dtype, x.device)
 
+    def run(
+        self, program: Program, x: Tensor, y: Tensor | None = None, *, backend: str = "literal",
+        **settings: Any,
+    ) -> Result:  # fmt: skip
+        """Run a compiled program to its halt: the answer, its proof, attestation and ledger.
+
+        Parameters
+        ----------
+        program
+            From :func:`iceform.computer.compile`.
+        x, y
+            Samples (n, d) and targets (n,) within the program's domain.
+        backend
+            "literal" or "fused".
+        settings
+            Parameters of the algorithm, by name.
+        """
+        return run(self, program, x, y, backend=backend, **settings)
+
     def execute(
         self,
         prompt: Prompt,
@@ -236,8 +257,8 @@ class Computer:
         device = next(iter(prompt.memory.values())).device
         network = (self.residual_network if residual else self.network).to(device)
         found, expected = network.check(), network.expected or ""
-        run = self._fused if backend == "fused" else self._literal
-        memory, tokens, done, checked = run(network, every or found != expected, prompt, cycles)
+        ran = self._fused if backend == "fused" else self._literal
+        memory, tokens, done, checked = ran(network, every or found != expected, prompt, cycles)
         held = {name: v.reshape(*prompt.batch, *v.shape[-2:]) for name, v in memory.items()}
         attestation = Attestation(found, expected, backend, **checked)
         _check_attested(attestation)
@@ -267,31 +288,42 @@ class Computer:
         self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
     ) -> _Ran:
         operation, numbers = recognise(network, self.block), variable_numbers(prompt.assembly)
-        fused, state = self._decoded(operation, prompt)
-        reservoir, done, started = Reservoir(), 0, time.perf_counter()
+        fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=True)
+        if fused.outside:
+            fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=False)
         with torch.no_grad():
-            while cycles is None or done < cycles:
+            checked = self._replayed(network, every, operation, prompt, reservoir, spent)
+        memory = {name: fused.held(state, number) for name, number in numbers.items()}
+        return memory, lambda: self._dense(operation, prompt, state), reservoir.seen, checked
+
+    def _looped(
+        self, operation: Operation, prompt: Prompt, cycles: int | None, *, closed: bool
+    ) -> tuple[Fused, State, Reservoir, float]:
+        """Cycle after cycle, some of them kept, and how long that took."""
+        fused, state = self._decoded(operation, prompt, closed=closed)
+        reservoir, started = Reservoir(), time.perf_counter()
+        with torch.no_grad():
+            while cycles is None or reservoir.seen < cycles:
                 if cycles is None and fused.halted(state):
                     break
-                before, state, done = state, fused.cycle(state), done + 1
+                before, state = state, fused.cycle(state)
                 reservoir.offer(before, state)
-                _check_limit(done, cycles)
-            spent = time.perf_counter() - started
-            checked = self._replayed(network, every, operation, prompt, reservoir, spent)
-        memory = {name: state.memory[number] for name, number in numbers.items()}
-        return memory, lambda: self._dense(operation, prompt, state), done, checked
+                _check_limit(reservoir.seen, cycles)
+        return fused, state, reservoir, time.perf_counter() - started
 
-    def _decoded(self, operation: Operation, prompt: Prompt) -> tuple[Fused, State]:
+    def _decoded(
+        self, operation: Operation, prompt: Prompt, *, closed: bool
+    ) -> tuple[Fused, State]:
         """The program and its first state: from tokens, or of unchanged prompts from a short one.
 
         Lanes differ in their codes and values alone, so the tokens of two tell the program.
         """
         if prompt.changed is not None:
-            fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)))
+            fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)), closed)
             return fused, fused.start(_flat(prompt.tokens))
         short = prompt.with_lanes(min(prompt.samples, _FEW))
         image = Image.of(self.layout, _flat(short.tokens)[:1])
-        fused = Fused(operation, image.with_lanes(prompt.samples))
+        fused = Fused(operation, image.with_lanes(prompt.samples), closed)
         flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
         numbers = variable_numbers(prompt.assembly)
         return fused, fused.begin({numbers[name]: value for name, value in flat.items()})

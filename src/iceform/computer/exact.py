@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,7 +13,7 @@ from iceform.functions.formulas.functions import evaluate
 
 __all__ = ["Exact", "as_column", "shown"]
 
-_OPERATIONS = {
+_OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,
     "maximum": torch.maximum,
@@ -56,7 +58,7 @@ class Exact:
             return args[0].expand(shape)
         if node.op == "component":
             return args[0][..., node.attr : node.attr + 1]
-        return _OPERATIONS[node.op](*args)  # type: ignore[operator]
+        return _OPERATIONS[node.op](*args)
 
     def positive(self, value: Tensor, where: Place | None) -> bool:
         """Whether a condition's value, 0 or 1, is 1."""

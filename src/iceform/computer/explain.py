@@ -60,8 +60,8 @@ def _write(write: Write) -> str:
 def _tables(program: Program) -> Iterator[str]:
     for t in program.assembly.tables:
         yield (
-            f"  {t.name:<4} {t.tokens:>4} entries on [{t.low:.4g}, {t.high:.4g}]  F = {_curve(t, 'f')}"
-            f", G = {_curve(t, 'g')}, off by {t.f_error + t.g_error:.1e}"
+            f"  {t.name:<4} {t.tokens:>4} entries on [{t.low:.4g}, {t.high:.4g}]  "
+            f"F = {_curve(t, 'f')}, G = {_curve(t, 'g')}, off by {t.f_error + t.g_error:.1e}"
         )
 
 
@@ -76,9 +76,7 @@ def _curve(table: TablePair, column: str) -> str:
 def _instructions(program: Program) -> Iterator[str]:
     file = program.graph.place.file if program.graph.place is not None else ""
     shown = 0
-    for virtual, i in zip(
-        program.assembled.virtual, program.assembly.instructions, strict=True
-    ):
+    for virtual, i in zip(program.assembled.virtual, program.assembly.instructions, strict=True):
         if i.line and i.line != shown:
             shown = i.line
             yield f"  # line {i.line}: {linecache.getline(file, i.line).strip()}"

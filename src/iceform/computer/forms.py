@@ -18,7 +18,8 @@ from iceform.functions.formulas import trees
 from iceform.functions.formulas.polynomials import line
 
 __all__ = [
-    "Form", "Pair", "Pending", "Slots", "compose", "of_register", "operation", "paired", "scaled_curve",
+    "Form", "Pair", "Pending", "Slots", "affine", "compose", "of_register", "operation", "paired",
+    "scaled_curve",
 ]  # fmt: skip
 
 Z = trees.Variable()
@@ -26,7 +27,7 @@ Z = trees.Variable()
 
 def operation(name: str, *arguments: trees.Node | float) -> trees.Node:
     """A tree, written down as it stands: nothing is folded in floating point."""
-    nodes = tuple(trees.Number(a) if isinstance(a, float) else a for a in arguments)
+    nodes = tuple(trees.Number(Fraction(a)) if isinstance(a, float) else a for a in arguments)
     return trees.Operation(name, nodes)
 
 
@@ -73,7 +74,7 @@ class Form:
         return out
 
     def signs(self) -> tuple[float, Form] | None:
-        """``(alpha, U)`` with self = alpha U + constant and U's coefficients +-1, if they are so."""
+        """``(alpha, U)`` with self = alpha U + constant, where U's coefficients are +-1."""
         if not self.terms:
             return None
         alpha = self.terms[0][1]
@@ -148,7 +149,7 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
 
 
 def paired(p: Pending, q: Pending) -> Pair | None:
-    """p + q as one instruction, where one is a curve of a + b and the other of a - b."""
+    """Both added up as one instruction, where one is a curve of a + b and the other of a - b."""
     if isinstance(p.curve, Step) or isinstance(q.curve, Step):
         return None
     mine, theirs = dict(p.of.terms), dict(q.of.terms)
@@ -167,7 +168,8 @@ def paired(p: Pending, q: Pending) -> Pair | None:
     flip = affine(sign, 0.0)
     # p is of sign (a + b) or sign (a - b), and q of the other.
     sums, differences = (p, q) if sign == with_other else (q, p)
-    assert not isinstance(sums.curve, Step) and not isinstance(differences.curve, Step)
+    assert not isinstance(sums.curve, Step)
+    assert not isinstance(differences.curve, Step)
     f = compose(sums.curve, flip)
     g = operation("neg", compose(differences.curve, flip))
     return Pair(f, g, tuple(same), tuple(other))

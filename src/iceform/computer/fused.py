@@ -44,6 +44,7 @@ class Fused:
 
     operation: Operation
     image: Image
+    closed: bool = True
 
     def start(self, tokens: Float[Tensor, "b t d"]) -> State:
         """The state that tokens hold."""
@@ -52,7 +53,7 @@ class Fused:
         units = tokens[:, self.image.units]
         bits = units[:, 0, layout.features["counter"]].long().tolist()
         return State(
-            {name: tokens[:, place.tokens, value] for name, place in self.image.places.items()},
+            {n: _narrow(tokens[:, p.tokens, value]) for n, p in self.image.places.items()},
             units[:, 0, value],
             units[:, :, before],
             tuple(sum(bit << k for k, bit in enumerate(row)) for row in bits),
@@ -61,8 +62,9 @@ class Fused:
     def begin(self, memory: Mapping[int, Float[Tensor, "b lanes m"]]) -> State:
         """The state before the first cycle, of memory that is in no tokens."""
         flag = memory[self.image.flag][:, 0]
-        before = flag.new_zeros(len(flag), len(self.image.lanes), flag.shape[-1])
-        return State(dict(memory), flag, before, (0,) * len(flag))
+        before = flag.new_zeros(len(flag), len(self.image.lanes), 1)
+        narrow = {name: _narrow(value) for name, value in memory.items()}
+        return State(narrow, flag, before, (0,) * len(flag))
 
     def write(self, tokens: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t d"]:
         """The tokens that hold a state."""
@@ -76,6 +78,11 @@ class Fused:
         units[..., layout.features["counter"]] = bits[:, None]
         tokens[:, self.image.units] = units
         return tokens
+
+    def held(self, state: State, name: int) -> Float[Tensor, "b lanes m"]:
+        """What a variable holds, with all its lanes and components."""
+        lanes = len(self.image.places[name].lanes)
+        return state.memory[name].expand(len(state.counters), lanes, self._width)
 
     def cycle(self, state: State) -> State:
         """One instruction, in every problem of the batch."""
@@ -142,7 +149,7 @@ class Fused:
             held = self._aligned(change, lanes, place.lanes)
             memory[destination] = memory[destination] + held if self._adds else held
         if destination == self.image.flag and 0 in lanes:
-            moved = change[:, lanes.index(0)]
+            moved = self._wide(change[:, lanes.index(0)])
             flag = flag + moved if self._adds else moved
         before = self._remembered(result, lanes, state.before)
         counters = (code.fields["next"],) * len(state.counters)
@@ -160,7 +167,6 @@ class Fused:
 
     def _read(self, code: Code, state: State, lanes: Lanes) -> dict[str, Tensor]:
         """A, b and old: (batch, lanes or 1, m)."""
-        width = self.image.layout.sizes.width
         totals: dict[str, Tensor | None] = dict.fromkeys(_TARGETS)
         for read in self.operation.reads:
             if code.fields[read.field] == 0 or (read.field == "destination" and not self._adds):
@@ -168,10 +174,10 @@ class Fused:
             found = self._found(read, code.fields[read.field], state, lanes)
             for target, matrix in self._targets[read.field].items():
                 if found is not None:
-                    share = found if matrix is None else found @ matrix
+                    share = found if matrix is None else self._wide(found) @ matrix
                     held = totals[target]
                     totals[target] = share if held is None else held + share
-        zero = state.flag.new_zeros(len(state.flag), 1, width)
+        zero = state.flag.new_zeros(len(state.flag), 1, 1)
         return {name: zero if total is None else total for name, total in totals.items()}
 
     def _found(self, read: ReadMap, name: int, state: State, lanes: Lanes) -> Tensor | None:
@@ -183,7 +189,8 @@ class Fused:
         if read.kind == "mean":
             return held.mean(1, keepdim=True)
         if read.kind == "like":
-            before = self._aligned(state.before, self.image.lanes, lanes)
+            before = self._wide(self._aligned(state.before, self.image.lanes, lanes))
+            held = self._wide(held)
             return torch.softmax(before @ read.likeness @ held.mT, -1) @ held
         if read.kind == "lane0":
             at = place.lanes.index(0) if 0 in place.lanes else None
@@ -191,33 +198,53 @@ class Fused:
         return self._aligned(held, place.lanes, lanes)
 
     def _compute(self, code: Code, operands: dict[str, Tensor]) -> Tensor:
-        active, table = self._table(code.fields["with table"])
         pair = torch.broadcast_tensors(operands["a"], operands["b"])
+        narrow = pair[0].shape[-1] == 1 and self._plain_sums and self._plain_results
+        if not narrow:
+            pair = torch.broadcast_tensors(*map(self._wide, pair))
+        active, table = self._table(code.fields["with table"], narrow=narrow)
         if not active:
             return torch.zeros_like(pair[0])
+        if self._plain_sums and self._plain_results and len(active) == 2 * pair[0].shape[-1]:
+            found = table.pair(pair[0] + pair[1], pair[0] - pair[1])
+            if found is not None:
+                return found
         return self._spread(table(self._arguments(pair, active)), active)
 
-    def _table(self, number: int) -> tuple[list[int], TableLookup]:
-        """The heads that find anything but zeros in a table, and what they see of it."""
-        if number not in self._tables:
-            self._tables[number] = self._seen(number)
-        return self._tables[number]
+    @property
+    def outside(self) -> bool:
+        """Whether an argument has left where a closed form is its table: then run without them."""
+        return any(bool(table.outside > 0) for _, table in self._tables.values())
 
-    def _seen(self, number: int) -> tuple[list[int], TableLookup]:
+    def _table(self, number: int, *, narrow: bool) -> tuple[list[int], TableLookup]:
+        """The heads that find anything but zeros in a table, and what they see of it.
+
+        Where all components are equal (``narrow``), the first one's heads.
+        """
+        if (number, narrow) not in self._tables:
+            self._tables[number, narrow] = self._seen(number, 2 if narrow else None)
+        return self._tables[number, narrow]
+
+    def _seen(self, number: int, heads: int | None) -> tuple[list[int], TableLookup]:
         entries, operation = self.image.entries.get(number), self.operation
         if entries is None:
             raise ProgramError(f"there is no table {number} in the prompt")
         values = entries @ operation.values
-        active = values.any(0).nonzero()[:, 0].tolist()
+        active = values[:, :heads].any(0).nonzero()[:, 0].tolist()
         keys = entries @ operation.slopes[:, active], entries @ operation.biases[:, active]
-        return active, TableLookup.of(*keys, values[:, active])
+        return active, TableLookup(*keys, values[:, active], closed=self.closed)
 
     def _stored(self, result: Tensor, operands: dict[str, Tensor]) -> Tensor:
         """What the store head finds in a unit; the result itself where it replaces what is held."""
         if not self._adds:
             return result
-        parts = (result, operands["old"], operands["a"], operands["b"])
+        parts = map(self._wide, (result, operands["old"], operands["a"], operands["b"]))
         return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
+
+    def _wide(self, value: Tensor) -> Tensor:
+        """With all components, where equal ones were kept once."""
+        width = self._width
+        return value if value.shape[-1] == width else value.expand(*value.shape[:-1], width)
 
     def _remembered(self, result: Tensor, lanes: Lanes, before: Tensor) -> Tensor:
         full = result.expand(-1, len(lanes), -1)
@@ -235,14 +262,19 @@ class Fused:
         return torch.cat(pair, -1) @ self.operation.arguments[:, active]
 
     def _spread(self, looked: Tensor, active: list[int]) -> Tensor:
-        width = self.image.layout.sizes.width
-        if self._plain_results and len(active) == width:
-            return looked
-        if self._plain_results and len(active) == 2 * width:
+        width = looked.shape[-1] // 2
+        if self._plain_results and active == list(range(2 * width)):
             return looked.reshape(*looked.shape[:-1], width, 2).sum(-1)
+        same = range(active[0], active[0] + 2 * len(active), 2)
+        if self._plain_results and active == list(same) and len(active) in (1, self._width):
+            return looked
         return looked @ self.operation.results[active]
 
     # ------------------------------------------------------------------ what is fixed
+
+    @property
+    def _width(self) -> int:
+        return self.image.layout.sizes.width
 
     @cached_property
     def _targets(self) -> dict[str, dict[str, Tensor | None]]:
@@ -252,7 +284,7 @@ class Fused:
         for read in self.operation.reads:
             parts = zip(_TARGETS, read.matrix.split(width, 1), strict=True)
             found[read.field] = {
-                target: None if torch.equal(part, _eye(part)) else part
+                target: None if torch.equal(part, _eye(part)) else _narrow(part)
                 for target, part in parts
                 if part.any()
             }
@@ -280,7 +312,7 @@ class Fused:
         return torch.equal(self.operation.results, eye.repeat_interleave(2, 0))
 
     @cached_property
-    def _tables(self) -> dict[int, tuple[list[int], TableLookup]]:
+    def _tables(self) -> dict[tuple[int, bool], tuple[list[int], TableLookup]]:
         return {}
 
     @cached_property
@@ -289,8 +321,9 @@ class Fused:
 
     def _aligned(self, held: Tensor, lanes: Lanes, wanted: Lanes) -> Tensor:
         """Rows of some lanes as those of others; zeros where there are none."""
-        if lanes == wanted or held.shape[1] == 1 != len(lanes):
+        if lanes == wanted:
             return held
+        held = held.expand(-1, len(lanes), -1)
         if len(wanted) == 1 and wanted[0] in lanes:
             at = lanes.index(wanted[0])
             return held[:, at : at + 1]
@@ -298,8 +331,13 @@ class Fused:
             at_lane = {lane: row for row, lane in enumerate(lanes)}
             rows = [at_lane.get(lane, len(lanes)) for lane in wanted]
             self._indices[lanes, wanted] = torch.tensor(rows, device=held.device)
-        padded = torch.cat([held, held.new_zeros(len(held), 1, held.shape[-1])], 1)
+        padded = torch.cat([held, torch.zeros_like(held[:, :1])], 1)
         return padded[:, self._indices[lanes, wanted]]
+
+
+def _narrow(value: Tensor) -> Tensor:
+    """One component where all are equal."""
+    return value[..., :1] if bool((value == value[..., :1]).all()) else value
 
 
 def _eye(like: Tensor) -> Tensor:
@@ -331,8 +369,7 @@ def _merged(state: State, part: State, rows: list[int]) -> State:
 
 
 def _replaced(whole: Tensor, part: Tensor, rows: list[int]) -> Tensor:
-    if part is whole:
-        return whole
-    out = whole.clone()
+    sizes = [max(a, b) for a, b in zip(whole.shape[1:], part.shape[1:], strict=True)]
+    out = whole.expand(-1, *sizes).clone()
     out[rows] = part
     return out

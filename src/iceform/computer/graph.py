@@ -10,7 +10,7 @@ mask         ones in ``attr = (first, width)``, zeros elsewhere
 data         "x", the features of a sample, or "y", its target (``attr``)
 parameter    by name (``attr``)
 add, mul     of two nodes, elementwise
-apply        a scalar function, elementwise; ``attr`` is its tree (:mod:`iceform.functions.formulas.trees`)
+apply        a scalar function, elementwise; ``attr`` is its tree, a formula's
 maximum,     of two nodes, elementwise
 minimum
 step         1 where the argument is positive, else 0: the value of a comparison
@@ -98,6 +98,13 @@ class Block:
 
     items: list[Node | Loop] = field(default_factory=list)
 
+    def loops(self) -> Iterator[Loop]:
+        """Every loop, those in loops included."""
+        for item in self.items:
+            if isinstance(item, Loop):
+                yield item
+                yield from item.body.loops()
+
     def walk(self) -> Iterator[Node]:
         """Every node, those in loops included."""
         for item in self.items:
@@ -127,6 +134,7 @@ class Graph:
     outputs: Mapping[str, Node]
     parameters: Mapping[str, Parameter]
     packed: str = "one"  # how the author returned them: "one", "tuple" or "dict"
+    names: frozenset[str] = frozenset()  # that loops carry, needed or not
     place: Place | None = None
 
 
@@ -182,6 +190,7 @@ class _Run(Generic[V]):
             state = [self.known[c.next] for c in loop.carried]
         for carried, value in zip(loop.carried, state, strict=True):
             self.known[carried.result] = value
+            self.seen(carried.state, value)
 
     def _turns(self, loop: Loop) -> Iterator[bool]:
         if loop.count is not None:
@@ -189,7 +198,8 @@ class _Run(Generic[V]):
                 yield True
             yield False
             return
-        assert loop.first is not None and loop.again is not None
+        assert loop.first is not None
+        assert loop.again is not None
         condition = loop.first
         for _ in range(self.most_turns):
             yield self.arithmetic.positive(self.known[condition], loop.place)

@@ -140,8 +140,8 @@ class TablePair:
     assumptions
         What the errors take for granted; empty where they are proven.
     jump, gap
-        Of a comparison's table: where the function that it stands for jumps, and how near to that no
-        argument may come for the errors to hold.
+        Of a comparison's table: where the function that it stands for jumps, and how near to that
+        no argument may come for the errors to hold.
     """
 
     name: str

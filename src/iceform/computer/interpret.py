@@ -95,8 +95,8 @@ def interpret(
             break
         if cycles == most_cycles:
             raise ProgramError(
-                f"{assembly.name} did not halt within {most_cycles} cycles; raise most_cycles, or look at "
-                "its loops"
+                f"{assembly.name} did not halt within {most_cycles} cycles; raise most_cycles, or "
+                "look at its loops"
             )
         arguments = run.cycle(instruction)
         if seen is not None:
@@ -153,4 +153,5 @@ class _Machine:
             return torch.zeros_like(z) if function is None else function.call(z)
         if not values.any():
             return torch.zeros_like(z)
-        return torch.softmax(z[..., None] * table.slopes + table.biases, -1) @ values
+        found: Tensor = torch.softmax(z[..., None] * table.slopes + table.biases, -1) @ values
+        return found

@@ -12,8 +12,8 @@ samples follows from where it lives: a value that depends on x or y is one a sam
 ``attend`` make one of them. Keyword parameters with a number as default are scalars, those with
 :func:`vector` as default have as many components as x.
 
-The same function runs on tensors, ``least_squares(X, y, lr=0.3)``, which is the exact algorithm but for
-float64's rounding, and is traced by :func:`iceform.compile`.
+The same function runs on tensors, ``least_squares(X, y, lr=0.3)``, which is the exact algorithm but
+for float64's rounding, and is traced by :func:`iceform.compile`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from iceform.computer.graph import Arithmetic, Graph, Node, Parameter, Place
 from iceform.computer.places import here, refuse
 from iceform.computer.torch_names import maximum, minimum, where
 from iceform.computer.trace import Tracer, traced
-from iceform.computer.values import Value, applied, emit
+from iceform.computer.values import Value, applied, emit, function
 from iceform.errors import ProgramError, ShapeError
 
 __all__ = [
@@ -78,8 +78,8 @@ def attend(query: Value, key: Value, value: Value, bias: Value | None = None) ->
     _one_a_sample("attend", key)
     if key.width is None or query.width != key.width:
         raise refuse(
-            f"attend takes the inner product of query and key, and they have {query.width or 1} and "
-            f"{key.width or 1} components",
+            f"attend takes the inner product of query and key, and they have {query.width or 1} "
+            f"and {key.width or 1} components",
             here(),
         )
     parts = (query, key, value) if bias is None else (query, key, value, bias)
@@ -116,8 +116,8 @@ def bounded(value: Value, low: float, high: float | None = None) -> Value:
 def stored(value: Value) -> Value:
     """``value``, held in memory: what is computed from it is not fused with it into one look-up.
 
-    It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal, and
-    ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
+    It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal,
+    and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
     """
     return emit("stored", (value,), value.samples, value.width)
 
@@ -142,7 +142,7 @@ def apply(f: Any, value: Value) -> Value:
 
 def soft_threshold(value: Value, threshold: Any) -> Value:
     """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
-    return torch.relu(value - threshold) - torch.relu(-value - threshold)  # type: ignore[arg-type, return-value]
+    return function("relu", value - threshold) - function("relu", -value - threshold)
 
 
 def repeat(count: Any) -> Any:
@@ -178,7 +178,8 @@ def while_(condition: Value) -> bool:
         raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", here())
     if isinstance(condition.scope, Tracer):
         return condition.scope.again(condition, sys._getframe(1))
-    return condition.scope.arithmetic.positive(condition.read(), None)  # type: ignore[no-any-return, attr-defined]
+    goes_on: bool = condition.scope.arithmetic.positive(condition.read(), None)  # type: ignore[attr-defined]
+    return goes_on
 
 
 def vector(value: float = 0.0) -> Vector:
@@ -283,13 +284,13 @@ class Algorithm:
         return {p.name: _setting(p, settings.get(p.name), d) for p in self.parameters.values()}
 
     def __call__(self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"], **settings: Any) -> Any:
-        """Run on tensors in float64: a tensor, or a tuple or dict of them, as the function returns."""
+        """Run on tensors in float64; what the function returns, as tensors."""
         x = torch.as_tensor(X, dtype=torch.float64)
         targets = torch.as_tensor(y, dtype=torch.float64)
         if x.ndim != 2 or targets.shape != x.shape[:1]:
             raise ShapeError(
-                f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} and "
-                f"{tuple(targets.shape)}"
+                f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
+                f"and {tuple(targets.shape)}"
             )
         scope = Running(Exact(len(x)))
         given = self.values(x.shape[1], settings)
@@ -309,9 +310,9 @@ def _setting(parameter: Parameter, given: Any, d: int) -> Tensor:
     if parameter.vector and value.ndim == 0:
         value = value.expand(d)
     if value.shape != ((d,) if parameter.vector else (1,)):
+        wanted = f"{d} numbers" if parameter.vector else "a number"
         raise ShapeError(
-            f"parameter {parameter.name} must be {f'{d} numbers' if parameter.vector else 'a number'}, "
-            f"got shape {tuple(value.shape)}"
+            f"parameter {parameter.name} must be {wanted}, got shape {tuple(value.shape)}"
         )
     return value
 

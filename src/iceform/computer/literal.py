@@ -94,11 +94,11 @@ class Graphed:
 
     def __init__(self, cycle: Cycle, tokens: Tensor, turns: int = 1) -> None:
         self.tokens, self.turns = tokens, turns
-        start = tokens.clone()
-        with torch.cuda.stream(torch.cuda.Stream()):  # a graph is captured warm
+        start, aside = tokens.clone(), torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # a graph is captured warm
             cycle(tokens)
-        torch.cuda.synchronize()
-        tokens.copy_(start)
+        torch.cuda.current_stream().wait_stream(aside)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             loop(cycle, tokens, turns)

@@ -1,7 +1,7 @@
 r"""Vectors side by side, and attention: what takes more than one instruction.
 
-**Places.** A scalar goes to component j as a product with the mask e_j. A vector that is to start at
-another component than its own is moved one component at a time: rowsum[v e_j] e_(o+j). Data and
+**Places.** A scalar goes to component j as a product with the mask e_j. A vector that is to start
+at another component than its own is moved one component at a time: rowsum[v e_j] e_(o+j). Data and
 parameters are written into the prompt where they are wanted, at no cost.
 
 **attend(q, k, v, b).** The read *like* weighs lanes by r . u with r the result of the instruction
@@ -19,16 +19,16 @@ from iceform.computer.forms import Form, of_register
 from iceform.computer.graph import Node
 from iceform.computer.instructions import Write
 from iceform.computer.ranges import Range
-from iceform.computer.virtual import Read, Register, VirtualInstruction
+from iceform.computer.virtual import Read, Register
 
 if TYPE_CHECKING:
-    from iceform.computer.fuse import Fuser
+    from iceform.computer.emit import Emitter
 
 __all__ = ["attended", "packed"]
 
 
 def packed(
-    fuser: Fuser, parts: tuple[Node, ...], node: Node, offsets: list[int] | None = None
+    fuser: Emitter, parts: tuple[Node, ...], node: Node, offsets: list[int] | None = None
 ) -> Register:
     """Nodes side by side in one register of the lanes of ``node``."""
     if offsets is None:
@@ -58,7 +58,7 @@ def packed(
     return out
 
 
-def _placed_writes(fuser: Fuser, part: Node, offset: int) -> list[Write] | None:
+def _placed_writes(fuser: Emitter, part: Node, offset: int) -> list[Write] | None:
     writes = fuser.as_writes(fuser.value(part), part.width)
     if writes is None:
         return None
@@ -70,7 +70,7 @@ def _placed_writes(fuser: Fuser, part: Node, offset: int) -> list[Write] | None:
     ]  # fmt: skip
 
 
-def _placed(fuser: Fuser, part: Node, offset: int, node: Node) -> list[Register]:
+def _placed(fuser: Emitter, part: Node, offset: int, node: Node) -> list[Register]:
     """Registers that hold the part where it is wanted, and zeros elsewhere."""
     span = fuser.ranges[part].join(Range(0.0, 0.0))
     if part.width is None:
@@ -86,14 +86,14 @@ def _placed(fuser: Fuser, part: Node, offset: int, node: Node) -> list[Register]
     return out
 
 
-def _masked(fuser: Fuser, value: Form, place: int, span: Range, node: Node) -> Register:
+def _masked(fuser: Emitter, value: Form, place: int, span: Range, node: Node) -> Register:
     out = Register("", node.samples, place + 1, span, clean=True)
     fuser.product(out, value, of_register(fuser.mask(place, 1)), node, f"to component {place}")
     # The components beyond the one are zero: a sum of them is the one.
     return out
 
 
-def attended(fuser: Fuser, node: Node) -> Form:
+def attended(fuser: Emitter, node: Node) -> Form:
     """The softmax average of the value."""
     query, key, value, *bias = node.args
     together = fuser.value(key) is fuser.value(value) or _same_register(fuser, key, value)
@@ -123,12 +123,12 @@ def attended(fuser: Fuser, node: Node) -> Form:
     return Form(((Read("rowsum", out), 1.0),))
 
 
-def _same_register(fuser: Fuser, key: Node, value: Node) -> bool:
+def _same_register(fuser: Emitter, key: Node, value: Node) -> bool:
     return key is value and key.width is not None
 
 
 def _side_by_side(
-    fuser: Fuser, key: Node, value: Node, bias: list[Node]
+    fuser: Emitter, key: Node, value: Node, bias: list[Node]
 ) -> tuple[Register, int, int, int | None]:
     """Key, value and bias in one register; where the query, the value and the bias lie."""
     keys, values = key.width or 1, value.width or 1
@@ -141,14 +141,19 @@ def _side_by_side(
     return table, key_at, value_at, bias_at
 
 
-def _question(fuser: Fuser, query: Node, at: int, bias_at: int | None, node: Node) -> Form:
+def _question(fuser: Emitter, query: Node, at: int, bias_at: int | None, node: Node) -> Form:
     """The query beside the key, and 1 beside the bias."""
-    form = of_register(packed(fuser, (query,), node, [at]))
+    late = fuser.value(query)
+    ready = at == 0 and isinstance(late, Form) and late.constant == 0 and late.terms
+    if ready and isinstance(late, Form) and all(r.clean for r, _ in late.terms):
+        form = late
+    else:
+        form = of_register(packed(fuser, (query,), node, [at]))
     return form if bias_at is None else form.plus(of_register(fuser.mask(bias_at, 1)))
 
 
 def _like(
-    fuser: Fuser, ask: Form, dst: Register, table: Register, mask: Register | None, node: Node
+    fuser: Emitter, ask: Form, dst: Register, table: Register, mask: Register | None, node: Node
 ) -> None:
     """Ask, and take the answer; nothing may come between."""
     width = max([(r.register.width or 1) for r, _ in ask.terms])

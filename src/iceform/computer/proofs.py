@@ -1,9 +1,9 @@
 r"""What is proven of a run: the exact program, enclosed on the same data.
 
-The answer that was computed is a list of floating-point numbers, known exactly. The exact program is
-run in ball arithmetic (:mod:`~iceform.computer.balls`) with as many bits as it takes for the radius
-of its answer to be a small share of the distance. The distance is then enclosed, whatever the
-tables, the rounding and the attention did: the proof rests on the graph of the algorithm alone.
+The answer that was computed is a list of floating-point numbers, known exactly. The exact program
+is run in ball arithmetic (:mod:`~iceform.computer.balls`) with as many bits as it takes for the
+radius of its answer to be a small share of the distance. The distance is then enclosed, whatever
+the tables, the rounding and the attention did: the proof rests on the graph of the algorithm alone.
 
 Two things are refused. A comparison that came nearer to a tie than its table can tell apart, since
 the run may have taken the other turn; and a state that left the bound that it was compiled with.
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform.computer.balls import Balls, Undecided, _flint, ball_array, lowest, uppermost
+from iceform.computer.balls import Balls, UndecidedError, _flint, ball_array, uppermost
 from iceform.computer.graph import Graph, Node, run
 from iceform.computer.places import refuse
 from iceform.computer.ranges import Assumed, Ranges
@@ -87,7 +87,7 @@ def enclose(
         try:
             found = _at(graph, ranges, given, computed, bits)
             _check_ties(found[0], gaps)
-        except Undecided:
+        except UndecidedError:
             found = None
         if found is not None:
             balls, distance, radius = found
@@ -96,14 +96,18 @@ def enclose(
                 return Enclosure(distance, radius, bits, nearest, balls.turns)
         if bits >= _MOST_BITS:
             raise PrecisionError(
-                f"a comparison is too close to a tie to be decided with {bits} bits; change the data or "
-                "the parameter that it compares with"
+                f"a comparison is too close to a tie to be decided with {bits} bits; change the "
+                "data or the parameter that it compares with"
             )
         bits *= 2
 
 
 def _at(
-    graph: Graph, ranges: Ranges, given: Mapping[str, Tensor], computed: Mapping[str, Tensor], bits: int
+    graph: Graph,
+    ranges: Ranges,
+    given: Mapping[str, Tensor],
+    computed: Mapping[str, Tensor],
+    bits: int,
 ) -> tuple[Balls, float, float]:
     flint = _flint()
     before = flint.ctx.prec
@@ -112,9 +116,7 @@ def _at(
         inputs = {name: ball_array(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
-        gaps = [
-            abs(ball_array(computed[name]) - value).flatten() for name, value in exact.items()
-        ]
+        gaps = [abs(ball_array(computed[name]) - value).flatten() for name, value in exact.items()]
         distance = max(uppermost(g) for part in gaps for g in part)
         radius = max(uppermost(b.rad()) for value in exact.values() for b in value.flatten())
     finally:
@@ -130,7 +132,7 @@ def _watch(ranges: Ranges) -> Any:
         if assumed is None:
             return
         for ball in value.flat:
-            if uppermost(ball) > assumed.range.high or lowest(ball) < assumed.range.low:
+            if not (ball <= assumed.range.high and ball >= assumed.range.low):
                 mend = (
                     "widen the bound that this line states"
                     if node.op == "bounded"
@@ -151,8 +153,8 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
         gap = gaps.get(node, 0.0)
         if nearest < gap:
             error = refuse(
-                f"a comparison came within {nearest:.3g} of a tie, and its table tells values {gap:.3g} "
-                "apart; change the data, the parameter that it compares with, or the domain",
+                f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
+                f"{gap:.3g} apart; change the data, what they are compared with, or the domain",
                 node.place,
             )
             raise PrecisionError(str(error))

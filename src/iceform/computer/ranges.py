@@ -5,8 +5,8 @@ start from what they have before it and are joined with what a turn makes of the
 grows. States that go on growing get a bound:
 
 * the author's (``bounds={"w": 4}``, or :func:`iceform.bounded` in the program);
-* else one that is assumed: :data:`_SAFETY` times the largest value seen when the exact algorithm ran on
-  :data:`_DRAWS` random data sets of the domain with the default parameters.
+* else one that is assumed: :data:`_SAFETY` times the largest value seen when the exact algorithm
+  ran on :data:`_DRAWS` random data sets of the domain with the default parameters.
 
 Either is checked in every run: an answer whose states left their bounds is refused.
 """
@@ -144,8 +144,8 @@ class Domain:
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])
                 raise BoundError(
-                    f"{name} has the value {worst:.6g}, outside {allowed}, for which the program was "
-                    f"compiled; scale the data, or compile with a wider domain or range of {name}"
+                    f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
+                    f"was compiled; scale the data, or compile with a wider range of {name}"
                 )
 
 
@@ -192,7 +192,7 @@ class Ranges:
         if node.op in ("data", "parameter"):
             return self.domain.of(node)
         args = [self.known[a] for a in node.args]
-        found = _RULES[node.op](node, args)
+        found: Range = _RULES[node.op](node, args)
         if node.op == "bounded":
             self.assumed[node] = Assumed(node, _told(node), found, by_author=True)
         if not found.finite and all(a.finite for a in args):
@@ -249,9 +249,9 @@ class Ranges:
         seen = self._seen_of(carried.state)
         if not seen <= _LARGEST:
             raise refuse(
-                f"{name} has no bounded range in this loop, and was seen to reach {seen:.3g} with the "
-                f"default parameters; state a bound, bounds={{{name!r}: ...}}, or write the loop so "
-                "that it stays bounded",
+                f"{name} has no bounded range in this loop, and was seen to reach {seen:.3g} with "
+                f"the default parameters; state a bound, bounds={{{name!r}: ...}}, or write the "
+                "loop so that it stays bounded",
                 loop.place,
             )
         size = 2.0 ** math.ceil(math.log2(_SAFETY * max(seen, 2.0**-20)))
@@ -361,7 +361,7 @@ def _largest_seen(graph: Graph, domain: Domain) -> dict[Node, float]:
     for _ in range(_DRAWS):
         given = drawn(graph, domain, generator)
         try:
-            run(graph, Exact(domain.samples), lambda n: given[n.attr], note, _TURNS)
+            run(graph, Exact(domain.samples), lambda n, g=given: g[n.attr], note, _TURNS)  # type: ignore[misc]
         except ProgramError:
             continue
     return seen
@@ -391,18 +391,10 @@ def drawn(graph: Graph, domain: Domain, generator: torch.Generator) -> dict[str,
 def find_ranges(graph: Graph, domain: Domain, bounds: Mapping[str, Range]) -> Ranges:
     """The range of every node of a graph."""
     ranges = Ranges(graph, domain, bounds)
-    names = {c.name for loop in _loops(graph.block) for c in loop.carried}
-    for name in set(bounds) - names:
+    for name in set(bounds) - graph.names:
         raise refuse(
-            f"bounds names {name!r}; the loops of this algorithm carry {sorted(names)}", graph.place
+            f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",
+            graph.place,
         )
     ranges.block(graph.block)
     return ranges
-
-
-def _loops(block: Block) -> list[Loop]:
-    found = []
-    for item in block.items:
-        if isinstance(item, Loop):
-            found += [item, *_loops(item.body)]
-    return found

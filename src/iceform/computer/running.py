@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from iceform.certificates import Attestation, Certificate, Ledger, Result, Step
+from iceform.certificates import Certificate, Ledger, Result, Step
 from iceform.computer.balls import available
 from iceform.computer.compile import Program
 from iceform.computer.proofs import Enclosure
@@ -68,10 +68,10 @@ def run(
     certificate = _certificate(program, x, targets, found, settings, computer.dtype, backend)
     names = list(program.graph.outputs)
     return Result(
-        value=execution.outputs[names[0]],
+        execution.outputs[names[0]],
         certificate=certificate,
-        attestation=_attestation(execution),
-        ledger=_ledger(program, execution),
+        attestation=execution.attestation,
+        ledger=_ledger(execution),
         passes=execution.cycles,
         parts=execution.outputs,
     )
@@ -83,13 +83,13 @@ def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor
     d = program.graph.dim
     if x.ndim != 2 or x.shape[1] != d or targets.shape != x.shape[:1]:
         raise ShapeError(
-            f"{program.name} takes X of shape (n, {d}) and y of shape (n,), got {tuple(x.shape)} and "
-            f"{tuple(targets.shape)}"
+            f"{program.name} takes X of shape (n, {d}) and y of shape (n,), got {tuple(x.shape)} "
+            f"and {tuple(targets.shape)}"
         )
     if len(x) > program.samples:
         raise ShapeError(
-            f"{program.name} was compiled for at most {program.samples} samples, got {len(x)}; compile "
-            f"with samples={len(x)}"
+            f"{program.name} was compiled for at most {program.samples} samples, got {len(x)}; "
+            f"compile with samples={len(x)}"
         )
     return x, targets
 
@@ -136,20 +136,9 @@ def _domain(program: Program, enclosure: Enclosure) -> dict[str, float | str]:
     return domain
 
 
-def _attestation(execution: Execution) -> Attestation:
-    own = execution.attestation
-    return Attestation(
-        own.weights, own.expected, own.backend, own.rows, own.difference, own.allowed, own.note
-    )
-
-
-def _ledger(program: Program, execution: Execution) -> Ledger:
+def _ledger(execution: Execution) -> Ledger:
+    """What the execution has done, and the proof."""
     ledger = Ledger()
-    ledger.note("prompt", "instructions and tables, the same for all data")
-    ledger.note("prompt", "data and parameters, affine")
-    ledger.note("attention", "cycles of four layers", execution.cycles)
-    ledger.note("readout", "answers", len(program.graph.outputs))
+    ledger.merge(execution.ledger)
     ledger.note("host", "the exact program in balls, for the certificate alone")
-    if execution.backend == "literal":
-        ledger.note("host", "whether the program counter is at a halt, every 64 cycles")
     return ledger

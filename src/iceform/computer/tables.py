@@ -1,9 +1,9 @@
 r"""Tables: for every instruction a pair of curves F, G becomes values on one grid of keys.
 
 **Polynomials of degree two and less** (sums, products, negations: most instructions) share one grid
-on [-R, R], R a power of two: spacing h = R/2, sharpness c = 1/4, 12 guards. With equally spaced keys
-the softmax average of L is the argument z and that of L^2 is z^2 + h^2/(2c), both up to aliasing of
-order exp(-pi^2/c) = 7e-18, so
+on [-R, R], R a power of two: spacing h = R/2, sharpness c = 1/4, 12 guards. With equally spaced
+keys the softmax average of L is the argument z and that of L^2 is z^2 + h^2/(2c), both up to
+aliasing of order exp(-pi^2/c) = 7e-18, so
 
 .. math:: v_k = a_2 (L_k^2 - h^2/(2c)) + a_1 L_k + a_0
 
@@ -51,7 +51,7 @@ _FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
 _FIT_SHARE = 0.5
 _ENOUGH, _SLOW = 76, 0.3  # cells from which a size must bring this factor to go on
 _TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
-# Kinked curves: how fast the spacing grows away from a kink, and the share of equally spaced entries.
+# Kinked curves: how fast the spacing grows from a kink on, and the share of equally spaced entries.
 _GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
 _TRIED_GRADED = (60, 120, 200)
@@ -59,7 +59,7 @@ _APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six d
 _WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
-_ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0), fourth=0.0)
+_ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0))
 
 
 @dataclass
@@ -185,7 +185,7 @@ def _unit_errors() -> tuple[float, float]:
     nodes = grid.nodes
     values = nodes.square() - grid.spacing**2 / (2 * _SHARPNESS)
     # z * z is correctly rounded: the one thing the certificate takes for granted is true of it.
-    square = ScalarFunction(lambda z: z * z, "z^2", fourth=0.0)
+    square = ScalarFunction(lambda z: z * z, "z^2")
     draft = Interpolant(grid, _SHARPNESS, values, "spectral", math.inf, square)
     return line, posterior_error(draft, square, None).error
 
@@ -398,7 +398,9 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
         if best is not None and (best[1].seen <= _FIT_SHARE * eps or best[1].seen > before / 2):
             break
     if best is None:
-        raise PrecisionError(f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells")
+        raise PrecisionError(
+            f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells"
+        )
     draft = Interpolant(best[0], _GRADED_SHARPNESS, best[1].values, "graded", math.inf, function)
     proven = posterior_error(draft, function, eps)
     return replace(draft, error=proven.error, assumptions=proven.assumptions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
     if not isinstance(a, Value):
         a, b = b, a
     if isinstance(b, (int, float)):
-        arguments = (trees.Variable(), trees.Number(float(b)))
+        arguments = (trees.Variable(), trees.Number(Fraction(b)))
         value: Value = a.apply(trees.Operation(op[:3], arguments))
         return value
     return combine(op, a, b)

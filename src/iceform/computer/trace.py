@@ -120,7 +120,7 @@ class _Turns:
         self.rounds = -1
 
     def __iter__(self) -> Iterator[None]:
-        return self  # type: ignore[return-value]
+        return self
 
     def __next__(self) -> None:
         if not self.turn(sys._getframe(1), None):
@@ -297,8 +297,10 @@ def traced(
     }
     returned = function(x, y, **settings)
     packed, outputs = _outputs(tracer, returned, place)
-    graph = Graph(name, dim, tracer.blocks[0], outputs, parameters, packed, place)
-    return replace(graph, block=_live(graph.block, set(outputs.values())))
+    block = tracer.blocks[0]
+    names = frozenset(c.name for loop in block.loops() for c in loop.carried)
+    live = _live(block, set(outputs.values()))
+    return Graph(name, dim, live, outputs, parameters, packed, names, place)
 
 
 def _given(tracer: Tracer, node: Node) -> Value:

@@ -8,13 +8,13 @@ for all and stand here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any, NoReturn, Protocol
 
 from iceform.computer.graph import Node, Place
 from iceform.computer.places import here, refuse
 from iceform.errors import CompileError
-from iceform.functions.formulas import Formula
-from iceform.functions.formulas import trees
+from iceform.functions.formulas import Formula, trees
 
 __all__ = ["Scope", "Value", "applied", "combine", "emit", "function"]
 
@@ -242,7 +242,7 @@ def _literal(value: Number) -> trees.Node:
     value = float(value)
     if value - value != 0:
         raise refuse(f"a constant must be finite, got {value}", here())
-    return trees.Number(value)
+    return trees.Number(Fraction(value))
 
 
 def _number(value: Any) -> bool:
@@ -265,8 +265,8 @@ def _checked_value(value: Any, beside: Value) -> Value:
 
 def _foreign(value: Any) -> CompileError:
     return refuse(
-        f"got {type(value).__name__}, where a number or a value of the program belongs; pass arrays "
-        "as data or as parameters",
+        f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
+        "arrays as data or as parameters",
         here(),
     )
 

@@ -1,8 +1,8 @@
 r"""Instructions before registers are assigned: what :mod:`~iceform.computer.fuse` writes.
 
 A :class:`Register` is a variable that is not yet a place in memory. An instruction adds up reads of
-registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps, or
-None for zero.
+registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps,
+or None for zero.
 """
 
 from __future__ import annotations

@@ -165,7 +165,15 @@ class Emulator(nn.Module, Pretrained, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._run(self.bind(), *inputs)
+        backend = bind(self.network, self.backend, later=True)
+        out = self._run(backend, *inputs)
+        backend.settle()
+        return out
+
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""
@@ -213,12 +221,22 @@ class Emulator(nn.Module, Pretrained, ABC):
         self.check(*inputs)
         device = inputs[0].device
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        needed = self.plan.layers * self.plan.literal_bytes
-        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
-        prompt = self.prompt(*inputs)
-        prompt = prompt.prompt() if isinstance(prompt, LookUps) else prompt
+        self._check_trace(self.plan.layers * self.plan.literal_bytes, device)
+        prompt = self._encode(*inputs)
+        if isinstance(prompt, LookUps):
+            self._check_trace(self._traced_bytes(prompt), device)
+            prompt = prompt.prompt()
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
+
+    def _check_trace(self, needed: int, device: torch.device) -> None:
+        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
+
+    def _traced_bytes(self, prompt: LookUps) -> int:
+        """What a trace of look-ups holds: the scores of all their tokens and prompts at once."""
+        plan, size = self.plan, torch.finfo(self.dtype).bits // 8
+        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
+        return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
 
     @property
     def network(self) -> FrozenNetwork:
@@ -258,7 +276,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         folder = Path(path)
         config, stored = self.pack()
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
+        write_tensors(folder / "model.safetensors", stored)
         write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
@@ -277,6 +295,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 "regime": it.regime,
                 "error": it.error,
                 "assumptions": list(it.assumptions),
+                "kind": it.kind,
             },
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
@@ -318,6 +337,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 saved["regime"],
                 saved["error"],
                 assumptions=tuple(saved["assumptions"]),
+                kind=saved["kind"],
             )
             emulator = kind._rebuild(config["arguments"], it, f)
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
@@ -385,6 +405,11 @@ def _replace(path: Path, write: Any) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors in one go, or not at all."""
+    _replace(path, lambda draft: save_file(tensors, draft))
 
 
 def write_whole(path: Path, text: str) -> None:

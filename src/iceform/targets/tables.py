@@ -29,15 +29,15 @@ class Bounded:
     def of(cls, f: str, reach: float) -> Bounded:
         """What can be proved of f on [-reach, reach]; refused where that is nothing."""
         formula = Formula.parse(f)
-        facts = formula.scalar_function(-reach, reach)
+        slopes = formula.scalar_function(-reach, reach).slopes(-reach, reach)
         largest = formula.bound(-reach, reach, order=0)
-        if largest is None or facts.slope is None:
+        if largest is None or slopes is None:
             raise BoundError(
                 f"no bound of {f!r} and of its slope is proved on [-{reach:g}, {reach:g}]; take a "
                 "smooth, bounded function or a smaller reach"
             )
         scale = float(f"{_HEADROOM * max(largest, _LEAST):.6g}")
-        return cls(formula.text, scale, facts.slope)
+        return cls(formula.text, scale, slopes)
 
     def term(self, sign: str) -> str:
         """1 + f/R or 1 - f/R as text."""

@@ -1,5 +1,8 @@
 """First-order methods for linear models: w.x against y, the mean loss over the samples."""
 
+# Authors write no types: values are numbers to them.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,assignment"
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -31,7 +34,7 @@ __all__ = [
 
 
 def gradient_descent(rate: Callable[[Any], Any], name: str = "gradient_descent") -> Algorithm:
-    """Gradient descent for the loss whose derivative is ``rate``: an ``ice.Formula``, or a function."""
+    """Gradient descent for the loss whose derivative is ``rate``, a formula or a function."""
 
     def descent(x, y, *, lr=0.5, steps=50):
         w = zeros_like(x)

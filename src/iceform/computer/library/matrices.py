@@ -1,10 +1,14 @@
 """Matrices laid out over lanes: lane i holds row i, as the features of sample i.
 
-A matrix times a vector that is one for all is then a scalar a sample, ``(x * v).sum()``; the transposed
-matrix times a scalar a sample is ``n mean(x * u)``, one vector for all. Where a scalar a sample is to
-become a vector, every lane needs its own unit vector: it compares its number (``y`` = i/n) with the
-numbers of all (``places``), once.
+A matrix times a vector that is one for all is then a scalar a sample, ``(x * v).sum()``; the
+transposed matrix times a scalar a sample is ``n mean(x * u)``, one vector for all. Where a scalar a
+sample is to become a vector, every lane needs its own unit vector: it compares its number (``y`` =
+i/n) with the numbers of all (``places``), once.
 """
+
+# Authors write no types: values are numbers to them, and vector() as a default says what x is like.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,assignment"
+# ruff: noqa: B008
 
 from __future__ import annotations
 

@@ -1,5 +1,9 @@
 """Attention as a read: kernels, neighbours, retrieval, random access by place."""
 
+# Authors write no types: values are numbers to them, and vector() as a default says what x is like.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,assignment"
+# ruff: noqa: B008
+
 from __future__ import annotations
 
 from iceform.computer.language import (

@@ -1,5 +1,8 @@
 """Methods that divide: Newton's, conjugate gradients, power iteration."""
 
+# Authors write no types: values are numbers to them.
+# mypy: allow-untyped-defs, allow-untyped-calls, disable-error-code="arg-type,assignment"
+
 from __future__ import annotations
 
 import torch
