@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iceform.attention.features import Features
+from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
+from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
