@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import iceform
+from iceform.cli.commands.check import check
 from iceform.cli.commands.compile import compile_
 from iceform.cli.commands.demo import demo
 from iceform.cli.commands.explain import explain
@@ -26,6 +27,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "run": run,
     "explain": explain,
     "compile": compile_,
+    "check": check,
     "demo": demo,
     "play": play,
     "tolerance": tolerance,
