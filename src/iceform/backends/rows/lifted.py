@@ -158,6 +158,18 @@ class Lifted:
         samples = _plain(layer.shared_tokens)[:, asked]
         return cls(unless_identity(samples), x, tuple(found), outputs, readout)
 
+    @property
+    def plain(self) -> Interpolant | None:
+        """The one table where every row theta of the prompt gives A(theta.x) in its own place."""
+        first = self.groups[0].table
+        maps = (self.samples, self.outputs, self.readout.matrix)
+        heads = all(
+            g.table is first and g.picks is g.form.matrix is g.form.line is None
+            for g in self.groups
+        )
+        written = first.regime != "given"
+        return first if heads and written and all(m is None for m in maps) else None
+
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""
         x = self._samples(tokens)
