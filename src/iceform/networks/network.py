@@ -75,7 +75,7 @@ def in_context(
         Factor on calibrated ranges.
     on_range
         What an input out of range does: "raise", or "widen" the range in the prompt (the frozen
-        weights stay as they are).
+        weights stay as they are, and ``tokens`` is the longest table that they hold).
     dtype, backend
         What the certificates are for; the model's own dtype by default, and the model as that
         dtype holds its weights. ``literal`` evaluates the literal frozen layers on literal prompts,
