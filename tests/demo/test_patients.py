@@ -62,7 +62,7 @@ def test_the_whole_library_runs_on_the_same_weights(shown):
         for name, kind in known.items()
         if issubclass(kind, algorithms.Program) and kind is not algorithms.Program
     }
-    descents = [job.program for job in jobs if isinstance(job.program, algorithms.GradientDescent)]
+    descents = [job.program for job in jobs if isinstance(job.program, algorithms.Descent)]
     assert [program.loss.name for program in descents] == list(LOSSES)
 
 

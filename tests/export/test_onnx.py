@@ -17,10 +17,10 @@ F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
 STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
 LIBRARY = [
-    *(algorithms.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
-    algorithms.GradientDescent("squared", steps=3, lr=0.2),
+    *(algorithms.Descent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
+    algorithms.Descent("squared", steps=3, lr=0.2),
     algorithms.Ridge(tol=1e-3),
-    algorithms.LeastSquares(tol=1e-3),
+    algorithms.LinearRegression(tol=1e-3),
     algorithms.NadarayaWatson(queries=4),
     algorithms.NearestNeighbors(queries=4),
     algorithms.PrincipalComponent(steps=5),

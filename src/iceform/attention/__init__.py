@@ -17,6 +17,7 @@ from iceform.attention.network import (
     unchecked,
     weights_digest,
 )
+from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
 __all__ = [
@@ -27,11 +28,13 @@ __all__ = [
     "Features",
     "FrozenNetwork",
     "Head",
+    "HeadGroup",
     "HopfieldLayer",
     "Layout",
     "Lift",
     "LiftedAttention",
     "LookUps",
+    "ProjectedAttention",
     "Prompt",
     "SoftmaxAttention",
     "is_checked",

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
+from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
@@ -76,6 +77,8 @@ class Features(Mapping[str, slice]):
             name if size == 1 else f"{name}[{j}]" for name, size in self.sizes for j in range(size)
         ]
 
+
+_WITH_HEADS = SoftmaxAttention | HopfieldLayer | ProjectedAttention
 
 # What a layer computes with, beside its buffers.
 _SETTINGS = ("residual", "stored", "group_sizes")
@@ -154,7 +157,7 @@ class FrozenNetwork(nn.Module):
     @property
     def heads(self) -> int:
         """Attention heads in all layers together."""
-        layers = [x for x in self.layers if isinstance(x, SoftmaxAttention | HopfieldLayer)]
+        layers = [x for x in self.layers if isinstance(x, _WITH_HEADS)]
         return sum(len(x.labels) for x in layers)
 
 

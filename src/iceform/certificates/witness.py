@@ -60,6 +60,7 @@ class Witness(Backend):
     def __init__(self, backend: Backend, ledger: Ledger | None = None) -> None:
         self.inner, self.network, self.digest = backend, backend.network, backend.digest
         self.name, self.rounding = backend.name, backend.rounding
+        self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
         self.passes = 0
         self._seen: list[_Seen] = []

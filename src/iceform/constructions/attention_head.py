@@ -195,6 +195,7 @@ class AttentionHead(RowEmulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 

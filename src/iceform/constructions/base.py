@@ -165,7 +165,10 @@ class Emulator(nn.Module, Pretrained, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._run(self.bind(), *inputs)
+        backend = bind(self.network, self.backend, later=True)
+        out = self._run(backend, *inputs)
+        backend.settle()
+        return out
 
     def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """As calling it, by a backend that is bound already: for whoever makes several passes."""
@@ -263,7 +266,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         folder = Path(path)
         config, stored = self.pack()
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
+        write_tensors(folder / "model.safetensors", stored)
         write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
@@ -282,6 +285,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 "regime": it.regime,
                 "error": it.error,
                 "assumptions": list(it.assumptions),
+                "kind": it.kind,
             },
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
@@ -323,6 +327,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 saved["regime"],
                 saved["error"],
                 assumptions=tuple(saved["assumptions"]),
+                kind=saved["kind"],
             )
             emulator = kind._rebuild(config["arguments"], it, f)
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
@@ -390,6 +395,11 @@ def _replace(path: Path, write: Any) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors in one go, or not at all."""
+    _replace(path, lambda draft: save_file(tensors, draft))
 
 
 def write_whole(path: Path, text: str) -> None:

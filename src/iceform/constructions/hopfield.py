@@ -128,6 +128,7 @@ class HopfieldMap(Emulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 

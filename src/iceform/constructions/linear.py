@@ -91,6 +91,7 @@ class LinearLayer(RowEmulator):
             backend=self.backend,
             derivation=self._steps(it, looked),
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 

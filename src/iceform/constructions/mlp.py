@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from iceform.attention import FrozenNetwork, Layout, LookUps
 from iceform.backends import Backend, bind, rounding_of
-from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest
 from iceform.certificates.attestation import joined
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import check_logits, room_for
@@ -159,6 +159,7 @@ class MLP(nn.Module):
             backend=first.backend,
             derivation=tuple(steps),
             assumptions=tuple(dict.fromkeys(a for t in self.tables for a in t.assumptions)),
+            kind=weakest(t.kind for t in self.tables),
         )
 
     @property

@@ -30,7 +30,7 @@ from iceform.validation import (
 
 __all__ = ["RowEmulator"]
 
-_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 
 

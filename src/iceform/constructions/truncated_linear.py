@@ -36,8 +36,8 @@ from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
+from iceform.interpolation.enclosures import cumulants, fourth_cumulant
 from iceform.interpolation.local import intervals, local_weights
-from iceform.interpolation.posterior import cumulants, fourth_cumulant
 from iceform.validation import (
     check_bound,
     check_choice,

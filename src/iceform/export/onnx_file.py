@@ -30,7 +30,7 @@ from iceform.attention import (
 from iceform.backends import Backend, Rounding
 from iceform.constructions import AttentionHead, Emulator, LinearLayer
 from iceform.errors import CapacityError, IntegrityError, ProgramError
-from iceform.machine import Machine
+from iceform.machine import Machine, Rows, Stream
 from iceform.validation import human_bytes, unit_roundoff
 
 __all__ = ["OnnxMachine", "OnnxRuntime", "PromptRunner", "onnx"]
@@ -59,7 +59,7 @@ class PromptRunner(nn.Module):
     padding: Tensor
     places: Tensor
 
-    def __init__(self, thing: Machine | Emulator | FrozenNetwork) -> None:
+    def __init__(self, thing: Rows | Emulator | FrozenNetwork) -> None:
         super().__init__()
         network = thing if isinstance(thing, FrozenNetwork) else thing.network
         self.network = network
@@ -67,7 +67,7 @@ class PromptRunner(nn.Module):
         self.fewest = _fewest_tokens(thing, self.tokens)
         dtype = next(iter(network.buffers())).dtype
         padding = torch.zeros(self.tokens, self.features, dtype=dtype)
-        if isinstance(thing, Machine):
+        if isinstance(thing, Rows):
             # As Machine.padded: the last two features of x are "is padding" and "one".
             padding[:, thing.head.dim - 2 : thing.head.dim] = 1.0
         self.register_buffer("padding", padding)
@@ -96,7 +96,7 @@ class PromptRunner(nn.Module):
         return torch.cat([tokens, padding], 1).index_select(1, self.places)
 
 
-def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
+def _prompt_shape(thing: Rows | Emulator | FrozenNetwork) -> tuple[int, int]:
     if isinstance(thing, FrozenNetwork):
         first: Any = thing.layers[0]
         lifted = isinstance(first, LiftedAttention)
@@ -106,9 +106,9 @@ def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
     return plan.tokens, plan.features
 
 
-def _fewest_tokens(thing: Machine | Emulator | FrozenNetwork, tokens: int) -> int:
+def _fewest_tokens(thing: Rows | Emulator | FrozenNetwork, tokens: int) -> int:
     """The weights' rows take tokens too, so there are at least as many."""
-    if isinstance(thing, Machine):
+    if isinstance(thing, Rows):
         return max(thing.head._shape[0])
     if isinstance(thing, LinearLayer) and thing.encoding == "rows" and thing.samples > 1:
         return min(tokens, thing.out_features)
@@ -140,7 +140,9 @@ def onnx(
         If onnxruntime's results are not torch's.
     """
     _need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
-    if not isinstance(thing, Machine | Emulator | FrozenNetwork):
+    if isinstance(thing, Stream):
+        thing = thing.network
+    if not isinstance(thing, Rows | Emulator | FrozenNetwork):
         raise ProgramError(
             f"a {type(thing).__name__} has no frozen network to export; machines, emulators and "
             "frozen networks have"
@@ -301,7 +303,7 @@ class OnnxRuntime(Backend):
         return torch.from_numpy(out).to(tokens).reshape(*tokens.shape[:-2], *out.shape[-2:])
 
 
-class OnnxMachine(Machine):
+class OnnxMachine(Rows):
     """A machine whose every pass is run by onnxruntime, from one file.
 
     Programs, prompts and loops are the machine's own; only the pass is not. It is the literal
@@ -321,7 +323,7 @@ class OnnxMachine(Machine):
         prompts.
     """
 
-    def __init__(self, machine: Machine, path: str | Path) -> None:
+    def __init__(self, machine: Rows, path: str | Path) -> None:
         _need("onnxruntime")
         self.__dict__.update(machine.__dict__)
         self._session = _session(Path(path))
@@ -335,5 +337,5 @@ class OnnxMachine(Machine):
         head.add_module("_network", machine.network)
         self.head = head
 
-    def _bind(self) -> Backend:
+    def bind(self) -> Backend:
         return OnnxRuntime(self.head.network, self._session)
