@@ -10,10 +10,16 @@ from torch import nn
 
 import iceform as ice
 from iceform.attention import unchecked
-from iceform.networks import in_context
+from iceform.networks import in_context, watching
 from iceform.networks.pieces import Gate, Heads, LinearMap, Table
 
 F32, F64 = torch.float32, torch.float64
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """However slow the machine is, everything that was kept is run again."""
+    monkeypatch.setattr(watching, "_SECONDS", 60.0)
 
 
 class Small(nn.Module):

@@ -46,7 +46,7 @@ _FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 _SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
 _LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
-_FINEST = 2.0**-46  # relative: finer tables gain nothing over the rounding of their values
+_FINEST = 2.0**-45  # relative: a finer table is not certified in float64, whose values round
 _FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
 _NARROW_CELLS = 8  # in float32 a sum rounds as its values do, so those near z should be near 0
 

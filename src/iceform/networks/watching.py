@@ -84,6 +84,7 @@ class Watching:
             return Attestation(weights, expected, backend)
         now = time.perf_counter()
         until = now + max(_SECONDS, _SHARE * (now - self._begun))
+        self._random.shuffle(self._seen)
         asked = (p.asked(inputs, out.detach(), self._random) for p, inputs, out in self._seen)
         again = run_again((one for one in asked if one is not None), rounding, until)
         found = Attestation(

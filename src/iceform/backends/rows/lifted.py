@@ -14,6 +14,7 @@ neither, and :math:`Q^\top k_t = 0`. Whatever stands in the blocks is taken as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -167,7 +168,7 @@ class Lifted:
             g.table is first and g.picks is g.form.matrix is g.form.line is None
             for g in self.groups
         )
-        written = first.regime != "given"
+        written = math.isfinite(first.error)
         return first if heads and written and all(m is None for m in maps) else None
 
     def run(self, tokens: Tensor, name: str) -> Tensor:
@@ -187,7 +188,7 @@ class Lifted:
         picked = [group.picked(tokens) for group in self.groups]
         first = self.groups[0].table
         plain = all(g.table is first and g.form.line is None for g in self.groups)
-        if plain and first.regime != "given":
+        if plain and math.isfinite(first.error):
             weights = [g.form.weights(u) for g, u in zip(self.groups, picked, strict=True)]
             return primitives.project(x, weights, first, name)
         out = []
