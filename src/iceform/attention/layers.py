@@ -167,11 +167,8 @@ class SoftmaxAttention(nn.Module):
         tokens = self._tokens(x)
         keys = tokens @ self.w_k.mT
         queries = tokens @ self.w_q.mT
-        values = tokens @ self.w_v.mT
         scores = queries @ keys.mT
-        weights = torch.softmax(scores, -1)
-        output = self._read(weights @ values)
-        return AttentionTrace(scores, weights, x + output if self.residual else output)
+        return AttentionTrace(scores, torch.softmax(scores, -1), self.forward(x))
 
     def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
         """One number of the output, by the heads that write it and the queries that it reads."""

@@ -78,6 +78,10 @@ class Backend(ABC):
         """The tokens after each layer in turn, where it can tell; the last is what it returns."""
         yield self.run(prompt)
 
+    def literally(self, prompt: Prompt) -> Iterator[Tensor]:
+        """The tokens after each layer in turn, by the matrices themselves."""
+        return self.network.to(prompt.tokens.device).stream(prompt.tokens)
+
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).
 

@@ -1,5 +1,6 @@
 """Stock transformers that run algorithms: folders that ``AutoModel.from_pretrained`` loads."""
 
+from iceform.targets.ablation import Contribution, contribution
 from iceform.targets.answering_descent import AnsweringDescent
 from iceform.targets.architectures import ARCHITECTURES
 from iceform.targets.checking import Checked, attest, check, network
@@ -16,6 +17,7 @@ __all__ = [
     "ARCHITECTURES",
     "AnsweringDescent",
     "Checked",
+    "Contribution",
     "Domain",
     "GeneralDescent",
     "LinearDescent",
@@ -26,6 +28,7 @@ __all__ = [
     "WrittenDescent",
     "attest",
     "check",
+    "contribution",
     "load",
     "network",
     "write",

@@ -34,6 +34,8 @@ class Domain:
         Of the eigenvalues of X'X/n.
     reach, size
         Of |z_i| and ||w_t|| along the exact run, where the algorithm must know; infinite if not.
+    padding
+        Tokens of zeros beside the samples.
     """
 
     samples: int
@@ -45,6 +47,7 @@ class Domain:
     top: float
     reach: float = math.inf
     size: float = math.inf
+    padding: int = 0
 
     @classmethod
     def box(cls, dim: int, samples: int, bound: float) -> Domain:

@@ -27,6 +27,7 @@ allowed a slack, and the sum of all errors must be below it.
 
 Where the samples' features are themselves copies made by attention, ``copied`` units are added to
 what is common; where the null weight is spread over many tokens, ``spread`` of them are summed.
+Padding adds to l(t) what the state's own token does: 1/n each.
 """
 
 from __future__ import annotations
@@ -155,12 +156,15 @@ class LinearAccount:
         return self.r.lr * 2.0**-self.stream.leak_bits
 
     def _leak(self, size: float, rms: float) -> float:
-        return self.stream.pairs.leak(self._ratio, self.domain.samples, size, rms)
+        beside = self.domain.samples / (1 + self.domain.padding)
+        return self.stream.pairs.leak(self._ratio, beside, size, rms)
 
     def _noise(self, size: float, rms: float) -> float:
         """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
-        p, n, scaling = self.stream.pairs, self.domain.samples, self.stream.design.scaling_units
-        full = min(n, p.heaviest(self._ratio, size) / self.a.u) + self.stream.spread - 1
+        p, scaling = self.stream.pairs, self.stream.design.scaling_units
+        n = self.domain.samples + self.domain.padding
+        heaviest = p.heaviest(self._ratio, size) * (1 + self.domain.padding)
+        full = min(n, heaviest / self.a.u) + self.stream.spread - 1
         fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
         return p.noise(self.a.u, fixed, size * (self.stream.dim + 6 + scaling), size, rms)
 

@@ -29,7 +29,7 @@ is 0, and stay what they are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -184,17 +184,18 @@ class LinearDescent(FeatureTarget):
     # -------------------------------------------------------------------------- prompt and answer
 
     def tokens(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
     ) -> Float[Tensor, "t f"]:
-        check_data(x, y, self.dim, self.positions - 2)
+        check_data(x, y, self.dim, self.positions - 2 - padding)
         r = self.recurrence(None, **parameters)
         at, n = self.design.features, len(x)
-        out = torch.zeros(n + 2, at.total, dtype=torch.float64)
+        out = torch.zeros(n + padding + 2, at.total, dtype=torch.float64)
         out[0, at["null"]] = 1.0
         out[0, at["weight"]] = self.null_logit(n, r.lr)
+        # Padding is samples of zeros that the null token does not count.
         out[1:-1, at["data"]] = 1.0
-        out[1:-1, at["x"]] = x.double()
-        out[1:-1, at["y"]] = y.double()[:, None]
+        out[1 : 1 + n, at["x"]] = x.double()
+        out[1 : 1 + n, at["y"]] = y.double()[:, None]
         out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
         out[-1, at["momentum"]] = log_odds(r.momentum)
         return out
@@ -214,7 +215,7 @@ class LinearDescent(FeatureTarget):
         return math.log(samples / lr) + self.leak_bits * math.log(2)
 
     def reference(
-        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
     ) -> Float[Tensor, "d"]:
         r = self.recurrence(None, **parameters)
         return linear_descent(x, y, r)[-1]
@@ -233,8 +234,8 @@ class LinearDescent(FeatureTarget):
 
     # ---------------------------------------------------------------------------- the certificate
 
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        return Domain.of(x, y, self.arithmetic.dtype)
+    def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> Domain:
+        return replace(Domain.of(x, y, self.arithmetic.dtype), padding=padding)
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         a = Arithmetic(self.torch_dtype, attention)

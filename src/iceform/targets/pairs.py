@@ -158,13 +158,14 @@ class Pairs:
         """A bound of l(t) = ratio (mean e^{t z_i} + 1/n), for all heads and |z_i| <= z."""
         return 2 * ratio * _cosh(self.count * self.delta * z) * 2
 
-    def leak(self, ratio: float, samples: int, z: float, rms: float) -> float:
+    def leak(self, ratio: float, samples: float, z: float, rms: float) -> float:
         """What the normaliser 1 + l(t) does to the combination: first and second order.
 
         The first is the combination applied to e^{t (z_i + z_k)}, the second is amplified.
         """
         first = 2 * rms + self.remainder(2 * z) + (rms + self.remainder(z)) / samples
-        return ratio * first + self.amplitude(z) * self.heaviest(ratio, z) ** 2
+        heaviest = self.heaviest(ratio, z) * max(1.0, 1 / samples)
+        return ratio * first + self.amplitude(z) * heaviest**2
 
     def noise(self, unit: float, fixed: float, own: float, z: float, rms: float) -> float:
         """Root mean square of sum_j |a_j| cosh(j delta z_i) nu_j, nu_j = fixed + own j delta."""
