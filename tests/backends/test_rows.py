@@ -21,11 +21,18 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, bind
 from iceform.backends.rows import read_network
+from iceform.certificates import witness
 from iceform.errors import IntegrityError
 
 F32, F64 = torch.float32, torch.float64
 SAME = {F64: 1e-10, F32: 2e-3}  # of numbers of size 1, after two layers
 OTHER = 1e-2  # what an intervention must change, at least
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """However slow the machine is, everything that was kept is run again."""
+    monkeypatch.setattr(witness, "_SECONDS", 60.0)
 
 
 def numbers(*shape: int, dtype: torch.dtype = F64) -> Tensor:
@@ -428,19 +435,19 @@ def test_a_backend_that_is_off_is_noticed(name, layer):
     _, em, inputs = made(name)
     prompt = em._encode(*inputs)
     for by, noticed in ((0.0, False), (1e-9, True)):
-        witness = Witness(Wrong(em.network, layer, by))
-        witness.run(prompt)
+        watched = Witness(Wrong(em.network, layer, by))
+        watched.run(prompt)
         if noticed:
             with pytest.raises(IntegrityError, match="off by"):
-                witness.attest()
+                watched.attest()
         else:
-            assert witness.attest().rows > 0
+            assert watched.attest().rows > 0
 
 
 def test_a_literal_row_that_takes_too_long_is_not_run_and_that_is_said(monkeypatch):
     from iceform.certificates import entries
 
-    monkeypatch.setattr(entries, "_RATE", 1.0)
+    monkeypatch.setattr(entries, "_RATE", 1.0)  # multiplications a second
     _, em, inputs = made("linear, rows")
     attestation = em.run(*inputs).attestation
     assert attestation.rows == 0

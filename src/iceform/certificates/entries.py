@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +32,10 @@ from torch import Tensor
 
 from iceform.attention import Entry, FrozenNetwork, HopfieldLayer, SoftmaxAttention
 from iceform.backends import Rounding
+from iceform.interpolation import Interpolant
 from iceform.validation import unit_roundoff
 
-__all__ = ["Compared", "compare_entries"]
+__all__ = ["Asked", "Compared", "compare_entries", "run_again"]
 
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
@@ -61,6 +62,56 @@ class Compared:
         return Compared(rows, worst.difference, worst.allowed, note)
 
 
+Attending = SoftmaxAttention | HopfieldLayer
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One entry of what a layer is said to have made of one prompt.
+
+    Attributes
+    ----------
+    layer, tokens
+        The layer, and what it read, shape (tokens, features).
+    token, feature
+        Which entry.
+    got
+        What came back.
+    tables
+        Look-up tables in the weights or in the prompt.
+    """
+
+    layer: Attending
+    tokens: Tensor
+    token: int
+    feature: int
+    got: Tensor
+    tables: Sequence[Interpolant] = ()
+
+    @property
+    def seconds(self) -> float:
+        """What running it again may take."""
+        return self.layer.entry_work(self.tokens, self.token, self.feature) / _RATE
+
+    def compare(self, rounding: Rounding) -> Compared:
+        """Run it through the literal matrices; ``rounding`` is that of what came back."""
+        entry = self.layer.entry(self.tokens, self.token, self.feature)
+        off = float((entry.value - self.got).abs())
+        return Compared(1, off, _allowed(entry, self.tokens.dtype, rounding, self.tables))
+
+
+def run_again(asked: Iterable[Asked], rounding: Rounding, until: float) -> Compared:
+    """Compare one after the other, as long as time is left."""
+    found = Compared()
+    for one in asked:
+        left = until - time.perf_counter()
+        if one.seconds > left:
+            why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
+            return found if found.rows else Compared(note=why)
+        found = found.plus(one.compare(rounding))
+    return found
+
+
 def compare_entries(
     network: FrozenNetwork,
     tokens: Tensor,
@@ -70,40 +121,29 @@ def compare_entries(
     until: float,
 ) -> Compared:
     """Entries of every layer, drawn at random, as long as time is left."""
-    found, read = Compared(), tokens
-    for layer, out in zip(network.layers, written, strict=True):
+    found, read = Compared(), tokens.detach()
+    for layer, output in zip(network.layers, written, strict=True):
+        out = output.detach()
         if isinstance(layer, SoftmaxAttention | HopfieldLayer) and out.numel():
-            found = found.plus(_compare(network, layer, read, out, rounding, draw, until))
+            here = layer if layer.w_k.device == read.device else layer.to(read.device)
+            places = ([draw.randrange(n) for n in out.shape] for _ in range(_ENTRIES))
+            asked = (_at(here, read, out, place, network.tables) for place in places)
+            found = found.plus(run_again(asked, rounding, until))
         read = out
     return found
 
 
-def _compare(
-    network: FrozenNetwork, layer: SoftmaxAttention | HopfieldLayer, read: Tensor, out: Tensor,
-    rounding: Rounding, draw: random.Random, until: float,
-) -> Compared:  # fmt: skip
-    found = Compared()
-    read, out = read.detach(), out.detach()
-    layer = layer if layer.w_k.device == read.device else layer.to(read.device)
-    for _ in range(_ENTRIES):
-        place = [draw.randrange(size) for size in out.shape]
-        *batch, token, feature = place
-        one = read[tuple(batch)]
-        needed = layer.entry_work(one, token, feature) / _RATE
-        left = until - time.perf_counter()
-        if needed > left:
-            if not found.rows:
-                why = f"a literal row takes about {needed:.2g} s, {max(left, 0.0):.2g} s were left"
-                return Compared(note=why)
-            break
-        entry = layer.entry(one, token, feature)
-        off = float((entry.value - out[tuple(place)]).abs())
-        found = found.plus(Compared(1, off, _allowed(network, entry, read, rounding)))
-    return found
+def _at(
+    layer: Attending, read: Tensor, out: Tensor, place: list[int], tables: Sequence[Interpolant]
+) -> Asked:
+    *batch, token, feature = place
+    return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
-def _allowed(network: FrozenNetwork, entry: Entry, read: Tensor, rounding: Rounding) -> float:
-    unit, tables = unit_roundoff(read.dtype), network.tables
+def _allowed(
+    entry: Entry, dtype: torch.dtype, rounding: Rounding, tables: Sequence[Interpolant]
+) -> float:
+    unit = unit_roundoff(dtype)
     scores, terms, values, reads = (
         t.double() for t in (entry.scores, entry.terms, entry.values, entry.reads)
     )
@@ -119,5 +159,5 @@ def _allowed(network: FrozenNetwork, entry: Entry, read: Tensor, rounding: Round
     carried = (weights * sizes).sum(-1) + looked.abs()
     sums = 4 * (2 * scores.shape[-1] + entry.depth + 16) * unit * carried
     sums = sums + 8 * unit * (near + middle)
-    left_out = max((rounding.omitted(read.dtype, table) for table in tables), default=0.0)
+    left_out = max((rounding.omitted(dtype, table) for table in tables), default=0.0)
     return float((reads.abs() * (moved + sums + left_out)).sum())

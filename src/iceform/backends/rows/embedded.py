@@ -16,6 +16,7 @@ one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -142,7 +143,7 @@ class Embedded:
         """One table that was written, and every head has its own place: all rows at once."""
         first = self.heads[0].table
         return (
-            first.regime != "given"
+            math.isfinite(first.error)
             and len(self.heads) == self.outputs
             and all(
                 h.table is first and h.output == i and h.form.matrix is None and h.form.line is None

@@ -7,6 +7,7 @@ Only queries that W_O reads are asked, and on a GPU no scores are held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -45,6 +46,16 @@ class Linear:
             if torch.equal(whole, weight):
                 return cls(None, picked)
         return cls(weight, slice(None))
+
+    def picks(self, features: Sequence[int]) -> bool:
+        """Whether it takes these features, in order."""
+        if self.matrix is None:
+            return list(features) == list(range(self.picked.start, self.picked.stop))
+        if len(features) != len(self.matrix):
+            return False
+        whole = torch.zeros_like(self.matrix)
+        whole[torch.arange(len(features)), torch.tensor(features)] = 1.0
+        return torch.equal(whole, self.matrix)
 
     def __call__(self, x: Tensor) -> Tensor:
         return x[..., self.picked] if self.matrix is None else x @ self.matrix.to(x).mT
@@ -104,6 +115,13 @@ class Heads:
         maps = [tuple(Linear.of(w.detach().double().cpu()) for w in head) for head in heads]
         keys, queries, values = zip(*maps, strict=True)
         return cls(keys, queries, values, Readout.of(layer.w_o), layer.residual)
+
+    def picks(self, key: Sequence[int], query: Sequence[int], value: Sequence[int]) -> bool:
+        """Whether one head takes these features, in order, as key, query and value."""
+        if len(self.keys) != 1 or self.residual or self.readout.matrix is not None:
+            return False
+        pairs = ((self.keys, key), (self.queries, query), (self.values, value))
+        return all(maps[0].picks(features) for maps, features in pairs)
 
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""

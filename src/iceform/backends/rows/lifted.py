@@ -14,6 +14,7 @@ neither, and :math:`Q^\top k_t = 0`. Whatever stands in the blocks is taken as i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -158,6 +159,18 @@ class Lifted:
         samples = _plain(layer.shared_tokens)[:, asked]
         return cls(unless_identity(samples), x, tuple(found), outputs, readout)
 
+    @property
+    def plain(self) -> Interpolant | None:
+        """The one table where every row theta of the prompt gives A(theta.x) in its own place."""
+        first = self.groups[0].table
+        maps = (self.samples, self.outputs, self.readout.matrix)
+        heads = all(
+            g.table is first and g.picks is g.form.matrix is g.form.line is None
+            for g in self.groups
+        )
+        written = math.isfinite(first.error)
+        return first if heads and written and all(m is None for m in maps) else None
+
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""
         x = self._samples(tokens)
@@ -175,7 +188,7 @@ class Lifted:
         picked = [group.picked(tokens) for group in self.groups]
         first = self.groups[0].table
         plain = all(g.table is first and g.form.line is None for g in self.groups)
-        if plain and first.regime != "given":
+        if plain and math.isfinite(first.error):
             weights = [g.form.weights(u) for g, u in zip(self.groups, picked, strict=True)]
             return primitives.project(x, weights, first, name)
         out = []

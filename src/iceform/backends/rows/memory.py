@@ -9,6 +9,7 @@ varies in a state, :math:`r^\top S_l`, and the constant one meets the rest: slop
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ class Stored:
             keys, values = self.keys.to(tokens), self.values.to(tokens)
             return primitives.attention(tokens @ self.queries.to(tokens).mT, keys, values)
         z = tokens @ self.line.to(tokens)
-        if self.table.regime == "given":  # z may lie anywhere, and windows are for a table's range
+        if math.isinf(self.table.error):  # z may lie anywhere, and windows are for a range
             return primitives.plain_interpolate(z, self.table)[..., None]
         return primitives.interpolate(z, self.table, name)[..., None]
 
