@@ -67,12 +67,17 @@ def ridge(alpha=1.0, **options):
     return RidgeRegression(alpha, **{**SIZES, "radius": 5.0, "eps": 1e-6, **options})
 
 
+def literally(options):
+    """Options of an unrolled network, which one backend runs; another is refused, as elsewhere."""
+    return {**options, **({"backend": "literal"} if options.get("backend") == "fused" else {})}
+
+
 THREE_INPUTS = {
     "residual": residual,
     "gradients": lambda **o: SampleGradients("squared", **{**SIZES, "eps": 1e-6, **o}),
     "step": step,
     "loop": descent,
-    "unrolled": lambda **o: descent(unrolled=True, **o),
+    "unrolled": lambda **o: descent(unrolled=True, **literally(o)),
 }
 TWO_INPUTS = {"least squares": least_squares, "ridge": ridge}
 ALL = {**THREE_INPUTS, **TWO_INPUTS}
@@ -189,7 +194,7 @@ def test_batch_shapes_that_do_broadcast(build, backend):
     one = call(emulator, x, y, w)
     off = float((out - one).abs().max())
     terms = emulator.certificate.terms
-    assert off <= 2 * (terms["rounding"] + terms["leak"]), f"off by {off:.3e}"
+    assert off <= 2 * terms["rounding"], f"off by {off:.3e}"
 
 
 @each
@@ -526,7 +531,7 @@ def test_what_a_function_raises_comes_through():
     [
         ({"regime": "soft"}, ProgramError, "regime must be one of .*spectral.*hard.*, got 'soft'"),
         ({"regime": None}, ProgramError, "regime must be one of .* got None"),
-        ({"backend": "cuda"}, ProgramError, "backend must be one of auto, literal.*, got 'cuda'"),
+        ({"backend": "cuda"}, ProgramError, "backend must be one of auto, .*literal.*, got 'cuda'"),
         ({"dtype": torch.float16}, DtypeError, "must be torch.float32 or .* got torch.float16"),
         ({"dtype": torch.int64}, DtypeError, "must be torch.float32 or .* got torch.int64"),
         ({"dtype": "float32"}, DtypeError, "must be torch.float32 or .* got 'float32'"),
@@ -767,13 +772,13 @@ def test_ranges_of_eigenvalues(options, message):
 
 # ------------------------------------------------------------------------------------- capacity
 
-HUGE = {"dim": 50, "samples": 10**6, "backend": "literal", "eps": 1e-6}
+HUGE = {"dim": 50, "samples": 10**6, "eps": None, "w_bound": 4.0}
 
 
 @pytest.fixture(scope="module")
 def huge():
-    """A plan of petabytes; building it allocates nothing of that size."""
-    return GradientStep("squared", 0.1, **HUGE)
+    """All samples in one prompt, petabytes; building it allocates nothing of that size."""
+    return GradientDescent("squared", 2, unrolled=True, **HUGE)
 
 
 def refused(action):
@@ -804,7 +809,7 @@ def test_a_network_that_does_not_fit_is_refused_before_anything_is_allocated(hug
     assert any(
         f"({count} bytes)" in str(error) for count in (plan.literal_bytes, plan.weight_bytes)
     )
-    assert "use backend='fused'" in str(error)
+    assert "use unrolled=False" in str(error) or "fewer features or samples" in str(error)
     assert not (tmp_path / "saved").exists()
 
 
@@ -814,13 +819,22 @@ def test_a_call_that_does_not_fit_names_the_bytes(huge):
         lambda: huge(x, torch.zeros(10**6, dtype=F64), torch.zeros(50, dtype=F64))
     )
     assert f"({huge.plan.literal_bytes} bytes)" in str(error)
-    assert "15000000 tokens" in str(error) or f"{huge.plan.tokens} tokens" in str(error)
+    assert f"{huge.plan.tokens} tokens" in str(error)
     assert peak < 1 << 20
 
 
-def test_the_same_sizes_fit_when_fused():
-    fused = GradientStep("squared", 0.1, **{**HUGE, "backend": "fused"})
-    assert fused.plan.fused_bytes < 1 << 30
+def test_the_same_sizes_fit_in_a_loop():
+    """Prompts of eight samples, literal or fused: nothing grows with the samples but the inputs."""
+    for backend in BACKENDS:
+        loop = GradientDescent("squared", 2, backend=backend, **HUGE)
+        loop.check_literal(torch.device("cpu"))
+        assert loop.plan.weight_bytes < 1 << 22
+        assert loop.plan.literal_bytes < 1 << 28
+        assert loop.plan.fused_bytes < 1 << 30
+        x, y, w = (torch.zeros(1, dtype=F64).expand(*s) for s in [(10**6, 50), (10**6,), (50,)])
+        prompt = loop.prompt(x, y, w)
+        assert prompt.prompts == loop.plan.prompts == 125_000
+        assert next(prompt.chunks()).numel() <= 1 << 22
 
 
 def test_a_look_up_table_that_does_not_fit_is_refused():
@@ -836,7 +850,12 @@ ONE = {"dim": 1, "samples": 1, "bound": 1.0, "eps": 1e-6}
 
 def one(kind, *arguments, **fixed):
     """How to build a construction for one sample in one dimension, or as the options say."""
-    return lambda **options: kind(*arguments, **{**ONE, **fixed, **options})
+
+    def build(**options):
+        options = literally(options) if fixed.get("unrolled") else options
+        return kind(*arguments, **{**ONE, **fixed, **options})
+
+    return build
 
 
 SMALLEST = {

@@ -12,6 +12,7 @@ import torch
 from sklearn.linear_model import ElasticNet, LogisticRegression, Ridge
 from sklearn.neighbors import KNeighborsRegressor
 
+from iceform.attention.lookups import MARGIN
 from iceform.errors import ProgramError
 from iceform.web import questions as asked
 from iceform.web.algorithms import ALGORITHMS, features_of
@@ -126,10 +127,20 @@ def test_what_is_shown_is_the_literal_network(network: str, algorithm: str) -> N
         for i, row in enumerate(seen.margins.mass):
             assert row[i] == pytest.approx(0, abs=1e-5)
             assert max(row[:i] + row[i + 1 :]) <= -30
-    if network == "theorem":
+        assert (seen.margins.margin, max(seen.margins.leaks)) == (MARGIN, 0)
+    if network == "theorem":  # leaks a little, so that a lower margin can be seen to leak more
         assert seen.margins.between == "blocks"
-        assert seen.margins.margin > 0
-        assert max(seen.margins.leaks) <= 1e-15
+        assert 0 < max(seen.margins.leaks) <= 2**-61
+        assert max(seen.margins.gaps) <= 2 * seen.margins.margin
+
+
+def test_an_average_has_keys_and_no_blocks() -> None:
+    question = asked.InsideQuestion(points=points(), model=asked.Model(algorithm="kernel"))
+    seen = ask("inside", question)
+    assert (seen.margins.between, seen.margins.margin) == ("keys", None)
+    assert all(0 <= leak < 1 for leak in seen.margins.leaks)
+    assert min(seen.margins.gaps) >= 0
+    assert seen.literal <= 1e-11
 
 
 def test_a_layer_that_is_not_there() -> None:

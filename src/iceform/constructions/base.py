@@ -209,8 +209,13 @@ class Emulator(nn.Module, Pretrained, ABC):
             f"the literal network ({self.plan.tokens} tokens of {self.plan.features} features)",
             self.plan.literal_bytes,
             device,
-            "use backend='fused', which never holds all tokens, or fewer samples",
+            self._smaller,
         )
+
+    @property
+    def _smaller(self) -> str:
+        """What to do about a literal network that would not fit."""
+        return "use backend='fused', which never holds all tokens, or fewer samples"
 
     def trace(self, *inputs: Tensor) -> Trace:
         """What every layer of the literal network does with the inputs' prompt.
@@ -247,7 +252,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 "the literal weights",
                 self.plan.weight_bytes,
                 torch.device("cpu"),
-                "use backend='fused', which needs none, or fewer samples",
+                "use fewer features or samples",
             )
             built = self._build_network().to(self.dtype).seal()
             self.add_module("_network", built)

@@ -21,7 +21,7 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends import Backend, rounding_of
+from iceform.backends import Backend, resolve, rounding_of
 from iceform.backends.loops import descend
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
@@ -337,6 +337,10 @@ class GradientDescent(Emulator):
     # -------------------------------------------------------------------------- prompt, weights
 
     @property
+    def _smaller(self) -> str:
+        return "use unrolled=False, or fewer samples" if self.unrolled else super()._smaller
+
+    @property
     def layout(self) -> Layout:
         """A step's; the unrolled network reads all samples from one prompt."""
         one = self.step.layout
@@ -486,7 +490,7 @@ def backend_for(backend: str, unrolled: bool) -> str:
     """What runs a loop's layer, or the unrolled network, which only the literal one does."""
     if not unrolled:
         return backend
-    if backend not in ("auto", "literal"):
+    if backend != "auto" and resolve(backend) != "literal":
         raise ProgramError(
             f"an unrolled network runs literally, its layer alone by the {backend} backend: use "
             "backend='literal', or unrolled=False"

@@ -266,6 +266,10 @@ class RidgeRegression(Emulator):
         return self.descent.network
 
     @property
+    def _smaller(self) -> str:
+        return self.descent._smaller
+
+    @property
     def plan(self) -> Plan:
         """As for gradient descent."""
         return self.descent.plan

@@ -215,9 +215,9 @@ class Attention(_Answer):
 class Margins(_Answer):
     """How firmly each query looks where it should, and what leaks.
 
-    ``margin`` is the frozen M; a query's own ``gaps`` entry falls by as much as M is lowered, and
-    1/(1 + e^gap) of its attention leaks. ``printed`` is the M that the paper prints. Both are null
-    where the network keeps blocks apart by other means.
+    ``margin`` is the frozen M, null where queries have no blocks; a query's own ``gaps`` entry
+    falls by as much as M is lowered, and 1/(1 + e^gap) of its attention leaks. ``printed`` is the
+    M that the paper prints, for the theorem's layer alone.
     """
 
     queries: list[str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -31,7 +31,8 @@ __all__ = ["inside"]
 _FEW_TOKENS = 17  # per sample, in the networks that are only looked into
 _COARSE = 0.25  # error of the same in the hard regime
 _FEW_SAMPLES = 4
-_PRINTED_LEAK = 2.0**-61  # eps0 of the paper's margin, that it may be compared
+_LEAK = 2.0**-61  # eps0 of the theorem's margins, printed and needed
+_MESH = 4001  # of residuals at which a margin is found
 _FEW_FEATURES = 3
 _FLOOR = 1e-40  # attention below this is drawn as this
 _LARGEST_W = 2.0  # coefficients that the two-layer machine is sized for
@@ -57,7 +58,7 @@ class _View:
     blocks
         Names of blocks of tokens, and the block of every token (-1 for none).
     margin, printed
-        The frozen M, and what the paper prints; None where blocks are kept apart otherwise.
+        The frozen M, and what the paper prints; None where there are no blocks, or none to compare.
     literal
         Difference of the literal output from the fast path's.
     """
@@ -73,8 +74,7 @@ class _View:
 
 
 def _told(view: _View, question: asked.InsideQuestion) -> InsideAnswer:
-    trace = view.trace
-    layers = list(trace)
+    layers = [layer for layer in view.trace if layer.labels]
     if question.layer >= len(layers):
         raise ProgramError(
             f"layer {question.layer} was asked for, this network has {len(layers)}; "
@@ -124,16 +124,25 @@ def _margins(view: _View, layer: LayerTrace, head: int) -> Margins:
     names, block = view.blocks
     weights = layer.attention[head][view.rows]
     mass = torch.stack([weights[:, block == b].sum(1) for b in range(len(names))], 1)
+    between, gaps, leaks = _gaps(view, layer, head)
     return Margins(
         queries=[layer.queries[i] for i in view.rows.tolist()],
-        gaps=layer.margins[head][view.rows].tolist(),
-        leaks=layer.leak[head][view.rows].tolist(),
-        between="keys" if layer.own is None else "blocks",
+        gaps=gaps.tolist(),
+        leaks=leaks.tolist(),
+        between=between,
         margin=view.margin,
         printed=view.printed,
         mass=[numbers(row) for row in mass.clamp(min=_FLOOR).log10().tolist()],
         blocks=list(names),
     )
+
+
+def _gaps(view: _View, layer: LayerTrace, head: int) -> tuple[str, Tensor, Tensor]:
+    """Margins and leaks: between blocks where the queries have one, else between two keys."""
+    if layer.own is not None and bool(layer.own[view.rows].any()):
+        return "blocks", layer.margins[head][view.rows], layer.leak[head][view.rows]
+    first, second = layer.scores[head][view.rows].topk(2, -1).values.unbind(-1)
+    return "keys", first - second, 1 - layer.attention[head][view.rows].amax(-1)
 
 
 def _chosen(setting: Setting, first: int, most: int) -> Tensor:
@@ -189,6 +198,7 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
         rows=rows,
         blocks=([f"point {i}" for i in chosen.tolist()], block),
         literal=float((literal - fast).abs().max()),
+        margin=MARGIN,
     )
 
 
@@ -234,7 +244,7 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     tokens = machine.start().kernel(x, values, points, gamma).tokens[0]
     seen = len(x)
     roles = [f"point {i}" for i in range(seen)]
-    roles += ["unused"] * (len(tokens) - machine.samples - seen)
+    roles += ["unused" for _ in range(len(tokens) - machine.samples - seen)]
     roles += [f"query at x = {float(a):.3g}" for a in asks]
     rows = len(tokens) - machine.samples + torch.arange(machine.samples)
     block = torch.full((len(tokens),), -1)
@@ -264,28 +274,44 @@ def _sharpness(setting: Setting, x: Tensor, points: Tensor) -> float:
 
 
 def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
-    """One look-up layer, its blocks kept apart by a frozen margin that can be seen to leak."""
+    """The look-up layer with the least margin that its theorem needs, which can be seen to leak."""
     x, y, w, loss, chosen = _small(setting, question)
     pulse()
     emulator = _emulator(loss, x.shape[1], len(x), question.lookup.regime)
-    trace = emulator.trace(x, y, w)
-    layout, tokens = emulator.layout, trace.tokens.shape[-2]
-    rows = layout.samples * layout.tokens + torch.arange(len(x))
-    block = torch.arange(layout.samples).repeat_interleave(layout.tokens)
-    block = torch.cat([block, torch.full((tokens - len(block),), -1)])
-    bound = emulator.domain.x
-    # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
-    printed = 2 * x.shape[1] * bound**2 + bound - math.log(_PRINTED_LEAK)
+    layout = replace(emulator.layout, margin=_needed(emulator))
+    network, prompt = layout.build(), emulator.prompt(x, y, w)
+    trace = trace_network(network, prompt.tokens[0], roles=prompt.roles)
+    table = torch.arange(layout.samples).repeat_interleave(layout.tokens)
+    used = torch.arange(len(table)) % layout.tokens < emulator.interpolant.tokens
+    rows = len(table) + torch.arange(len(x))
+    bound, dim = emulator.domain.x, x.shape[1]
     return _View(
-        digest=emulator.digest,
+        digest=network.digest,
         trace=trace,
-        kept=torch.arange(tokens),
+        kept=torch.cat([used.nonzero()[:, 0], rows]),
         rows=rows,
-        blocks=([f"point {i}" for i in chosen.tolist()], block),
-        literal=float((trace.output - emulator(x, y, w)).abs().max()),
-        margin=MARGIN,
-        printed=printed,
+        blocks=(
+            [f"point {i}" for i in chosen.tolist()],
+            torch.cat([table, torch.full((layout.count - len(table),), -1)]),
+        ),
+        literal=float((trace.output[: len(x), :dim] - emulator(x, y, w)).abs().max()),
+        margin=layout.margin,
+        # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
+        printed=2 * dim * bound**2 + bound - math.log(_LEAK),
     )
+
+
+def _needed(emulator: SampleGradients) -> float:
+    """M that keeps the mass outside a block below eps0.
+
+    A block's mass is e^L(z), L(z) = log sum_k e^(s_k z + b_k), wherever its residual z lies.
+    """
+    low, high = emulator.domain.residuals
+    keys, center = emulator.interpolant.keys, emulator.interpolant.grid.center
+    z = torch.linspace(low, high, _MESH, dtype=torch.float64) - center
+    mass = torch.logsumexp(z[:, None] * keys.slopes + keys.biases, -1)
+    others = max(1, emulator.domain.samples - 1)
+    return float(mass.max() - mass.min()) + math.log(others) - math.log(_LEAK)
 
 
 @lru_cache(maxsize=64)

@@ -88,8 +88,8 @@ class InsideQuestion(FitQuestion):
     Attributes
     ----------
     network
-        "stream" is the machine that ran; "theorem" is the one-layer network of thm:attn_sim_f,
-        with a margin that can leak; "two_layers" is the machine that is given a whole head.
+        "stream" is the machine that ran; "theorem" is the same layer with the least margin that
+        thm:attn_sim_f needs, which leaks; "two_layers" is the machine that is given a whole head.
     frame
         After which step, for "stream".
     first

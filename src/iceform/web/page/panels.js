@@ -8,7 +8,7 @@ import { insideQuestion, lookupQuestion } from './state.js';
 
 const NETWORKS = {
   stream: 'the machine that ran: one layer',
-  theorem: 'the theorem’s layer, with its margin',
+  theorem: 'the same layer, with the theorem’s margin',
   two_layers: 'the two-layer machine, a whole head in its prompt',
 };
 
@@ -158,6 +158,20 @@ async function drawAttention(node, page) {
   });
 }
 
+function marginWords({ between, margin, printed, firmest, leaks }) {
+  if (between !== 'blocks' || margin === null) {
+    return 'These queries read many keys on purpose, and there are no blocks to leave: the gap is between the largest '
+      + 'and the second largest score.';
+  }
+  if (printed === null) {
+    return `Blocks are kept apart by the frozen margin M = ${short(margin)}, beyond every score: exactly nothing leaks. `
+      + 'Choose the theorem’s margin to see one that leaks.';
+  }
+  return `Blocks are kept apart by M = ${short(margin)}, the least margin that the theorem needs here. The least gap of a query is `
+    + `${short(firmest)}, so at most ${short(Math.max(...leaks.filter((l) => l !== null)))} of its attention leaks into other points’ blocks. `
+    + `The paper prints M = ${short(printed)}, which covers the grid only where its largest z is small.`;
+}
+
 async function drawMargin(node, page) {
   const seen = await looked(node, page);
   if (!seen) return;
@@ -168,26 +182,21 @@ async function drawMargin(node, page) {
   const firmest = finite.length ? Math.min(...finite.map(([gap]) => gap)) : null;
   node.replaceChildren(
     pickers(page),
-    about(between === 'blocks'
-      ? `Blocks are kept apart by the frozen margin M = ${short(margin)}. The least gap of a query is `
-        + `${short(firmest)}, so at most ${short(Math.max(...leaks.filter((l) => l !== null)))} of its attention leaks into other points’ blocks. `
-        + `The paper prints M = ${short(printed)}, which covers the grid only where its largest z is small.`
-      : 'This network hides other points’ tokens altogether, or reads many keys on purpose: the gap is between the '
-        + 'largest and the second largest score. Choose the theorem’s layer to see a margin that leaks.'),
-    el('div', { className: 'pair' }, where, ...(margin === null ? [] : [how])),
+    about(marginWords({ between, margin, printed, firmest, leaks })),
+    el('div', { className: 'pair' }, where, ...(printed === null ? [] : [how])),
   );
   await plot(where, [{
     type: 'heatmap', z: mass, x: blocks, y: queries, zmin: -40, zmax: 0, colorscale: rising(),
     colorbar: { title: { text: 'log₁₀' }, thickness: 12 }, hovertemplate: '%{y} on %{x}: 10<sup>%{z:.1f}</sup><extra></extra>',
   }], { title: 'Where the mass is', yaxis: { autorange: 'reversed' }, height: Math.max(260, Math.min(560, 24 * queries.length)) });
-  if (margin === null) return;
+  if (printed === null) return;
   const { accent, second } = colours();
   const reach = Math.max(margin, printed) * 1.1;
   const line = Array.from({ length: 121 }, (_, i) => (reach * i) / 120);
   const leak = (m) => 1 / (1 + Math.exp(firmest - margin + m));
   await plot(how, [
     { x: line, y: line.map(leak), mode: 'lines', name: 'leak', line: { color: accent, width: 2.5 }, hovertemplate: 'M = %{x:.3g}: %{y:.2e}<extra></extra>' },
-    { x: [margin], y: [leak(margin)], mode: 'markers', name: 'iceform’s M', marker: { color: accent, size: 11 } },
+    { x: [margin], y: [leak(margin)], mode: 'markers', name: 'the M that is needed', marker: { color: accent, size: 11 } },
     { x: [printed], y: [leak(printed)], mode: 'markers', name: 'the M that is printed', marker: { color: second, size: 11, symbol: 'diamond' } },
   ], { title: 'What leaks at another margin', xaxis: { title: { text: 'margin M' } }, yaxis: { type: 'log', title: { text: 'attention outside the block' } } });
 }
