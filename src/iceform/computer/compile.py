@@ -15,6 +15,7 @@ from torch import Tensor
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
+from iceform.computer.contraction import contraction
 from iceform.computer.exact import Exact, shown
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
@@ -33,6 +34,7 @@ __all__ = ["Program", "compile"]
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
+_STILL = 1 + 2.0**-40  # the norm of a turn's derivative, up to rounding, that does not grow
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
@@ -109,7 +111,17 @@ class Program:
         turns = {
             loop: self._turns(loop) for loop in _virtual_loops(self.fused.code) if loop.counted
         }
-        return certify(self.fused, self.assembled, self.ranges, turns)
+        rates = {loop: self._rate(loop) for loop in turns}
+        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
+        return certify(self.fused, self.assembled, self.ranges, turns, proven)
+
+    def _rate(self, loop: VirtualLoop) -> float | None:
+        settings = {
+            p.name: float(p.default)  # type: ignore[arg-type]
+            for p in self.graph.parameters.values()
+            if not p.vector
+        }
+        return None if loop.source is None else contraction(loop.source, self.ranges, settings)
 
     def _turns(self, loop: VirtualLoop) -> float:
         parameter = self.graph.parameters.get(loop.counted)
