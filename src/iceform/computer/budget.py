@@ -7,10 +7,9 @@ from it by at most the derivative of that instruction over the ranges,
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
 which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range. A counted loop is followed turn by turn with the default number of turns, another one
-until its errors settle or, where they do not, without bound. A loop that is proven to be a
-contraction at the default parameters (:mod:`~iceform.computer.contraction`) is followed in its
-norm.
+its range. A counted loop is followed turn by turn for the number of turns that is given, another
+one until its errors settle or, where they do not, without bound. A loop that is proven to be a
+contraction at the given parameters (:mod:`~iceform.computer.contraction`) is followed in its norm.
 
 What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
 only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
@@ -238,5 +237,5 @@ def _domain(
         domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
     if rates:
         norms = ", ".join(f"{r:.6g}" for r in rates.values())
-        domain["parameters"] = f"the default ones; a turn's derivative has norm {norms}"
+        domain["parameters"] = f"those given; a turn's derivative has norm {norms}"
     return domain

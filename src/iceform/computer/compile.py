@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate
@@ -106,26 +107,28 @@ class Program:
         }
         return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
 
+    def certify(
+        self, dtype: torch.dtype = torch.float64, backend: str = "literal", **settings: Any
+    ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        """What is known before the fact at given parameters, and what every instruction adds."""
+        given = self.parameters(**settings)
+        scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
+        counted = [loop for loop in _virtual_loops(self.fused.code) if loop.counted]
+        turns = {
+            loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
+            for loop in counted
+        }
+        rates = {
+            loop: contraction(loop.source, self.ranges, scalars)
+            for loop in counted
+            if loop.source is not None
+        }
+        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
+        return certify(self.fused, self.assembled, self.ranges, turns, proven, dtype, backend)
+
     @cached_property
     def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
-        turns = {
-            loop: self._turns(loop) for loop in _virtual_loops(self.fused.code) if loop.counted
-        }
-        rates = {loop: self._rate(loop) for loop in turns}
-        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
-        return certify(self.fused, self.assembled, self.ranges, turns, proven)
-
-    def _rate(self, loop: VirtualLoop) -> float | None:
-        settings = {
-            p.name: float(p.default)  # type: ignore[arg-type]
-            for p in self.graph.parameters.values()
-            if not p.vector
-        }
-        return None if loop.source is None else contraction(loop.source, self.ranges, settings)
-
-    def _turns(self, loop: VirtualLoop) -> float:
-        parameter = self.graph.parameters.get(loop.counted)
-        return float(parameter.default) if parameter else float(loop.counted)  # type: ignore[arg-type]
+        return self.certify()
 
     @property
     def certificate(self) -> Certificate:
