@@ -1,8 +1,8 @@
 """Each algorithm of the library with data, what to compile it for, and its peer elsewhere.
 
 A peer is another library's answer to the same question, or the textbook's formula in NumPy where
-there is no such library; ``within`` is how far apart the two may be for reasons of the algorithm (an
-iteration that is not yet at its limit), not of the computer.
+there is no such library; ``within`` is how far apart the two may be for reasons of the algorithm
+(an iteration that is not yet at its limit), not of the computer.
 """
 
 from __future__ import annotations
@@ -279,25 +279,117 @@ CASES: dict[str, Case] = {
         Case(library.huber, _X, _Y, _minimised(_huber_loss), 1e-2, {"steps": 50}, _BOXED, False),
         Case(library.nesterov, _X, _Y, _least_squares, 1e-2, {"steps": 30}),
         Case(library.ridge, _X, _Y, _ridge(0.1), 1e-3, {"steps": 40}, _BOXED),
-        Case(library.lasso, _X, _Y, _scikit(lambda: _lasso(0.05)), 1e-3, {"steps": 40}, _BOXED, False),
-        Case(library.elastic_net, _X, _Y, _scikit(lambda: _elastic(0.05, 0.5)), 1e-3, {"steps": 40}, _BOXED, False),
-        Case(library.logistic, _X, _LABELS, _minimised(_logistic_loss, 0.1), 1e-3, {"steps": 60}, _BOXED),
+        Case(
+            library.lasso, _X, _Y, _scikit(lambda: _lasso(0.05)), 1e-3, {"steps": 40}, _BOXED, False
+        ),
+        Case(
+            library.elastic_net,
+            _X,
+            _Y,
+            _scikit(lambda: _elastic(0.05, 0.5)),
+            1e-3,
+            {"steps": 40},
+            _BOXED,
+            False,
+        ),
+        Case(
+            library.logistic,
+            _X,
+            _LABELS,
+            _minimised(_logistic_loss, 0.1),
+            1e-3,
+            {"steps": 60},
+            _BOXED,
+        ),
         Case(library.perceptron, _X, _SIGNS, _perceptron, 1e-12, {"steps": 20}, _BOXED),
-        Case(library.newton_logistic, _PAIR, _PAIR_LABELS, _minimised(_logistic_loss, 0.1), 1e-6, {"steps": 5}, {"bounds": {"w": 4.0}}),
+        Case(
+            library.newton_logistic,
+            _PAIR,
+            _PAIR_LABELS,
+            _minimised(_logistic_loss, 0.1),
+            1e-6,
+            {"steps": 5},
+            {"bounds": {"w": 4.0}},
+        ),
         Case(library.conjugate_gradients, _PAIR, _PAIR_Y, _solved(0.2), 1e-9, {"steps": 2}),
         Case(library.power_iteration, _X, _Y, _leading, 1e-3, {"steps": 25}),
-        Case(library.pagerank, torch.tensor(_LINKS), _PLACES, _pagerank, 1e-4, {"places": _PLACES, "steps": 30}, {"nodes": (4, 4), "damping": (0.5, 0.9)}),
-        Case(library.sinkhorn, _COSTS, _ROWS, _sinkhorn, 1e-12, {"steps": 20}, {"domain": {"x": (0, 1), "y": (0, 1)}, "rows": (4, 4), "columns": (0.2, 0.3)}),
-        Case(library.bellman_ford, _WAYS, _PLACES, _shortest, 1e-12, {"places": _PLACES, "source": torch.tensor([0.0, 2, 2, 2]).double(), "steps": 3}, {"nodes": (4, 4), "source": (0, 2)}, False),
-        Case(library.gaussian_process, _KERNEL, _HEIGHTS, _process, 1e-2, {"similar": _SIMILAR, "steps": 150}),
+        Case(
+            library.pagerank,
+            torch.tensor(_LINKS),
+            _PLACES,
+            _pagerank,
+            1e-4,
+            {"places": _PLACES, "steps": 30},
+            {"nodes": (4, 4), "damping": (0.5, 0.9)},
+        ),
+        Case(
+            library.sinkhorn,
+            _COSTS,
+            _ROWS,
+            _sinkhorn,
+            1e-12,
+            {"steps": 20},
+            {"domain": {"x": (0, 1), "y": (0, 1)}, "rows": (4, 4), "columns": (0.2, 0.3)},
+        ),
+        Case(
+            library.bellman_ford,
+            _WAYS,
+            _PLACES,
+            _shortest,
+            1e-12,
+            {"places": _PLACES, "source": torch.tensor([0.0, 2, 2, 2]).double(), "steps": 3},
+            {"nodes": (4, 4), "source": (0, 2)},
+            False,
+        ),
+        Case(
+            library.gaussian_process,
+            _KERNEL,
+            _HEIGHTS,
+            _process,
+            1e-2,
+            {"similar": _SIMILAR, "steps": 150},
+        ),
         Case(library.softmax_attention, _X, _Y, _attention, 1e-12),
         Case(library.kernel_regression, _X, _Y, _kernel, 1e-12, {"query": _QUERY}),
-        Case(library.nearest_neighbours, _X, _Y, _neighbours, 1e-12, {"query": _QUERY}, {"share": (0.1, 0.5)}),
-        Case(library.value_iteration, _LINE, _REWARDS, _values, 1e-12, {"steps": 10}, {"sharpness": (160, 160)}, False),
-        Case(library.kalman_filter, _TIMES, _SEEN, _kalman, 1e-12, {"steps": 8}, {"sharpness": (4000, 4000)}),
+        Case(
+            library.nearest_neighbours,
+            _X,
+            _Y,
+            _neighbours,
+            1e-12,
+            {"query": _QUERY},
+            {"share": (0.1, 0.5)},
+        ),
+        Case(
+            library.value_iteration,
+            _LINE,
+            _REWARDS,
+            _values,
+            1e-12,
+            {"steps": 10},
+            {"sharpness": (160, 160)},
+            False,
+        ),
+        Case(
+            library.kalman_filter,
+            _TIMES,
+            _SEEN,
+            _kalman,
+            1e-12,
+            {"steps": 8},
+            {"sharpness": (4000, 4000)},
+        ),
         Case(library.k_means, _GROUPS, torch.zeros(12).double(), _centres, 1e-12, {"steps": 6}),
-        Case(library.mixture, _GROUPS, _GROUPS[:, 0], _two_normals, 1e-12, {"steps": 10}, {"sigma": (0.3, 0.3)}),
+        Case(
+            library.mixture,
+            _GROUPS,
+            _GROUPS[:, 0],
+            _two_normals,
+            1e-12,
+            {"steps": 10},
+            {"sigma": (0.3, 0.3)},
+        ),
         Case(library.geometric_median, _X, _Y, _median, 1e-5, {"steps": 20}),
         Case(library.bisection, _X, _Y, _root, 1e-2),
     )
-}  # fmt: skip
+}

@@ -20,6 +20,7 @@ def halved(x, y, *, times=2):
 """
 BAD = GOOD.replace("0.5 * v", "v / ice.mean(y)")
 NONE = "answer = 42\n"
+TWO = GOOD + GOOD.replace("halved", "other")
 
 
 def compiled(tmp_path, text, *options):
@@ -45,8 +46,8 @@ def test_it_counts_what_the_program_needs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [(BAD, "contains 0"), (NONE, "@ice.algorithm"), (GOOD + GOOD.replace("halved", "other"), "--name")]
-)  # fmt: skip
+    ("text", "says"), [(BAD, "contains 0"), (NONE, "@ice.algorithm"), (TWO, "--name")]
+)
 def test_what_cannot_be_compiled_is_one_line(tmp_path, text, says):
     found = compiled(tmp_path, text)
     assert found.exit_code != 0

@@ -82,7 +82,7 @@ def test_comparisons_choose():
 
 
 def test_attention_over_the_samples():
-    def written(x, y, *, q=vector(0.3)):
+    def written(x, y, *, q=vector(0.3)):  # noqa: B008 - a default that says what x is like
         return {"one": attend(q, x, y), "each": attend(2 * x, x, x), "bias": attend(q, x, x, 3 * y)}
 
     found = both(written)

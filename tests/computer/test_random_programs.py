@@ -1,4 +1,4 @@
-"""Programs that nobody wrote: every level against the exact program, none outside its certificate."""
+"""Programs that nobody wrote: every level against the exact one, none outside its certificate."""
 
 import math
 

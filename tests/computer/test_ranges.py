@@ -16,7 +16,7 @@ from iceform.functions.formulas import Formula
 from tests.computer.random_programs import data, program
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(25))
 def test_every_value_of_a_random_program_lies_in_its_range(seed):
     made, dim = program(seed, kinks=True)
     compiled = compile(made, dim, 5, eps=1e-3, steps=(1, 10))
@@ -94,10 +94,12 @@ def test_a_loop_that_does_not_close_is_assumed_and_says_so():
 
     seen = compile(algorithm(written), 2, 6)
     (assumed,) = seen.ranges.assumed.values()
-    assert not assumed.by_author and assumed.range.size >= 1
+    assert not assumed.by_author
+    assert assumed.range.size >= 1
     stated = compile(algorithm(written), 2, 6, bounds={"w": 3.0})
     (assumed,) = stated.ranges.assumed.values()
-    assert assumed.by_author and assumed.range == Range(-3.0, 3.0)
+    assert assumed.by_author
+    assert assumed.range == Range(-3.0, 3.0)
 
 
 def test_a_state_that_leaves_its_bound_is_refused():

@@ -7,8 +7,9 @@ from it by at most the derivative of that instruction over the ranges,
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
 which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range. A counted loop is followed turn by turn with the default number of turns, another one
-until its errors settle or, where they do not, without bound.
+its range. A counted loop is followed turn by turn for the number of turns that is given, another
+one until its errors settle or, where they do not, without bound. A loop that is proven to be a
+contraction at the given parameters (:mod:`~iceform.computer.contraction`) is followed in its norm.
 
 What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
 only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
@@ -111,6 +112,7 @@ class _Errors:
     own: Mapping[VirtualInstruction, Budget]
     width: int
     turns: Mapping[VirtualLoop, float]
+    rates: Mapping[VirtualLoop, float]
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
 
@@ -124,6 +126,10 @@ class _Errors:
 
     def loop(self, loop: VirtualLoop) -> None:
         """Turn by turn; the errors after any number of turns are those after the most."""
+        rate = self.rates.get(loop)
+        if rate is not None and loop in self.turns:
+            self._contracted(loop, rate, int(self.turns[loop]))
+            return
         most = int(self.turns.get(loop, _MOST_TURNS))
         for _ in range(most):
             start = dict(self.off)
@@ -136,6 +142,19 @@ class _Errors:
         else:
             if loop not in self.turns:
                 self.off = dict.fromkeys(self.off, math.inf)
+
+    def _contracted(self, loop: VirtualLoop, rate: float, turns: int) -> None:
+        """In the Euclidean norm: a turn's own error, and what is left of those before it."""
+        (state,) = loop.states
+        root = math.sqrt(state.width or 1)
+        begin, self.off[state] = self.off.get(state, 0.0), 0.0
+        self.code(loop.body)
+        own, total = root * self.off[state], root * begin
+        for _ in range(turns):
+            total = (rate * total + own) * _OUTWARD
+        self.off[state] = max(total, begin)
+        self.code(loop.body)
+        self.off[state] = max(total, begin)
 
     def _finite(self) -> bool:
         return all(e < 1e30 for e in self.off.values())
@@ -174,13 +193,18 @@ def _bend(i: VirtualInstruction) -> float:
 
 
 def certify(
-    fused: Fused, assembled: Assembled, ranges: Ranges, turns: Mapping[VirtualLoop, float],
-    dtype: torch.dtype = torch.float64, backend: str = "literal",
-) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:  # fmt: skip
+    fused: Fused,
+    assembled: Assembled,
+    ranges: Ranges,
+    turns: Mapping[VirtualLoop, float],
+    rates: Mapping[VirtualLoop, float],
+    dtype: torch.dtype = torch.float64,
+    backend: str = "literal",
+) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
     """The certificate over the domain, and every instruction's own error."""
     width = assembled.assembly.width
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
-    errors = _Errors(own, width, turns)
+    errors = _Errors(own, width, turns, rates)
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     worst = max(terms.values())
@@ -188,11 +212,11 @@ def certify(
     certificate = Certificate(
         worst,
         {"tables, rounding and what they grow to": worst},
-        domain=_domain(ranges, turns),
+        domain=_domain(ranges, turns, rates),
         dtype=dtype,
         backend=backend,
         derivation=tuple(
-            Step(name, "errors carried through the program", e, "derivatives over the ranges")
+            Step(name, "errors through the program", e, "derivatives over the ranges")
             for name, e in terms.items()
         ),
         assumptions=tuple(assumptions),
@@ -202,11 +226,16 @@ def certify(
     return certificate, own
 
 
-def _domain(ranges: Ranges, turns: Mapping[VirtualLoop, float]) -> dict[str, float | str]:
+def _domain(
+    ranges: Ranges, turns: Mapping[VirtualLoop, float], rates: Mapping[VirtualLoop, float]
+) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
     for assumed in ranges.assumed.values():
         domain[assumed.name] = f"{assumed.range}, checked in every run"
     if turns:
         domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
+    if rates:
+        norms = ", ".join(f"{r:.6g}" for r in rates.values())
+        domain["parameters"] = f"those given; a turn's derivative has norm {norms}"
     return domain

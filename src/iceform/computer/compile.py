@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
+from iceform.computer.contraction import contraction
 from iceform.computer.exact import Exact, shown
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
@@ -33,6 +35,7 @@ __all__ = ["Program", "compile"]
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
+_STILL = 1 + 2.0**-40  # the norm of a turn's derivative, up to rounding, that does not grow
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
@@ -104,16 +107,28 @@ class Program:
         }
         return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
 
+    def certify(
+        self, dtype: torch.dtype = torch.float64, backend: str = "literal", **settings: Any
+    ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        """What is known before the fact at given parameters, and what every instruction adds."""
+        given = self.parameters(**settings)
+        scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
+        counted = [loop for loop in _virtual_loops(self.fused.code) if loop.counted]
+        turns = {
+            loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
+            for loop in counted
+        }
+        rates = {
+            loop: contraction(loop.source, self.ranges, scalars)
+            for loop in counted
+            if loop.source is not None
+        }
+        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
+        return certify(self.fused, self.assembled, self.ranges, turns, proven, dtype, backend)
+
     @cached_property
     def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
-        turns = {
-            loop: self._turns(loop) for loop in _virtual_loops(self.fused.code) if loop.counted
-        }
-        return certify(self.fused, self.assembled, self.ranges, turns)
-
-    def _turns(self, loop: VirtualLoop) -> float:
-        parameter = self.graph.parameters.get(loop.counted)
-        return float(parameter.default) if parameter else float(loop.counted)  # type: ignore[arg-type]
+        return self.certify()
 
     @property
     def certificate(self) -> Certificate:

@@ -96,9 +96,10 @@ class Fuser(Selector):
             if guarded and counter is not None:
                 self._ask_counter(counter, loop.place)
         self._body(loop, states, counter)
-        self.code[outer].items.append(
-            VirtualLoop(counter, self.code[loop.body], guarded, loop.place, _count(loop))
-        )
+        held = tuple(states.values())
+        body = self.code[loop.body]
+        made = VirtualLoop(counter, body, guarded, loop.place, _count(loop), loop, held)
+        self.code[outer].items.append(made)
         for carried in loop.carried:
             self.late[carried.result] = of_register(states[carried.state])
             self.held[carried.result] = states[carried.state]

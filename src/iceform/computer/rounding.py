@@ -33,7 +33,7 @@ one of the K; at any other a part that holds none is added, once, with an error 
 by cell over the range of arguments, the weights of a cell by
 
 .. math:: p_k(z) = \frac{w_k e^{(s_k - s)(z - z_0)}}{\sum_j w_j e^{(s_j - s)(z - z_0)}}
-    \le w_k e^{|s_k - s| r}
+    \le \min(1, w_k e^{|s_k - s| r})
 
 where z_0 is the cell's middle, r half its width, w the weights and s the mean slope at z_0; by
 Jensen's inequality the denominator is at least 1. The same sums bound the average's derivative,
@@ -104,8 +104,8 @@ def column_facts(
     s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
     if not v.any():
         return ColumnFacts(0.0, 0.0, 0.0)
-    cells = max(1, _CELLS * len(s))
-    edges = torch.linspace(low, high, cells + 1, dtype=torch.float64)
+    edges = _edges(s, b, low, high)
+    cells = len(edges) - 1
     rows = max(1, _CHUNK // len(s))
     parts = [
         _cells(s, b, v, edges[i], edges[i + 1], unit, extra)
@@ -113,6 +113,23 @@ def column_facts(
     ]  # fmt: skip
     rounding, slope, largest = (float(max(p[k] for p in parts)) * _OUTWARD for k in range(3))
     return ColumnFacts(rounding, slope, largest)
+
+
+def _edges(s: Tensor, b: Tensor, low: float, high: float) -> Tensor:
+    """Ends of cells that are as narrow as the entries are close: each gap between the arguments at
+    which neighbours weigh the same, cut into parts.
+    """
+    order = s.argsort()
+    apart, lower = s[order].diff(), b[order].diff()
+    equal = (-lower[apart > 0] / apart[apart > 0]).clamp(low, high)
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    gaps = torch.unique(torch.cat([ends, equal]))
+    if len(gaps) == 1:
+        return ends
+    parts = torch.arange(_CELLS, dtype=torch.float64) / _CELLS
+    inside = gaps[:-1, None] + gaps.diff()[:, None] * parts
+    edges: Tensor = torch.cat([inside.flatten(), ends[1:]])
+    return edges
 
 
 def _cells(
@@ -125,7 +142,7 @@ def _cells(
     mean = (weights * s).sum(-1, keepdim=True)
     tilt = (s - mean).abs() * half
     at = (weights * v).sum(-1, keepdim=True)
-    weights = weights * tilt.exp()
+    weights = (torch.log_softmax(logits, -1) + tilt).clamp(max=0.0).exp()
     off = (v - at).abs()
     off = off + (weights * off).sum(-1, keepdim=True)
     products = gamma(2 + extra, unit) * (s.abs() * (middle.abs() + half) + b.abs())

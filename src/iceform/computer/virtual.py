@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from iceform.computer.graph import Place
+from iceform.computer.graph import Loop, Place
 from iceform.computer.instructions import Write
 from iceform.computer.ranges import Range
 from iceform.functions.formulas import trees
@@ -142,6 +142,8 @@ class VirtualLoop:
     guarded: bool  # whether it may make no turn, so that FLAG is asked before the first
     place: Place | None = None
     counted: str = ""  # the parameter or the number that counts its turns
+    source: Loop | None = None
+    states: tuple[Register, ...] = ()
 
 
 @dataclass(eq=False)
