@@ -39,6 +39,7 @@ _SPLIT = 4  # parts of an interval that is refined
 _MOST = 1 << 18  # intervals that one certificate may cost
 _POLISH = 1 << 15  # the same once eps is held and only tightness is to be gained
 _GOOD = 1.5  # no refinement where the bound is within this factor of an error that is taken
+_ROUNDING = 2.0**-47  # nor below this share of the largest value: a look-up rounds by as much
 _NARROW = 8  # units in the last place: no narrower interval is worth splitting,
 _FINEST = 2.0**-20  # at places no nearer to 0 than this share of the range
 _SLACK = 1 + 2.0**-40  # the bound's own sums
@@ -71,7 +72,8 @@ def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
         spent += len(cells)
         leading = max(leading, float(taken.max()))
         total = max(settled, float(bound.max()))
-        again = (bound > _GOOD * leading) & ~_narrow(cells, span)
+        enough = max(_GOOD * leading, _ROUNDING * it.size)
+        again = (bound > enough) & ~_narrow(cells, span)
         settled = max([settled, *bound[~again].tolist()])
         held = eps is not None and total <= eps
         parts = _split(cells[again])
