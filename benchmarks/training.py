@@ -89,7 +89,7 @@ def seconds(work: Callable[[], None], device: torch.device) -> float:
 def stacks_of(name: str, device: torch.device) -> list[Stack]:
     """What trains together in a case."""
     study = STUDIES[name.split()[0]]
-    spec = study.spec("as_published", "paper")
+    spec = study.spec("our_reading", "paper")
     on_gpu = device.type == "cuda"
     plans = [
         plan

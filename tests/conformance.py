@@ -5,6 +5,7 @@ draw inputs, and inherits every check below for {hard, spectral} x {float32, flo
 {literal, fused}.
 """
 
+import copy
 import itertools
 import math
 from typing import ClassVar
@@ -14,7 +15,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from iceform import Emulator
+from iceform import Emulator, IntegrityError
+from iceform.attention import FrozenNetwork, LookUps, Prompt
 
 REGIMES = ("spectral", "hard")
 DTYPES = (torch.float64, torch.float32)
@@ -47,6 +49,31 @@ def assert_within(got: Tensor, want: Tensor, bound: float, what: str) -> float:
         f"bound {bound:.3e}"
     )
     return largest
+
+
+def _scaled(network: FrozenNetwork) -> None:
+    _a_weight(network).mul_(1.5)
+
+
+def _swapped(network: FrozenNetwork) -> None:
+    weight = _a_weight(network)
+    weight.copy_(weight.flip(-2) + weight.flip(-1))
+
+
+def _through_numpy(network: FrozenNetwork) -> None:
+    _a_weight(network).numpy()[..., 0, 0] = math.nan
+
+
+def _a_weight(network: FrozenNetwork) -> Tensor:
+    return next(b for name, b in network.named_buffers() if name.endswith("w_v"))
+
+
+WRITES = {
+    "scaled in place": _scaled,
+    "rows swapped": _swapped,
+    "NaN through .data": lambda network: _a_weight(network).data.fill_(math.nan),
+    "NaN through NumPy": _through_numpy,
+}
 
 
 class Conformance:
@@ -82,7 +109,16 @@ class Conformance:
 
     def rounding(self, emulator: Emulator) -> float:
         terms = emulator.certificate.terms
-        return 2 * (terms["rounding"] + terms["leak"])
+        return 2 * (terms["rounding"] + terms.get("leak", 0.0))
+
+    def defined(self, emulator: Emulator, prompt: Prompt | LookUps) -> Tensor:
+        """What the network's own forward pass makes of the literal tokens, read out by hand."""
+        out = emulator.network(prompt.tokens)
+        if isinstance(prompt, Prompt):
+            return out
+        rows = out[..., : prompt.layout.samples, :].flatten(-3, -2)
+        rows = rows[..., : prompt.count, : prompt.x.shape[-1]]
+        return rows if self.permutes_output else rows.mean(-2)
 
     def test_error_is_within_the_certificate(self, emulator):
         inputs = self.draw(emulator, (24,))
@@ -146,11 +182,32 @@ class Conformance:
         assert prompt.tokens.shape[-2:] == (emulator.plan.tokens, emulator.plan.features)
         assert len(prompt.roles) == emulator.plan.tokens
         assert prompt.features.total == emulator.plan.features
-        literal = emulator.network(prompt.tokens)
+        literal = self.defined(emulator, prompt)
         out = emulator(*inputs)
-        assert_within(literal.reshape(out.shape), out, 2 * emulator.certificate.error, "definition")
+        bound = 2 * emulator.certificate.error
         if emulator.backend == "literal":
-            assert torch.equal(literal.reshape(out.shape), out)
+            bound = 4 * torch.finfo(out.dtype).eps * max(1.0, float(out.abs().max()))
+        assert_within(literal.reshape(out.shape), out, bound, "definition")
+
+    @pytest.mark.parametrize("way", WRITES)
+    def test_changed_weights_are_refused(self, emulator, way):
+        """A NaN, a scaled matrix or a swapped row, however it was written."""
+        emulator = copy.deepcopy(emulator)
+        inputs = self.draw(emulator, ())
+        emulator(*inputs)
+        WRITES[way](emulator.network)
+        with pytest.raises(IntegrityError, match="weights were changed"):
+            emulator(*inputs)
+        with pytest.raises(IntegrityError, match="weights were changed"):
+            emulator.run(*inputs)
+
+    def test_a_run_is_attested(self, emulator):
+        inputs = self.draw(emulator, ())
+        result = emulator.run(*inputs)
+        assert torch.equal(result.value, emulator(*inputs))
+        assert result.attestation.ok, result.attestation
+        assert result.digest == emulator.digest
+        assert ("attention", "prompts through the frozen network") in result.ledger.times
 
     def test_plan_counts_what_is_built(self, emulator):
         built = sum(b.numel() for b in emulator.network.buffers())

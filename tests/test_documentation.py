@@ -39,8 +39,12 @@ PUBLIC = [
     "iceform.algorithms",
     "iceform.sklearn",
     "iceform.machine",
+    "iceform.testing",
+    "iceform.tolerances",
 ]
-NOT_OBJECTS = {"__version__", "export", "interpolation", "programs", "zoo"}
+NOT_OBJECTS = {
+    "__version__", "export", "interpolation", "algorithms", "testing", "tolerances", "zoo",
+}  # fmt: skip
 
 
 @cache

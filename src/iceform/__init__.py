@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import algorithms, interpolation, zoo
+from iceform import algorithms, interpolation, testing, tolerances, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -45,6 +45,7 @@ from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.machine import ArraySource, Machine
 from iceform.networks import InContext, in_context
+from iceform.tolerances import tolerance
 
 # Last: it keeps all of the above in files.
 from iceform import export  # isort: skip
@@ -107,6 +108,9 @@ __all__ = [
     "interpolation",
     "load",
     "loss_named",
+    "testing",
+    "tolerance",
+    "tolerances",
     "unchecked",
     "zoo",
 ]

@@ -50,9 +50,8 @@ def test_components_are_within_their_certificates(kind):
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     k = min(3, x.shape[1])
     found = Stream(x.shape[1]).run(algorithms.PCA(k), x)
-    assert found.certificate.error == math.nextafter(
-        float(found.errors["components"].max()), math.inf
-    )
+    errors = found.errors["components"]
+    assert found.certificate.error == math.nextafter(float(errors.max()), math.inf)
     for j in range(k):
         bound = float(errors[j])
         assert bound < 1e-4, (kind, j, bound)

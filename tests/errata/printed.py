@@ -266,14 +266,15 @@ def embedded_rows(
 
 def row_heads(
     x: Tensor, mats: tuple[Tensor, Tensor, Tensor], nodes: Tensor, beta: float,
-    *, factor: float = 1.0, readout: bool = False,
+    *, factor: float = 1.0, readout: bool = False, prompt: Tensor | None = None,
 ) -> list[Tensor]:  # fmt: skip
     """The 3n heads Attn_j o Lin_j, each of shape (3n, P + 1), or (3n, n) with ``readout``.
 
     ``factor`` multiplies the grid in Lin^Q and Lin^V: 1 as printed, 2 as the lines after need.
+    ``prompt`` is fed instead of [X; W_K'; W_Q'; W_V'].
     """
     (d, n), count = x.shape, len(nodes)
-    prompt = torch.cat([x, *(m.T for m in mats)])
+    prompt = torch.cat([x, *(m.T for m in mats)]) if prompt is None else prompt
     eye = torch.eye(d, dtype=torch.float64)
     constant = torch.zeros(2 * d + 3, count, dtype=torch.float64)
     constant[2 * d, :n], constant[2 * d + 1], constant[2 * d + 2] = 1.0, nodes, -nodes.square()

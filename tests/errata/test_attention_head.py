@@ -113,6 +113,22 @@ def test_offset_of_the_extraction_map_is_one_block_too_far(offset, broken):
     assert right <= 0.1 + 1e-3
 
 
+@pytest.mark.parametrize("heads", [2, 5])
+def test_indices_of_queries_and_values_count_rows_not_heads(heads):
+    """E_h w is printed q_{ceil(h/H) - N} for N < h <= 2 N and v_{ceil(h/H) - 2 N} for the rest,
+    with N = H d_h. Rows are numbered from 1; none of these is, for H > 1. With d_h in place of N
+    they are the rows that E_h takes.
+    """
+    _, *mats = instance(0, d=3, n=4, d_h=2)
+    d_h, count = 2, 2 * heads
+    w = row_major(*mats).view(-1, 3)
+    for block, matrix in ((1, mats[1]), (2, mats[2])):
+        for h in range(block * count + 1, (block + 1) * count + 1):
+            row = -(-h // heads)
+            assert row - block * count <= 0
+            assert torch.equal(w[previous(h, heads)], matrix[row - block * d_h - 1])
+
+
 def test_displayed_keys_make_the_softmax_independent_of_x():
     """After computing [K_h E_h w, .., (K_h + n - 1) E_h w] the proof displays
     A_h X_p = [X; k_j 1; I_n]. A key that is the same for all tokens cancels in the softmax: the

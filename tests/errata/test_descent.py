@@ -53,6 +53,34 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
     assert abs(float(em(x, y, w)) - target) <= em.certificate.error <= 1e-9
 
 
+def test_per_sample_gradients_need_a_continuous_derivative():
+    """cor:in-context-GD-attn asks for a differentiable l and sets f = l' in thm:attn_sim_f, which
+    needs a continuous f. l(t) = t^2 sin(1/t) is differentiable; with x = 1, y = 0 and w = 1/(k pi)
+    the head, mended as in section 2, is off by almost 1, however fine its grid. For Huber's loss,
+    in C^1, the same head follows its grid.
+    """
+
+    def slope(t):
+        safe = torch.where(t == 0, 1.0, t)
+        return torch.where(t == 0, 0.0, 2 * t * torch.sin(1 / safe) - torch.cos(1 / safe))
+
+    def huber(t):
+        return t.clamp(-0.5, 0.5)
+
+    x, y = torch.ones(1, 1, dtype=F64), torch.zeros(1, dtype=F64)
+    for cells in (200, 2000):
+        nodes, beta = printed.grid(2, cells), 12 * (cells / 4) ** 2
+        worst = {}
+        for f in (slope, huber):
+            worst[f] = max(
+                float((printed.residual_map(x, y, w, nodes, f, 0.0, beta=beta, square_query=1.0)
+                       - printed.exact_map(x, y, w, f)).abs().max())
+                for w in torch.tensor([[1 / (k * math.pi)] for k in range(2000, 2020)], dtype=F64)
+            )  # fmt: skip
+        assert worst[slope] > 0.9
+        assert worst[huber] <= 2 / cells
+
+
 @pytest.mark.parametrize("loss", ["squared", "absolute"])
 def test_no_function_f_makes_the_printed_readout_a_step(loss):
     """Could eta and w hide in f? At x = 0 every f(w.x - y) x is 0 and so is the printed readout,
@@ -280,6 +308,31 @@ def test_least_squares_holds_where_the_data_is_conditioned_and_refuses_elsewhere
     assert float((em.descent.step(x, y, start) - solution).abs().max()) >= 1
     with pytest.raises(ice.BoundError, match="eigenvalues"):
         em(*tensors([[0.1]], [1.0]))
+
+
+def test_least_squares_is_not_strongly_convex_without_full_rank():
+    """The proofs of thm:attn_sim_lr and thm:attn_sim_rr rest on cor:gd-smooth-strongly-convex and
+    say "convex and smooth". For x = (1, 0), y = 1 the Hessian is diag(1, 0): gradient descent from
+    two starts ends at two minimisers, and so with ridge at lambda = 0. Ridge with lambda > 0 has
+    one. iceform refuses the former.
+    """
+    x, y = tensors([[1.0, 0.0]], [1.0])
+    starts = tensors([0.0, 0.5], [0.0, -0.5])
+
+    def limit(w, penalty):
+        for _ in range(2000):
+            w = w - 0.5 * ((x @ w - y) @ x + penalty * w)
+        return w
+
+    assert float(torch.linalg.eigvalsh(x.T @ x)[0]) == 0.0
+    ends = [limit(w, 0.0) for w in starts]
+    assert [float(w[1]) for w in ends] == [0.5, -0.5]
+    assert all(float((x @ w - y).abs()) <= 1e-12 for w in ends)
+    once, again = (limit(w, 0.1) for w in starts)
+    assert float((once - again).abs().max()) <= 1e-12
+    em = ice.LeastSquares(dim=2, samples=1, condition=50.0, radius=4.0, eps=1e-6)
+    with pytest.raises(ice.BoundError, match="eigenvalues"):
+        em(x, y)
 
 
 def test_weights_chosen_for_one_data_set_say_nothing():

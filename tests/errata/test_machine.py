@@ -1,4 +1,4 @@
-"""One frozen module for many algorithms: what cor:attn_sim_stats_methods leaves out."""
+"""One frozen module for many algorithms: what thm:attn_sim_stats_methods leaves out."""
 
 import pytest
 import torch
@@ -24,6 +24,29 @@ def assert_runs(machine, x, mats):
     worst = float((result.value - printed.head(x.T, *mats).T).abs().max())
     assert worst <= result.certificate.error, f"{worst:.3e} > {result.certificate.error:.3e}"
     return result
+
+
+def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
+    """W^a is to be the W of def:input_attn, along the embedding; the network is that of
+    thm:attn_sim_attn, whose proof reads rows. For d = 2, n = d_h = 3: 38 rows where 8 are read, and
+    a network that takes the first 8 of them emulates something else.
+    """
+    x, mats = target(1, 1.0)
+    d, n, d_h = 2, 3, 3
+    along = torch.cat([x.T, printed.ramps(torch.cat([m.flatten() for m in mats]), n)])
+    rows = torch.cat([x.T, *(m.T for m in mats)])
+    assert (len(along), len(rows)) == (d + 6 * d * d_h, 4 * d) == (38, 8)
+    nodes = torch.linspace(-2, 2, 801, dtype=F64)
+    off = []
+    for prompt in (along, rows):
+        layer = sum(
+            printed.row_heads(x.T, tuple(mats), nodes, 5e5, factor=2.0, readout=True, prompt=prompt)
+        )
+        off.append(float((layer - torch.cat([m @ x.T for m in mats])).abs().max()))
+    assert off[0] > 0.5
+    assert off[1] <= 0.0025 + 1e-9
+    machine = ice.Machine.for_programs([algorithms.Head(*mats)], d, n)
+    assert_runs(machine, x, mats)
 
 
 def test_a_common_number_of_grid_points_is_not_enough():

@@ -233,41 +233,60 @@ def test_library_split_holds_its_certificate_for_all_real_z(heads, sharpness):
     assert float(off.max()) <= em.certificate.error
 
 
+SEAM_CELL = 100 / 1800  # of 1800 cells on [-50, 50]
+
+
+def seams(seed):
+    """w and X whose products lie in the cells where two of 100 heads of 20 tokens meet."""
+    low, heads, n, d = -50.0, 100, 20, 8
+    generator = torch.Generator().manual_seed(seed)
+    w = torch.rand(d, generator=generator, dtype=F64).float().double()
+    first = torch.arange(1, heads, dtype=F64)[:, None] * (n - 2) - 1
+    z = (low + SEAM_CELL * (first + torch.linspace(0.3, 0.7, 9, dtype=F64))).flatten()[: 44 * n]
+    x = torch.randn(d, len(z), generator=generator, dtype=F64)
+    return w, (x + (w / (w @ w))[:, None] * (z - w @ x)).float().double()
+
+
+def seam_errors(seed, c=16.0):
+    """How far the printed heads are off there; keys from the left end, or from each head's own."""
+    w, x = seams(seed)
+    exact = (w @ x).clamp(-50, 50)
+
+    def off(local, dtype):
+        options = {"ends": True, "local": local, "dtype": dtype}
+        parts = [
+            printed.truncated_heads(part, w, -50.0, 50.0, 100, c / SEAM_CELL, **options)
+            for part in x.split(20, 1)
+        ]
+        return float((torch.cat(parts, 1).sum(0).double() - exact).abs().max())
+
+    return {
+        "exact": off(False, F64),
+        "float32": off(False, torch.float32),
+        "local": off(True, F64),
+        "local float32": off(True, torch.float32),
+    }
+
+
 def test_float32_keys_counted_from_the_left_end_tear_the_seams():
     """p = 1800 cells on [-50, 50], 100 heads of 20 tokens, d = 8, beta h = 16: logits reach
     c p^2, float32 loses whole units of them, and two heads that meet at a seam no longer agree on
-    who owns z (off by 20 where float64 is off by .02). Keys counted from each head's own first
-    token mend most of it; iceform's, counted from each head's middle, mend all.
+    who owns z (off by 20 in this draw, where float64 is off by .02). Keys counted from each head's
+    own first token mend most of it; iceform's, counted from each head's middle, mend all.
     """
-    low, high, heads, n, d, c = -50.0, 50.0, 100, 20, 8, 16.0
-    spacing = (high - low) / 1800
-    generator = torch.Generator().manual_seed(2)
-    w = torch.rand(d, generator=generator, dtype=F64).float().double()
-    seams = torch.arange(1, heads, dtype=F64)[:, None] * (n - 2) - 1
-    z = (low + spacing * (seams + torch.linspace(0.3, 0.7, 9, dtype=F64))).flatten()[: 44 * n]
-    x = torch.randn(d, len(z), generator=generator, dtype=F64)
-    x = (x + (w / (w @ w))[:, None] * (z - w @ x)).float().double()
-    exact = (w @ x).clamp(low, high)
+    off = seam_errors(2)
+    assert off["exact"] <= SEAM_CELL / 2 + 1e-3
+    assert off["float32"] >= 5
+    assert off["local"] <= SEAM_CELL / 2 + 1e-3
+    assert off["local float32"] <= 2
 
-    def off(local, dtype):
-        heads_of = [
-            printed.truncated_heads(
-                part, w, low, high, heads, c / spacing, ends=True, local=local, dtype=dtype
-            )
-            for part in x.split(n, 1)
-        ]
-        return float((torch.cat(heads_of, 1).sum(0).double() - exact).abs().max())
-
-    assert off(False, F64) <= spacing / 2 + 1e-3
-    assert off(False, torch.float32) >= 5
-    assert off(True, F64) <= spacing / 2 + 1e-3
-    assert off(True, torch.float32) <= 2
-
+    w, x = seams(2)
+    exact = (w @ x).clamp(-50, 50)
     reach = float(max(x.abs().max(), w.abs().max()))
     em = ice.TruncatedLinear(
-        low, high, heads, dim=d, samples=n, tokens=n, bound=reach, sharpness=c,
+        -50.0, 50.0, 100, dim=8, samples=20, tokens=20, bound=reach, sharpness=16.0,
         dtype=torch.float32, backend="literal",
     )  # fmt: skip
-    data = [t.float() for t in (x.T.reshape(-1, n, d), w, torch.zeros(()))]
+    data = [t.float() for t in (x.T.reshape(-1, 20, 8), w, torch.zeros(()))]
     out = em.network(em.prompt(*data).tokens)[..., 0].flatten().double()
-    assert float((out - exact).abs().max()) <= spacing / 2 + 1e-3
+    assert float((out - exact).abs().max()) <= SEAM_CELL / 2 + 1e-3

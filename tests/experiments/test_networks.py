@@ -16,7 +16,13 @@ SELF = {
     for read in (6, 2)
     for final in (False, True)
 }
-CROSS = {over: CrossAttention(6, 5, 7, 16, 12, 5, over_prompt=over) for over in (True, False)}
+CROSS = {
+    f"{'over W' if over else 'over keys'}{', bare' if bare else ''}": CrossAttention(
+        6, 5, 7, 16, 12, 5, over_prompt=over, bare=bare
+    )
+    for over in (True, False)
+    for bare in (True, False)
+}
 
 
 def models_of(network):
@@ -47,9 +53,9 @@ def test_stacked_self_attention_is_the_plain_one(name):
         compare(out[place], PlainSelf(network).double().load(model)(x[place]))
 
 
-@pytest.mark.parametrize("over_prompt", CROSS)
-def test_stacked_cross_attention_is_the_plain_one(over_prompt):
-    network = CROSS[over_prompt]
+@pytest.mark.parametrize("name", CROSS)
+def test_stacked_cross_attention_is_the_plain_one(name):
+    network = CROSS[name]
     models = models_of(network)
     x = torch.randn(MODELS, BATCH, 7, 6, dtype=torch.float64)
     w = torch.randn(MODELS, BATCH, 7, 5, dtype=torch.float64)

@@ -16,40 +16,40 @@ PAGE = ROOT / "docs" / "studies.md"
 RESULTS = ROOT / "results"
 
 QUOTED = [
-    ("residual", "as_published", "mse", {"variant": "published"}),
-    ("residual", "as_published", "mse", {"variant": "no-leak"}),
-    ("residual", "as_published", "trivial mse", {"variant": "no-leak"}),
-    ("residual", "as_published", "r2", {"variant": "no-leak"}),
-    ("residual", "as_described", "r2", {"variant": "described"}),
-    ("residual", "as_described", "r2", {"variant": "described-unit-x"}),
-    ("residual", "as_described", "mse", {"variant": "described"}),
-    ("residual", "as_described", "prompt another mse", {"variant": "described"}),
-    ("residual", "as_described", "trivial mse", {"variant": "described"}),
+    ("residual", "our_reading", "mse", {"variant": "leak"}),
+    ("residual", "our_reading", "mse", {"variant": "no-leak"}),
+    ("residual", "our_reading", "trivial mse", {"variant": "no-leak"}),
+    ("residual", "our_reading", "r2", {"variant": "no-leak"}),
+    ("residual", "as_the_theorem_asks", "r2", {"variant": "asked"}),
+    ("residual", "as_the_theorem_asks", "r2", {"variant": "asked-unit-x"}),
+    ("residual", "as_the_theorem_asks", "mse", {"variant": "asked"}),
+    ("residual", "as_the_theorem_asks", "prompt another mse", {"variant": "asked"}),
+    ("residual", "as_the_theorem_asks", "trivial mse", {"variant": "asked"}),
     ("residual", "constructed", "sup error", {}),
     ("heads", "constructed", "sup error", {"regime": "spectral", "grid": 21}),
-    *[("heads", "as_published", "mse", {"heads": h, "schedule": s, "probe": None})
+    *[("heads", "our_reading", "mse", {"heads": h, "schedule": s, "probe": None})
       for h in HEADS for s in ("constant", "cosine")],
-    *[("heads", "as_published", "mse", {"probe": p}) for p in ("longer", "xavier")],
-    *[("heads", "as_described", "r2", {"heads": h}) for h in (1, 12)],
+    *[("heads", "our_reading", "mse", {"probe": p}) for p in ("longer", "xavier")],
+    *[("heads", "as_the_theorem_asks", "r2", {"heads": h}) for h in (1, 12)],
     ("heads", "constructed", "mse", {"regime": "hard", "grid": 2049}),
-    *[("statistics", "as_published", f"{a}: frozen mse", {"schedule": s})
+    *[("statistics", "our_reading", f"{a}: frozen mse", {"schedule": s})
       for a in ("lasso", "ridge", "linear") for s in ("constant", "cosine")],
-    *[("statistics", "as_published", f"{a}: linear baseline mse", {"schedule": "constant"})
+    *[("statistics", "our_reading", f"{a}: linear baseline mse", {"schedule": "constant"})
       for a in ("lasso", "ridge", "linear")],
-    ("statistics", "as_published", "ridge: baseline mse", {"schedule": "constant"}),
-    ("statistics", "as_published", "lasso: spread over test draws", {"schedule": "constant"}),
-    ("statistics", "as_described", "ridge to linear", {}),
-    ("statistics", "as_described", "lasso to linear", {}),
-    *[("statistics", "as_described", f"{a}: frozen fidelity", {})
+    ("statistics", "our_reading", "ridge: baseline mse", {"schedule": "constant"}),
+    ("statistics", "our_reading", "lasso: spread over test draws", {"schedule": "constant"}),
+    ("statistics", "as_the_theorem_asks", "ridge to linear", {}),
+    ("statistics", "as_the_theorem_asks", "lasso to linear", {}),
+    *[("statistics", "as_the_theorem_asks", f"{a}: frozen fidelity", {})
       for a in ("lasso", "ridge", "linear")],
     *[("housing", c, f"{a}: frozen mse", {})
-      for c in ("as_published", "as_described") for a in ("lasso", "ridge", "linear")],
-    ("housing", "as_published", "lasso: frozen, zero prompt mse", {}),
-    ("housing", "as_described", "lasso: frozen fidelity", {}),
-    ("housing", "as_described", "lasso: frozen, another prompt fidelity", {}),
-    ("housing", "as_described", "lasso: frozen, zero prompt fidelity", {}),
-    ("housing", "as_described", "lasso: trivial mse", {}),
-    ("housing", "as_described", "ridge: baseline mse", {}),
+      for c in ("our_reading", "as_the_theorem_asks") for a in ("lasso", "ridge", "linear")],
+    ("housing", "our_reading", "lasso: frozen, zero prompt mse", {}),
+    ("housing", "as_the_theorem_asks", "lasso: frozen fidelity", {}),
+    ("housing", "as_the_theorem_asks", "lasso: frozen, another prompt fidelity", {}),
+    ("housing", "as_the_theorem_asks", "lasso: frozen, zero prompt fidelity", {}),
+    ("housing", "as_the_theorem_asks", "lasso: trivial mse", {}),
+    ("housing", "as_the_theorem_asks", "ridge: baseline mse", {}),
     ("housing", "constructed", "lasso: certified", {}),
     ("housing", "constructed", "lasso: distance to scikit-learn", {}),
 ]  # fmt: skip
@@ -82,8 +82,13 @@ def test_the_page_s_slope_is_that_of_the_published_table(records):
     assert f"−{-2 * published.slope:.1f}" in PAGE.read_text()
 
 
-def test_nothing_is_left_to_compute_at_full_scale():
-    assert groups(Request(tuple(STUDIES), scale="paper", out=RESULTS)) == []
+STORED = ("our_reading", "as_the_theorem_asks", "constructed")
+
+
+def test_nothing_is_left_to_compute_at_full_scale_but_the_script_s_settings(records):
+    assert groups(Request(tuple(STUDIES), STORED, scale="paper", out=RESULTS)) == []
+    assert {r["column"] for r in records} == set(STORED)
+    assert "No cell of `as_published` is stored" in " ".join(PAGE.read_text().split())
 
 
 def test_the_page_counts_the_networks_on_the_plateau(records):
@@ -91,7 +96,7 @@ def test_the_page_counts_the_networks_on_the_plateau(records):
     for probe, schedule in ((None, "constant"), ("longer", "constant")):
         errors = [
             r["metrics"][f"mse of {role}"] for r in records for role in ROLES
-            if r["column"] == "as_published" and r["variant"].get("heads") == 4
+            if r["column"] == "our_reading" and r["variant"].get("heads") == 4
             and r["variant"].get("probe") == probe and r["variant"].get("schedule") == schedule
         ]  # fmt: skip
         left, above = sum(e < 0.01 for e in errors), sum(e > 0.1 for e in errors)

@@ -83,8 +83,8 @@ def built(study, column, **labels):
 
 
 def test_the_published_residual_network_is_fed_its_targets():
-    leaking, _ = built("residual", "as_published", variant="published")
-    honest, _ = built("residual", "as_published", variant="no-leak")
+    leaking, _ = built("residual", "as_published", variant="script")
+    honest, _ = built("residual", "as_published", variant="script-without-leak")
     index = torch.arange(4).expand(2, -1)
     (tokens, _), target = leaking.batch(index)
     assert torch.equal(tokens[..., :-1], target)
@@ -92,8 +92,8 @@ def test_the_published_residual_network_is_fed_its_targets():
     assert not torch.equal(tokens[..., :-1], target)
 
 
-def test_the_described_residual_target_is_the_theorem_s():
-    task, _ = built("residual", "as_described", variant="described")
+def test_the_residual_target_is_the_theorem_s_where_it_asks():
+    task, _ = built("residual", "as_the_theorem_asks", variant="asked")
     (tokens, w), target = task.batch(torch.arange(4).expand(2, -1))
     x, y = tokens[..., :-1], tokens[..., -1]
     z = (x.double() * w.double()).sum(-1) - y.double()
@@ -112,8 +112,8 @@ def test_the_published_head_is_a_softmax_over_queries():
     assert (right - published).abs().max() > 0.1
 
 
-def test_described_statistics_learn_the_algorithm_s_predictions():
-    task, spec = built("statistics", "as_described")
+def test_statistics_as_the_theorem_asks_learn_the_algorithm_s_predictions():
+    task, spec = built("statistics", "as_the_theorem_asks")
     (tokens,), goal = task.batch(torch.arange(6).expand(2, -1))
     d, n = spec.dim, spec.tokens
     x, w = tokens[..., :n, :d], tokens[..., :n, d : 2 * d]
@@ -124,17 +124,17 @@ def test_described_statistics_learn_the_algorithm_s_predictions():
 
 
 def test_the_frozen_model_sees_every_algorithm_and_a_baseline_one():
-    task, _ = built("housing", "as_published", role="frozen")
+    task, _ = built("housing", "our_reading", role="frozen")
     rows, algorithms = task._rows_and_algorithms(torch.arange(6).expand(2, -1))
     assert rows.tolist() == [[0, 0, 0, 1, 1, 1]] * 2
     assert algorithms[0, 0].tolist() == [0, 1, 2, 0, 1, 2]
-    other, _ = built("housing", "as_published", role="baselines")
+    other, _ = built("housing", "our_reading", role="baselines")
     _, algorithms = other._rows_and_algorithms(torch.arange(4).expand(2, -1))
     assert algorithms[0].tolist() == [[0] * 4, [1] * 4, [2] * 4]
 
 
 def test_test_time_prompts_come_from_training_rows_alone():
-    task, spec = built("housing", "as_described", role="frozen")
+    task, spec = built("housing", "as_the_theorem_asks", role="frozen")
     pairs, train = task.test_pairs[0, 0], task.x[0, : spec.train]
     for row in pairs[:20, :-1]:
         assert bool((train == row).all(1).any())
@@ -157,11 +157,11 @@ def test_a_smoke_run_of_everything_gives_finite_numbers(smoke):
 def test_constructed_errors_are_what_is_promised(smoke):
     _, records = smoke
     residual = [
-        r["metrics"] for r in records if (r["study"], r["column"]) == ("residual", COLUMNS[2])
+        r["metrics"] for r in records if (r["study"], r["column"]) == ("residual", "constructed")
     ]
     heads = [
         r["metrics"] for r in records
-        if (r["study"], r["column"]) == ("heads", COLUMNS[2])
+        if (r["study"], r["column"]) == ("heads", "constructed")
         and r["variant"] == {"regime": "spectral", "grid": 21}
     ]  # fmt: skip
     assert len(residual) == len(heads) == 2

@@ -8,7 +8,6 @@ from iceform.errors import PrecisionError
 from iceform.machine import ArraySource, Stream
 from iceform.machine import problem as problems
 from iceform.machine.problem import Encoding
-from iceform.machine.stream import Lookup
 from tests.machine import data
 
 MODELS = {
@@ -25,7 +24,7 @@ def prepared(name: str, chunk: int | None = None):
     x = data.normal(g, 40, 3)
     y = (x[:, 0] > 0).double()
     y = 2 * y - 1 if name == "squared_hinge" else y
-    return MODELS[name].problem(Stream(4), ArraySource(x, y, chunk)), g
+    return MODELS[name].problem(Stream(4).start(), ArraySource(x, y, chunk)), g
 
 
 def by_autograd(problem, w: torch.Tensor) -> torch.Tensor:
@@ -53,10 +52,10 @@ def test_a_pass_is_what_literal_prompts_add_up_to(name):
     fused = problem.gradient(w)
     table = problem.table.on(problem._reach)
     samples, labels, offsets = problem.encoding(problem.source.x, problem.source.y)
-    machine, total = problem.machine, torch.zeros_like(w)
-    for part in torch.split(torch.arange(len(samples)), machine.samples):
-        asked = Lookup(table, samples[part], labels[part], w)
-        out = machine.literal(machine.lookup_prompt(asked))[: len(part)]
+    running, total = problem.machine, torch.zeros_like(w)
+    for part in torch.split(torch.arange(len(samples)), running.machine.samples):
+        asked = running.look_ups(table, samples[part], labels[part], w)
+        out = running.machine.network(asked.tokens)[0, : len(part)]
         total = total + out[:, : problem.dim].sum(0) - offsets[part] @ samples[part]
     literal = total / len(samples) + problem.ridge * w
     assert float((fused - literal).abs().max()) <= 1e-7 * float(1 + fused.abs().max())

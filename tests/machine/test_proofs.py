@@ -142,7 +142,7 @@ def test_the_gradient_is_enclosed():
         x = data.REGULAR[kind](g)
         y = CASES["Logistic"].labels(x, g)
         program = algorithms.Logistic(1.0)
-        problem = program.problem(Stream(x.shape[1] + 1), ArraySource(x, y, chunk=13))
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13))
         for size in (0.0, 1.0, 30.0):
             w = size * data.normal(g, problem.dim)
             gradient, error, hessian, slips = enclose(problem, w)

@@ -120,7 +120,7 @@ def test_whitening_takes_few_passes_where_momentum_takes_many():
 
 def test_a_linear_term_shifts_the_minimum():
     x, y = table("Ridge")
-    problem = algorithms.Lasso(0.1).problem(Stream(5), ArraySource(x, y))
+    problem = algorithms.Lasso(0.1).problem(Stream(5).start(), ArraySource(x, y))
     linear = torch.tensor([0.1, -0.2, 0.0, 0.3, 0.0]).double()
     solution = minimise(problem, tol=1e-10, max_passes=50, linear=linear)
     want = torch.linalg.solve(

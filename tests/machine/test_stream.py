@@ -8,7 +8,9 @@ import pickle
 import pytest
 import torch
 
+import iceform as ice
 from iceform import algorithms
+from iceform.attention import LookUps
 from iceform.errors import (
     BoundError,
     CapacityError,
@@ -20,7 +22,6 @@ from iceform.errors import (
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Stream
-from iceform.machine.stream import Lookup
 from iceform.machine.tables import CLIP, IDENTITY, Table, table_of
 from tests.conformance import assert_within
 from tests.machine.data import normal
@@ -39,7 +40,7 @@ TABLES: dict[str, tuple[Table, float]] = {
 }
 
 
-def lookup_tolerance(asked: Lookup) -> float:
+def lookup_tolerance(asked: LookUps) -> float:
     """What rounding may do, both ways of computing it.
 
     Logits off by t_k move an average by sum_k p_k t_k |v_k - A| to first order, and by e^{2 t}
@@ -57,11 +58,11 @@ def lookup_tolerance(asked: Lookup) -> float:
     return float((2 * (moved + added)).max()) * max(1.0, float(asked.x.abs().max()))
 
 
-def asked_of(table: Interpolant, rows: int, dim: int) -> Lookup:
+def asked_of(machine: Stream, table: Interpolant, rows: int, dim: int) -> LookUps:
     g = torch.Generator().manual_seed(rows + 10 * dim)
     x, w = normal(g, rows, dim), normal(g, dim)
     z = (2 * torch.rand(rows, generator=g, dtype=torch.float64) - 1) * table.high * (1 - 1e-9)
-    return Lookup(table, x, x @ w - z, w)
+    return machine.start().look_ups(table, x, x @ w - z, w)
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -70,9 +71,9 @@ def test_the_literal_network_looks_up_what_the_fused_pass_does(name):
     made, reach = TABLES[name]
     table, machine = made.on(reach), Stream(4, samples=5)
     for rows, dim in itertools.product((1, 3, 5), (1, 2, 4)):
-        asked = asked_of(table, rows, dim)
-        out = machine.literal(machine.lookup_prompt(asked))
-        assert out.shape == (5, 5)
+        asked = asked_of(machine, table, rows, dim)
+        out = machine.network(asked.tokens)[0]
+        assert out.shape == (10, 5)
         fused = machine.look_up(table, asked.x @ asked.w - asked.y)
         allowed = lookup_tolerance(asked)
         assert_within(out[:rows, :dim], fused[:, None] * asked.x, allowed, "A(z) x")
@@ -86,10 +87,17 @@ def test_what_is_looked_up_is_the_function_within_the_tables_error(name):
     made, reach = TABLES[name]
     table = made.on(reach)
     z = torch.linspace(-reach, reach, 1001, dtype=torch.float64)
-    allowed = table.error + lookup_tolerance(
-        Lookup(table, z[:, None], torch.zeros_like(z), torch.ones(1).double())
-    )
-    assert_within(Stream(1).look_up(table, z), made.function(z), allowed, name)
+    machine = Stream(1)
+    asked = machine.start().look_ups(table, z[:, None], 0 * z, torch.ones(1).double())
+    allowed = table.error + lookup_tolerance(asked)
+    assert_within(machine.look_up(table, z), made.function(z), allowed, name)
+
+
+def literal_average(machine: Stream, x, values, q, gamma, **ties) -> torch.Tensor:
+    """What the network's own forward pass returns to the free queries of one prompt."""
+    prompt = machine.start().kernel(x, values, q, gamma, **ties)
+    free = machine.network(prompt.tokens)[0, machine.samples :]
+    return free[: len(q), : values.shape[1]]
 
 
 @pytest.mark.parametrize("points", [1, 4, 5])
@@ -99,7 +107,7 @@ def test_the_literal_network_averages_what_the_fused_pass_does(gamma, dim, point
     g = torch.Generator().manual_seed(points)
     machine = Stream(6, samples=5, tokens=7)
     x, values, q = normal(g, 33, dim), normal(g, 33, 2), normal(g, points, dim)
-    out = machine.literal(machine.average_prompt(x, values, q, gamma))[:points, :2]
+    out = literal_average(machine, x, values, q, gamma)
     size = max(float(x.norm(dim=1).max()), float(q.norm(dim=1).max())) ** 2
     tau = (dim + 8) * UNIT * 3 * gamma * size
     swing = float(values.max() - values.min())
@@ -114,10 +122,7 @@ def test_averages_of_more_points_than_a_prompt_has_take_several():
     machine = Stream(3, samples=4, tokens=9)
     x, values, q = normal(g, 20, 3), normal(g, 20, 1), normal(g, 11, 3)
     whole = machine.average(x, values, q, 0.7)
-    parts = [
-        machine.literal(machine.average_prompt(x, values, part, 0.7))[: len(part), :1]
-        for part in torch.split(q, 4)
-    ]
+    parts = [literal_average(machine, x, values, part, 0.7) for part in torch.split(q, 4)]
     assert_within(whole, torch.cat(parts), 1e-12 * float(values.abs().max()), "prompts")
     assert machine.prompts(11) == len(parts) == 3
     assert machine.average(x, values, q[:0], 0.7).shape == (0, 1)
@@ -130,7 +135,7 @@ def test_earlier_samples_win_ties_by_the_factor_asked_for():
     q = torch.tensor([[0.3]]).double()
     share = float(machine.average(x, values, q, 2.0, ties=1.5))
     assert share == pytest.approx(1 / (1 + math.exp(-1.5)), rel=1e-14)
-    literal = machine.literal(machine.average_prompt(x, values, q, 2.0, ties=1.5))
+    literal = literal_average(machine, x, values, q, 2.0, ties=1.5)
     assert float(literal[0, 0]) == pytest.approx(share, rel=1e-14)
 
 
@@ -169,7 +174,7 @@ def test_no_program_changes_the_weights(program):
 
 def test_weights_depend_on_the_sizes_and_on_nothing_else():
     digests = {
-        (d, m, t): Stream(d, m, t).digest
+        (d, m, t): Stream(d, m, tokens=t).digest
         for d in (2, 3)
         for m in (2, 4)
         for t in (5, 9)
@@ -177,23 +182,23 @@ def test_weights_depend_on_the_sizes_and_on_nothing_else():
     assert len(set(digests.values())) == len(digests)
     torch.manual_seed(123)
     torch.rand(5)
-    assert all(Stream(*sizes).digest == digest for sizes, digest in digests.items())
+    assert all(Stream(d, m, tokens=t).digest == digest for (d, m, t), digest in digests.items())
     entries = Stream(2).network.state_dict().values()
     seen = {float(v) for value in entries for v in value.unique()}
-    assert seen == {0.0, 1.0, -1.0, -(2.0**50)}
+    assert seen == {0.0, 1.0, -1.0, -(2.0**50), -(2.0**45)}
 
 
 def test_pickles_and_copies_rebuild_the_same_weights():
-    machine = Stream(3, 4, 5)
+    machine = Stream(3, 4, tokens=5)
     machine.network  # noqa: B018 - built before, but not part of the pickle
     data = pickle.dumps(machine)
-    assert len(data) < 200
+    assert len(data) < 300
     for other in (pickle.loads(data), copy.copy(machine), copy.deepcopy(machine)):
         assert other == machine
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
-    assert machine != Stream(3, 4, 6)
-    assert eval(repr(machine)) == machine
+    assert machine != Stream(3, 4, tokens=6)
+    assert eval(repr(machine), {"Machine": ice.Machine}) == machine
 
 
 # ----------------------------------------------------------------------------------- bad input
@@ -220,7 +225,7 @@ REFUSED = {
     "too large to build": (
         CapacityError, lambda: Stream(10**6, 10**6).digest, "use a smaller machine",
     ),
-    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform.algorithms"),
+    "not a program": (ProgramError, lambda: Stream(3).run(3, *data()), "see iceform.alg"),
     "a program of another machine": (
         ProgramError,
         lambda: Stream(3).run(algorithms.HopfieldRetrieval(), *data()),
@@ -278,10 +283,10 @@ REFUSED = {
     ),
     "a prompt too small": (
         ProgramError,
-        lambda: Stream(2, samples=2).lookup_prompt(
-            Lookup(CLIP.on(1.0), *data(), torch.ones(2).double())
+        lambda: Stream(1).start().look_ups(
+            CLIP.on(1.0), *data(), torch.ones(2).double()
         ),
-        "holds 2 samples of 2 features",
+        "holds 129 tokens and samples of 1 features",
     ),
     "a table too narrow": (
         BoundError, lambda: IDENTITY.on(1e300), "reaches 1e\\+300, beyond 1.1e\\+12",

@@ -6,6 +6,7 @@ engines. A file outside this package that defines a subclass appears wherever th
 
 from iceform.algorithms.components import PCA
 from iceform.algorithms.descent import Descent
+from iceform.algorithms.expectile import Expectile
 from iceform.algorithms.head import Head
 from iceform.algorithms.hopfield import HopfieldRetrieval
 from iceform.algorithms.kernel import KernelRegression
@@ -31,6 +32,7 @@ __all__ = [
     "Algorithm",
     "Descent",
     "ElasticNet",
+    "Expectile",
     "Head",
     "HopfieldRetrieval",
     "Huber",
@@ -60,6 +62,9 @@ __all__ = [
 ]
 
 
+_SHARPEST = 200.0  # gamma of the narrowest kernel that a machine in rows is sized for
+
+
 def library(tokens: int = 33) -> list[Program]:
     """The programs that a machine in rows is sized for unless told otherwise."""
     descents = [
@@ -76,6 +81,7 @@ def library(tokens: int = 33) -> list[Program]:
         LinearRegression(),
         Ridge(),
         KernelRegression(2.0),
+        KernelRegression(_SHARPEST),
         PCA(),
         HopfieldRetrieval(),
     ]

@@ -283,7 +283,7 @@ class Descent(Algorithm):
         residual = self._residual(d, n)
         residual.check(x, y)
         schedule, hessian = self.plan(x)
-        quadratic = residual.loss.curvature in ((1.0, 1.0),)
+        quadratic = residual.loss.curvature.quadratic
         reach = schedule.amplification(hessian, quadratic=quadratic)
         norm = float(x.double().norm(dim=1).max())
         w = last = ahead = x.new_zeros(d)

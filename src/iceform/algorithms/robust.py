@@ -34,7 +34,7 @@ from iceform.machine.tables import Table
 __all__ = ["Huber"]
 
 _CLIP_SQUARED = Table(
-    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0), fourth=0.0), 129
+    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
 )
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found

@@ -1,11 +1,11 @@
 """Level 1: the literal layers, as the paper defines them."""
 
+from iceform.attention.affine import Embed, Lift
 from iceform.attention.layers import (
     AttentionTrace,
-    Embed,
+    Entry,
     Head,
     HopfieldLayer,
-    Lift,
     LiftedAttention,
     SoftmaxAttention,
 )
@@ -23,6 +23,7 @@ __all__ = [
     "AttentionTrace",
     "Average",
     "Embed",
+    "Entry",
     "Features",
     "FrozenNetwork",
     "Head",

@@ -31,7 +31,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention.layers import Embed, SoftmaxAttention
+from iceform.attention.affine import Embed
+from iceform.attention.layers import SoftmaxAttention
 from iceform.attention.network import Features, FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError
@@ -235,34 +236,39 @@ class LookUps:
         for start in range(0, self.count, step):
             yield self.part(slice(start, start + step))._write()
 
+    def filled(self) -> LookUps:
+        """With samples that are 0 where the last prompt has room."""
+        short = self.prompts * self.layout.samples - self.count
+        if not short:
+            return self
+        pad = torch.nn.functional.pad
+        offsets = None if self.offsets is None else pad(self.offsets, (0, short))
+        return replace(
+            self, x=pad(self.x, (0, 0, 0, short)), y=pad(self.y, (0, short)), offsets=offsets
+        )
+
     def _write(self) -> Tensor:
         at, m, g, d = self.layout.raw, self.layout.samples, len(self.slopes), self.x.shape[-1]
-        n, short = self.count, self.prompts * m - self.count
-        like = self.w
-        x = self.x.to(like).expand(*self.batch, n, d)
-        y = (self.y.to(like) + self.table.grid.center).expand(*self.batch, n)
-        o = torch.zeros_like(y) if self.offsets is None else self.offsets.expand(*self.batch, n)
-        w = self.w[..., None, :].expand(*self.batch, n, d)
+        whole, like = self.filled(), self.w
+        n = whole.count
+
+        def blocks(t: Tensor, *wide: int) -> Tensor:  # (*batch, prompts, m, *wide)
+            return t.to(like).expand(*self.batch, n, *wide).reshape(*self.batch, -1, m, *wide)
+
+        x, y = blocks(whole.x, d), blocks(whole.y.to(like) + self.table.grid.center)
+        w = blocks(self.w[..., None, :], d)
+        o = torch.zeros_like(y) if whole.offsets is None else blocks(whole.offsets)
         slopes, biases, values = (t.to(like) for t in (self.slopes, self.biases, self.values))
         tokens, grid, queries = self.layout.blank(torch.Size((*self.batch, self.prompts)), like)
-
-        def blocks(t: Tensor) -> Tensor:  # (*batch, n, ...) -> (*batch, prompts, m, ...)
-            axis = len(self.batch)
-            pad = t.new_zeros(*t.shape[:axis], short, *t.shape[axis + 1 :])
-            whole = torch.cat([t, pad], axis)
-            return whole.reshape(*t.shape[:axis], self.prompts, m, *t.shape[axis + 1 :])
-
         own = grid[..., :g, :]
-        own[..., at["key_x"]][..., :d] = slopes[:, None] * blocks(x)[..., None, :]
-        own[..., at["key_y"]] = (slopes * blocks(y)[..., None])[..., None]
+        own[..., at["key_x"]][..., :d] = slopes[:, None] * x[..., None, :]
+        own[..., at["key_y"]] = (slopes * y[..., None])[..., None]
         own[..., at["key_bias"]] = biases[:, None]
-        looked = self.gain * (values - blocks(o)[..., None])
+        looked = self.gain * (values - o[..., None])
         value = own[..., at["value"]]
-        value[..., :d] = looked[..., None] * blocks(x)[..., None, :] + (
-            self.keep * blocks(w)[..., None, :]
-        )
+        value[..., :d] = looked[..., None] * x[..., None, :] + self.keep * w[..., None, :]
         value[..., -1] = looked
-        queries[..., :m, at["w"]][..., :d] = blocks(w)
+        queries[..., :m, at["w"]][..., :d] = w
         return tokens
 
     @property

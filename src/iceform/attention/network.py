@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
 from iceform.errors import IntegrityError
+from iceform.interpolation import Interpolant
 
 __all__ = ["Features", "FrozenNetwork", "is_checked", "unchecked", "weights_digest"]
 
@@ -89,12 +90,21 @@ class FrozenNetwork(nn.Module):
         Attention layers (and, for a readout, affine maps).
     features
         Names of the input's features.
+    tables
+        Look-up tables that were written into the weights. Whoever reads the weights takes one of
+        them only where the weights hold it.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], features: Features) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        features: Features,
+        tables: Sequence[Interpolant] = (),
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.features = features
+        self.tables = tuple(tables)
         self.expected: str | None = None
 
     def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:

@@ -11,7 +11,7 @@ supply :meth:`Backend.run`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -62,6 +62,10 @@ class Backend(ABC):
         For :class:`Prompt` its output tokens; for :class:`LookUps` the rows of its samples,
         (*batch, n, d + 1); for :class:`Average` the rows of its points, (q, v).
         """
+
+    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
+        """The tokens after each layer in turn, where it can tell; the last is what it returns."""
+        yield self.run(prompt)
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).

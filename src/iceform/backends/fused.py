@@ -1,12 +1,14 @@
 """Fused: what a recognised network computes, without its tokens in memory.
 
 What it computes with is read from the matrices and the prompt (:mod:`iceform.backends.reading`), so
-another valid network or prompt gives that one's answer; a network in which the look-up layer is
-not recognised is refused.
+another valid network or prompt gives that one's answer; a network that is not recognised is
+refused. Look-ups stand for their tokens (:mod:`iceform.backends.reading`); prompts whose tokens are
+in memory are read layer by layer (:mod:`iceform.backends.rows`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -37,9 +39,15 @@ class Fused(Backend):
             return self._look_up(prompt)
         if isinstance(prompt, Average):
             return self._average(prompt)
-        return rows.run(self.network, self.digest, prompt, self.name)
+        *_, last = self.stream(prompt)
+        return last
+
+    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
+        return rows.stream(self.network, self.digest, prompt, self.name)
 
     def _look_up(self, prompt: LookUps) -> Tensor:
+        count = prompt.count
+        prompt = prompt if self.reading.readout is None else prompt.filled()
         looked = self._looked(prompt)
         if prompt.offsets is not None:
             looked = looked - prompt.offsets
@@ -49,7 +57,7 @@ class Fused(Backend):
         if prompt.keep:
             row = row + prompt.keep * prompt.w[..., None, :]
         out = torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
-        return out if self.reading.plain else self._read(out, prompt)
+        return out if self.reading.plain else self._read(out, prompt)[..., :count, :]
 
     def _looked(self, prompt: LookUps) -> Tensor:
         table = read_table(prompt, self.reading)
@@ -66,10 +74,8 @@ class Fused(Backend):
             full = full @ reading.values.to(out).mT
             out = torch.cat([full[..., : prompt.x.shape[-1]], full[..., -1:]], -1)
         if reading.readout is not None:
-            n = out.shape[-2]
-            blocks = torch.nn.functional.pad(out, (0, 0, 0, prompt.prompts * m - n))
-            out = (reading.readout.to(out).mT @ blocks.unflatten(-2, (-1, m))).flatten(-3, -2)
-            out = out[..., :n, :]
+            blocks = out.unflatten(-2, (-1, m))
+            out = (reading.readout.to(out).mT @ blocks).flatten(-3, -2)
         return out
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
@@ -90,30 +96,26 @@ class Fused(Backend):
         return prompt.gain * looked.double().sum(-1)
 
     def _average(self, prompt: Average) -> Tensor:
-        reading, keys = self.reading, prompt.keys
+        reading, keys, m = self.reading, prompt.keys, prompt.layout.samples
+        points = prompt.points
+        if reading.free_readout is not None:
+            points = torch.nn.functional.pad(points, (0, 0, 0, prompt.prompts * m - len(points)))
         if reading.free is not None:
-            wide = len(reading.free)
-            keys = _wide(keys, wide) @ reading.free.to(keys).mT
-        points = _wide(prompt.points, keys.shape[1])
-        bias = reading.free_bias * prompt.biases
+            points = _wide(points, len(reading.free)) @ reading.free.to(points)
+        if reading.free_shift is not None:
+            points = _wide(points, len(reading.free_shift)) + reading.free_shift.to(points)
+        keys, bias = _wide(keys, points.shape[1]), reading.free_bias * prompt.biases
         parts = [
             torch.softmax(part @ keys.mT + bias, -1) @ prompt.values
             for part in torch.split(points, _AT_ONCE)
         ]
         out = torch.cat(parts) if parts else points.new_zeros(0, prompt.values.shape[1])
-        if reading.values is None and reading.free_readout is None:
-            return out
-        return self._read_average(out, prompt)
-
-    def _read_average(self, out: Tensor, prompt: Average) -> Tensor:
-        reading, m, width = self.reading, prompt.layout.samples, prompt.values.shape[1]
         if reading.values is not None:
-            out = (_wide(out, len(reading.values)) @ reading.values.to(out).mT)[:, :width]
+            wide = _wide(out, len(reading.values)) @ reading.values.to(out).mT
+            out = wide[:, : prompt.values.shape[1]]
         if reading.free_readout is not None:
-            n = len(out)
-            blocks = torch.nn.functional.pad(out, (0, 0, 0, prompt.prompts * m - n))
-            out = (reading.free_readout.to(out).mT @ blocks.unflatten(0, (-1, m))).flatten(0, 1)[:n]
-        return out
+            out = (reading.free_readout.to(out).mT @ out.unflatten(0, (-1, m))).flatten(0, 1)
+        return out[: len(prompt.points)]
 
 
 _AT_ONCE = 4096  # points whose attention is held at once

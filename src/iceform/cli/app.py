@@ -14,6 +14,7 @@ from iceform.cli.commands.list import list_
 from iceform.cli.commands.plan import plan
 from iceform.cli.commands.play import play
 from iceform.cli.commands.run import run
+from iceform.cli.commands.tolerance import tolerance
 from iceform.experiments.commands import app as experiments
 
 __all__ = ["COMMANDS", "app"]
@@ -25,6 +26,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "explain": explain,
     "demo": demo,
     "play": play,
+    "tolerance": tolerance,
 }
 
 app = typer.Typer(

@@ -277,6 +277,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 "regime": it.regime,
                 "error": it.error,
                 "assumptions": list(it.assumptions),
+                "kind": it.kind,
             },
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
@@ -318,6 +319,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 saved["regime"],
                 saved["error"],
                 assumptions=tuple(saved["assumptions"]),
+                kind=saved["kind"],
             )
             emulator = kind._rebuild(config["arguments"], it, f)
         except (KeyError, TypeError, AttributeError, IceformError) as broken:

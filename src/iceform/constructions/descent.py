@@ -104,7 +104,7 @@ class GradientDescent(Emulator):
             bound,
             labelled=self.loss.kind == "residual",
             dtype=self.dtype,
-            **{k: v for k, v in options.items() if k not in ("kinks", "tokens")},
+            **{k: v for k, v in options.items() if k not in ("kinks", "tokens", "estimate")},
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)
         self.schedule = Schedule.of(schedule, steps, lr, self.hessian)
@@ -164,7 +164,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature is not None and self.loss.curvature[0] == self.loss.curvature[1]
+        return self.loss.curvature.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:
@@ -226,6 +226,7 @@ class GradientDescent(Emulator):
             backend=self.backend,
             derivation=derivation,
             assumptions=(*self.interpolant.assumptions, *self._assumptions),
+            kind="estimated" if self._assumptions else self.interpolant.kind,
             _verifier=self._verify,
         )
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, Step, weakest
 from iceform.constructions.linear import LinearLayer
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
@@ -148,6 +148,7 @@ class MLP(nn.Module):
             backend=first.backend,
             derivation=tuple(steps),
             assumptions=tuple(dict.fromkeys(a for t in self.tables for a in t.assumptions)),
+            kind=weakest(t.kind for t in self.tables),
         )
 
     @property

@@ -15,7 +15,7 @@ network, whose answers the readout joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -78,6 +78,7 @@ class ResidualEmulator(Emulator):
         w_bound: float | None = None,
         z_range: tuple[float, float] | None = None,
         interpolant: Interpolant | None = None,
+        estimate: bool = False,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
@@ -99,6 +100,7 @@ class ResidualEmulator(Emulator):
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
             "w_bound": w_bound, "z_range": z_range,
+            "estimate": estimate,
         }  # fmt: skip
         if interpolant is not None:
             self._check_covers(interpolant)
@@ -118,6 +120,7 @@ class ResidualEmulator(Emulator):
     ) -> Interpolant:
         low, high = self._span()
         f = ScalarFunction.of(f, low, high, kinks)
+        f = replace(f, estimate=True) if self._asked["estimate"] else f
         return choose(
             f,
             (low, high),
@@ -189,6 +192,7 @@ class ResidualEmulator(Emulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 

@@ -1,4 +1,4 @@
-"""The paper's numerical studies: as published, as described, and by construction."""
+"""The paper's numerical studies: as published, as we read them, our own, constructed."""
 
 from iceform.experiments.study import COLUMNS, SCALES, Plan, Record, Spec, Study
 from iceform.experiments.sweeps import STUDIES, Request, load_records, run

@@ -16,7 +16,7 @@ from iceform.tables.table import is_number
 
 __all__ = ["Encoder", "houses", "number_columns"]
 
-_IDENTIFIERS = ("Order", "PID")
+IDENTIFIERS = ("Order", "PID")
 
 
 @lru_cache(maxsize=1)
@@ -27,7 +27,7 @@ def houses() -> Table:
 
 def number_columns(data: Table) -> list[str]:
     """Features that are numbers, 36 of the 79; identifiers are no features."""
-    features = [name for name in data.columns if name not in _IDENTIFIERS]
+    features = [name for name in data.columns if name not in IDENTIFIERS]
     return [name for name in features if is_number(data.features[name])]
 
 
@@ -43,7 +43,8 @@ class Encoder:
     missing_level
         Whether a missing category is a level of its own (276 columns) or all zeros (260).
     identifiers
-        Whether row and parcel numbers count as features, as published (262 columns).
+        Whether row and parcel numbers count as features, as in our reading of study 4 (262
+        columns; the script has 262 others, of 1460 rows).
     """
 
     missing_level: bool = True
@@ -52,9 +53,9 @@ class Encoder:
     def __call__(self, data: Table, fitted_on: NDArray[np.int64]) -> Tensor:
         """All rows encoded, with statistics and levels of the rows ``fitted_on`` alone."""
         numbers = number_columns(data)
-        texts = [n for n in data.columns if n not in (*numbers, *_IDENTIFIERS)]
+        texts = [n for n in data.columns if n not in (*numbers, *IDENTIFIERS)]
         if self.identifiers:
-            numbers += _IDENTIFIERS
+            numbers += IDENTIFIERS
         blocks = [_number(data.features[name], fitted_on) for name in numbers]
         blocks += [self._indicators(data.features[name], fitted_on) for name in texts]
         return torch.from_numpy(np.concatenate(blocks, 1))

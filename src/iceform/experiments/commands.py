@@ -29,7 +29,7 @@ _OUT = Path("out/experiments")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The paper's numerical studies: as published, as described, and by construction.",
+    help="The paper's numerical studies: as published, as we read them, our own, constructed.",
 )
 
 

@@ -1,15 +1,16 @@
 r"""Study 2: does the error of an emulated attention head fall with the number of heads?
 
-As published, three networks learn K, Q and V of one fixed target, which least squares does
-exactly; the target's softmax runs over queries, and its logits are so large that it is a maximum.
-As described the softmax runs over keys, and the target's weights come with the sample, as tokens
-of the prompt.
+In the script three networks learn K, Q and V of one fixed target, which least squares does exactly;
+the target's softmax runs over queries, and its logits are so large that it is a maximum. In
+``as_the_theorem_asks`` the softmax runs over keys, and the target's weights come with the sample,
+as tokens of the prompt.
 """
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -17,8 +18,8 @@ import torch
 from torch import Tensor
 
 from iceform.constructions import AttentionHead
-from iceform.experiments.networks import Parameters, SelfAttention, stack
-from iceform.experiments.randomness import generator, shared, take
+from iceform.experiments.networks import Network, Parameters, SelfAttention, stack
+from iceform.experiments.randomness import generator, permutation, shared, take
 from iceform.experiments.study import (
     Plan,
     Record,
@@ -43,8 +44,11 @@ class HeadsSpec(Spec):
 
     Attributes
     ----------
-    width
-        That of K, Q and V.
+    width, value_width
+        That of K and Q, and of V.
+    one_target
+        One data set and one target for all seeds, which differ in start, split and order, as in the
+        script; otherwise every seed has its own.
     grid, hard_grid, spectral_grid
         Tokens of the constructed look-ups.
     probed
@@ -54,6 +58,8 @@ class HeadsSpec(Spec):
 
     hidden: int = 48
     width: int = 48
+    value_width: int = 48
+    one_target: bool = False
     points: int = 60
     heads: tuple[int, ...] = (1, 2, 4, 6, 8, 12)
     schedules: tuple[str, ...] = SCHEDULES
@@ -76,26 +82,34 @@ class HeadsStudy(Study):
         "the target's softmax runs over queries, so it is not attention",
         "its logits have a standard deviation near 800: a hard maximum, whose error counts flips",
         "W_K, W_Q and W_V are fixed and never in the input: least squares solves the task",
-        "heads split a fixed width, so every H has the same 13488 parameters",
+        "heads split a fixed width, so every H has the same number of parameters",
         "the second layer has nothing to train",
     )
-    described: ClassVar[str] = (
+    read: ClassVar[str] = (
+        "V is 48 wide (24 in the script), every seed has data and a target of its own (the script "
+        "has one for all), and the rate also decays"
+    )
+    asked: ClassVar[str] = (
         "softmax over keys; W_K, W_Q and W_V fresh for every sample and given as prompt tokens, so "
         "that the trained module is one for all targets; cosine decay"
     )
 
     def spec(self, column: str, scale: str) -> HeadsSpec:
-        if scale == "smoke":
-            return HeadsSpec(
-                self.name, column, scale, samples=200, epochs=2, seeds=2, heads=(1, 4),
-                hard_grid=(65, 129, 257), spectral_grid=(9, 13, 17, 21), constructed_samples=20,
-            )  # fmt: skip
-        if column == "as_described":
-            return HeadsSpec(
-                self.name, column, scale, samples=50_000, epochs=50, seeds=3, schedules=("cosine",)
+        # The text says 10 seeds, the script has 11.
+        paper = HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11, probed=4)
+        if column == "as_published":
+            paper = replace(
+                paper, value_width=24, one_target=True, schedules=("constant",), probed=0
             )
-        # The text says 10 seeds, the figure's data holds 11.
-        return HeadsSpec(self.name, column, scale, samples=50_000, epochs=50, seeds=11, probed=4)
+        if column == "as_the_theorem_asks":
+            paper = replace(paper, seeds=3, schedules=("cosine",), probed=0)
+        if scale != "smoke":
+            return paper
+        schedules = paper.schedules if column == "as_published" else SCHEDULES
+        return replace(
+            paper, samples=200, epochs=2, seeds=2, heads=(1, 4), schedules=schedules, probed=0,
+            hard_grid=(65, 129, 257), spectral_grid=(9, 13, 17, 21), constructed_samples=20,
+        )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         assert isinstance(spec, HeadsSpec)
@@ -121,9 +135,8 @@ class HeadsStudy(Study):
         ]  # fmt: skip
 
     def build(self, plan: Plan, device: torch.device) -> Trainable:
-        return (
-            _Fixed(plan, device) if plan.spec.column == "as_published" else _InPrompt(plan, device)
-        )
+        asked = plan.spec.column == "as_the_theorem_asks"
+        return _InPrompt(plan, device) if asked else _Fixed(plan, device)
 
     def construct(self, plan: Plan) -> list[Record]:
         spec = plan.spec
@@ -132,7 +145,7 @@ class HeadsStudy(Study):
 
 
 def assemble(k: Tensor, q: Tensor, v: Tensor, *, over_queries: bool) -> Tensor:
-    """The second layer on rows K, Q, V: softmax over queries as published, or over keys."""
+    """The second layer on rows K, Q, V: softmax over queries as in the script, or over keys."""
     logits = k @ q.mT  # (..., keys, queries)
     if over_queries:
         return torch.softmax(logits, -1).mT @ v
@@ -143,12 +156,20 @@ def assemble(k: Tensor, q: Tensor, v: Tensor, *, over_queries: bool) -> Tensor:
 def _inputs(spec: Spec, seeds: tuple[int, ...], device: torch.device) -> Tensor:
     """X ~ 2 N(0, 1) - 1, (S, N, n, d)."""
     shape = (spec.samples, spec.tokens, spec.dim)
-    return 2 * _normal(spec, seeds, "X", shape, device) - 1
+    drawn = _normal(spec, seeds, "X", shape, device)
+    if drawn.stride(0) == 0:  # one for all seeds
+        return (2 * drawn[0] - 1).expand_as(drawn)
+    return 2 * drawn - 1
 
 
 def _normal(
     spec: Spec, seeds: tuple[int, ...], name: str, shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
+    """A draw for every seed, (S, ...); the first one for all of them where there is one target."""
+    if isinstance(spec, HeadsSpec) and spec.one_target:
+        source = generator(device, spec.study, "all seeds", name)
+        once = torch.randn(*shape, generator=source, device=device)
+        return once.expand(len(seeds), *shape)
     drawn = torch.empty(len(seeds), *shape, device=device)
     for out, seed in zip(drawn, seeds, strict=True):
         torch.randn(*shape, generator=generator(device, spec.study, seed, name), out=out)
@@ -172,28 +193,52 @@ class _Heads(Trainable):
         assert isinstance(spec, HeadsSpec)
         self.plan, self.spec = plan, spec
         self.x = _inputs(spec, plan.seeds, device)
+        self.order = self._split(device)
+        # The network of V has as many outputs as the others. Those beyond its own are 0 here, and
+        # the rest count for as much more, so that its error is the mean over its own.
+        own = torch.arange(spec.width, device=device) < spec.value_width
+        whole = torch.ones_like(own).float()
+        spread = own * math.sqrt(spec.width / spec.value_width)
+        self.weighting = torch.stack([whole, whole, spread])[:, None, None]  # (roles, 1, 1, width)
+        weighted = _Weighted(network, self.weighting.repeat(len(plan.seeds), 1, 1, 1))
         start = [
             network.initial(generator("cpu", spec.study, seed, role, "start"))
             for seed in plan.seeds
             for role in ROLES
         ]
         training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
+        own_width = spec.value_width < spec.width
         self.stack = Stack(
-            plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
-        )
+            plan.name, weighted if own_width else network, stack(start), training, spec.train,
+            plan.seeds, self.batch,
+        )  # fmt: skip
 
-    @abstractmethod
+    def _split(self, device: torch.device) -> Tensor | None:
+        """Which sample an example is, (S, N), where seeds share their data; None: by number."""
+        spec = self.spec
+        if not spec.one_target:
+            return None
+        splits = [
+            permutation(spec.samples, device, spec.study, seed, "split") for seed in self.plan.seeds
+        ]
+        return torch.stack(splits)
+
+    def _samples(self, data: Tensor, index: Tensor) -> Tensor:
+        """Data of the examples with these numbers, (S, B, ...)."""
+        return take(data, index if self.order is None else self.order.gather(1, index))
+
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Inputs and targets of the samples with these numbers."""
+        """Inputs of the examples with these numbers, and their targets as they are weighted."""
+        tokens, kqv = self._projections(index, "right")
+        return (tokens,), self._per_model(kqv * self.weighting)
 
     def _per_model(self, t: Tensor) -> Tensor:
         """(S, roles, ...) as (M, ...)."""
         return t.flatten(0, 1)
 
+    @abstractmethod
     def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
-        """Inputs (M, ...) of the test samples and exact K, Q, V as (S, 3, B, n, width)."""
-        inputs, targets = self.batch(index)
-        return inputs[0], targets.unflatten(0, (-1, len(ROLES)))
+        """Inputs (M, ...) of examples and exact K, Q, V as (S, 3, B, n, width), V with zeros."""
 
     ablations: tuple[str, ...] = ()
 
@@ -211,10 +256,11 @@ class _Heads(Trainable):
             index = (self.spec.train + part).to(self.x.device).expand(seeds, -1)
             for kind in kinds:
                 tokens, kqv = self._projections(index, kind)
-                got = self.stack.network(parameters, tokens).unflatten(0, (-1, len(ROLES)))
+                weighted = self.stack.network(parameters, tokens).unflatten(0, (-1, len(ROLES)))
+                off = (weighted.double() - kqv * self.weighting).square().mean((2, 3, 4))
+                got = weighted / self.weighting.amax(-1, keepdim=True)
                 made[kind].append(self._second(got.double()))
                 if kind == "right":
-                    off = (got.double() - kqv).square().mean((2, 3, 4))
                     parts_off += off * len(part) / self.spec.test
                     flips += self._flipped(got, kqv) * len(part) / self.spec.test
             exact.append(self._second(kqv.double()))
@@ -258,7 +304,7 @@ class _Heads(Trainable):
 
     def _second(self, kqv: Tensor) -> Tensor:
         k, q, v = kqv.unbind(1)
-        return assemble(k, q, v, over_queries=self.over_queries)
+        return assemble(k, q, v[..., : self.spec.value_width], over_queries=self.over_queries)
 
     def _flipped(self, got: Tensor, exact: Tensor) -> Tensor:
         """Share of softmax rows whose maximum moved, for every seed."""
@@ -270,23 +316,39 @@ class _Heads(Trainable):
         return (largest(got) != largest(exact)).double().mean((1, 2))
 
 
+@dataclass(frozen=True, eq=False)
+class _Weighted(Network):
+    """A network whose outputs are multiplied by weights, (M, 1, 1, outputs)."""
+
+    inner: SelfAttention
+    weights: Tensor
+
+    def initial(self, generator: torch.Generator) -> Parameters:
+        return self.inner.initial(generator)
+
+    def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        return self.inner(parameters, *inputs) * self.weights
+
+
 class _Oracle:
     """Least squares from the training tokens to their K, Q, V, in float64."""
 
     def __init__(self, owner: _Fixed) -> None:
-        x = owner.x[:, : owner.spec.train].double().flatten(1, 2)
+        first = torch.arange(owner.spec.train, device=owner.x.device).expand(len(owner.x), -1)
+        x = owner._samples(owner.x, first).double().flatten(1, 2)
         targets = x[:, None] @ owner.weights.double()
         gram = (x.mT @ x)[:, None]
-        self.x = owner.x
+        self.owner = owner
         self.weights = torch.linalg.solve(gram, x.mT[:, None] @ targets)
 
     def __call__(self, index: Tensor) -> Tensor:
-        solved: Tensor = take(self.x, index).double()[:, None] @ self.weights[:, :, None]
+        x = self.owner._samples(self.owner.x, index).double()
+        solved: Tensor = x[:, None] @ self.weights[:, :, None]
         return solved
 
 
 class _Fixed(_Heads):
-    """As published: one target per seed, never in the input."""
+    """One target per seed, or for all, never in the input."""
 
     over_queries = True
 
@@ -298,19 +360,20 @@ class _Fixed(_Heads):
             spec.points, spec.width, xavier=plan.labels.get("probe") == "xavier",
         )  # fmt: skip
         shape = (len(ROLES), spec.dim, spec.width)  # W_K, W_Q, W_V transposed
-        self.weights = _normal(spec, plan.seeds, "W", shape, device)
+        self.weights = _normal(spec, plan.seeds, "W", shape, device).clone()
+        self.weights[:, -1, :, spec.value_width :] = 0
         super().__init__(plan, device, network)
 
-    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        x = take(self.x, index)[:, None].expand(-1, len(ROLES), -1, -1, -1)
-        return (self._per_model(x),), self._per_model(x @ self.weights[:, :, None])
+    def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
+        x = self._samples(self.x, index)[:, None].expand(-1, len(ROLES), -1, -1, -1)
+        return self._per_model(x), x @ self.weights[:, :, None]
 
     def _oracle(self) -> _Oracle:
         return _Oracle(self)
 
 
 class _InPrompt(_Heads):
-    """As described: the target's weights are tokens, one for each of its rows, behind the data's.
+    """The target's weights are tokens, one for each of its rows, behind the data's.
 
     A token is [x; 0] for data and [w; 1] for a row of the weights. A sample's weights are drawn
     from a pool as large as the training set; held-out samples have weights never trained on.
@@ -329,10 +392,6 @@ class _InPrompt(_Heads):
         )  # fmt: skip
         self.weights = _prompts(spec, plan.seeds, device)
         super().__init__(plan, device, network)
-
-    def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        x, w = take(self.x, index), take(self.weights, index).transpose(1, 2)
-        return (self._with_rows(x, w),), self._per_model(x[:, None] @ w.mT)
 
     def _with_rows(self, x: Tensor, w: Tensor) -> Tensor:
         """X (S, B, n, d) and w (S, 3, B, width, d) as tokens (M, B, n + width, d + 1)."""

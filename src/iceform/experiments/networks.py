@@ -87,30 +87,35 @@ def _by_head(t: Float[Tensor, "m r w"], heads: int) -> Float[Tensor, "m h r c"]:
 def attend(
     query: Float[Tensor, "m bn w"],
     keys: Float[Tensor, "m bj w"],
-    values: Float[Tensor, "m bj w"],
+    values: Float[Tensor, "m bj v"],
     constant_keys: Float[Tensor, "m k w"],
-    constant_values: Float[Tensor, "m k w"],
+    constant_values: Float[Tensor, "m k v"],
     *,
     batch: int,
     heads: int,
-) -> Float[Tensor, "m bn w"]:
+    scaled: bool = True,
+) -> Float[Tensor, "m bn v"]:
     """Softmax attention over each sample's own tokens and the constant ones.
 
     A query attends to the j data tokens of its own sample and to the k constant tokens, which all
-    samples share. Either the constant keys join each sample's own, or the two sets of logits are
-    joined: whichever copies less. Both are the same sums.
+    samples share; ``scaled`` divides logits by the root of a head's width. Either the constant keys
+    join each sample's own, or the two sets of logits are joined: whichever copies less. Both are
+    the same sums.
     """
     m, rows, width = query.shape
     each, read = width // heads, rows // batch
-    scale = 1 / math.sqrt(each)
-    q, k, v = (_by_head(t, heads).contiguous() for t in (query * scale, keys, values))
-    q, k, v = (t.view(m * heads, batch, -1, each) for t in (q, k, v))
+    asking = query * (1 / math.sqrt(each)) if scaled else query
+    q, k, v = (
+        _by_head(t, heads).contiguous().view(m * heads, batch, -1, t.shape[-1] // heads)
+        for t in (asking, keys, values)
+    )
     ck, cv = (
-        _by_head(t, heads).reshape(m * heads, -1, each) for t in (constant_keys, constant_values)
+        _by_head(t, heads).reshape(m * heads, -1, t.shape[-1] // heads)
+        for t in (constant_keys, constant_values)
     )
     join = _join_keys if each <= read else _join_logits
     out = join(q, k, v, ck, cv)
-    return out.view(m, heads, rows, each).transpose(1, 2).reshape(m, rows, width)
+    return out.view(m, heads, rows, -1).transpose(1, 2).reshape(m, rows, values.shape[-1])
 
 
 def _join_keys(q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor) -> Tensor:
@@ -133,7 +138,7 @@ def _join_logits(q: Tensor, k: Tensor, v: Tensor, ck: Tensor, cv: Tensor) -> Ten
     logits = torch.cat([to_own.view(groups, rows, own), to_constant], -1)
     p_own, p_constant = torch.softmax(logits, -1).split([own, ck.shape[1]], -1)
     from_own = torch.bmm(p_own.view(groups * batch, read, own), v.flatten(0, 1))
-    return torch.baddbmm(from_own.view(groups, rows, each), p_constant, cv)
+    return torch.baddbmm(from_own.view(groups, rows, v.shape[-1]), p_constant, cv)
 
 
 @dataclass(frozen=True)
@@ -220,9 +225,12 @@ class CrossAttention(Network):
     tokens, hidden, points, outputs
         As for :class:`SelfAttention`; both maps have as many tokens.
     over_prompt
-        As published, the softmax of K Q' runs over its last axis, the one of W: a row of the
+        In the script the softmax of K Q' runs over its last axis, the one of W: a row of the
         output belongs to a data token, whose key meets the queries of W as if they were keys.
         Otherwise rows belong to W's queries and the softmax runs over the data's keys.
+    bare
+        Values are of the output's width and are the output, and logits are not divided by the root
+        of the width, as in the script; otherwise values are ``hidden`` wide and an affine map ends.
     """
 
     features: int
@@ -232,6 +240,7 @@ class CrossAttention(Network):
     points: int
     outputs: int
     over_prompt: bool
+    bare: bool = False
 
     def initial(self, generator: torch.Generator) -> Parameters:
         h, extra = self.hidden, self.points - self.tokens
@@ -242,8 +251,10 @@ class CrossAttention(Network):
             if name == "data" or self.over_prompt:  # else no row that is read depends on it
                 p[f"{name}.constant"] = _ramp(extra, h)
         for name in "qkv":
-            p[f"{name}.weight"], p[f"{name}.bias"] = _linear(h, h, generator)
-        p["out.weight"], p["out.bias"] = _linear(h, self.outputs, generator)
+            wide = self.outputs if self.bare and name == "v" else h
+            p[f"{name}.weight"], p[f"{name}.bias"] = _linear(h, wide, generator)
+        if not self.bare:
+            p["out.weight"], p["out.bias"] = _linear(h, self.outputs, generator)
         return p
 
     def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
@@ -261,8 +272,13 @@ class CrossAttention(Network):
         else:
             asking, keys, constant_keys = of("q", prompt), of("k", data), p["data.constant"]
             constant_keys = of("k", constant_keys)
-        out = attend(asking, keys, values, constant_keys, constant_values, batch=b, heads=1)
-        return _affine(out, p["out.weight"], p["out.bias"]).view(m, b, self.tokens, -1)
+        out = attend(
+            asking, keys, values, constant_keys, constant_values,
+            batch=b, heads=1, scaled=not self.bare,
+        )  # fmt: skip
+        if not self.bare:
+            out = _affine(out, p["out.weight"], p["out.bias"])
+        return out.view(m, b, self.tokens, -1)
 
 
 @dataclass(frozen=True)

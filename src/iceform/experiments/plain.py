@@ -84,14 +84,16 @@ class PlainCross(nn.Module):
         h = spec.hidden
         self.data = _TokenMap(spec.features, spec.tokens, h, spec.points)
         self.prompt = _TokenMap(spec.prompt_features, spec.tokens, h, spec.points)
-        self.query, self.key, self.value = nn.Linear(h, h), nn.Linear(h, h), nn.Linear(h, h)
-        self.out = nn.Linear(h, spec.outputs)
+        self.query, self.key = nn.Linear(h, h), nn.Linear(h, h)
+        self.value = nn.Linear(h, spec.outputs if spec.bare else h)
+        self.out = nn.Identity() if spec.bare else nn.Linear(h, spec.outputs)
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         data, prompt = self.data(x), self.prompt(w)
         q, k, v = self.query(prompt), self.key(data), self.value(data)
         scores = k @ q.mT if self.spec.over_prompt else q @ k.mT
-        weights = torch.softmax(scores / math.sqrt(self.spec.hidden), -1)
+        scale = 1.0 if self.spec.bare else math.sqrt(self.spec.hidden)
+        weights = torch.softmax(scores / scale, -1)
         read: Tensor = self.out(weights @ v)[:, : self.spec.tokens]
         return read
 
@@ -105,7 +107,8 @@ class PlainCross(nn.Module):
                 part.constant.copy_(p[f"{name}.constant"])
         for name, layer in (("q", self.query), ("k", self.key), ("v", self.value)):
             _copy(layer, p[f"{name}.weight"], p[f"{name}.bias"])
-        _copy(self.out, p["out.weight"], p["out.bias"])
+        if isinstance(self.out, nn.Linear):
+            _copy(self.out, p["out.weight"], p["out.bias"])
         return self
 
 

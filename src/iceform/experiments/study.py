@@ -19,7 +19,7 @@ from iceform.validation import check_choice
 
 __all__ = ["COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "mse_and_r2"]
 
-COLUMNS = ("as_published", "as_described", "constructed")
+COLUMNS = ("as_published", "our_reading", "as_the_theorem_asks", "constructed")
 SCALES = ("smoke", "paper")
 
 
@@ -138,12 +138,24 @@ class Record:
 
 
 class Study(ABC):
-    """One of the paper's numerical studies, in three columns."""
+    """One of the paper's numerical studies, in four columns.
+
+    ``as_published``
+        Our networks with the data and settings of the authors' public script
+        (:mod:`iceform.experiments.script`).
+    ``our_reading``
+        What we made of the text and of a description of the script, before the two were compared.
+    ``as_the_theorem_asks``
+        A study of our own on the same question, in the theorem's setting.
+    ``constructed``
+        Look-ups, no training.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
-    flaws: ClassVar[tuple[str, ...]]  # what the published script does that the text does not say
-    described: ClassVar[str]  # what as_described does
+    flaws: ClassVar[tuple[str, ...]]  # what the public script does that the text does not say
+    read: ClassVar[str]  # where our_reading differs from the script
+    asked: ClassVar[str]  # what as_the_theorem_asks does
 
     @abstractmethod
     def spec(self, column: str, scale: str) -> Spec:

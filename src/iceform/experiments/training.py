@@ -98,6 +98,8 @@ class Stack:
         The samples at an index of shape (data sets, batch).
     validate
         Held-out error of every model, (M,), after each epoch; None to leave it out.
+    draw
+        The examples of an epoch, by data set and epoch; None shuffles all of them.
     """
 
     name: str
@@ -108,6 +110,7 @@ class Stack:
     orders: tuple[object, ...]
     batch: Callable[[Tensor], Batch]
     validate: Callable[[Parameters], Tensor] | None = None
+    draw: Callable[[object, int], Tensor] | None = None
 
     @property
     def models(self) -> int:
@@ -203,7 +206,12 @@ class _Lane:
         """The order of this epoch's examples."""
         stack = self.stack
         for row, name in zip(self.order, stack.orders, strict=True):
-            row.copy_(permutation(stack.examples, self.device, "order", name, epoch)[: len(row)])
+            drawn = (
+                permutation(stack.examples, self.device, "order", name, epoch)
+                if stack.draw is None
+                else stack.draw(name, epoch)
+            )
+            row.copy_(drawn[: len(row)])
 
     def step(self, at: int | None = None) -> None:
         """One step of Adam; ``at`` is the step where the host knows it (not inside a graph)."""

@@ -34,7 +34,7 @@ __all__ = ["Machine"]
 
 
 class Machine(Pretrained):
-    """One frozen network, many programs (cor:attn_sim_stats_methods).
+    """One frozen network, many programs (thm:attn_sim_stats_methods).
 
     Parameters
     ----------

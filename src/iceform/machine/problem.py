@@ -17,7 +17,7 @@ from torch import Tensor
 
 from iceform.errors import PrecisionError
 from iceform.functions import Loss
-from iceform.functions.curvature import Curvature, curvature_of
+from iceform.functions.curvature import Curvature
 from iceform.interpolation import Interpolant
 from iceform.machine.running import Running
 from iceform.machine.scaling import Scaling
@@ -99,7 +99,7 @@ class LinearProblem:
     @property
     def curvature(self) -> Curvature:
         """Second-order facts about the loss."""
-        return curvature_of(self.loss)
+        return self.loss.curvature
 
     @property
     def table(self) -> Table:

@@ -136,7 +136,7 @@ class EnclosureTask:
         steepest, concordance = self.curvature.steepest, self.curvature.concordance
         slope = 2 * bend if steepest is None else torch.full_like(z, steepest)
         # A sigmoid less a constant rounds relative to 1, everything else relative to itself.
-        rounded = f.abs() + (steepest is not None and concordance is not None)
+        rounded = f.abs() + self.curvature.level
         lookup = slope * off + 8 * _UNIT * rounded
         height = f.abs() + offsets.abs()
         added = (len(x).bit_length() + self.chunks + 4) * _UNIT

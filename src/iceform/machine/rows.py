@@ -278,6 +278,8 @@ class Heads(Run):
             backend=self.backend,
             derivation=self.machine.head.certificate.derivation,
             assumptions=assumptions,
+            # An algorithm takes for granted no more than what its tables do.
+            kind="estimated" if assumptions else "proven",
         )
 
 

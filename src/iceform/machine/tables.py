@@ -64,7 +64,7 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
     return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
-IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0), None)
+IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
 
 
 def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
@@ -85,11 +85,7 @@ def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
 
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
-CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0), fourth=0.0), 129)
-
-
-# Losses with a rounded corner, and where it is.
-_ROUNDED = {"logistic": 0.0, "logistic_margin": 0.0, "quantile": 0.0, "absolute": 0.0, "hinge": 1.0}
+CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
 
 
 @lru_cache(maxsize=64)
@@ -97,8 +93,6 @@ def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
     """The table of a loss's derivative, or of a function."""
     if isinstance(loss, Loss):
         derivative = loss.derivative
-        unrounded = loss.name in ("logistic", "logistic_margin")
-        width = 1.0 if unrounded else dict(loss.parameters).get("width", 0.25)
-        bend = (_ROUNDED[loss.name], width) if loss.name in _ROUNDED else None
-        return Table(derivative, None if derivative.affine == (1.0, 0.0) else tokens, bend)
+        wanted = None if derivative.affine == (1.0, 0.0) else tokens
+        return Table(derivative, wanted, loss.curvature.corner)
     return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)

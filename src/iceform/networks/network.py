@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.backends import resolve
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, Step, weakest
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
 from iceform.networks.architecture import build, describe
 from iceform.networks.audit import operations_outside, refuse_missed, unsupported
@@ -335,6 +335,7 @@ class InContext(nn.Module, Pretrained):
                 ),
             ),
             assumptions=tuple(dict.fromkeys(a for p in self.pieces for a in p.assumptions)),
+            kind=weakest(p.standing for p in self.pieces),
         )
 
     def carried(self) -> dict[str, float]:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, FormulaError, ProgramError
+from iceform.functions.extremes import extremes, signed
 from iceform.functions.formulas import parsing, printing
 from iceform.functions.formulas.calculus import canonical, derivative
-from iceform.functions.formulas.enclosure import Extremes, extremes, signed
+from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
 from iceform.functions.formulas.polynomials import line
-from iceform.functions.formulas.trees import Node
+from iceform.functions.formulas.trees import Node, jumps
 from iceform.functions.losses import Loss
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
 
@@ -122,7 +123,7 @@ class Formula:
         parts = pieces(self._canonical, low, high)
         if parts is None:
             return None
-        largest = max(extremes(p.tree, *p.ends, order).size for p in parts)
+        largest = max(extremes(partial(jets, p.tree), *p.ends, order).size for p in parts)
         return largest if largest < _ABSURD else None
 
     def convex_on(self, low: float, high: float) -> bool | None:
@@ -131,7 +132,7 @@ class Formula:
         parts = pieces(self._canonical, low, high)
         if parts is None:
             return None
-        bends = [signed(p.tree, *p.ends, order=2) for p in parts]
+        bends = [signed(partial(jets, p.tree), *p.ends, order=2) for p in parts]
         steps = [gap(a.tree, b.tree, b.low) for a, b in pairwise(parts)]
         turns = [gap(derivative(a.tree), derivative(b.tree), b.low) for a, b in pairwise(parts)]
         if not all(bool(step.has_zero) for step in steps):
@@ -146,7 +147,9 @@ class Formula:
     @cached_property
     def function(self) -> ScalarFunction:
         """For a look-up table on any range; what can be proved is, once the range is known."""
-        return ScalarFunction(self, self._name, kinks=None, facts=self.scalar_function)
+        enclosed = partial(jets, self._canonical)
+        facts = self.scalar_function
+        return ScalarFunction(self, self._name, kinks=None, facts=facts, encloser=enclosed)
 
     def scalar_function(self, low: float, high: float) -> ScalarFunction:
         """For a look-up table on ``[low, high]``, with its kinks and proven derivatives.
@@ -172,7 +175,9 @@ class Formula:
         facts = partial(_facts, rate, loss=self)
         if span is not None:
             facts(*span)
-        return Loss(None, "residual", ScalarFunction(rate, rate._name, kinks=None, facts=facts))
+        enclosed = partial(jets, rate._canonical)
+        f = ScalarFunction(rate, rate._name, kinks=None, facts=facts, encloser=enclosed)
+        return Loss(None, "residual", f)
 
 
 @lru_cache(maxsize=128)
@@ -185,28 +190,15 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
         _check_finite(loss, low, high, loss._name)
     _check_finite(formula, low, high, name)
     cuts = cut(formula._canonical, low, high)
-    plain = ScalarFunction(formula, formula._name, kinks=None)
+    enclosed = partial(jets, formula._canonical)
+    plain = ScalarFunction(formula, formula._name, kinks=None, encloser=enclosed)
     if cuts is None:
         return replace(plain, kinks=_looked_for(plain, low, high, advice))
     _check_continuous(formula, cuts, name, advice)
     parts = merged(cuts)
-    call = Piecewise.of(parts)
+    call = Piecewise.of(parts, continuous=not jumps(formula._canonical))
     straight = line(parts[0].tree) if len(parts) == 1 else None
-    if straight is not None:
-        steady = (straight[0], straight[0])
-        return replace(plain, call=call, kinks=(), affine=straight, fourth=0.0, slope=steady)
-    slopes = _hull([extremes(p.tree, *p.ends, 1) for p in parts])
-    fourth = formula.bound(low, high)
-    return replace(plain, call=call, kinks=call.breaks, fourth=fourth, slope=slopes)
-
-
-def _hull(slopes: list[Extremes]) -> tuple[float, float] | None:
-    """Bounds of f', unless they leave a sign open that f' was not seen to have."""
-    low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-    least, most = min(s.seen_low for s in slopes), max(s.seen_high for s in slopes)
-    if max(abs(low), abs(high)) >= _ABSURD or low < 0 <= least or most <= 0 < high:
-        return None
-    return low, high
+    return replace(plain, call=call, kinks=call.breaks, affine=straight, encloser=call.jets)
 
 
 def _check_finite(formula: Formula, low: float, high: float, name: str) -> None:
@@ -236,5 +228,5 @@ def _check_continuous(formula: Formula, parts: list[Piece], name: str, advice: s
 def _looked_for(f: ScalarFunction, low: float, high: float, advice: str) -> tuple[float, ...]:
     try:
         return find_kinks(f, low, high)
-    except ProgramError as jumps:
-        raise FormulaError(f"{jumps}; in a formula, {advice}") from None
+    except ProgramError as found:
+        raise FormulaError(f"{found}; in a formula, {advice}") from None

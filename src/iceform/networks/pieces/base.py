@@ -139,6 +139,11 @@ class Piece(nn.Module, ABC):
         """What its certificate takes for granted."""
         return ()
 
+    @property
+    def standing(self) -> str:
+        """Whether its error is "proven" or "estimated"."""
+        return "proven"
+
     def ranges(self) -> dict[str, Any]:
         """What :meth:`settle` fixed, JSON only."""
         return {}

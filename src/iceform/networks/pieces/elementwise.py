@@ -148,6 +148,10 @@ class Table(Activation):
     def assumptions(self) -> tuple[str, ...]:
         return self.table.assumptions
 
+    @property
+    def standing(self) -> str:
+        return self.table.kind
+
     def ranges(self) -> dict[str, Any]:
         it = self.table
         table = {
@@ -157,6 +161,7 @@ class Table(Activation):
             "regime": it.regime,
             "error": it.error,
             "assumptions": list(it.assumptions),
+            "kind": it.kind,
         }
         return {**super().ranges(), "table": table}
 
@@ -171,6 +176,7 @@ class Table(Activation):
             float(saved["error"]),
             self.function,
             tuple(saved["assumptions"]),
+            str(saved["kind"]),
         )
 
 

@@ -1,0 +1,218 @@
+"""What runs is the network and the prompt: change either, and literal and fused follow alike.
+
+Every fast path is inside every certificate, so only an intervention can tell it from a formula
+that reads neither. With the checks off, another network or prompt is put in; both backends must
+return *that* one's answer, which is far from the first.
+"""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.attention import Average, Layout, LookUps, unchecked
+from iceform.backends import bind
+from iceform.errors import IntegrityError
+from iceform.interpolation import Interpolant
+
+LAYOUT = Layout(dim=3, samples=4, tokens=80)
+TABLES = {
+    "fitted": Interpolant.fit(torch.tanh, -8, 8, 1e-8),
+    "line": Interpolant.identity(-8, 8),
+    "crowded": Interpolant.fit(lambda z: z.clamp(-1, 1), -8, 8, tokens=79, kinks=(-1.0, 1.0)),
+}
+FAR = 1e-3  # an intervention moves the answer by more than this
+NEAR = 1e-11  # and both backends by the same, to this
+
+
+def look_ups(table: Interpolant, rows: int = 11) -> LookUps:
+    x, y = 2 * torch.rand(rows, 3).double() - 1, torch.rand(rows).double()
+    w = torch.tensor([1.5, -0.7, 0.4]).double()
+    return LookUps(LAYOUT, table, x, y, w, offsets=y, gain=-0.5, keep=0.9)
+
+
+def average() -> Average:
+    x, values = torch.randn(50, 3).double(), torch.randn(50, 2).double()
+    return Average(LAYOUT, 2 * x, -x.square().sum(1), values, torch.randn(9, 3).double())
+
+
+def permute(network):
+    order = torch.tensor([2, 0, 1])
+    key_x = network.layers[1].w_k[0, :, network.features["key_x"]]
+    network.layers[1].w_k[0, :, network.features["key_x"]] = key_x[:, order].clone()
+
+
+def sharpen(network):
+    network.layers[1].w_k.mul_(2)
+
+
+def scale_values(network):
+    network.layers[1].w_v.mul_(1.5)
+
+
+def mix_values(network):
+    network.layers[1].w_v[0, 0, network.features["value"]] += 0.25
+
+
+def swap_answers(network):
+    w_o = network.layers[1].w_o[0]
+    first, free = w_o.shape[0] - 2 * LAYOUT.samples, w_o.shape[0] - LAYOUT.samples
+    for start in (first, free):
+        w_o[start : start + 2] = w_o[start : start + 2].flip(0).clone()
+
+
+def scale_embedding(network):
+    network.layers[0].features[network.features["w"], network.features["w"]] *= 0.5
+
+
+def shift_label(network):
+    w_q = network.layers[1].w_q
+    w_q[0, 0, LAYOUT.features["is_query"]] = 0.3
+
+
+NETWORKS = {f.__name__: f for f in (
+    permute, sharpen, scale_values, mix_values, swap_answers, scale_embedding, shift_label,
+)}  # fmt: skip
+
+
+def answers(network, prompt):
+    backends = [bind(network, name) for name in ("literal", "fused")]
+    rows = [b.run(prompt) for b in backends]
+    if isinstance(prompt, LookUps):
+        sums = [(b.total(prompt), b.count(prompt)) for b in backends]
+        assert torch.allclose(sums[0][0], sums[1][0], rtol=0, atol=20 * NEAR)
+        assert torch.allclose(sums[0][1], sums[1][1], rtol=0, atol=20 * NEAR)
+        assert torch.allclose(sums[1][0], rows[1][..., :-1].sum(-2), rtol=0, atol=20 * NEAR)
+    return rows
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("change", NETWORKS)
+def test_another_network_gives_its_own_answer(change, kind):
+    prompt, network = look_ups(TABLES[kind]), LAYOUT.build()
+    before = answers(network, prompt)[0]
+    NETWORKS[change](network)
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        bind(network, "fused")
+    with unchecked():
+        literal, fused = answers(network, prompt)
+    if not (kind == "line" and change == "sharpen"):  # a line at any temperature
+        assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize("change", NETWORKS)
+def test_another_network_averages_its_own_way(change):
+    prompt, network = average(), LAYOUT.build()
+    before = answers(network, prompt)[0]
+    NETWORKS[change](network)
+    with unchecked():
+        literal, fused = answers(network, prompt)
+    assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+def shifted_value(prompt):
+    middle = int((prompt.table.weights(prompt.residuals()[:1])[0]).argmax())
+    values = prompt.values.clone()
+    values[middle] += 0.1
+    return replace(prompt, values=values)
+
+
+def moved_token(prompt):
+    slopes = prompt.slopes.clone()
+    slopes[len(slopes) // 2] += 0.5
+    return replace(prompt, slopes=slopes)
+
+
+PROMPTS = {
+    "a value shifted": shifted_value,
+    "sharpness doubled": lambda p: replace(p, slopes=2 * p.slopes, biases=2 * p.biases),
+    "a token moved": moved_token,
+    "a sample replaced": lambda p: replace(p, x=torch.cat([p.x[1:], p.x[:1]])),
+    "labels moved": lambda p: replace(p, y=p.y + 0.2),
+    "another w": lambda p: replace(p, w=p.w.flip(0)),
+    "another step": lambda p: replace(p, gain=-0.25),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+@pytest.mark.parametrize("change", PROMPTS)
+def test_another_prompt_gives_its_own_answer(change, kind):
+    network, prompt = LAYOUT.build(), look_ups(TABLES[kind])
+    before = answers(network, prompt)[0]
+    literal, fused = answers(network, PROMPTS[change](prompt))
+    if not (kind == "line" and change == "sharpness doubled"):  # a line at any temperature
+        assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+def no_margin(network):
+    network.layers[1].w_k[0, -LAYOUT.samples :] *= 2.0**-45
+
+
+def leaking_value(network):
+    network.layers[1].w_v[0, 0, 0] = 0.1
+
+
+def a_nan(network):
+    network.layers[0].places[0, 0] = float("nan")
+
+
+def another_layer(network):
+    network.layers.append(network.layers[1])
+
+
+@pytest.mark.parametrize("change", [no_margin, leaking_value, a_nan, another_layer])
+def test_what_is_not_recognised_is_refused(change):
+    network = LAYOUT.build()
+    change(network)
+    with unchecked(), pytest.raises(IntegrityError, match="does not recognise this network"):
+        bind(network, "fused").run(look_ups(TABLES["fitted"]))
+
+
+def test_program_tokens_are_the_same_for_all_data():
+    """Where data are zero, only the program is left; and what is written for data is affine."""
+    table = TABLES["fitted"]
+    first, second = look_ups(table, 4), look_ups(table, 4)
+
+    def tokens(x, y, w, o):
+        return LookUps(LAYOUT, table, x, y, w, offsets=o, gain=-0.5, keep=0.9).tokens
+
+    zero = tokens(0 * first.x, 0 * first.y, 0 * first.w, 0 * first.y)
+    again = tokens(0 * second.x, 0 * second.y, 0 * second.w, 0 * second.y)
+    assert torch.equal(zero, again)
+    # x, y and w alone, then with offsets: o x is the one feature that is not linear in the data.
+    a, b = (tokens(p.x, p.y, p.w, 0 * p.y) for p in (first, second))
+    both = tokens(first.x + second.x, first.y + second.y, first.w + second.w, 0 * first.y)
+    assert torch.allclose(both - zero, (a - zero) + (b - zero), rtol=0, atol=1e-11)
+
+
+MAKERS = {
+    "map": lambda b: ice.ResidualMap(torch.tanh, dim=3, samples=6, eps=1e-6, backend=b),
+    "gradients": lambda b: ice.SampleGradients("huber", dim=3, samples=6, eps=None, backend=b),
+    "step": lambda b: ice.GradientStep("logistic", 0.5, dim=3, samples=6, eps=1e-6, backend=b),
+    "descent": lambda b: ice.GradientDescent(
+        "squared", 4, 0.3, dim=3, samples=6, eps=None, w_bound=50.0, backend=b
+    ),
+    "hopfield": lambda b: ice.HopfieldResidual(torch.sin, dim=3, samples=6, eps=1e-6, backend=b),
+    "hopfield step": lambda b: ice.HopfieldStep("squared", 0.5, dim=3, samples=6, backend=b),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_constructions_run_their_own_network(name):
+    """The same change in the weights of both backends gives the same other answer."""
+    x, w = 2 * torch.rand(6, 3).double() - 1, torch.rand(3).double()
+    y = (torch.rand(6) > 0.5).double()
+    found = []
+    for backend in ("literal", "fused"):
+        em = MAKERS[name](backend)
+        before = em(x, y, w)
+        layer = em.network.layers[1]
+        with unchecked():
+            layer.w_v.mul_(1.25)
+            found.append(em(x, y, w))
+        assert float((found[-1] - before).abs().max()) > FAR
+    assert torch.allclose(*found, rtol=0, atol=1e-9)

@@ -1,0 +1,126 @@
+"""An attestation notices a backend that does not compute what the matrices do."""
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform.attention import Average, Layout, LookUps
+from iceform.backends import Fused, Literal, bind
+from iceform.certificates import Attestation, Ledger, Witness
+from iceform.errors import IntegrityError
+from iceform.interpolation import Interpolant
+
+LAYOUT = Layout(dim=2, samples=4, tokens=80)
+TABLE = Interpolant.fit(torch.tanh, -6, 6, 1e-8)
+
+
+class Wrong(Fused):
+    """Off by a little in some rows, as a broken kernel would be."""
+
+    off = 1e-9
+
+    def run(self, prompt):
+        return super().run(prompt) + self.off
+
+    def total(self, prompt, watch=None):
+        return super().total(prompt, watch) + prompt.count * self.off
+
+
+class WrongSums(Fused):
+    """Right row by row, wrong in their sum."""
+
+    def total(self, prompt, watch=None):
+        return super().total(prompt, watch) * (1 + 1e-6)
+
+
+def look_ups(rows=50):
+    x, y = torch.rand(rows, 2).double(), torch.rand(rows).double()
+    return LookUps(LAYOUT, TABLE, x, y, torch.tensor([2.0, -1.0]).double())
+
+
+def average():
+    x = torch.randn(60, 2).double()
+    return Average(LAYOUT, x, -x.square().sum(1), x, torch.randn(30, 2).double())
+
+
+@pytest.mark.parametrize("how", ["run", "total", "average"])
+def test_a_backend_that_is_right_is_attested(how):
+    witness = Witness(bind(LAYOUT.build(), "fused"))
+    _use(witness, how)
+    found = witness.attest()
+    assert found.ok
+    assert found.rows >= LAYOUT.samples
+    assert 0 < found.allowed < 1e-10
+
+
+@pytest.mark.parametrize("how", ["run", "total", "average"])
+def test_a_backend_that_is_wrong_is_not(how):
+    witness = Witness(Wrong(LAYOUT.build()))
+    _use(witness, how)
+    with pytest.raises(IntegrityError, match="from the literal matrices"):
+        witness.attest()
+    with ice.unchecked():
+        found = witness.attest()
+    assert not found.ok
+    assert found.difference > found.allowed
+
+
+def test_a_wrong_sum_of_right_rows_is_noticed():
+    witness = Witness(WrongSums(LAYOUT.build()))
+    _use(witness, "total")
+    with pytest.raises(IntegrityError, match="from the literal matrices"):
+        witness.attest()
+
+
+def _use(witness, how):
+    if how == "total":
+        witness.total(look_ups())
+    else:
+        witness.run(look_ups() if how == "run" else average())
+
+
+def test_weights_that_change_during_a_run_are_noticed():
+    network = LAYOUT.build()
+    witness = Witness(Fused(network))
+    witness.run(look_ups())
+    network.layers[1].w_v.mul_(1.5)
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        witness.attest()
+
+
+def test_rows_are_drawn_at_random_and_from_every_part_of_a_run():
+    """A fault in one prompt of many is found sooner or later."""
+    seen = set()
+    for _ in range(40):
+        witness = Witness(bind(LAYOUT.build(), "fused"))
+        for place in range(12):
+            witness.total(look_ups(rows=4 + place))
+        seen |= {kept.prompt.count - 4 for kept in witness._seen}
+    assert seen == set(range(12))
+
+
+def test_a_literal_run_needs_no_second_look():
+    witness = Witness(Literal(LAYOUT.build()))
+    witness.run(look_ups())
+    found = witness.attest()
+    assert found.ok
+    assert found.rows == 0
+    assert "every row went through the literal matrices" in found.explain()
+
+
+def test_what_is_not_attested_says_why():
+    found = Attestation.none("nothing is hashed inside torch.compile")
+    assert not found.ok
+    assert "nothing is hashed" in found.explain()
+
+
+def test_a_ledger_counts_by_place():
+    ledger = Ledger()
+    ledger.note("host", "step sizes")
+    ledger.note("attention", "prompts", 3)
+    ledger.note("attention", "prompts", 4)
+    assert ledger.entries == (("attention", "prompts", 7), ("host", "step sizes", 1))
+    assert ledger.host == ("step sizes",)
+    assert "prompts x 7" in str(ledger)
+    with pytest.raises(ValueError, match="where must be one of"):
+        ledger.note("elsewhere", "x")

@@ -1,0 +1,1 @@
+"""Wrong programs that the tests must notice: ``make mutants``."""

@@ -1,0 +1,218 @@
+"""The wrong programs: attention taken out, weights or prompt not read, terms of bounds dropped."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_SEEN = ("tests/backends/test_interventions.py",)
+_RUNS = ("tests/machine/test_problem.py", "tests/backends/test_interventions.py")
+_CONFORMS = ("tests/constructions/test_residual.py", "tests/backends/test_interventions.py")
+
+MUTANTS: tuple[Mutant, ...] = (
+    # ------------------------------------------------------------------ attention is not there
+    Mutant(
+        "look-ups return the exact function instead of attending",
+        "backends/fused.py",
+        "        return primitives.interpolate(self.reading.residuals(prompt), table, self.name)",
+        "        z = self.reading.residuals(prompt)\n"
+        "        f = prompt.table.function\n"
+        "        return primitives.interpolate(z, table, self.name) if f is None else f(z)",
+        _SEEN,
+    ),
+    Mutant(
+        "sums over samples use the exact function instead of attending",
+        "backends/fused.py",
+        "        x, y, w = prompt.x, prompt.y, prompt.w\n",
+        "        x, y, w = prompt.x, prompt.y, prompt.w\n"
+        "        f = prompt.table.function\n"
+        "        if f is not None:\n"
+        "            looked = f(prompt.residuals())\n"
+        "            looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
+        "            total = (looked.double()[..., None, :] @ x.double())[..., 0, :]\n"
+        "            return prompt.gain * total + prompt.count * prompt.keep * w.double()\n",
+        _SEEN,
+    ),
+    Mutant(
+        "attention is the identity: a look-up returns its argument",
+        "backends/fused.py",
+        "        return primitives.interpolate(self.reading.residuals(prompt), table, self.name)",
+        "        return self.reading.residuals(prompt)",
+        _CONFORMS,
+    ),
+    Mutant(
+        "attention is a constant: every token has the same weight",
+        "attention/layers.py",
+        "        weights = torch.softmax(queries @ (tokens @ self.w_k.mT).mT, -1)",
+        "        weights = torch.softmax(0 * (queries @ (tokens @ self.w_k.mT).mT), -1)",
+        _SEEN,
+    ),
+    Mutant(
+        "averages are taken without softmax",
+        "backends/fused.py",
+        "            torch.softmax(part @ keys.mT + bias, -1) @ prompt.values",
+        "            (part @ keys.mT + bias) @ prompt.values / len(keys)",
+        ("tests/machine/test_stream.py", "-k", "average"),
+    ),
+    # ---------------------------------------------------------------- weights are not read
+    Mutant(
+        "W_K is not read: features are met in their own order",
+        "backends/reading.py",
+        "        form=_unless_identity(meets[:, x] / scale),",
+        "        form=None,",
+        _SEEN,
+    ),
+    Mutant(
+        "the temperature in W_K is not read",
+        "backends/reading.py",
+        "        scale=scale,\n        bias=float(of_block[b]),",
+        "        scale=1.0,\n        bias=1.0,",
+        _SEEN,
+    ),
+    Mutant(
+        "W_V is not read",
+        "backends/reading.py",
+        "        values=_unless_identity(values[:, v]),",
+        "        values=None,",
+        _SEEN,
+    ),
+    Mutant(
+        "W_O is not read",
+        "backends/reading.py",
+        "        readout=_unless_identity(last[:m, :m]),",
+        "        readout=None,",
+        _SEEN,
+    ),
+    Mutant(
+        "the embedding is not read",
+        "backends/reading.py",
+        "    keys, queries, values = w_k @ a, w_q @ a, w_v @ a",
+        "    a = torch.eye(*a.shape, dtype=torch.float64)\n"
+        "    keys, queries, values = w_k @ a, w_q @ a, w_v @ a",
+        _SEEN,
+    ),
+    Mutant(
+        "a network that is not recognised runs all the same",
+        "backends/reading.py",
+        "def _zero(what: str, *parts: Tensor) -> None:\n    for part in parts:",
+        "def _zero(what: str, *parts: Tensor) -> None:\n    for part in ():",
+        _SEEN,
+    ),
+    Mutant(
+        "a margin that is too small is not noticed",
+        "backends/reading.py",
+        "    if others.numel() and not float(others.max()) <= -MARGIN / 2:",
+        "    if False:",
+        _SEEN,
+    ),
+    Mutant(
+        "readings are kept by network, not by its bytes",
+        "backends/reading.py",
+        "    if digest not in _readings:",
+        "    digest = str(len(network.features.names()))\n    if digest not in _readings:",
+        _SEEN,
+    ),
+    # -------------------------------------------------------------------- integrity
+    Mutant(
+        "the digest is kept from the first time",
+        "attention/network.py",
+        "        found = self.digest\n",
+        "        found = self.__dict__.setdefault('_kept', self.digest)\n",
+        ("tests/constructions/test_residual.py", "-k", "refused"),
+    ),
+    Mutant(
+        "changed weights run",
+        "attention/network.py",
+        "found != self.expected and is_checked():",
+        "False:",
+        _SEEN,
+    ),
+    Mutant(
+        "the digest leaves out the last weight",
+        "attention/network.py",
+        "    for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):",
+        "    for name, buffer in sorted(module.named_buffers(remove_duplicate=False))[:-1]:",
+        ("tests/constructions/test_residual.py", "-k", "refused"),
+    ),
+    # ------------------------------------------------------------------ prompt is not read
+    Mutant(
+        "the table in the prompt is not read",
+        "backends/reading.py",
+        "    if all(a is b or torch.equal(a, b) for a, b in zip(read, known, strict=True)):",
+        "    if True:",
+        _SEEN,
+    ),
+    Mutant(
+        "program tokens depend on the data",
+        "attention/lookups.py",
+        '        own[..., at["key_bias"]] = biases[:, None]',
+        '        own[..., at["key_bias"]] = biases[:, None] + 1e-3 * x.mean()',
+        _SEEN,
+    ),
+    Mutant(
+        "what is written for data is not affine in them",
+        "attention/lookups.py",
+        '        own[..., at["key_x"]][..., :d] = slopes[:, None] * x[..., None, :]',
+        '        own[..., at["key_x"]][..., :d] = slopes[:, None] * x.sin()[..., None, :]',
+        _SEEN,
+    ),
+    Mutant(
+        "no margin between blocks",
+        "attention/lookups.py",
+        "MARGIN = 2.0**50  # of another block's tokens",
+        "MARGIN = 2.0**-50  # of another block's tokens",
+        _SEEN,
+    ),
+    # ------------------------------------------------------------------- terms of certificates
+    Mutant(
+        "the certificate leaves out the look-up's error",
+        "constructions/residual.py",
+        '            "interpolation": rates.gain * d.x * it.error,',
+        '            "interpolation": 0.0,',
+        ("tests/constructions/test_residual.py",),
+    ),
+    Mutant(
+        "the certificate leaves out rounding",
+        "constructions/residual.py",
+        "rates.gain * d.x * looked + carried + sums * (row + self._kept(rates)),",
+        "0.0,",
+        ("tests/properties", "tests/constructions/test_residual.py"),
+    ),
+    Mutant(
+        "an attestation allows nothing and compares nothing",
+        "certificates/witness.py",
+        "        rows, worst, allowed = self._run_again()",
+        "        rows, worst, allowed = 0, 0.0, 0.0",
+        ("tests/certificates/test_witness.py",),
+    ),
+    Mutant(
+        "an attestation compares the fast rows with themselves",
+        "certificates/witness.py",
+        "        literal = Literal(self.network)\n",
+        "        literal = self.inner\n",
+        ("tests/certificates/test_witness.py",),
+    ),
+    Mutant(
+        "an attestation's disagreement is let go",
+        "certificates/witness.py",
+        "        if not found.within and is_checked():",
+        "        if False:",
+        ("tests/certificates/test_witness.py",),
+    ),
+    Mutant(
+        "a gradient does not pass through the network",
+        "machine/problem.py",
+        "        return [self.machine.total(prompt), beyond]",
+        "        f = prompt.table.function\n"
+        "        looked = f(prompt.residuals())\n"
+        "        looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
+        "        return [looked @ prompt.x, beyond]",
+        ("tests/machine/test_weights_run.py",),
+    ),
+    Mutant(
+        "soft thresholds do not pass through the network",
+        "algorithms/sparse.py",
+        "    left = u[active] - tau[active] * machine.look_up(table, ratio)",
+        "    left = u[active] - tau[active] * ratio.clamp(-1, 1)",
+        ("tests/machine/test_weights_run.py",),
+    ),
+)
