@@ -98,9 +98,14 @@ def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
 
     totals = attacked(cases, EVERY, device, _backends(device), seed=seed, progress=progress)
     for total in totals:
+        worst = (
+            "nothing to compare"
+            if total.ratio is None
+            else (f"largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})")
+        )
         print(
             f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} "
-            f"violations, largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})"
+            f"violations, {worst}"
         )
     return {
         "rows": [asdict(total) for total in totals],

@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import algorithms, interpolation, testing, tolerances, zoo
+from iceform import algorithms, interpolation, targets, testing, tolerances, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -12,6 +12,26 @@ from iceform.attention import (
     unchecked,
 )
 from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
+from iceform.computer import Computer
+from iceform.computer.compile import Program, compile
+from iceform.computer.language import (
+    algorithm,
+    attend,
+    bounded,
+    concat,
+    constant,
+    maximum,
+    mean,
+    minimum,
+    reciprocal,
+    repeat,
+    soft_threshold,
+    stored,
+    vector,
+    where,
+    while_,
+    zeros_like,
+)
 from iceform.constructions import (
     MLP,
     AttentionHead,
@@ -32,6 +52,7 @@ from iceform.constructions import (
 from iceform.errors import (
     BoundError,
     CapacityError,
+    CompileError,
     DeviceError,
     DtypeError,
     IceformError,
@@ -39,12 +60,14 @@ from iceform.errors import (
     PrecisionError,
     ProgramError,
     ShapeError,
+    TargetError,
 )
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.machine import ArraySource, Machine
 from iceform.networks import InContext, in_context
+from iceform.targets import check
 from iceform.tolerances import tolerance
 
 # Last: it keeps all of the above in files.
@@ -63,6 +86,8 @@ __all__ = [
     "BoundError",
     "CapacityError",
     "Certificate",
+    "CompileError",
+    "Computer",
     "DeviceError",
     "DtypeError",
     "Emulator",
@@ -90,6 +115,7 @@ __all__ = [
     "Machine",
     "Plan",
     "PrecisionError",
+    "Program",
     "ProgramError",
     "Prompt",
     "ResidualMap",
@@ -99,18 +125,38 @@ __all__ = [
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
+    "TargetError",
     "TruncatedLinear",
     "Verification",
     "__version__",
+    "algorithm",
     "algorithms",
+    "attend",
+    "bounded",
+    "check",
+    "compile",
+    "concat",
+    "constant",
     "export",
     "in_context",
     "interpolation",
     "load",
     "loss_named",
+    "maximum",
+    "mean",
+    "minimum",
+    "reciprocal",
+    "repeat",
+    "soft_threshold",
+    "stored",
+    "targets",
     "testing",
     "tolerance",
     "tolerances",
     "unchecked",
+    "vector",
+    "where",
+    "while_",
+    "zeros_like",
     "zoo",
 ]

@@ -72,7 +72,7 @@ class _Descent(Conformance):
             w_bound=4.0,
             regime=regime,
             dtype=dtype,
-            backend=backend,
+            backend="auto" if self.unrolled and backend == "fused" else backend,
             **hard,
             schedule=self.schedule,
             unrolled=self.unrolled,
@@ -121,6 +121,17 @@ def test_loop_and_unrolled_network_agree(schedule):
     inputs = draw(both[0], (6,))
     bound = 4 * both[0].certificate.terms["rounding"]
     assert_within(both[1](*inputs), both[0](*inputs), bound, schedule)
+
+
+def test_the_unrolled_network_is_literal_and_says_so():
+    """Fused reads the look-up layer alone: it is refused, not replaced in silence."""
+    options = {"dim": 2, "samples": 3, "eps": None, "w_bound": 4.0, "unrolled": True}
+    em = ice.GradientDescent("squared", 3, **options)
+    result = em.run(*draw(em, ()))
+    assert em.backend == em.certificate.backend == result.attestation.backend == "literal"
+    assert result.passes == 1
+    with pytest.raises(ice.ProgramError, match=r"runs literally.*unrolled=False"):
+        ice.GradientDescent("squared", 3, backend="fused", **options)
 
 
 def test_one_frozen_layer_runs_every_schedule_loss_and_step():
@@ -186,14 +197,18 @@ def test_certificate_of_the_data_is_sharper_and_still_holds():
     assert_within(em(x, y, w), em.reference(x, y, w), sharp.error, "certify")
 
 
-def test_trajectory_is_every_iterate():
-    em = ice.GradientDescent("huber", 5, dim=2, samples=4, eps=1e-5)
+@pytest.mark.parametrize("schedule", ["constant", "nesterov"])
+@pytest.mark.parametrize("unrolled", [False, True], ids=["loop", "unrolled"])
+def test_trajectory_is_every_iterate(unrolled, schedule):
+    sizes = {"dim": 2, "samples": 4, "w_bound": 3.0, "eps": None}
+    em = ice.GradientDescent("huber", 5, schedule=schedule, unrolled=unrolled, **sizes)
     x, y, w = draw(em, ())
     path, exact = em.trajectory(x, y, w), em.trajectory(x, y, w, exact=True)
     assert path.shape == exact.shape == (6, 2)
     assert torch.equal(path[0], w)
     assert torch.equal(path[-1], em(x, y, w))
     assert torch.equal(exact[-1], em.reference(x, y, w))
+    assert_within(path, exact, em.certificate.error, "iterates")
 
 
 def test_an_iterate_that_leaves_the_bound_is_refused():

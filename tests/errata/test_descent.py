@@ -8,7 +8,7 @@ import torch
 
 import iceform as ice
 from iceform.constructions import Schedule, steps_needed
-from tests.errata import printed
+from tests.errata import literal, printed
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -43,7 +43,7 @@ def test_printed_readout_is_the_mean_gradient_not_the_step():
         "squared", dim=1, samples=1, bound=2.0, eps=1e-9, backend="literal"
     )
     readout = torch.full((1, 1), 1.0, dtype=F64)  # u = (1/n) 1_n with n = 1
-    read = readout.T @ gradients.network(gradients.prompt(x, y, w).tokens)
+    read = readout.T @ literal.rows(gradients, x, y, w)
     target = float(w - lr * (w * x[0] - y) * x[0])
     assert target == pytest.approx(1.85)
     assert float(read) == pytest.approx(1.5, abs=1e-9)
@@ -245,7 +245,7 @@ def test_emulated_descent_holds_its_two_norm_certificate(loss):
     seen = 0.0
     for _ in range(20):
         x, y, w = (uniform(generator, -1, 1, *s) for s in ((n, d), (n,), (d,)))
-        one = em.step.run(x, y, w, em.step.rates) - em.step.reference(x, y, w)
+        one = em.step(x, y, w) - em.step.reference(x, y, w)
         spectral = float(torch.linalg.matrix_norm(x, 2)) / math.sqrt(n)
         assert float(one.norm()) <= eta * spectral * it.error + 1e-12
         off = float((em(x, y, w) - em.reference(x, y, w)).norm())

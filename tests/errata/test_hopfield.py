@@ -7,7 +7,7 @@ import torch
 
 import iceform as ice
 from iceform.interpolation import bounds
-from tests.errata import printed
+from tests.errata import literal, printed
 
 F64 = torch.float64
 
@@ -158,7 +158,7 @@ def test_corrected_layer_holds_its_certificate(d, n):
         2 * torch.rand(40, *s, generator=generator, dtype=F64) - 1 for s in ((n, d), (n,), (d,))
     ]
     data = [torch.cat([t, t.sign()]) for t in data]
-    off = (em.network(em.prompt(*data).tokens) - em.reference(*data)).abs()
+    off = (literal.rows(em, *data) - em.reference(*data)).abs()
     assert float(off.max()) <= em.certificate.error <= 1e-7
 
 

@@ -1,14 +1,16 @@
 """thm:attn_sim_f as printed, and as iceform builds it."""
 
-import itertools
+import dataclasses
 import math
 
 import pytest
 import torch
 
 import iceform as ice
+from iceform.attention.lookups import MARGIN
+from iceform.backends import bind
 from iceform.interpolation import bounds
-from tests.errata import printed
+from tests.errata import literal, printed
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -33,8 +35,8 @@ def whole(generator, low, high):
 
 
 def assert_certified(em, x, y, w):
-    """The literal network on the literal prompt, against the exact map."""
-    off = (em.network(em.prompt(x, y, w).tokens) - em.reference(x, y, w)).abs()
+    """The literal network on the literal prompts, against the exact map."""
+    off = (literal.rows(em, x, y, w) - em.reference(x, y, w)).abs()
     worst = float(off.max())
     assert worst <= em.certificate.error, (
         f"off by {worst:.3e} at {tuple(torch.nonzero(off == off.max())[0].tolist())}, "
@@ -97,21 +99,26 @@ def test_a_linear_map_is_off_by_a_third_where_thm_attn_sim_f_says_any_eps():
 
 
 def test_the_proof_needs_an_affine_token_expanding_lin():
-    """The proof itself adds constant rows and turns n columns into n (P + 1) + n. iceform's Lift
-    is that map, sum_l A_l Z R_l + C: affine, not linear, and with more tokens than it is given.
+    """The proof itself adds constant rows and turns n columns into n (P + 1) + n. iceform's prompt
+    has them, and is affine in (x, y) at any w, as in w at any (x, y); positions are added by the
+    network's first layer, Embed, which is affine as well and part of the digest.
     """
     em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3)
-    zero = em.prompt(
-        torch.zeros(3, 2, dtype=F64), torch.zeros(3, dtype=F64), torch.zeros(2).double()
-    )
-    assert float(zero.tokens.abs().max()) > 0
-    assert zero.tokens.shape[-2] == 3 * em.interpolant.tokens + 3
+    embed = em.network.layers[0]
+    nothing = [torch.zeros(*s, dtype=F64) for s in ((3, 2), (3,), (2,))]
+    tokens = em.prompt(*nothing).tokens
+    assert tokens.shape[-2] >= 3 * (em.interpolant.tokens + 1) > 3
+    assert float(tokens.abs().max()) > 0
+    assert float(embed(torch.zeros_like(tokens)).abs().max()) > 0
 
     generator = torch.Generator().manual_seed(2)
     u, v = ([uniform(generator, -1, 1, *s) for s in ((3, 2), (3,), (2,))] for _ in range(2))
     middle = em.prompt(*((a + b) / 2 for a, b in zip(u, v, strict=True))).tokens
     ends = (em.prompt(*u).tokens + em.prompt(*v).tokens) / 2
-    assert float((middle - ends).abs().max()) <= 16 * UNIT * float(ends.abs().max())
+    seen = ends[ends.abs() < 2**40]  # the tokens that hold nothing keep away from all others
+    assert float((middle - ends).abs().max()) <= 16 * UNIT * float(seen.abs().max())
+    shifted = embed(middle) - (embed(em.prompt(*u).tokens) + embed(em.prompt(*v).tokens)) / 2
+    assert float(shifted.abs().max()) <= 16 * UNIT * float(seen.abs().max())
 
 
 # ---------------------------------------------------------------------------------------------
@@ -149,16 +156,19 @@ def test_printed_weights_act_on_the_sequence_side_and_do_not_multiply():
         (w_v @ lifted) @ softmax
 
     em = ice.ResidualMap(torch.tanh, dim=d, samples=n, eps=1e-3)
-    (layer,) = em.network.layers
-    total = 3 * d + 2 * n + 3
+    embed, layer = em.network.layers
+    raw, total = 3 * d + 3, 3 * d + 2 * n + 4
     assert layer.w_k.shape == layer.w_q.shape == (1, d + 2 + n, total)
-    assert layer.w_v.shape == (1, d, total)
-    prompt = em.prompt(x.T, y, w)
-    assert prompt.tokens.shape == (em.plan.tokens, total)
+    assert layer.w_v.shape == (1, d + 1, total)
+    (tokens,) = em.prompt(x.T, y, w).tokens
+    assert tokens.shape == (em.plan.tokens, raw)
+    assert embed(tokens).shape == (em.plan.tokens, total)
     by_definition = printed.attention(
-        prompt.tokens.T, layer.w_k[0], layer.w_q[0], layer.w_v[0], layer.w_o[0]
+        embed(tokens).T, layer.w_k[0], layer.w_q[0], layer.w_v[0], layer.w_o[0]
     )
-    assert float((by_definition.T - em.network(prompt.tokens)).abs().max()) <= 100 * UNIT
+    assert float((by_definition.T - em.network(tokens)).abs().max()) <= 100 * UNIT
+    exact = printed.exact_map(x, y, w, torch.tanh).T
+    assert float((by_definition.T[:n, :d] - exact).abs().max()) <= em.certificate.error
 
 
 # ---------------------------------------------------------------------------------------------
@@ -340,34 +350,56 @@ def test_printed_margin_leaks_on_most_random_instances_and_the_corrected_one_on_
     assert largest > 0.01  # the corrected margin is not just enormous
 
 
-@pytest.mark.parametrize("samples", [1, 2, 5])
-def test_literal_attention_leaves_a_block_by_less_than_the_certified_leak(samples):
-    """iceform's own network: off-block attention of every query token, against its margin's leak.
-    The code 1 - e_i gives exactly 0 within a block, so the margin costs no precision there.
+def outside(em, margin, *data):
+    """iceform's own layer with another margin: what every query's attention leaves its block by."""
+    layout = dataclasses.replace(em.layout, margin=margin)
+    embed, layer = layout.build().layers
+    m, grid = layout.samples, layout.samples * layout.tokens
+    weights = layer.attend(embed(em.prompt(*data).tokens)).weights[..., 0, grid : grid + m, :]
+    blocks = weights[..., :grid].unflatten(-1, (m, -1)).sum(-1)
+    others = blocks.masked_fill(torch.eye(m, dtype=torch.bool), 0.0)
+    return others.sum(-1) + weights[..., grid:].sum(-1)
+
+
+@pytest.mark.parametrize("samples", [2, 5])
+def test_margins_in_the_layer_itself(samples):
+    """iceform's own layer: with the printed margin all attention leaves some block, with that of
+    ``bounds.margin`` at most eps0 does, and with its own exactly none. The code 1 - e_i is exactly
+    0 within a block, so that the margin, however large, costs no precision there.
     """
-    em = ice.ResidualMap(torch.tanh, dim=2, samples=samples, bound=1.5, eps=1e-4, backend="literal")
+    bound, eps0 = 3.0, 0.01
+    em = ice.ResidualMap(torch.tanh, dim=1, samples=samples, bound=bound, eps=1e-4)
     generator = torch.Generator().manual_seed(5)
-    data = [uniform(generator, -1.5, 1.5, 64, *s) for s in ((samples, 2), (samples,), (2,))]
-    data = [torch.cat([t, 1.5 * t.sign()]) for t in data]
-    (layer,) = em.network.layers
-    trace = layer.attend(em.prompt(*data).tokens)
-    tokens = em.interpolant.tokens
-    for c in range(samples):
-        of_query = trace.weights[:, 0, samples * tokens + c]
-        outside = torch.cat([of_query[:, : c * tokens], of_query[:, (c + 1) * tokens :]], 1).sum(1)
-        assert float(outside.max()) <= UNIT
-    block_keys = em.prompt(*data)["other_blocks"][:, : samples * tokens]
-    own = block_keys.reshape(-1, samples, tokens, samples).diagonal(dim1=1, dim2=3)
-    assert float(own.abs().max()) == 0.0
-    leak = em.certificate.terms["leak"]
-    assert 0 < leak <= em.certificate.error * 1e-6
+    data = [uniform(generator, -bound, bound, 64, *s) for s in ((samples, 1), (samples,), (1,))]
+    data = [torch.cat([t, bound * t.sign()]) for t in data]
+    data[0][0, 0], data[1][0, 0] = 0.0, 0.0  # z = 0 beside
+    data[0][0, 1], data[1][0, 1], data[2][0] = bound, -bound, bound  # z = d B^2 + B
+    it, reach = em.interpolant, bound**2 + bound
+    needed = bounds.margin(it.sharpness, it.grid.spacing, reach, samples, samples, eps0)
+    assert float(outside(em, printed.margin(1, bound, eps0), *data).max()) >= 1 - 1e-9
+    assert 1e-6 * eps0 < float(outside(em, needed, *data).max()) <= eps0
+    assert float(outside(em, MARGIN, *data).max()) == 0.0
+    assert "leak" not in em.certificate.terms
     assert_certified(em, *data)
+
+
+def test_a_layer_with_the_printed_margin_is_not_run_fused():
+    """What fused evaluates is the look-up of the own block: where the matrices leak it refuses."""
+    em = ice.ResidualMap(torch.tanh, dim=1, samples=2, bound=3.0, eps=1e-4)
+    leaky = dataclasses.replace(em.layout, margin=printed.margin(1, 3.0, 0.01)).build()
+    data = ([[0.0], [3.0]], [0.0, -3.0], [3.0])
+    prompt = em.prompt(*(torch.tensor(t, dtype=F64) for t in data))
+    with pytest.raises(ice.IntegrityError, match=r"the margin between blocks is 25\.6"):
+        bind(leaky, "fused").run(prompt)
+    wrong = bind(leaky, "literal").run(prompt)[0]  # of x = 0, in front of a sample of x = 3
+    assert float(wrong[0]) == pytest.approx(3.0, abs=1e-3)
+    assert float(bind(em.network, "fused").run(prompt)[0, 0]) == 0.0
 
 
 def test_contribution_of_other_blocks_is_never_added_to_the_printed_error():
     """The proof's last bound has ||x_c|| in every term, so it is 0 where x_c = 0; but the other
     blocks hold up to (n - 1) eps0 of the attention and their values f(L) x_i are added to the
-    output. iceform charges 2 B_f B_x times the leak for them.
+    output: 2 B_f B_x times the leak bounds them. In iceform nothing leaks, so it charges nothing.
     """
     x, y = torch.tensor([[0.0, 1.0]], dtype=F64), torch.tensor([0.0, -1.0], dtype=F64)
     w = torch.ones(1, dtype=F64)
@@ -420,8 +452,10 @@ def test_printed_softmax_sums_leave_out_the_first_grid_point():
     assert float(weights[1:].sum()) < 0.05
     em = ice.ResidualMap(torch.tanh, dim=1, samples=1, eps=1e-6, backend="literal")
     data = (one, -torch.ones(1, dtype=F64), one[0])
-    (layer,) = em.network.layers
-    sums = layer.attend(em.prompt(*data).tokens).weights.sum(-1)
+    embed, layer = em.network.layers
+    weights = layer.attend(embed(em.prompt(*data).tokens)).weights[0, 0, em.layout.tokens]
+    assert float(weights[: em.interpolant.tokens].min()) >= 0
+    sums = weights[: em.interpolant.tokens].sum()
     assert float((sums - 1).abs().max()) <= 8 * UNIT
 
 
@@ -447,14 +481,15 @@ def test_corrected_head_holds_its_certificate_on_random_instances(name, regime):
 
 
 def test_attention_weights_do_not_depend_on_f():
-    """f enters through the values in the tokens: another function, the same frozen weights."""
+    """f enters through the values in the tokens: another function, the same frozen weights. On the
+    same table nothing but values differs; of a table of its own, the keys in the prompt too.
+    """
     em = ice.ResidualMap(torch.tanh, dim=2, samples=2, eps=1e-6, backend="literal")
-    other = em.reprogram(torch.sin)
-    assert other.digest == em.digest
+    other, own = em.reprogram(torch.sin), ice.ResidualMap(torch.sin, dim=2, samples=2, eps=1e-6)
+    assert other.digest == own.digest == em.digest
     generator = torch.Generator().manual_seed(7)
     data = [uniform(generator, -1, 1, *s) for s in ((2, 2), (2,), (2,))]
-    keys = [k for k in em.features if k != "value"]
-    for key, (one, two) in itertools.product(keys, [(em.prompt(*data), other.prompt(*data))]):
-        assert torch.equal(one[key], two[key]), key
-    assert not torch.equal(em.prompt(*data)["value"], other.prompt(*data)["value"])
+    one, two = em.prompt(*data).prompt(), other.prompt(*data).prompt()
+    differ = {key for key in em.features if not torch.equal(one[key], two[key])}
+    assert differ == {"value"}
     assert_certified(other, *data)

@@ -6,6 +6,7 @@ import torch
 import iceform as ice
 from iceform import algorithms
 from iceform.algorithms import library
+from iceform.attention import unchecked
 from iceform.functions.losses import Loss
 from tests.conformance import assert_within
 
@@ -231,3 +232,35 @@ def test_save_and_load(machine, tmp_path):
     assert again.sizes == machine.sizes
     for program in (algorithms.Ridge(), algorithms.KernelRegression(2.0)):
         assert torch.equal(again.run(program, x, y).value, machine.run(program, x, y).value)
+
+
+# ------------------------------------------------------------------------------------ weights run
+
+
+def _small_machine(backend="auto"):
+    return ice.Machine(2, 4, programs=[algorithms.HopfieldRetrieval(steps=2)], backend=backend)
+
+
+def test_a_run_is_attested_and_hashes_its_weights_once_more():
+    x = torch.eye(2, dtype=torch.float64).repeat(2, 1) * 0.5
+    fused, literal = (_small_machine(b) for b in ("auto", "literal"))
+    ours, theirs = (m.run(algorithms.HopfieldRetrieval(steps=2), x, x[0]) for m in (fused, literal))
+    assert ours.attestation.ok
+    assert ours.attestation.rows > 0
+    assert ours.digest == fused.digest == theirs.digest
+    assert ("attention", "prompts through the frozen network", 2) in ours.ledger.entries
+    off = float((ours.value - theirs.value).abs().max())
+    assert off <= ours.certificate.error + theirs.certificate.error
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_changed_weights_are_refused_and_followed_where_asked(backend):
+    machine, program = _small_machine(backend), algorithms.HopfieldRetrieval(steps=2)
+    x = torch.eye(2, dtype=torch.float64).repeat(2, 1) * 0.5
+    before = machine.run(program, x, x[0]).value
+    machine.network.layers[1].w_v.data.mul_(1.5)
+    with pytest.raises(ice.IntegrityError, match="weights were changed"):
+        machine.run(program, x, x[0])
+    with unchecked():
+        after = machine.run(program, x, x[0]).value
+    assert float((after - before).abs().max()) > 1e-2

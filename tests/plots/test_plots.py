@@ -1,6 +1,8 @@
 """Figures: what is on them, and that drawing leaves no trace."""
 
+import dataclasses
 import itertools
+import math
 
 import pytest
 import torch
@@ -9,6 +11,9 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 
 from iceform import AttentionHead, GradientStep, HopfieldResidual, Interpolant, ShapeError, plots
+from iceform.attention import Prompt
+from iceform.attention.inspection import trace_network
+from iceform.attention.lookups import HIDDEN, MARGIN
 from iceform.plots.__main__ import main as write_picture
 
 SIZES = (17, 33)
@@ -86,9 +91,11 @@ def test_attention_shows_the_blocks(step, data, theme):
     figure = plots.attention(step, *data, theme=theme)
     axes = figure.axes[0]
     assert {"query of sample", "attends to the look-up table of sample"} <= labels(figure)
-    assert f"margin M = {step.margin:.0f}" in axes.get_title(loc="left")
+    title = axes.get_title(loc="left")
+    assert "2^{50}" in title
+    assert "nothing strays" in title
     decades = torch.tensor(axes.images[0].get_array())
-    block = step.interpolant.tokens
+    block = step.layout.tokens
     assert decades.shape == (4, step.plan.tokens)
     for i, row in enumerate(10.0**decades):
         own = row[i * block : (i + 1) * block].sum()
@@ -96,18 +103,21 @@ def test_attention_shows_the_blocks(step, data, theme):
     assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "2", "3", "4", "queries"]
 
 
+BLOCKS = ["block 0", "block 1", "block 2", "block 3"]
+
+
 def test_attention_of_a_layer_is_named_by_its_tokens(step, data):
-    layer = step.trace(*data)["layers.0"]
+    layer = step.trace(*data)["layers.1"]
     figure = plots.attention(layer)
     axes = figure.axes[0]
     drawn = torch.tensor(axes.images[0].get_array())
     (same,) = plots.attention(step, *data).axes[0].images
     assert torch.equal(drawn, torch.tensor(same.get_array()))
-    assert axes.get_title(loc="left") == f"layers.0: {layer.labels[0]}"
-    assert labels(figure) == {"key", "query of sample", "attention weight"}
+    assert axes.get_title(loc="left") == f"layers.1: {layer.labels[0]}"
+    assert labels(figure) == {"key", "query of block", "attention weight"}
     assert [t.get_text() for t in axes.get_yticklabels()] == ["0", "1", "2", "3"]
     names = [t.get_text() for t in axes.get_xticklabels()]
-    assert names == ["sample 0", "sample 1", "sample 2", "sample 3", "query of sample 0–3"]
+    assert names == [*BLOCKS, "query of block 0–3"], "no room for the free queries"
 
 
 def test_attention_of_a_soft_look_up_is_linear(head):
@@ -123,7 +133,7 @@ def test_attention_of_a_hopfield_layer_has_no_queries_among_its_keys(data):
     em = HopfieldResidual(torch.tanh, dim=3, samples=4)
     axes = plots.attention(em, *data).axes[0]
     assert [t.get_text() for t in axes.get_xticklabels()] == ["1", "2", "3", "4"]
-    assert axes.get_xlim() == (-0.5, 4 * em.interpolant.tokens - 0.5)
+    assert axes.get_xlim() == (-0.5, 4 * em.layout.tokens - 0.5)
 
 
 @THEMES
@@ -132,15 +142,21 @@ def test_features_are_named_and_signed(step, data, theme):
     figure = plots.features(prompt, theme=theme)
     axes, bar = figure.axes
     (mesh,) = axes.collections
-    assert torch.equal(torch.tensor(mesh.get_array().data).view(prompt.tokens.shape), prompt.tokens)
+    (tokens,) = prompt.tokens
+    drawn = torch.tensor(mesh.get_array().filled(math.nan)).view(tokens.shape)
+    hidden = tokens == -HIDDEN
+    assert torch.equal(drawn[~hidden], tokens[~hidden])
+    assert bool(drawn[hidden].isnan().all())
     assert [t.get_text() for t in axes.get_xticklabels()] == list(prompt.features)
-    tokens = [t.get_text() for t in axes.get_yticklabels()]
-    assert tokens == ["sample 0", "sample 1", "sample 2", "sample 3", "query of sample 0–3"]
+    names = [t.get_text() for t in axes.get_yticklabels()]
+    assert names == [*BLOCKS, "query of block 0–3"], "no room for the free queries"
     low, high = mesh.norm.vmin, mesh.norm.vmax
-    assert -low == high == float(prompt.tokens.abs().max())
+    assert -low == high == float(tokens[~hidden].abs().max()) < HIDDEN
     assert float(mesh.norm(0.0)) == pytest.approx(0.5)
     assert axes.yaxis_inverted(), "the first token is on top"
     assert bar.get_ylabel() == "value"
+    spare = step.layout.tokens - step.interpolant.tokens
+    assert sum(round(patch.get_height()) for patch in axes.patches) == 4 * spare > 0
 
 
 def test_names_of_narrow_blocks_have_room(step, data):
@@ -152,26 +168,35 @@ def test_names_of_narrow_blocks_have_room(step, data):
 
 
 def test_an_empty_prompt_can_be_drawn(step, data):
-    prompt = step.prompt(*data)
-    figure = plots.features(type(prompt)(0 * prompt.tokens, prompt.features, prompt.roles))
+    prompt = step.prompt(*data).prompt()
+    figure = plots.features(Prompt(0 * prompt.tokens, prompt.features, prompt.roles))
     assert plots.png(figure).startswith(b"\x89PNG")
 
 
 @THEMES
-def test_margins_and_the_leaks_they_imply(step, data, theme):
-    trace = step.trace(*data)
-    layer = trace["layers.0"]
+@pytest.mark.parametrize("margin", [60.0, MARGIN])
+def test_margins_and_the_leaks_they_imply(step, data, theme, margin):
+    prompt = step.prompt(*data).prompt()
+    network = dataclasses.replace(step.layout, margin=margin).build()
+    trace = trace_network(network, prompt.tokens, roles=prompt.roles)
+    layer = trace["layers.1"].of(0)
     figure = plots.margins(trace, theme=theme)
-    left, right = figure.axes
-    points = left.lines[0]
-    assert list(points.get_ydata()) == layer.margins[0, layer.read].tolist()
-    assert labels(figure) == {"query of sample", "own block ahead by", "and leaks"}
+    left = figure.axes[0]
+    points, unit, *beyond = left.lines
+    assert list(points.get_ydata()) == layer.margins[0, layer.asked].tolist()
+    assert unit.get_ydata()[0] == pytest.approx(53 * math.log(2))
+    if margin == MARGIN:  # nothing leaks: lines instead of an axis of leaks
+        assert labels(figure) == {"query of block", "own block ahead by"}
+        (zero,) = (line.get_ydata()[0] for line in beyond)
+        assert math.exp(-zero * (1 + 1e-9)) == 0 < math.exp(-zero * (1 - 1e-3))
+        assert left.get_yscale() == "log"
+        return
+    (right,) = figure.axes[1:]
+    assert labels(figure) == {"query of block", "own block ahead by", "and leaks"}
     assert left.get_ylim() == right.get_ylim()
     for at, text in zip(right.get_yticks(), right.get_yticklabels(), strict=True):
         power = float(torch.sigmoid(-torch.tensor(at, dtype=torch.float64)).log10())
         assert text.get_text() == f"$10^{{{power:.0f}}}$"
-    unit = left.lines[1].get_ydata()[0]
-    assert unit == pytest.approx(53 * torch.tensor(2.0).log().item())
 
 
 def test_margins_have_a_panel_per_attention_layer(head):
@@ -195,10 +220,11 @@ def test_an_infinite_margin_can_be_drawn():
 
 def test_a_batch_is_not_one_picture(step, data):
     batch = [t.expand(2, *t.shape) for t in data]
-    draw = (plots.margins, lambda trace: plots.attention(trace["layers.0"]))
+    draw = (plots.margins, lambda trace: plots.attention(trace["layers.1"]))
     for one in draw:
-        with pytest.raises(ShapeError, match=r"one prompt, .*\(2, \d+, 20\)"):
+        with pytest.raises(ShapeError, match=r"one prompt, .*\(2, 1, \d+, \d+\); .*of\(0, 0\)"):
             one(step.trace(*batch))
+        one(step.trace(*batch).of(1, 0))
     with pytest.raises(ShapeError, match="one prompt"):
         plots.features(step.prompt(*batch))
 

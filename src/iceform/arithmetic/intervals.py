@@ -1,10 +1,10 @@
 r"""Vectorised float64 intervals, rounded outward.
 
-An operation that IEEE arithmetic rounds to nearest, x = fl(a op b), has its exact result within
-:math:`|x|\varphi + \eta` of x, :math:`\varphi = u(1 + 2u)`, u = 2^-53, where
-:math:`\eta = 2^{-1074}` is needed for products and quotients only: sums that are subnormal are
-exact. Moving x by that much, itself computed in floating point, never falls short (S. M. Rump,
-"Verification methods", Acta Numerica 19, 2010, section 9).
+An operation that IEEE arithmetic rounds to nearest, x = fl(a op b), is off by half a unit in the
+last place of x. With u = 2^-53 that is at most u|x|, or :math:`\eta = 2^{-1074}` where a product or
+a quotient is subnormal; sums that are subnormal are exact. :math:`fl(x + fl(\varphi|x|))` with
+:math:`\varphi = 1.5 u` is at least the next float after x: three quarters of a unit round up to
+one, also where units are as coarse as :math:`\eta`.
 
 A function of torch's on the CPU is taken to be within four units in the last place, or within the
 least normal number where it underflows. That, and IEEE arithmetic, is all that is assumed.
@@ -28,7 +28,7 @@ __all__ = ["COMPOUND", "LIBRARY", "UNIT", "Interval", "above", "below", "compute
 UNIT = 2.0**-53  # unit roundoff of float64
 LIBRARY = 2.0**-50  # relative: four units in the last place
 COMPOUND = 4 * LIBRARY  # the same for up to four functions, multiplied or nested
-_PHI = UNIT * (1 + 2.0**-52)
+_PHI = 1.5 * UNIT
 _ETA = math.ulp(0.0)
 _TINY = torch.finfo(torch.float64).tiny
 _LARGEST = torch.finfo(torch.float64).max
@@ -140,8 +140,8 @@ class Interval:
     def sum(self) -> Interval:
         """Along the first axis, in whatever order."""
         slack = len(self.low) * _PHI
-        low = self.low.sum(0) - slack * self.low.abs().sum(0)
-        high = self.high.sum(0) + slack * self.high.abs().sum(0)
+        low = self.low.sum(0) - (slack * self.low.abs().sum(0))
+        high = self.high.sum(0) + (slack * self.high.abs().sum(0))
         return _numbers(low, high)
 
     # ----------------------------------------------------------------------- sets and places
@@ -234,8 +234,7 @@ def _numbers(low: Tensor, high: Tensor) -> Interval:
 
 def _outward(low: Tensor, high: Tensor, eta: float = 0.0) -> Interval:
     """Ends that were rounded to nearest, moved outward by as much."""
-    low, high = low - _PHI * low.abs(), high + _PHI * high.abs()
-    return _numbers(low - eta, high + eta) if eta else _numbers(low, high)
+    return _numbers(low - (_PHI * low.abs() + eta), high + (_PHI * high.abs() + eta))
 
 
 def _signed(product: Interval, a: Interval, b: Interval) -> Interval:

@@ -1,6 +1,7 @@
 """Level 1: the literal layers, as the paper defines them."""
 
 from iceform.attention.affine import Embed, Lift
+from iceform.attention.features import Features
 from iceform.attention.layers import (
     AttentionTrace,
     Entry,
@@ -10,13 +11,8 @@ from iceform.attention.layers import (
     SoftmaxAttention,
 )
 from iceform.attention.lookups import Average, Layout, LookUps
-from iceform.attention.network import (
-    Features,
-    FrozenNetwork,
-    is_checked,
-    unchecked,
-    weights_digest,
-)
+from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
+from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
 __all__ = [
@@ -27,11 +23,13 @@ __all__ = [
     "Features",
     "FrozenNetwork",
     "Head",
+    "HeadGroup",
     "HopfieldLayer",
     "Layout",
     "Lift",
     "LiftedAttention",
     "LookUps",
+    "ProjectedAttention",
     "Prompt",
     "SoftmaxAttention",
     "is_checked",

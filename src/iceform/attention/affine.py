@@ -5,6 +5,7 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform.attention.features import Features
 from iceform.errors import ShapeError
 
 __all__ = ["Embed", "Lift"]
@@ -80,6 +81,8 @@ class Embed(nn.Module):
         B, shape (out_features, places).
     constant
         c, shape (out_features,).
+    names
+        Names of the features that it gives.
     """
 
     features: Tensor
@@ -93,6 +96,8 @@ class Embed(nn.Module):
         places: Float[Tensor, "n k"],
         spread: Float[Tensor, "q k"],
         constant: Float[Tensor, "q"],
+        *,
+        names: Features | None = None,
     ) -> None:
         super().__init__()
         wide = {len(features), len(spread), len(constant)}
@@ -105,6 +110,7 @@ class Embed(nn.Module):
         self.register_buffer("places", places)
         self.register_buffer("spread", spread)
         self.register_buffer("constant", constant)
+        self.names = names
 
     @property
     def positions(self) -> Float[Tensor, "n q"]:

@@ -2,13 +2,14 @@ r"""What every layer of a frozen network did with a prompt: scores, attention, m
 
 A query's *margin* says how firmly it looks where it should.
 
-Where tokens name blocks (the features ``block`` of queries and ``other_blocks`` of keys, as every
-construction on residuals has them), a query's own keys are those whose ``other_blocks`` is 0 at the
+Where tokens name blocks (the features ``block`` of queries and ``hidden_from`` of keys, which the
+look-up layer's embedding writes), a query's own keys are those whose ``hidden_from`` is 0 at the
 query's ``block``, and with own keys O and scores s its margin is
 
 .. math:: \gamma = \log \sum_{k \in O} e^{s_k} - \log \sum_{k \notin O} e^{s_k},
 
-so that exactly :math:`1 / (1 + e^\gamma)` of its attention leaks out of its block. Everywhere else
+so that exactly :math:`1 / (1 + e^\gamma)` of its attention leaks out of its block, which is 0 where
+the exponential is beyond all numbers. Everywhere else
 the margin is the gap between the largest and the second largest of m scores, and at most
 :math:`(m - 1) / (m - 1 + e^\gamma)` of the attention is off the best key. A soft look-up, which is
 meant to read several keys at once, has small margins of the second kind.
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -26,6 +28,7 @@ from torch import Tensor, nn
 
 from iceform.attention import (
     AttentionTrace,
+    Embed,
     Features,
     FrozenNetwork,
     HopfieldLayer,
@@ -82,6 +85,25 @@ class LayerTrace:
     read: Tensor
     own: Tensor | None
 
+    def of(self, *at: int) -> Self:
+        """The same of one prompt of a batch."""
+        return replace(
+            self,
+            tokens=self.tokens[at],
+            scores=self.scores[at],
+            attention=self.attention[at],
+            margins=self.margins[at],
+            output=self.output[at],
+            own=None if self.own is None else self.own[at],
+        )
+
+    @property
+    def asked(self) -> Tensor:
+        """Which queries are read and, where there are blocks, belong to one, shape (queries,)."""
+        if self.own is None:
+            return self.read
+        return self.read & self.own.any(-1).reshape(-1, len(self.read)).all(0)
+
     def named(self, name: str) -> Tensor:
         """The named features of every token that came in."""
         if self.features is None:
@@ -116,7 +138,9 @@ class LayerTrace:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Trace:
-    """What every layer of a network did with one prompt.
+    """What every layer of a network did with a prompt, or with a batch of them.
+
+    Look-ups are a batch of prompts of one data set, a block of samples in each.
 
     Attributes
     ----------
@@ -142,6 +166,10 @@ class Trace:
         """What the last layer gave, shape (*batch, out_tokens, out_features)."""
         return self.layers[-1].output
 
+    def of(self, *at: int) -> Self:
+        """The same of one prompt of a batch."""
+        return replace(self, layers=tuple(layer.of(*at) for layer in self.layers))
+
     def named(self, name: str) -> Tensor:
         """The named features of every token of the prompt."""
         return self.tokens[..., self.features[name]]
@@ -159,8 +187,9 @@ class Trace:
         return len(self.layers)
 
     def __repr__(self) -> str:
-        tokens, features = self.tokens.shape[-2:]
-        return f"{tokens} tokens of {features} features\n{_table(self.layers)}"
+        *batch, tokens, features = self.tokens.shape
+        many = f"{math.prod(batch)} prompts of " if math.prod(batch) > 1 else ""
+        return f"{many}{tokens} tokens of {features} features\n{_table(self.layers)}"
 
 
 def trace_network(
@@ -254,8 +283,8 @@ def _block_margins(scores: Tensor, own: Tensor) -> Tensor:
 
 
 def _own_keys(layer: nn.Module, x: Tensor, features: Features | None) -> Tensor | None:
-    """Keys that the query's block is not "other" to, shape (*batch, queries, keys)."""
-    if features is None or not {"block", "other_blocks"} <= set(features):
+    """Keys that are not hidden from the query's block, shape (*batch, queries, keys)."""
+    if features is None or not {"block", "hidden_from"} <= set(features):
         return None
     if isinstance(layer, HopfieldLayer) and layer.stored is not None:
         queries, keys = x[..., layer.stored :, :], x[..., : layer.stored, :]
@@ -263,7 +292,7 @@ def _own_keys(layer: nn.Module, x: Tensor, features: Features | None) -> Tensor 
         queries = keys = x
     else:
         return None
-    ours = keys[..., features["other_blocks"]] == 0
+    ours = keys[..., features["hidden_from"]] == 0
     own = queries[..., features["block"]] @ ours.to(x).mT
     return own > 0
 
@@ -295,7 +324,7 @@ def _sides(
         return roles[layer.stored :], roles[: layer.stored]
     if isinstance(layer, HopfieldLayer):
         return roles, _numbered("pattern", keys)
-    if isinstance(layer, SoftmaxAttention):
+    if isinstance(layer, SoftmaxAttention | Embed):
         return roles, roles
     return _numbered("token", queries), _numbered("token", keys)
 
@@ -309,7 +338,7 @@ def _carried(roles: Sequence[str], token_map: Tensor, new: Sequence[str]) -> tup
 
 def _words_after(layer: nn.Module, done: LayerTrace) -> tuple[str, ...]:
     """Roles of the tokens that a layer gives."""
-    if getattr(layer, "residual", False) or isinstance(layer, HopfieldLayer):
+    if getattr(layer, "residual", False) or isinstance(layer, HopfieldLayer | Embed):
         return done.queries
     new = _numbered("token", done.output.shape[-2])
     if isinstance(layer, SoftmaxAttention) and len(layer.w_o) == 1:
@@ -321,6 +350,8 @@ def _features_after(layer: nn.Module, features: Features | None) -> Features | N
     """Output features by the head that writes them, where each is written by one alone."""
     if getattr(layer, "residual", False):
         return features
+    if isinstance(layer, Embed):
+        return layer.names
     if isinstance(layer, HopfieldLayer):
         return Features(((layer.labels[0], layer.w_v.shape[0]),))
     if not isinstance(layer, SoftmaxAttention) or len(set(layer.labels)) != len(layer.w_v):

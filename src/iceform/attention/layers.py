@@ -146,7 +146,12 @@ class SoftmaxAttention(nn.Module):
         return tuple(Head(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
-        """Attend; queries whose row of W_O is zero in every head are not computed."""
+        """Attend; queries whose row of W_O is zero in every head are not computed.
+
+        An exported graph computes them: its shapes must not depend on weights.
+        """
+        if torch.compiler.is_exporting():
+            return self.attend(x).output
         self._check_input(x)
         tokens = self._tokens(x)
         asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
@@ -162,11 +167,8 @@ class SoftmaxAttention(nn.Module):
         tokens = self._tokens(x)
         keys = tokens @ self.w_k.mT
         queries = tokens @ self.w_q.mT
-        values = tokens @ self.w_v.mT
         scores = queries @ keys.mT
-        weights = torch.softmax(scores, -1)
-        output = self._read(weights @ values)
-        return AttentionTrace(scores, weights, x + output if self.residual else output)
+        return AttentionTrace(scores, torch.softmax(scores, -1), self.forward(x))
 
     def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
         """One number of the output, by the heads that write it and the queries that it reads."""

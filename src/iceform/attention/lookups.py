@@ -32,11 +32,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention.affine import Embed
+from iceform.attention.features import Features
 from iceform.attention.layers import SoftmaxAttention
-from iceform.attention.network import Features, FrozenNetwork
+from iceform.attention.network import FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
+from iceform.validation import check_capacity
 
 __all__ = ["HIDDEN", "LARGEST_LOGIT", "MARGIN", "Average", "Layout", "LookUps"]
 
@@ -60,11 +62,14 @@ class Layout:
         Blocks: samples looked up by one prompt.
     tokens
         Grid tokens of a block.
+    margin
+        M. A smaller one leaks, and is for seeing that: only the literal backend takes it.
     """
 
     dim: int
     samples: int
     tokens: int
+    margin: float = MARGIN
 
     @property
     def count(self) -> int:
@@ -104,7 +109,7 @@ class Layout:
         return 2 * self.samples + 1
 
     def build(self, dtype: torch.dtype = torch.float64) -> FrozenNetwork:
-        """The frozen weights; they depend on these sizes and the dtype only."""
+        """The frozen weights; they depend on these sizes, the margin and the dtype only."""
         layers = [self._embedding(), self._attention()]
         return FrozenNetwork(layers, self.raw).to(dtype).seal()
 
@@ -122,7 +127,7 @@ class Layout:
         constant = torch.zeros(at.total, dtype=torch.float64)
         constant[at["hidden_from"]] = 1.0
         carried = torch.eye(at.total, raw.total, dtype=torch.float64)
-        return Embed(carried, place, spread, constant)
+        return Embed(carried, place, spread, constant, names=at)
 
     def _attention(self) -> SoftmaxAttention:
         at, d, m = self.features, self.dim, self.samples
@@ -133,7 +138,7 @@ class Layout:
         w_k[0, coordinates, at["key_x"]], w_q[0, coordinates, at["w"]] = eye_d, eye_d
         w_k[0, label, at["key_y"]], w_q[0, label, at["is_query"]] = -1.0, 1.0
         w_k[0, bias, at["key_bias"]], w_q[0, bias, at["is_query"]] = 1.0, 1.0
-        w_k[0, blocks, at["hidden_from"]], w_q[0, blocks, at["block"]] = -MARGIN * eye_m, eye_m
+        w_k[0, blocks, at["hidden_from"]], w_q[0, blocks, at["block"]] = -self.margin * eye_m, eye_m
         w_v[0, :, at["value"]] = torch.eye(d + 1, dtype=torch.float64)
         w_o = torch.zeros(1, self.count, 2 * m, dtype=torch.float64)
         w_o[0, -2 * m :] = torch.eye(2 * m, dtype=torch.float64)
@@ -225,7 +230,11 @@ class LookUps:
 
     @property
     def tokens(self) -> Float[Tensor, "*b p t f"]:
-        """The literal tokens of all its prompts."""
+        """The literal tokens of all its prompts; refused where they would not fit in memory."""
+        one = self.layout.count * self.layout.raw.total * self.w.element_size()
+        prompts = self.prompts * max(1, self.batch.numel())
+        what = f"the literal tokens of {prompts} prompts"
+        check_capacity(what, prompts * one, self.w.device, "take them from chunks(), or part()")
         return torch.cat(list(self.chunks()), -3)
 
     def chunks(self) -> Iterator[Tensor]:

@@ -1,23 +1,24 @@
-"""FrozenNetwork: layers in order, a digest of their weights, and names for their features."""
+"""FrozenNetwork: layers in order, and a digest of their weights."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform.attention.features import Features
 from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
+from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
-__all__ = ["Features", "FrozenNetwork", "is_checked", "unchecked", "weights_digest"]
+__all__ = ["FrozenNetwork", "is_checked", "unchecked", "weights_digest"]
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
 
@@ -40,45 +41,9 @@ def is_checked() -> bool:
     return _CHECKED.get()
 
 
-@dataclass(frozen=True)
-class Features(Mapping[str, slice]):
-    """Named, contiguous blocks of the feature axis, in order."""
-
-    sizes: tuple[tuple[str, int], ...]
-
-    @classmethod
-    def of(cls, **sizes: int) -> Features:
-        """Blocks of the given sizes, in the order given."""
-        return cls(tuple(sizes.items()))
-
-    @property
-    def total(self) -> int:
-        """The number of features."""
-        return sum(size for _, size in self.sizes)
-
-    def __getitem__(self, name: str) -> slice:
-        start = 0
-        for other, size in self.sizes:
-            if other == name:
-                return slice(start, start + size)
-            start += size
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name, _ in self.sizes)
-
-    def __len__(self) -> int:
-        return len(self.sizes)
-
-    def names(self) -> list[str]:
-        """One name per feature: ``x[0]``, ``x[1]``, ..."""
-        return [
-            name if size == 1 else f"{name}[{j}]" for name, size in self.sizes for j in range(size)
-        ]
-
-
 # What a layer computes with, beside its buffers.
 _SETTINGS = ("residual", "stored", "group_sizes")
+_WITH_HEADS = SoftmaxAttention | HopfieldLayer | ProjectedAttention
 
 
 class FrozenNetwork(nn.Module):
@@ -154,7 +119,7 @@ class FrozenNetwork(nn.Module):
     @property
     def heads(self) -> int:
         """Attention heads in all layers together."""
-        layers = [x for x in self.layers if isinstance(x, SoftmaxAttention | HopfieldLayer)]
+        layers = [x for x in self.layers if isinstance(x, _WITH_HEADS)]
         return sum(len(x.labels) for x in layers)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.attention.network import Features
+from iceform.attention.features import Features
 from iceform.pretrained import Pretrained
 
 __all__ = ["Prompt"]

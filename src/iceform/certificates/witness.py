@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -60,6 +61,7 @@ class Witness(Backend):
     def __init__(self, backend: Backend, ledger: Ledger | None = None) -> None:
         self.inner, self.network, self.digest = backend, backend.network, backend.digest
         self.name, self.rounding = backend.name, backend.rounding
+        self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
         self.passes = 0
         self._seen: list[_Seen] = []
@@ -74,6 +76,11 @@ class Witness(Backend):
         out = self.inner.run(prompt)
         self._keep(prompt, out)
         return out
+
+    def literally(self, prompt: Prompt) -> Iterator[Tensor]:
+        layers = tuple(self.inner.literally(prompt))
+        self._keep(prompt, layers=layers)
+        return iter(layers)
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         out = self.inner.total(prompt, watch)

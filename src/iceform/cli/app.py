@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 import iceform
+from iceform.cli.commands.compile import compile_
 from iceform.cli.commands.demo import demo
 from iceform.cli.commands.explain import explain
 from iceform.cli.commands.list import list_
@@ -24,6 +25,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "list": list_,
     "run": run,
     "explain": explain,
+    "compile": compile_,
     "demo": demo,
     "play": play,
     "tolerance": tolerance,

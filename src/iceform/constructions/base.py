@@ -165,7 +165,15 @@ class Emulator(nn.Module, Pretrained, ABC):
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         self._check_once(*inputs)
-        return self._run(self.bind(), *inputs)
+        backend = bind(self.network, self.backend, later=True)
+        out = self._run(backend, *inputs)
+        backend.settle()
+        return out
+
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""
@@ -213,12 +221,22 @@ class Emulator(nn.Module, Pretrained, ABC):
         self.check(*inputs)
         device = inputs[0].device
         # A forward pass holds one layer's scores at a time, a trace those of all of them.
-        needed = self.plan.layers * self.plan.literal_bytes
-        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
-        prompt = self.prompt(*inputs)
-        prompt = prompt.prompt() if isinstance(prompt, LookUps) else prompt
+        self._check_trace(self.plan.layers * self.plan.literal_bytes, device)
+        prompt = self._encode(*inputs)
+        if isinstance(prompt, LookUps):
+            self._check_trace(self._traced_bytes(prompt), device)
+            prompt = prompt.prompt()
         network = self.network.to(device)
         return trace_network(network, prompt.tokens, features=prompt.features, roles=prompt.roles)
+
+    def _check_trace(self, needed: int, device: torch.device) -> None:
+        check_capacity("a trace of the literal network", needed, device, "trace fewer samples")
+
+    def _traced_bytes(self, prompt: LookUps) -> int:
+        """What a trace of look-ups holds: the scores of all their tokens and prompts at once."""
+        plan, size = self.plan, torch.finfo(self.dtype).bits // 8
+        one = plan.tokens * (2 * plan.tokens + 4 * (plan.features + plan.head_dim))
+        return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
 
     @property
     def network(self) -> FrozenNetwork:

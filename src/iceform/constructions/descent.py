@@ -29,7 +29,7 @@ from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
 from iceform.constructions.residual import Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, unit_roundoff
@@ -64,7 +64,7 @@ class GradientDescent(Emulator):
         the worst case over the domain.
     unrolled
         False: one frozen layer in a loop. True: a network of as many layers with a residual
-        stream, evaluated in one pass.
+        stream, which runs literally and in one pass.
     eps
         The error to certify for the last iterate; None accepts what comes out.
     """
@@ -89,7 +89,7 @@ class GradientDescent(Emulator):
         interpolant: Interpolant | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
         self.loss = Loss.of(loss)
         self.l2 = check_positive("l2", l2, zero=True)
         self.unrolled = unrolled
@@ -112,7 +112,7 @@ class GradientDescent(Emulator):
         def one_step(step_eps: float | None) -> GradientStep:
             return GradientStep(
                 self.loss, max(self.schedule.steps), self.l2, dim=dim, samples=samples,
-                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=backend,
+                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=self.backend,
                 interpolant=interpolant, **options,
             )  # fmt: skip
 
@@ -124,6 +124,13 @@ class GradientDescent(Emulator):
         self.interpolant = self.step.interpolant
         self.domain = self.step.domain
         self.regime = self.step.regime
+        estimated = self.certificate.kind == "estimated" and not options.get("estimate", False)
+        if self.eps is not None and estimated:
+            raise PrecisionError(
+                f"eps = {self.eps:.3g} is a promise, and this descent is only estimated: "
+                f"{'; '.join(self.certificate.assumptions)}. Pass estimate=True to accept that",
+                best=math.inf,
+            )
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             longest = 2 / self.hessian[1]
@@ -249,6 +256,8 @@ class GradientDescent(Emulator):
     def trajectory(self, x: Tensor, y: Tensor, w: Tensor, *, exact: bool = False) -> Tensor:
         """Every iterate, shape (steps + 1, *batch, d)."""
         self.check(x, y, w)
+        if self.unrolled and not exact:
+            return self._stream(self.bind(), x, y, w)[0]
         start = w.double() if exact else w
         run = self.step._exact_step if exact else self._passes(self.bind())
         iterates = [start]
@@ -307,12 +316,23 @@ class GradientDescent(Emulator):
         return last
 
     def _in_one_pass(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-        """The unrolled network is literal whatever the backend: its layers run as they are."""
-        network = self.network.to(x.device)
-        *states, output = network.stream(self._encode(x, y, w).tokens)
+        """All layers of the unrolled network."""
+        return self._stream(backend, x, y, w)[1]
+
+    def _stream(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Every iterate as it stands in the stream, and what is read out."""
+        prompt = self._encode(x, y, w)
+        assert isinstance(prompt, Prompt)
+        *states, output = backend.literally(prompt)
         for state in states[1:-1]:
             self._check_iterate(x, y, state[..., -1, self._wide["w"]])
-        return output[..., 0, :]
+        iterates = torch.stack([state[..., -1, self._wide[self._iterate_at]] for state in states])
+        return iterates, output[..., 0, :]
+
+    @property
+    def _iterate_at(self) -> str:
+        """Where the stream has the iterate; momentum has its look-ahead under ``w``."""
+        return "previous" if self._previous else "w"
 
     # -------------------------------------------------------------------------- prompt, weights
 
@@ -375,7 +395,7 @@ class GradientDescent(Emulator):
         features[wide:, raw:] = torch.eye(more, dtype=torch.float64)
         spread = torch.nn.functional.pad(embed.spread, (0, 0, 0, more))
         constant = torch.nn.functional.pad(embed.constant, (0, more))
-        return Embed(features, embed.places, spread, constant)
+        return Embed(features, embed.places, spread, constant, names=self._wide)
 
     def _residual_layer(self, reader: SoftmaxAttention, eta: float, mu: float) -> SoftmaxAttention:
         """Tokens += update, broadcast to every token by W_O = u 1'.
@@ -404,10 +424,9 @@ class GradientDescent(Emulator):
 
     def _readout(self) -> Lift:
         """The last iterate, read off the last token."""
-        name = "previous" if self._previous else "w"
         d, tokens = self.domain.dim, self.layout.count
         maps = torch.zeros(1, d, self._wide.total, dtype=torch.float64)
-        maps[0, :, self._wide[name]] = torch.eye(d, dtype=torch.float64)
+        maps[0, :, self._wide[self._iterate_at]] = torch.eye(d, dtype=torch.float64)
         picks = torch.zeros(1, tokens, 1, dtype=torch.float64)
         picks[0, -1] = 1.0
         return Lift(maps, picks, torch.zeros(1, d, dtype=torch.float64))
@@ -461,6 +480,18 @@ class GradientDescent(Emulator):
         loaded._assumptions = assumptions
         loaded.__dict__.pop("certificate", None)
         return loaded
+
+
+def backend_for(backend: str, unrolled: bool) -> str:
+    """What runs a loop's layer, or the unrolled network, which only the literal one does."""
+    if not unrolled:
+        return backend
+    if backend not in ("auto", "literal"):
+        raise ProgramError(
+            f"an unrolled network runs literally, its layer alone by the {backend} backend: use "
+            "backend='literal', or unrolled=False"
+        )
+    return "literal"
 
 
 def _two_numbers(value: Any) -> tuple[float, float]:

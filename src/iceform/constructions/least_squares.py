@@ -20,7 +20,7 @@ from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.backends import Backend
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
-from iceform.constructions.descent import GradientDescent
+from iceform.constructions.descent import GradientDescent, backend_for
 from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant
@@ -81,7 +81,7 @@ class RidgeRegression(Emulator):
         tokens: int | None = None,
         interpolant: Interpolant | None = None,
     ) -> None:
-        super().__init__(eps=eps, dtype=dtype, backend=backend)
+        super().__init__(eps=eps, dtype=dtype, backend=backend_for(backend, unrolled))
         self._asked: dict[str, Any] = {
             "alpha": alpha, "dim": dim, "samples": samples, "bound": bound, "largest": largest,
             "smallest": smallest, "radius": radius, "steps": steps, "schedule": schedule,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.jets import chosen
+from iceform.functions.switches import exact_at, switches
 from iceform.functions.tracing import Step, Tape, Use
 
 __all__ = ["KNOWN", "Choice", "enclose"]
@@ -92,23 +95,55 @@ class _Run:
 def enclose(tape: Tape, cells: Interval, order: int) -> Jet:
     """Taylor coefficients 0 .. ``order`` of a traced function on cells."""
     run = _Run(cells, order)
+    joined = _joined(tape)
     known: list[Value] = []
-    for step in tape.steps:
-        known.append(_done(run, step, known))
+    for k, step in enumerate(tape.steps):
+        if k in joined:
+            condition, a, b = step.arguments
+            sure = run.choice(_filled(condition, known))
+            branches = run.jet(_filled(a, known)), run.jet(_filled(b, known))
+            known.append(chosen(sure.yes, sure.no, *branches, run.count, continuous=True))
+        else:
+            known.append(_done(run, step, known))
     return run.written_out(run.jet(known[-1]))
+
+
+@lru_cache(maxsize=64)
+def _joined(tape: Tape) -> frozenset[int]:
+    """The choices whose branches are known to meet where they switch."""
+    at = {place: exact_at(tape, place) for place in set(switches(tape).values())}
+    found = set()
+    for k, step in enumerate(tape.steps):
+        place = _switch(tape, step)
+        if place is not None:
+            sides = [at[place][a.step] if isinstance(a, Use) else None for a in step.arguments[1:]]
+            sides = [
+                Fraction(a) if isinstance(a, float) else side
+                for a, side in zip(step.arguments[1:], sides, strict=True)
+            ]
+            if sides[0] is not None and sides[0] == sides[1]:
+                found.add(k)
+    return frozenset(found)
+
+
+def _switch(tape: Tape, step: Step) -> Fraction | None:
+    """Where a choice switches, if its condition compares the variable with a number."""
+    condition = step.arguments[0] if step.name == "where" and len(step.arguments) == 3 else None
+    return switches(tape).get(condition.step) if isinstance(condition, Use) else None
+
+
+def _filled(argument: Any, known: list[Value]) -> Any:
+    if isinstance(argument, Use):
+        return known[argument.step]
+    return [known[use.step] for use in argument] if isinstance(argument, tuple) else argument
 
 
 def _done(run: _Run, step: Step, known: list[Value]) -> Value:
     if step.name == "variable":
         return run.variable
-
-    def filled(argument: Any) -> Any:
-        if isinstance(argument, Use):
-            return known[argument.step]
-        return [known[use.step] for use in argument] if isinstance(argument, tuple) else argument
-
-    options = {name: filled(value) for name, value in step.options}
-    done: Value = _OPERATIONS[step.name](run, *map(filled, step.arguments), **options)
+    arguments = [_filled(argument, known) for argument in step.arguments]
+    options = {name: _filled(value, known) for name, value in step.options}
+    done: Value = _OPERATIONS[step.name](run, *arguments, **options)
     return done
 
 

@@ -51,17 +51,18 @@ class Posterior:
     error: float
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
+    place: float | None = None  # where no error is bounded, if there is such a place
 
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
     """Proven where f can be enclosed, else estimated; less tight once ``eps`` is held."""
     obstacle = f.obstacle_on(it.low, it.high)
     if obstacle is None:
-        return Posterior(_proven(it, f, eps))
+        return _proven(it, f, eps)
     return Posterior(estimated_error(it, f, eps), (assumption(f, obstacle),), "estimated")
 
 
-def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> float:
+def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
     cells, span = _first_cells(it, f), it.high - it.low
     settled = leading = 0.0
     spent = 0
@@ -77,7 +78,8 @@ def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> float:
         most = _POLISH if held else _MOST
         # What is not bounded on the narrowest interval never will be.
         if not len(parts) or math.isinf(settled) or spent + len(parts) > most:
-            return total
+            place = float(cells.low[bound.argmax()]) if math.isinf(total) else None
+            return Posterior(total, place=place)
         cells = parts
 
 
@@ -134,7 +136,7 @@ def _interval_errors(
     bent = (a.steepest + on[1].magnitude) * r
     torn = _gap(w.mean, on[0]) + a.off[0] + a.movement
     bound = _SLACK * torch.fmin(e0 + torch.fmin(smooth, bent), torn)
-    return bound.nan_to_num(math.inf), torch.where(e0.isfinite(), e0, 0.0)
+    return bound.nan_to_num(math.inf, math.inf), torch.where(e0.isfinite(), e0, 0.0)
 
 
 def _gap(value: Tensor, enclosed: Interval) -> Tensor:

@@ -348,6 +348,13 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
 def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
     draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
     proof = posterior_error(draft, f, eps)
+    if proof.place is not None:
+        raise PrecisionError(
+            f"f ({f.name}) is not bounded near z = {proof.place:.6g}, so no error is proven on "
+            f"[{draft.low:.6g}, {draft.high:.6g}]: it has a pole there, leaves its domain, or its "
+            "form cancels; narrow the range, or write it in another form",
+            best=math.inf,
+        )
     return replace(
         draft, error=proof.error, assumptions=proof.assumptions, kind=proof.kind,
         _rounding={}, _windows={},

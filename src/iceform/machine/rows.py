@@ -14,7 +14,8 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
-from iceform.certificates import Attestation, Certificate, Result
+from iceform.backends import Backend
+from iceform.certificates import Attestation, Certificate, Result, Witness
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator, write_whole
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
@@ -142,8 +143,11 @@ class Rows(Machine):
                 raise ProgramError(f"the second input must be a vector, got {tuple(y.shape)}")
         self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.label)
 
-    def attend(self, target: Target) -> tuple[Tensor, float]:
-        """One pass: the target head's outputs at its queries, and their certified error."""
+    def attend(self, target: Target, backend: Backend | None = None) -> tuple[Tensor, float]:
+        """One pass: the target head's outputs at its queries, and their certified error.
+
+        A run passes the backend that it bound to the weights, and that is under watch.
+        """
         padded = self.padded(target)
         inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         value_dim = len(target.w_v)
@@ -154,11 +158,15 @@ class Rows(Machine):
                 f"{self.eps:.3g}; use a larger eps, or a machine sized for fewer programs",
                 best=certificate.error,
             )
-        out = self.head(*inputs)
+        out = self.head.through(self.bind() if backend is None else backend, *inputs)
         # Padding tokens are masked by a margin, not by nothing; their values are zero.
         values = float((target.tokens @ target.w_v.mT).abs().max())
         stray = 2 * values * unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
         return out[padded.queries, :value_dim], certificate.error + stray
+
+    def bind(self) -> Backend:
+        """The backend on the machine's weights, which are checked now."""
+        return self.head.bind()
 
     def padded(self, target: Target) -> Target:
         """The same head on this machine's sizes, with padding tokens masked."""
@@ -259,10 +267,17 @@ class Heads(Run):
 
     machine: Rows
 
+    def __init__(self, machine: Rows) -> None:
+        super().__init__(machine)
+        self.witness = Witness(machine.bind(), self.ledger)
+
     def attend(self, target: Target) -> tuple[Tensor, float]:
         """One pass: the target head's outputs at its queries, and their certified error."""
-        self.ledger.note("attention", "passes of a head that is in the prompt")
-        return self.machine.attend(target)
+        return self.machine.attend(target, self.witness)
+
+    def attest(self) -> Attestation:
+        """Which weights ran, and what running rows again literally shows."""
+        return self.witness.attest()
 
     def certificate(
         self,

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from iceform.attention.inspection import LayerTrace
-from iceform.attention.lookups import MARGIN
+from iceform.attention.lookups import Layout
 from iceform.constructions.residual import ResidualEmulator
 from iceform.plots.axes import (
-    check_single,
+    asked_queries,
     name_axis,
     power_of_ten,
-    read_queries,
+    single,
     token_groups,
     without_frame,
 )
@@ -31,12 +31,12 @@ _DECADES = 30  # of attention that a heat map tells apart
 def attention(
     source: ResidualEmulator | LayerTrace, *inputs: Tensor, head: int = 0, theme: Theme = LIGHT
 ) -> Figure:
-    """Attention of the queries that are read over all keys; in decades where there are blocks.
+    """Attention of the queries that ask over all keys; in decades where there are blocks.
 
     Parameters
     ----------
     source
-        Any construction on residuals, with few samples; or one layer of a trace.
+        Any construction on residuals, of one prompt's samples; or one layer of a trace.
     inputs
         For a construction: one data set and its coefficients (x, y, w).
     head
@@ -44,27 +44,27 @@ def attention(
     theme
         LIGHT or DARK.
     """
-    layer = source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.0"]
-    check_single(layer.tokens)
+    layer = single(source if isinstance(source, LayerTrace) else source.trace(*inputs)["layers.1"])
     with theme.applied():
-        figure = Figure(figsize=(6.2, 4.2 if layer is source else 3.5), layout="constrained")
+        tall = 4.2 if isinstance(source, LayerTrace) else 3.5
+        figure = Figure(figsize=(6.2, tall), layout="constrained")
         axes = figure.subplots()
         draw = _weights if layer.own is None else _decades
         draw(axes, layer, head, theme)
         if isinstance(source, LayerTrace):
             name_axis(axes, "x", token_groups(layer.keys), theme, "key")
-            name_axis(axes, "y", token_groups(read_queries(layer)), theme, "query")
+            name_axis(axes, "y", token_groups(asked_queries(layer)), theme, "query")
             axes.set_title(f"{layer.name}: {layer.labels[head]}", loc="left")
         else:
-            _block_axes(axes, layer.scores.shape[-1], source, theme)
-            axes.set_title(_margin_title(MARGIN, layer.smallest_margin), loc="left")
+            _block_axes(axes, layer.scores.shape[-1], source.layout, theme)
+            axes.set_title(_margin_title(source.layout.margin, layer), loc="left")
         without_frame(axes)
     return figure
 
 
 def _decades(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
     """Powers of ten, which show what leaks out of the blocks."""
-    decades = torch.log_softmax(layer.scores[head, layer.read], -1).detach().cpu() / math.log(10)
+    decades = torch.log_softmax(layer.scores[head, layer.asked], -1).detach().cpu() / math.log(10)
     image = axes.imshow(
         decades.numpy(), cmap=theme.colormap, vmin=-_DECADES, vmax=0,
         aspect="auto", interpolation="nearest",
@@ -76,7 +76,7 @@ def _decades(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
 
 def _weights(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
     """The weights themselves, of look-ups that read several keys at once."""
-    weights = layer.attention[head, layer.read].detach().cpu()
+    weights = layer.attention[head, layer.asked].detach().cpu()
     image = axes.imshow(
         weights.numpy(), cmap=theme.colormap, norm=PowerNorm(0.5, 0, 1),
         aspect="auto", interpolation="nearest",
@@ -84,20 +84,21 @@ def _weights(axes: Axes, layer: LayerTrace, head: int, theme: Theme) -> None:
     axes.figure.colorbar(image, ax=axes, label="attention weight", pad=0.02)
 
 
-def _margin_title(frozen: float, smallest: float) -> str:
+def _margin_title(frozen: float, layer: LayerTrace) -> str:
     """What leaks is 1/(1 + e^margin), so less than e^-margin."""
-    if math.isinf(smallest):
-        return f"margin M = {frozen:.0f}: nothing strays"
-    power = math.ceil(-smallest / math.log(10))
-    return rf"margin M = {frozen:.0f}: less than $\mathbf{{10^{{{power}}}}}$ strays"
+    power = math.log2(frozen)
+    size = rf"$\mathbf{{2^{{{power:.0f}}}}}$" if power == round(power) else f"{frozen:.0f}"
+    if layer.largest_leak == 0:
+        return f"margin M = {size}: nothing strays"
+    strays = math.ceil(-layer.smallest_margin / math.log(10))
+    return rf"margin M = {size}: less than $\mathbf{{10^{{{strays}}}}}$ strays"
 
 
-def _block_axes(axes: Axes, keys: int, emulator: ResidualEmulator, theme: Theme) -> None:
+def _block_axes(axes: Axes, keys: int, layout: Layout, theme: Theme) -> None:
     """A column per look-up table, and one for the queries where they are keys themselves."""
-    samples, block = emulator.domain.samples, emulator.interpolant.tokens
-    edges = [block * i - 0.5 for i in range(1, samples + 1)]
-    for edge in edges:
-        axes.axvline(edge, color=theme.faint, lw=0.8)
+    samples, block = layout.samples, layout.tokens
+    for i in range(1, samples + 1):
+        axes.axvline(block * i - 0.5, color=theme.faint, lw=0.8)
     centres = [block * (i + 0.5) - 0.5 for i in range(samples)]
     numbers = [str(i + 1) for i in range(samples)]
     rest = [(samples * block + keys - 1) / 2] if keys > samples * block else []

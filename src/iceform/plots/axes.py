@@ -16,16 +16,18 @@ from iceform.plots.themes import Theme
 
 __all__ = [
     "TINY",
-    "check_single",
+    "asked_queries",
     "name_axis",
     "positive",
     "power_of_ten",
-    "read_queries",
+    "single",
     "token_groups",
+    "where_single",
     "without_frame",
 ]
 
 _NAMED = 16  # groups of tokens that an axis has room to name
+_APART = 1 / 28  # of the axis, between one name and the next
 TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis
 
 
@@ -45,18 +47,26 @@ def without_frame(axes: Axes) -> None:
     axes.spines[:].set_visible(False)
 
 
-def check_single(tokens: Tensor) -> None:
-    """Refuse a batch: a picture is of one prompt."""
-    if tokens.ndim != 2:
+def where_single(tokens: Tensor) -> tuple[int, ...]:
+    """Where in a batch of one its prompt is; more are refused: a picture is of one."""
+    batch = tokens.shape[:-2]
+    if math.prod(batch) != 1:
         raise ShapeError(
             f"a figure shows one prompt, got tokens of shape {tuple(tokens.shape)}; "
-            "draw one instance of the batch"
+            f"draw one of them: trace.of({', '.join('0' for _ in batch)}), or tokens"
+            f"[{', '.join('0' for _ in batch)}]"
         )
+    return tuple(0 for _ in batch)
 
 
-def read_queries(layer: LayerTrace) -> list[str]:
-    """Names of the queries whose output is read."""
-    return list(itertools.compress(layer.queries, layer.read.tolist()))
+def single(layer: LayerTrace) -> LayerTrace:
+    """One layer's trace of one prompt, without axes of a batch."""
+    return layer.of(*where_single(layer.tokens))
+
+
+def asked_queries(layer: LayerTrace) -> list[str]:
+    """Names of the queries that are drawn."""
+    return list(itertools.compress(layer.queries, layer.asked.tolist()))
 
 
 def token_groups(roles: Sequence[str]) -> list[tuple[str, int]]:
@@ -85,12 +95,25 @@ def _word(name: str) -> str:
     return name.rstrip("0123456789").rstrip()
 
 
+def _with_room(starts: Sequence[float]) -> list[int]:
+    """Groups whose middle is far enough from that of the one before, or as far as all are."""
+    middles = [(a + b) / 2 for a, b in itertools.pairwise(starts)]
+    if len(middles) > _NAMED:
+        return list(range(len(middles)))
+    apart = _APART * (starts[-1] - starts[0])
+    shown = [0]
+    for i, middle in enumerate(middles):
+        if middle - middles[shown[-1]] >= apart:
+            shown.append(i)
+    return shown
+
+
 def name_axis(
     axes: Axes, side: str, groups: Sequence[tuple[str, float]], theme: Theme, word: str
 ) -> None:
-    """Name the middle of every group; where all are numbers of one thing, name that once."""
+    """Name the middle of every group that has room; numbers of one thing name it once."""
     starts = [0.0, *itertools.accumulate(size for _, size in groups)]
-    shown = range(0, len(groups), math.ceil(len(groups) / _NAMED))
+    shown = _with_room(starts)[:: math.ceil(len(groups) / _NAMED)]
     names = [groups[i][0] for i in shown]
     words = {_word(name) for name, _ in groups}
     axis, line = (axes.xaxis, axes.axvline) if side == "x" else (axes.yaxis, axes.axhline)

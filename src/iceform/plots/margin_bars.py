@@ -9,16 +9,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from iceform.attention.inspection import LayerTrace, Trace
-from iceform.plots.axes import check_single, name_axis, power_of_ten, read_queries, without_frame
+from iceform.plots.axes import asked_queries, name_axis, power_of_ten, single, without_frame
 from iceform.plots.themes import LIGHT, Theme
 
 __all__ = ["margins"]
 
 _LEAKS = 5  # powers of ten that an axis of leaks has room for
+_VANISHES = 1075 * math.log(2)  # e^-m is 0 in float64 beyond: half of the smallest number
 
 
 def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
-    """The margin of every query that is read, and on the right the leak that it implies.
+    """The margin of every query that asks, and on the right the leak that it implies.
+
+    Where a margin is so large that exactly nothing leaks the axis is logarithmic.
 
     Parameters
     ----------
@@ -28,8 +31,7 @@ def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
         LIGHT or DARK.
     """
     layers = [trace] if isinstance(trace, LayerTrace) else [x for x in trace if x.labels]
-    for layer in layers:
-        check_single(layer.tokens)
+    layers = [single(layer) for layer in layers]
     with theme.applied():
         figure = Figure(figsize=(6.2, 0.6 + 2.8 * len(layers)), layout="constrained")
         panels = figure.subplots(len(layers), 1, squeeze=False)[:, 0]
@@ -39,30 +41,37 @@ def margins(trace: Trace | LayerTrace, *, theme: Theme = LIGHT) -> Figure:
 
 
 def _margin_panel(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
-    values = layer.margins[:, layer.read].detach().cpu().double()
+    values = layer.margins[:, layer.asked].detach().cpu().double()
     few = len(values) <= len(theme.lines)
     for head, row in enumerate(values):
         colour = theme.lines[head] if few else theme.spectral
         axes.plot(row.tolist(), "o", color=colour, ms=4, label=layer.labels[head])
-    name_axis(axes, "x", [(q.split(",")[0], 1) for q in read_queries(layer)], theme, "query")
+    name_axis(axes, "x", [(q.split(",")[0], 1) for q in asked_queries(layer)], theme, "query")
     largest = float(values.nan_to_num(0, 0).max()) or 1.0
-    axes.set_ylim(-0.05 * largest, 1.15 * largest)
+    vanishes = largest > _VANISHES
+    if vanishes:
+        axes.set_yscale("log", base=2)
+        axes.set_ylim(1, largest**1.15)
+    else:
+        axes.set_ylim(-0.05 * largest, 1.15 * largest)
     axes.set_ylabel("best key ahead by" if layer.own is None else "own block ahead by")
     axes.grid(axis="y")
     heads = layer.labels[0] if len(values) == 1 else f"{len(values)} heads"
     axes.set_title(f"{layer.name}: {heads}", loc="left")
     if layer.own is not None:
-        _rounding_line(axes, layer, theme)
-    beside = 1.16 if _leak_axis(axes, layer) else 1.0
+        unit = -math.log(torch.finfo(layer.scores.dtype).eps / 2)
+        _line(axes, unit, "unit roundoff leaks", theme)
+    if vanishes:
+        _line(axes, _VANISHES, "beyond, nothing does", theme)
+    beside = 1.16 if not vanishes and _leak_axis(axes, layer) else 1.0
     if few and len(values) > 1:
         axes.legend(loc="center left", bbox_to_anchor=(beside, 0.5), fontsize=9, handletextpad=0.1)
 
 
-def _rounding_line(axes: Axes, layer: LayerTrace, theme: Theme) -> None:
-    """Where what leaks would be the unit roundoff of the layer's dtype."""
-    at = -math.log(torch.finfo(layer.scores.dtype).eps / 2)
+def _line(axes: Axes, at: float, text: str, theme: Theme) -> None:
+    """A margin that means something."""
     axes.axhline(at, color=theme.hard, ls="--", lw=1.3)
-    axes.annotate("unit roundoff", (0, at), (0, -3), textcoords="offset points", va="top",
+    axes.annotate(text, (0, at), (0, -3), textcoords="offset points", va="top",
                   color=theme.hard, fontsize=9)  # fmt: skip
 
 

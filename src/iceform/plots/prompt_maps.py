@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from matplotlib.axes import Axes
 from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
-from iceform.attention import Prompt
-from iceform.plots.axes import check_single, name_axis, power_of_ten, token_groups, without_frame
+from iceform.attention import LookUps, Prompt
+from iceform.attention.lookups import HIDDEN
+from iceform.plots.axes import name_axis, power_of_ten, token_groups, where_single, without_frame
 from iceform.plots.themes import LIGHT, Theme
 
 __all__ = ["features"]
@@ -21,27 +23,30 @@ _SIGNED_DECADES = 4  # of either sign that a prompt's picture tells apart; small
 _COLUMNS = 14  # names of features that fit side by side
 
 
-def features(prompt: Prompt, *, theme: Theme = LIGHT) -> Figure:
+def features(prompt: Prompt | LookUps, *, theme: Theme = LIGHT) -> Figure:
     """Every number of a prompt: tokens down, by role, and features across, by name.
 
-    Colours are logarithmic in either sign and linear near zero.
+    Colours are logarithmic in either sign and linear near zero. The bias that hides a token which
+    holds nothing is hatched: next to it everything else would be 0.
 
     Parameters
     ----------
     prompt
-        Of one instance, as ``emulator.prompt(...)`` gives it.
+        Of one instance, as ``emulator.prompt(...)`` gives it; look-ups that fill one prompt.
     theme
         LIGHT or DARK.
     """
-    check_single(prompt.tokens)
     values = prompt.tokens.detach().cpu().double()
+    values = values[where_single(values)]
     tokens, count = values.shape
     # Blocks of few features among many are drawn wide enough to be named.
     blocks = [(name, max(size, count / _COLUMNS)) for name, size in prompt.features.sizes]
     with theme.applied():
         figure = Figure(figsize=(6.2, 5.0), layout="constrained")
         axes = figure.subplots()
-        _signed_map(axes, values, _edges(prompt.features.sizes, blocks), theme)
+        edges = _edges(prompt.features.sizes, blocks)
+        _signed_map(axes, values, edges, theme)
+        _hatch(axes, values == -HIDDEN, edges, theme)
         name_axis(axes, "x", blocks, theme, "feature")
         name_axis(axes, "y", token_groups(prompt.roles), theme, "token")
         without_frame(axes)
@@ -57,7 +62,8 @@ def _edges(sizes: Sequence[tuple[str, int]], widths: Sequence[tuple[str, float]]
 
 def _signed_map(axes: Axes, values: Tensor, edges: Sequence[float], theme: Theme) -> None:
     """Logarithmic in either sign: orange below zero, blue above."""
-    largest = float(values.abs().max()) or 1.0
+    values = values.masked_fill(values == -HIDDEN, math.nan)
+    largest = float(values.nan_to_num().abs().max()) or 1.0
     top = math.floor(math.log10(largest))
     norm = SymLogNorm(10.0 ** (top - _SIGNED_DECADES), vmin=-largest, vmax=largest)
     rows = [i - 0.5 for i in range(len(values) + 1)]
@@ -69,3 +75,21 @@ def _signed_map(axes: Axes, values: Tensor, edges: Sequence[float], theme: Theme
     ticks += [(10.0**p, power_of_ten(p)) for p in powers]
     bar.set_ticks([at for at, _ in ticks], labels=[text for _, text in ticks])
     bar.minorticks_off()
+
+
+def _hatch(axes: Axes, hidden: Tensor, edges: Sequence[float], theme: Theme) -> None:
+    """What hides a token, run by run, with a word for it."""
+    for column in hidden.any(0).nonzero()[:, 0].tolist():
+        rows, start = hidden[:, column].int().tolist(), 0
+        for is_hidden, run in itertools.groupby(rows):
+            height = len(list(run))
+            if is_hidden:
+                corner, width = (edges[column], start - 0.5), edges[column + 1] - edges[column]
+                axes.add_patch(
+                    Rectangle(corner, width, height, fill=False, hatch="////", lw=0, ec=theme.faint)
+                )
+            start += height
+    if bool(hidden.any()):
+        patch = Rectangle((0, 0), 1, 1, fill=False, hatch="////", lw=0, ec=theme.faint)
+        word = rf"$-2^{{{math.log2(HIDDEN):.0f}}}$: hidden"
+        axes.figure.legend([patch], [word], loc="outside lower right", frameon=False, fontsize=9)

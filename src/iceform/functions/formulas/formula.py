@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, FormulaError, ProgramError
+from iceform.functions.curvature import Curvature
 from iceform.functions.extremes import extremes, signed
 from iceform.functions.formulas import parsing, printing
 from iceform.functions.formulas.calculus import canonical, derivative
 from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
-from iceform.functions.formulas.polynomials import line
+from iceform.functions.formulas.polynomials import line, polynomial
 from iceform.functions.formulas.trees import Node, jumps
 from iceform.functions.losses import Loss
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
@@ -30,6 +31,7 @@ _ROUNDED_LOSS = (
 )
 _ABSURD = 1e30  # a bound this large says nothing
 _MESH = 4097  # points at which a formula must be finite
+_EVERYWHERE = 1e300  # as far as float64 goes, but for overflow
 _CLOSE = 1e-9  # what values on either side of a kink may differ by in float64
 _MOST_NODES = 10_000  # of a derivative
 _MOST_DEPTH = 200
@@ -91,7 +93,12 @@ class Formula:
         return printing.latex(self.tree, self.variable)
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The values at z, in its dtype; differentiable by autograd."""
+        """The values at z, in its dtype; differentiable by autograd.
+
+        Anything else that has an ``apply`` method (a value of a program) is handed the tree.
+        """
+        if not isinstance(z, Tensor) and hasattr(z, "apply"):
+            return z.apply(self.tree)
         if isinstance(z, Tensor) and not z.is_floating_point():
             raise DtypeError(f"a formula is evaluated in floating point, got {z.dtype}")
         return evaluate(self._canonical, z)
@@ -177,7 +184,40 @@ class Formula:
             facts(*span)
         enclosed = partial(jets, rate._canonical)
         f = ScalarFunction(rate, rate._name, kinks=None, facts=facts, encloser=enclosed)
-        return Loss(None, "residual", f)
+        return Loss(None, "residual", f, _broken_line(rate))
+
+
+def _broken_line(rate: Formula) -> Curvature | None:
+    """The facts of a loss whose derivative is a convex broken line: l'' is a step function."""
+    parts = pieces(rate._canonical, -_EVERYWHERE, _EVERYWHERE)
+    lines = [polynomial(p.tree) for p in parts or []]
+    known = [p for p in lines if p is not None and len(p) <= 2]
+    if not known or len(known) < len(lines):
+        return None
+    steps = [gap(a.tree, b.tree, b.low) for a, b in pairwise(parts or [])]
+    slopes = [float(p[1]) if len(p) == 2 else 0.0 for p in known]
+    if min(slopes) < 0 or not all(bool((s.low == 0) & (s.high == 0)) for s in steps):
+        return None
+    breaks = tuple(float(p.low) for p in (parts or [])[1:])
+    return Curvature(
+        _Steps(breaks, tuple(slopes)),
+        bounds=(min(slopes), max(slopes)),
+        concordance=None if breaks else 0.0,
+        kinks=breaks,
+        encloser=Piecewise.of(parts or [], continuous=True).jets,
+    )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A step function: heights between breaks."""
+
+    breaks: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    def __call__(self, z: Tensor) -> Tensor:
+        breaks, heights = z.new_tensor(self.breaks), z.new_tensor(self.heights)
+        return heights[torch.bucketize(z.detach(), breaks)]
 
 
 @lru_cache(maxsize=128)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -134,6 +134,10 @@ class Loss:
             return x, torch.zeros_like(y), x * y[..., None]
         return x, y, None
 
+    def curvature_within(self, reach: float) -> Curvature:
+        """The facts on [-reach, reach]: those of the loss, or what can be proved there."""
+        return _within(self, reach) if self.facts is None else self.facts
+
     def curvature_on(self, low: float, high: float) -> tuple[float, float, tuple[str, ...]]:
         """(inf l'', sup l'') over ``[low, high]``, and what that takes for granted."""
         known = self.curvature.bounds
@@ -173,6 +177,11 @@ def _names() -> tuple[str, ...]:
     from iceform.functions.losses.registry import LOSSES
 
     return tuple(LOSSES)
+
+
+@lru_cache(maxsize=256)
+def _within(loss: Loss, reach: float) -> Curvature:
+    return Curvature.on_range(loss.derivative, -reach, reach)
 
 
 def _lost(z: Tensor) -> Tensor:
