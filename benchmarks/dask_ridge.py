@@ -20,7 +20,8 @@ import torch
 from distributed import Client, LocalCluster
 
 from iceform import Machine
-from iceform.algorithms import Fit, Ridge
+from iceform.algorithms import Ridge
+from iceform.certificates import Result
 from iceform.machine import ArraySource
 from iceform.machine.dask import DaskSource
 from iceform.machine.sources import Combine, Task
@@ -70,7 +71,7 @@ class Watched(DaskSource):
         print(f"  killed worker {address}")
 
 
-def single(chunks: int, rows: int, dim: int, program: Ridge) -> Fit:
+def single(chunks: int, rows: int, dim: int, program: Ridge) -> Result:
     """The answer of one process."""
     table = np.empty((chunks * rows, dim + 1))
     for i in range(chunks):

@@ -29,7 +29,7 @@ def test_ties_go_to_the_earlier_sample(dim, k):
     x = torch.randint(-2, 3, (60, dim), generator=g).double()
     q = torch.randint(-3, 4, (40, dim), generator=g).double()
     fit = Stream(dim).run(algorithms.KNeighbors(k), x, torch.zeros(60).double())
-    assert torch.equal(fit._predict.neighbors(q), by_brute_force(x, q, k))
+    assert torch.equal(fit.predictor.neighbors(q), by_brute_force(x, q, k))
 
 
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
@@ -40,7 +40,7 @@ def test_neighbours_are_those_of_scikit_learn(scale):
     fit = Stream(4).run(algorithms.KNeighbors(6), x, y)
     theirs = NearestNeighbors(n_neighbors=6, algorithm="brute").fit(x.numpy())
     found = theirs.kneighbors(q.numpy(), return_distance=False)
-    assert np.array_equal(fit._predict.neighbors(q).numpy(), found)
+    assert np.array_equal(fit.predictor.neighbors(q).numpy(), found)
     mean = y[torch.from_numpy(found)].mean(1)
     assert float((fit.predict(q) - mean).abs().max()) <= fit.certificate.error
 
@@ -51,7 +51,7 @@ def test_every_sample_is_its_own_neighbour_and_copies_share():
     twice = torch.cat([x, x])
     y = torch.arange(60).double()
     fit = Stream(3).run(algorithms.KNeighbors(2), twice, y)
-    found = fit._predict.neighbors(x)
+    found = fit.predictor.neighbors(x)
     assert torch.equal(found[:, 0], torch.arange(30))
     assert torch.equal(found[:, 1], torch.arange(30, 60))
     assert torch.equal(fit.predict(x), torch.arange(30) + 15.0)
@@ -62,7 +62,7 @@ def test_far_outliers_do_not_blur_the_neighbours_of_others():
     x, q = data.normal(g, 200, 3), data.normal(g, 40, 3)
     x[0] = 1e6
     fit = Stream(3).run(algorithms.KNeighbors(4), x, torch.zeros(200).double())
-    assert torch.equal(fit._predict.neighbors(q), by_brute_force(x, q, 4))
+    assert torch.equal(fit.predictor.neighbors(q), by_brute_force(x, q, 4))
 
 
 @pytest.mark.parametrize("gamma", [0.05, 1.0, 30.0])
@@ -138,7 +138,7 @@ def test_samples_in_one_place_answer_every_query(rows):
     q = torch.tensor([[1e6, -3.0], [0.1, 0.1]], dtype=torch.float64)
     machine = Stream(2)
     nearest = machine.run(algorithms.KNeighbors(1), x, y)
-    assert torch.equal(nearest._predict.neighbors(q), torch.zeros(2, 1, dtype=torch.long))
+    assert torch.equal(nearest.predictor.neighbors(q), torch.zeros(2, 1, dtype=torch.long))
     average = machine.run(algorithms.KernelRegression(), x, y)
     off = (average.predict(q) - y.mean()).abs().max()
     assert off <= average.certificate.error

@@ -69,7 +69,7 @@ def test_a_machine_and_a_bare_network():
     compare(cache, machine.trace(algorithms.Ridge(), x, y))
     target = algorithms.Ridge().targets(x, y)
     assert float((out - machine.attend(target)[0]).abs().max()) <= 1e-10
-    prompt = machine.prompt(algorithms.Ridge(), x, y)
+    prompt = machine.prompt(algorithms.Ridge(), x, y).tokens
     bare = transformer_lens(machine.network)
     assert torch.equal(bare(prompt), machine.network(prompt))
     assert torch.equal(model(prompt), machine.network(prompt))

@@ -59,17 +59,10 @@ def test_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        model = program if not isinstance(program, algorithms.Ridge) else penalised(program)
-        problem = model.problem(fit.machine, ArraySource(x, y, chunk=17))
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         for far, w in wrong_points(scaled(problem.scaling, fit), g):
             found += check(prove(problem, w), problem.scaling, w, exact, (name, kind, far))
     assert found >= len(KINDS), found
-
-
-def penalised(program):
-    from iceform.algorithms.descent import _PenalisedSquares
-
-    return _PenalisedSquares(program.alpha, fit_intercept=program.fit_intercept)
 
 
 def scaled(scaling, fit):
@@ -88,7 +81,7 @@ def test_sparse_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        problem = program.problem(fit.machine, ArraySource(x, y, chunk=17))
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         scaling = problem.scaling
         t = program.alpha * program.l1_ratio / (scaling.scale * scaling.size)
         thresholds = torch.cat([t, t.new_zeros(1)])
@@ -119,7 +112,7 @@ def test_hubers_proof_holds_at_wrong_points_and_scales():
     finite = 0
     for kind in ["normal", "mixed sizes"]:
         g, x, y, program, fit, exact = prepared("Huber", kind, 0)
-        search = _Scale(program, fit.machine, ArraySource(x, y, chunk=17))
+        search = _Scale(program, Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         sigma = fit.parts["scale"] / search.base.size
         for far in (0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.3):
             moved = sigma * (1 + far * float(data.normal(g, 1)))

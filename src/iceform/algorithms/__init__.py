@@ -62,6 +62,9 @@ __all__ = [
 ]
 
 
+_SHARPEST = 200.0  # gamma of the narrowest kernel that a machine in rows is sized for
+
+
 def library(tokens: int = 33) -> list[Program]:
     """The programs that a machine in rows is sized for unless told otherwise."""
     descents = [
@@ -78,6 +81,7 @@ def library(tokens: int = 33) -> list[Program]:
         LinearRegression(),
         Ridge(),
         KernelRegression(2.0),
+        KernelRegression(_SHARPEST),
         PCA(),
         HopfieldRetrieval(),
     ]

@@ -86,6 +86,11 @@ class Result:
             raise ShapeError(f"points must have shape (m, dim), got {tuple(x.shape)}")
         return self._predict(x)
 
+    @property
+    def predictor(self) -> Any:
+        """What answers new points: a line, or samples that are kept in the prompt."""
+        return self._predict
+
     def without_attention(self) -> float:
         """How far the answer moves when attention is taken out of the whole run.
 

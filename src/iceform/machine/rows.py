@@ -273,7 +273,6 @@ class Heads(Run):
 
     def attend(self, target: Target) -> tuple[Tensor, float]:
         """One pass: the target head's outputs at its queries, and their certified error."""
-        self.ledger.note("attention", "passes of a head that is in the prompt")
         return self.machine.attend(target, self.witness)
 
     def attest(self) -> Attestation:

@@ -165,7 +165,7 @@ class _Memory(InContext):
     def _remember(self, source: Any) -> None:
         machine = self._machine(source, whole=True)
         found = machine.run(self._algorithm(), source)
-        self._memory: Any = found._predict
+        self._memory: Any = found.predictor
         self._keep(machine, found)
 
 

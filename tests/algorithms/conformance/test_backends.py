@@ -53,7 +53,7 @@ def test_what_every_result_has(name, engine):
 # Least squares and its kin look a straight line up: taking attention out changes nothing but the
 # look-up's error. A perceptron of separable groups is done before its first look-up matters, and
 # neighbours are found on the host, which their ledger says.
-STRAIGHT = {"linear", "ridge", "pca", "expectile"}
+STRAIGHT = {"linear", "ridge", "pca"}
 ON_THE_HOST = {"knn", "knn-classifier"}
 
 
@@ -91,7 +91,9 @@ def test_prompts_traces_and_plans(name, engine):
     prompt = used.prompt(algorithm, x, labels)
     assert prompt.tokens.shape == (used.plan.tokens, used.plan.features)
     trace = used.trace(algorithm, x, labels)
-    assert torch.equal(trace.output, used.network(prompt.tokens))
+    output = used.network(prompt.tokens)
+    off = float((trace.output - output).abs().max())
+    assert off <= 1e-13 * max(1.0, float(output.abs().max())), off
 
 
 @pytest.mark.parametrize("engine", ["rows", "stream"])

@@ -23,13 +23,19 @@ export const FIELDS = {
   sharpness: { title: 'Sharpness c', ...powers(-1.7, 1.8), auto: { at: -1.7, stored: 0, name: 'by rule' } },
 };
 
-const STEPS = 50; // of a slider that an algorithm's record describes
+const STEPS = 50; // of a slider that an algorithm's record describes, about
+
+/** A step of 1, 2 or 5 times a power of ten. */
+function rounded(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return Number((power * [1, 2, 5, 10].find((digit) => digit * power >= 0.99 * step)).toPrecision(3));
+}
 
 /** A control for a setting that an algorithm's record describes. */
 export function ownControl(slider, values, change) {
   const { name, title, low, high, whole: counted, powers: byPowers, zero } = slider;
   const range = byPowers ? powers(Math.log10(low), Math.log10(high), zero)
-    : { low, high, step: counted ? 1 : (high - low) / STEPS };
+    : { low, high, step: counted ? 1 : rounded((high - low) / STEPS) };
   return control(name, { [name]: settingOf(slider, values) }, change, false, { title, ...range });
 }
 
