@@ -13,7 +13,7 @@ import torch
 from iceform.attention import unchecked
 from iceform.computer import lookups
 from iceform.computer.computer import Computer
-from iceform.computer.instructions import Operand
+from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import code
 from iceform.computer.literal import every_entry
 from iceform.errors import BoundError, IntegrityError, ProgramError
@@ -336,19 +336,17 @@ def test_long_data_are_run_without_their_tokens():
 
 
 def test_arguments_beyond_a_parabola_are_looked_up():
-    """Outside its range a table is no parabola, and the run is made again without them."""
-    program = programs.least_squares()
+    """Outside its range a table is no line, and the run is made again without closed forms."""
+    one = Instruction(0, "t", Operand(), Operand(own="x"), "less", 0)
+    program = replace(programs.least_squares(), instructions=(one,))
     computer = Computer.for_programs([program], lanes=8192)
     x, y = programs.data(5, 8192, 3)
-    x[7] = 9.0
-    prompt = computer.prompt(program, x, y)
-    run = computer.execute(prompt, 1, backend="fused")
-    pair, t = program.tables[0], run.memory["t"][:9, :3].numpy()
-    exact = programs.look_up(pair, pair.f, x[:9].numpy()) - programs.look_up(
-        pair, pair.g, x[:9].numpy()
-    )
-    assert np.abs(t - exact).max() < CLOSE
-    assert np.abs(exact[7]).max() == 0  # x w with w = 0, but at the table's end
+    x[7] = 11.0
+    run = computer.execute(computer.prompt(program, x, y), 1, backend="fused")
+    pair = program.table("less")
+    exact = -programs.look_up(pair, pair.g, -x[:9].numpy().astype(np.longdouble))
+    assert np.abs(run.memory["t"][:9, :3].numpy() - exact).max() < CLOSE
+    assert np.abs(exact[7] + 11).max() > 1e-3
 
 
 def test_a_short_prompt_tells_what_all_tokens_say():
