@@ -74,6 +74,12 @@ class Program:
         """Every parameter's value, defaults filled in."""
         return self.algorithm.values(self.graph.dim, settings)
 
+    def written(self, **settings: Any) -> dict[str, Tensor]:
+        """Every parameter as a prompt holds it: numbers, or vectors where the program has one."""
+        given = self.parameters(**settings)
+        wide = self.assembly.parameters
+        return {name: value if wide[name] else value[0] for name, value in given.items()}
+
     def reference(self, X: Any, y: Any, **settings: Any) -> Any:
         """The exact algorithm on tensors, but for float64's rounding."""
         return self.algorithm(X, y, **settings)

@@ -191,9 +191,11 @@ class Computer:
         x, y
             Samples (*batch, n, d) and targets (*batch, n) in the computer's dtype.
         parameters
-            Of the program, by name.
+            Of the program, by name; of a compiled one, those that are not given have its defaults.
         """
         assembly = assembly_of(program)
+        if hasattr(program, "written"):
+            parameters = {k: v.to(self.dtype) for k, v in program.written(**parameters).items()}
         self._check_data(assembly, x, y)
         self.sizes.check(assembly, x.shape[-2])
         data = {"x": x, "y": x.new_zeros(x.shape[:-1]) if y is None else y}

@@ -63,12 +63,7 @@ def run(
     x, targets = _data(program, X, y)
     given = program.parameters(**settings)
     program.domain.check(x, targets, given)
-    parameters = {
-        name: value if program.assembly.parameters[name] else value[0]
-        for name, value in given.items()
-    }
-    wanted = {name: value.to(computer.dtype) for name, value in parameters.items()}
-    prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **wanted)
+    prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **settings)
     execution = computer.execute(prompt, backend=backend)
     found = {name: value.double() for name, value in execution.outputs.items()}
     certificate = _certificate(program, x, targets, found, settings, computer.dtype, backend)
