@@ -26,6 +26,7 @@ from iceform.computer.instructions import (
     Write,
 )
 from iceform.computer.prompt import Prompt
+from iceform.interpolation import Grid
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 Memory = dict[str, dict[int, np.ndarray]]
@@ -67,6 +68,15 @@ def table(
     values = [fitted(f), fitted(g)]
     errors = [float((phi @ v - w(z)).abs().max()) for v, w in zip(values, (f, g), strict=True)]
     return TablePair(name, slopes, biases, *values, low, high, *errors)
+
+
+def parabola(low: float, high: float, a: float, b: float, d: float) -> TablePair:
+    """A table of 4 cells and 12 guards whose values lie on a parabola."""
+    grid, c = Grid(low, high, 4, 12), 0.25
+    keys = grid.keys(c)
+    f = a * (grid.nodes.square() - grid.spacing**2 / (2 * c)) + b * grid.nodes + d
+    biases = keys.biases - keys.slopes * grid.center
+    return TablePair("parabola", keys.slopes, biases, f, 0 * f, low, high, 0.0, 0.0)
 
 
 def times(reach: float, cells: int = 24) -> TablePair:

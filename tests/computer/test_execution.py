@@ -337,16 +337,17 @@ def test_long_data_are_run_without_their_tokens():
 
 def test_arguments_beyond_a_parabola_are_looked_up():
     """Outside its range a table is no line, and the run is made again without closed forms."""
-    one = Instruction(0, "t", Operand(), Operand(own="x"), "less", 0)
-    program = replace(programs.least_squares(), instructions=(one,))
+    pair = programs.parabola(-1.0, 1.0, 0.0, 1.0, 0.0)
+    one = Instruction(0, "t", Operand(own="x"), Operand(), pair.name, 0)
+    program = replace(programs.least_squares(), instructions=(one,), tables=(pair,))
     computer = Computer.for_programs([program], lanes=8192)
     x, y = programs.data(5, 8192, 3)
-    x[7] = 11.0
-    run = computer.execute(computer.prompt(program, x, y), 1, backend="fused")
-    pair = program.table("less")
-    exact = -programs.look_up(pair, pair.g, -x[:9].numpy().astype(np.longdouble))
-    assert np.abs(run.memory["t"][:9, :3].numpy() - exact).max() < CLOSE
-    assert np.abs(exact[7] + 11).max() > 1e-3
+    for extreme, leaves in ((1.0, False), (6.0, True)):
+        x[7] = extreme
+        run = computer.execute(computer.prompt(program, x, y), 1, backend="fused")
+        exact = programs.look_up(pair, pair.f, x[:9].numpy().astype(np.longdouble))
+        assert np.abs(run.memory["t"][:9, :3].numpy() - exact).max() < CLOSE
+        assert (np.abs(exact[7] - extreme).max() > 1e-3) == leaves
 
 
 def test_a_short_prompt_tells_what_all_tokens_say():

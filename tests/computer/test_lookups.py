@@ -6,29 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.computer.instructions import TablePair
 from iceform.computer.lookups import TableLookup, quadratic, uniform
 from iceform.computer.rounding import column_facts, table_facts
-from iceform.interpolation import Grid
 from tests.computer import programs
 
 MANY = 1 << 15
 POINTS = 400  # looked up again in extended precision
 
 
-def parabola(low: float, high: float, a: float, b: float, d: float) -> TablePair:
-    """A table of 4 cells and 12 guards whose values lie on a parabola."""
-    grid, c = Grid(low, high, 4, 12), 0.25
-    keys, middle = grid.keys(c), grid.center
-    f = a * (grid.nodes.square() - grid.spacing**2 / (2 * c)) + b * grid.nodes + d
-    biases = keys.biases - keys.slopes * middle
-    return TablePair("parabola", keys.slopes, biases, f, 0 * f, low, high, 0.0, 0.0)
-
-
 TABLES = {
-    "square": lambda: parabola(-4.0, 4.0, 0.25, 0.0, 0.0),
-    "line": lambda: parabola(-1.0, 1.0, 0.0, 1.0, -0.01),
-    "off centre": lambda: parabola(0.5, 2.5, -1.0, 2.0, 1.0),
+    "square": lambda: programs.parabola(-4.0, 4.0, 0.25, 0.0, 0.0),
+    "line": lambda: programs.parabola(-1.0, 1.0, 0.0, 1.0, -0.01),
+    "off centre": lambda: programs.parabola(0.5, 2.5, -1.0, 2.0, 1.0),
     "fitted": lambda: programs.filtering().tables[0],
     "fitted square": lambda: programs.times(3.0),
     "many entries": lambda: programs.halving().tables[0],
