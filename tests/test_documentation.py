@@ -43,7 +43,8 @@ PUBLIC = [
     "iceform.tolerances",
 ]
 NOT_OBJECTS = {
-    "__version__", "export", "interpolation", "algorithms", "testing", "tolerances", "zoo",
+    "__version__", "export", "interpolation", "algorithms", "targets", "testing", "tolerances",
+    "zoo",
 }  # fmt: skip
 
 
