@@ -62,8 +62,8 @@ THINGS = {
         ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9
     ),
     "head": head_program,
-    "prompt": lambda: ice.GradientStep("squared", 0.1, **STEP).prompt(
-        torch.eye(3, 2, dtype=F64), torch.ones(3, dtype=F64), torch.ones(2, dtype=F64)
+    "prompt": lambda: ice.LinearLayer(2, 3, samples=3, eps=1e-6).prompt(
+        torch.eye(3, 2, dtype=F64), torch.ones(3, 2, dtype=F64)
     ),
 }  # fmt: skip
 
