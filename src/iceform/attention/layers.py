@@ -150,8 +150,6 @@ class SoftmaxAttention(nn.Module):
 
         An exported graph computes them: its shapes must not depend on weights.
         """
-        if torch.compiler.is_exporting():
-            return self.attend(x).output
         self._check_input(x)
         tokens = self._tokens(x)
         asked: Tensor | slice = _EVERY
