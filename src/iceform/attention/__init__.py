@@ -11,7 +11,13 @@ from iceform.attention.layers import (
     SoftmaxAttention,
 )
 from iceform.attention.lookups import Average, Layout, LookUps
-from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
+from iceform.attention.network import (
+    FrozenNetwork,
+    is_checked,
+    outside_transforms,
+    unchecked,
+    weights_digest,
+)
 from iceform.attention.prompts import Prompt
 
 __all__ = [
@@ -29,6 +35,7 @@ __all__ = [
     "Prompt",
     "SoftmaxAttention",
     "is_checked",
+    "outside_transforms",
     "unchecked",
     "weights_digest",
 ]

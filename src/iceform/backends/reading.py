@@ -22,7 +22,13 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttention
+from iceform.attention import (
+    Embed,
+    FrozenNetwork,
+    HopfieldLayer,
+    SoftmaxAttention,
+    outside_transforms,
+)
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
 from iceform.errors import IntegrityError
 from iceform.interpolation import GivenGrid, Grid, Interpolant
@@ -90,12 +96,14 @@ def _padded(t: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def read_layer(network: FrozenNetwork, digest: str | None) -> Reading:
     """The reading of a look-up layer with this digest; None reads it anew."""
     if digest is None:
         return _read(network)
     if digest not in _readings:
-        _readings[digest] = _read(network)
+        with outside_transforms():
+            _readings[digest] = _read(network)
         while len(_readings) > _KEPT:
             _readings.popitem(last=False)
     _readings.move_to_end(digest)

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from iceform.attention import FrozenNetwork, LookUps, Prompt
+from iceform.attention import FrozenNetwork, LookUps, Prompt, outside_transforms
 from iceform.attention.inspection import Trace, trace_network
 from iceform.backends import Backend, bind, resolve
 from iceform.certificates import Certificate, Result, Witness
@@ -164,8 +164,7 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
-        self._check_once(*inputs)
-        return self._run(self.bind(), *inputs)
+        return self._run(self._begin(*inputs), *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""
@@ -178,22 +177,23 @@ class Emulator(nn.Module, Pretrained, ABC):
         """The backend on this construction's network, whose weights are checked now."""
         return bind(self.network, self.backend)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def run(self, *inputs: Tensor) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run."""
-        self._check_once(*inputs)
-        backend = self.bind()
-        witness = Witness(backend)
+        witness = Witness(self._begin(*inputs))
         value = self._run(witness, *inputs)
         return Result(
             value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
         )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _check_once(self, *inputs: Tensor) -> None:
+    def _begin(self, *inputs: Tensor) -> Backend:
+        """Check the inputs, then the weights: what a compiled call does not trace."""
         check_matmul_precision(self.dtype)
         self.check(*inputs)
         if self.backend == "literal":
             self.check_literal(inputs[0].device)
+        return self.bind()
 
     def check_literal(self, device: torch.device) -> None:
         """Refuse a literal network that would not fit in memory."""
@@ -246,7 +246,8 @@ class Emulator(nn.Module, Pretrained, ABC):
                 torch.device("cpu"),
                 "use fewer features or samples",
             )
-            built = self._build_network().to(self.dtype).seal()
+            with outside_transforms():
+                built = self._build_network().to(self.dtype).seal()
             self.add_module("_network", built)
         assert isinstance(built, FrozenNetwork)
         return built
