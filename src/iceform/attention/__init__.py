@@ -11,13 +11,7 @@ from iceform.attention.layers import (
     SoftmaxAttention,
 )
 from iceform.attention.lookups import Average, Layout, LookUps
-from iceform.attention.network import (
-    FrozenNetwork,
-    is_checked,
-    outside_transforms,
-    unchecked,
-    weights_digest,
-)
+from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
 from iceform.attention.prompts import Prompt
 
 __all__ = [
@@ -35,7 +29,6 @@ __all__ = [
     "Prompt",
     "SoftmaxAttention",
     "is_checked",
-    "outside_transforms",
     "unchecked",
     "weights_digest",
 ]

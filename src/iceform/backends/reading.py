@@ -22,14 +22,9 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from iceform.attention import (
-    Embed,
-    FrozenNetwork,
-    HopfieldLayer,
-    SoftmaxAttention,
-    outside_transforms,
-)
+from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
+from iceform.attention.network import outside_transforms
 from iceform.errors import IntegrityError
 from iceform.interpolation import GivenGrid, Grid, Interpolant
 

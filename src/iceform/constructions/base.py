@@ -15,8 +15,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from iceform.attention import FrozenNetwork, LookUps, Prompt, outside_transforms
+from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
+from iceform.attention.network import outside_transforms
 from iceform.backends import Backend, bind, resolve
 from iceform.certificates import Certificate, Result, Witness
 from iceform.errors import (
