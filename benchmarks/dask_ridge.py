@@ -19,8 +19,9 @@ import numpy as np
 import torch
 from distributed import Client, LocalCluster
 
-from iceform import StreamMachine
-from iceform.algorithms import Fit, Ridge
+from iceform import Machine
+from iceform.algorithms import Ridge
+from iceform.certificates import Result
 from iceform.machine import ArraySource
 from iceform.machine.dask import DaskSource
 from iceform.machine.sources import Combine, Task
@@ -70,13 +71,13 @@ class Watched(DaskSource):
         print(f"  killed worker {address}")
 
 
-def single(chunks: int, rows: int, dim: int, program: Ridge) -> Fit:
+def single(chunks: int, rows: int, dim: int, program: Ridge) -> Result:
     """The answer of one process."""
     table = np.empty((chunks * rows, dim + 1))
     for i in range(chunks):
         table[i * rows : (i + 1) * rows] = block(i, rows, dim)
     data = torch.from_numpy(table)
-    return StreamMachine(dim + 1).run(program, ArraySource(data[:, :dim], data[:, dim]))
+    return Machine(dim + 1, layout="stream").run(program, ArraySource(data[:, :dim], data[:, dim]))
 
 
 def main() -> None:
@@ -98,7 +99,7 @@ def main() -> None:
         print(f"{asked.chunks * asked.rows} x {asked.dim} in {asked.chunks} chunks, two workers")
         start = time.perf_counter()
         source = Watched(*collection(*sizes))
-        spread = StreamMachine(asked.dim + 1).run(program, source)
+        spread = Machine(asked.dim + 1, layout="stream").run(program, source)
         print(f"  {time.perf_counter() - start:.1f} s, {spread.passes} passes")
     if source.victim is None:
         raise SystemExit("no worker was killed")

@@ -35,7 +35,7 @@ _TARGET = 300.0  # milliseconds for a swap of algorithm
 _REPEATS = 9
 _PATIENCE = 120.0  # seconds until an answer is given up
 _AT_REST = 0.05  # share of a core that a server uses which has nothing to do
-_CLOSED = {"perceptron", "component"}  # algorithms that have no prompt to look into
+_CLOSED = {"perceptron", "pca", "huber"}  # algorithms that have no prompt to look into
 _JSON = {"Content-Type": "application/json"}
 
 

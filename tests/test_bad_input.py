@@ -24,6 +24,7 @@ from iceform import (
     RidgeRegression,
     SampleGradients,
     ShapeError,
+    TargetError,
 )
 from iceform.interpolation import regimes
 
@@ -96,7 +97,7 @@ def call(emulator, x, y, w):
 def test_every_exception_is_an_iceform_error_and_a_value_error():
     classes = [
         BoundError, DeviceError, DtypeError, IntegrityError, PrecisionError, ProgramError,
-        ShapeError,
+        ShapeError, TargetError,
     ]  # fmt: skip
     for error in classes:
         assert issubclass(error, IceformError), error

@@ -39,8 +39,13 @@ PUBLIC = [
     "iceform.algorithms",
     "iceform.sklearn",
     "iceform.machine",
+    "iceform.testing",
+    "iceform.tolerances",
 ]
-NOT_OBJECTS = {"__version__", "export", "interpolation", "algorithms", "zoo"}
+NOT_OBJECTS = {
+    "__version__", "export", "interpolation", "algorithms", "targets", "testing", "tolerances",
+    "zoo",
+}  # fmt: skip
 
 
 @cache

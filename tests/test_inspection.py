@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.algorithms import NadarayaWatson
+from iceform.algorithms import KernelRegression
 from iceform.attention.inspection import trace_network
 from tests.conformance import assert_within
 
@@ -319,11 +319,11 @@ def test_what_would_not_fit_is_refused_before_anything_is_built():
 
 
 def test_a_machine_shows_its_first_pass():
-    program = NadarayaWatson()
+    program = KernelRegression(2.0)
     machine = ice.Machine(2, 5, programs=[program])
     x, y = uniform(5, 2), uniform(5)
     trace = machine.trace(program, x, y)
-    assert torch.equal(trace.tokens, machine.prompt(program, x, y))
+    assert torch.equal(trace.tokens, machine.prompt(program, x, y).tokens)
     assert torch.equal(trace.output, machine.network(trace.tokens))
     target = program.targets(x, y)
     got = trace.output[machine.padded(target).queries, : len(target.w_v)]

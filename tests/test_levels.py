@@ -17,7 +17,7 @@ ROOT = Path(iceform.__file__).parent
 LEVELS = (
     "errors", "pretrained", "validation", "arithmetic", "functions", "interpolation", "attention",
     "backends", "certificates", "constructions", "machine", "computer", "algorithms", "targets",
-    "networks", "zoo", "export", "store", "tolerance", "testing", "sklearn",
+    "networks", "zoo", "export", "store", "tolerances", "testing", "sklearn",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {

@@ -8,7 +8,10 @@ import pytest
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
-NAMES = ("certificates", "first_program", "own_loss", "paper_rate", "prompt_to_descent")
+NAMES = (
+    "certificates", "first_program", "gpt2_gradient_descent", "own_loss", "paper_rate",
+    "prompt_to_descent",
+)  # fmt: skip
 FEWEST_FIGURES = 2
 PATIENCE = 300  # seconds for a kernel or a cell on a busy machine; an idle core needs few
 

@@ -1,6 +1,6 @@
 """iceform: in-context emulation with frozen transformers."""
 
-from iceform import algorithms, interpolation, zoo
+from iceform import algorithms, interpolation, targets, testing, tolerances, zoo
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -11,7 +11,27 @@ from iceform.attention import (
     SoftmaxAttention,
     unchecked,
 )
-from iceform.certificates import Certificate, Verification
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
+from iceform.computer import Computer
+from iceform.computer.compile import Program, compile
+from iceform.computer.language import (
+    algorithm,
+    attend,
+    bounded,
+    concat,
+    constant,
+    maximum,
+    mean,
+    minimum,
+    reciprocal,
+    repeat,
+    soft_threshold,
+    stored,
+    vector,
+    where,
+    while_,
+    zeros_like,
+)
 from iceform.constructions import (
     MLP,
     AttentionHead,
@@ -32,6 +52,7 @@ from iceform.constructions import (
 from iceform.errors import (
     BoundError,
     CapacityError,
+    CompileError,
     DeviceError,
     DtypeError,
     IceformError,
@@ -39,12 +60,15 @@ from iceform.errors import (
     PrecisionError,
     ProgramError,
     ShapeError,
+    TargetError,
 )
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
 from iceform.functions.formulas import Formula
 from iceform.interpolation import GradedGrid, Grid, Interpolant
-from iceform.machine import ArraySource, Machine, StreamMachine
+from iceform.machine import ArraySource, Machine
 from iceform.networks import InContext, in_context
+from iceform.targets import check
+from iceform.tolerances import tolerance
 
 # Last: it keeps all of the above in files.
 from iceform import export  # isort: skip
@@ -58,9 +82,12 @@ __all__ = [
     "MLP",
     "ArraySource",
     "AttentionHead",
+    "Attestation",
     "BoundError",
     "CapacityError",
     "Certificate",
+    "CompileError",
+    "Computer",
     "DeviceError",
     "DtypeError",
     "Emulator",
@@ -80,6 +107,7 @@ __all__ = [
     "IntegrityError",
     "Interpolant",
     "LeastSquares",
+    "Ledger",
     "Lift",
     "LiftedAttention",
     "LinearLayer",
@@ -87,24 +115,48 @@ __all__ = [
     "Machine",
     "Plan",
     "PrecisionError",
+    "Program",
     "ProgramError",
     "Prompt",
     "ResidualMap",
+    "Result",
     "RidgeRegression",
     "SampleGradients",
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
-    "StreamMachine",
+    "TargetError",
     "TruncatedLinear",
     "Verification",
     "__version__",
+    "algorithm",
     "algorithms",
+    "attend",
+    "bounded",
+    "check",
+    "compile",
+    "concat",
+    "constant",
     "export",
     "in_context",
     "interpolation",
     "load",
     "loss_named",
+    "maximum",
+    "mean",
+    "minimum",
+    "reciprocal",
+    "repeat",
+    "soft_threshold",
+    "stored",
+    "targets",
+    "testing",
+    "tolerance",
+    "tolerances",
     "unchecked",
+    "vector",
+    "where",
+    "while_",
+    "zeros_like",
     "zoo",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "BoundError",
     "CapacityError",
+    "CompileError",
     "DeviceError",
     "DtypeError",
     "FormulaError",
@@ -13,6 +14,7 @@ __all__ = [
     "PrecisionError",
     "ProgramError",
     "ShapeError",
+    "TargetError",
 ]
 
 
@@ -52,6 +54,24 @@ class ProgramError(IceformError, ValueError):
     """A function, loss or option that cannot be turned into a prompt."""
 
 
+class CompileError(ProgramError):
+    """An algorithm that cannot be compiled; the message quotes the line that asks for it.
+
+    ``file``, ``line`` and ``source`` are that line's file, number and text; None where it is all of
+    the algorithm.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        file: str | None = None,
+        line: int | None = None,
+        source: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.file, self.line, self.source = file, line, source
+
+
 class FormulaError(ProgramError):
     """A formula that cannot be read or used.
 
@@ -65,3 +85,7 @@ class FormulaError(ProgramError):
 
 class IntegrityError(IceformError, ValueError):
     """A saved file that is truncated, altered or not one of ours."""
+
+
+class TargetError(IceformError, ValueError):
+    """Something that a stock architecture cannot do: what, why, and which one can."""

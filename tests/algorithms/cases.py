@@ -10,8 +10,8 @@ import torch
 from flint import arb
 from torch import Tensor
 
-from iceform import StreamMachine, algorithms
-from iceform.machine import ArraySource
+from iceform import algorithms
+from iceform.machine import ArraySource, Stream
 from tests.machine import data
 from tests.machine.exact import ExactLoss, ExactModel, apart, exact_huber, numbers
 
@@ -65,7 +65,7 @@ def _quantile(program: Any, x: Tensor, y: Tensor, fit: Any) -> tuple[list[arb], 
 def _huber(program: Any, x: Tensor, y: Tensor, fit: Any) -> tuple[list[arb], arb]:
     return exact_huber(
         x, y, program.epsilon, program.alpha, fit.coef, float(fit.intercept),
-        fit.extras["scale"], fit_intercept=program.fit_intercept,
+        fit.parts["scale"], fit_intercept=program.fit_intercept,
     )[:2]  # fmt: skip
 
 
@@ -76,7 +76,7 @@ _NET = _smooth(
 
 CASES: dict[str, Case] = {
     "LeastSquares": Case(
-        algorithms.LeastSquares(tol=1e-9), _line, _smooth("squared", "residual", lambda p, n: 0)
+        algorithms.LinearRegression(tol=1e-9), _line, _smooth("squared", "residual", lambda p, n: 0)
     ),
     "Ridge": Case(
         algorithms.Ridge(1.0, tol=1e-9), _line,
@@ -106,7 +106,7 @@ def run(name: str, kind: str, seed: int, intercept: bool) -> tuple[Any, Tensor, 
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     y = CASES[name].labels(x, g)
     program = replace(CASES[name].program, fit_intercept=intercept)
-    return program, x, y, StreamMachine(x.shape[1] + 1).run(program, x, y)
+    return program, x, y, Stream(x.shape[1] + 1).run(program, x, y)
 
 
 def measured(x: Tensor, fit: Any, coef: list[arb], intercept: arb) -> float:

@@ -52,7 +52,12 @@ def check(name: str, kinds: list[str], seeds: range) -> tuple[list[float], list[
                 )
                 if intercept and "what" not in fit.certificate.domain:
                     shift = apart(fit.intercept.reshape(1), [constant])
-                    assert shift <= fit.intercept_error, (kind, seed, shift, fit.intercept_error)
+                    assert shift <= fit.errors["intercept"], (
+                        kind,
+                        seed,
+                        shift,
+                        fit.errors["intercept"],
+                    )
                 ratios.append(bound / off if off > 0 else 1.0)
     return ratios, without
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from flint import arb, arb_mat, ctx
 
-from iceform import StreamMachine, algorithms
-from iceform.errors import ProgramError, ShapeError
+from iceform import algorithms
+from iceform.errors import BoundError, ProgramError
+from iceform.machine import Stream
 from tests.machine import data
 from tests.machine.exact import BITS, numbers
 
@@ -48,39 +49,40 @@ def test_components_are_within_their_certificates(kind):
     g = torch.Generator().manual_seed(7)
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     k = min(3, x.shape[1])
-    found = StreamMachine(x.shape[1]).run(algorithms.PCA(k), x)
-    assert found.certificate.error == math.nextafter(float(found.errors.max()), math.inf)
+    found = Stream(x.shape[1]).run(algorithms.PCA(k), x)
+    errors = found.errors["components"]
+    assert found.certificate.error == math.nextafter(float(errors.max()), math.inf)
     for j in range(k):
-        bound = float(found.errors[j])
+        bound = float(errors[j])
         assert bound < 1e-4, (kind, j, bound)
-        exact = exact_component(x, found.components[j])
+        exact = exact_component(x, found.value[j])
         assert exact is not None
         off = sum(((a - b) ** 2 for a, b in
-                   zip(numbers(found.components[j]), exact, strict=True)), arb(0))  # fmt: skip
+                   zip(numbers(found.value[j]), exact, strict=True)), arb(0))  # fmt: skip
         assert float(off.sqrt().abs_upper()) <= bound, (kind, j, float(off.sqrt()), bound)
 
 
 def test_variances_are_those_of_the_singular_values():
     g = torch.Generator().manual_seed(0)
     x = data.normal(g, 50, 6) * torch.arange(1, 7).double()
-    found = StreamMachine(6).run(algorithms.PCA(6), x)
+    found = Stream(6).run(algorithms.PCA(6), x)
     values = torch.linalg.svdvals(x - x.mean(0)).square() / 49
-    torch.testing.assert_close(found.variances, values, rtol=1e-12, atol=0)
-    eye = found.components @ found.components.mT
+    torch.testing.assert_close(found.parts["explained_variance"], values, rtol=1e-12, atol=0)
+    eye = found.value @ found.value.mT
     torch.testing.assert_close(eye, torch.eye(6).double(), rtol=0, atol=1e-13)
 
 
 def test_equal_variances_have_no_components_of_their_own():
     eye = torch.eye(4).double()
-    found = StreamMachine(4).run(algorithms.PCA(2), torch.cat([eye, -eye]))
+    found = Stream(4).run(algorithms.PCA(2), torch.cat([eye, -eye]))
     assert found.certificate.error == math.inf
 
 
 def test_no_more_components_than_there_are():
     x = torch.randn(3, 5, dtype=torch.float64)
     with pytest.raises(ProgramError, match=r"n_components = 4 exceeds .* = 3"):
-        StreamMachine(5).run(algorithms.PCA(4), x)
-    with pytest.raises(ShapeError, match="n_components must be a whole number"):
-        StreamMachine(5).run(algorithms.PCA(0), x)
+        Stream(5).run(algorithms.PCA(4), x)
+    with pytest.raises(BoundError, match="n_components must be a whole number"):
+        Stream(5).run(algorithms.PCA(0), x)
     with pytest.raises(ProgramError, match="build one with dim >= 5"):
-        StreamMachine(4).run(algorithms.PCA(1), x)
+        Stream(4).run(algorithms.PCA(1), x)

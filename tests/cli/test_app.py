@@ -208,7 +208,7 @@ def test_run_names_the_extra_that_is_missing(module, words, monkeypatch, tmp_pat
 
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_the_command_names_the_extra_that_is_missing(module, monkeypatch, capsys):
-    forget(monkeypatch, "command_line")
+    forget(monkeypatch, "cli")
     uninstall(monkeypatch, module)
     with pytest.raises(SystemExit) as stopped:
         cli.main()

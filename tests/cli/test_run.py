@@ -21,13 +21,15 @@ import pytest
 from typer.testing import CliRunner
 
 from iceform import tables
+from iceform.algorithms import kinds, named
 from iceform.cli import outputs
 from iceform.cli.app import app
-from iceform.cli.catalogue import ENTRIES, OPTIONS, entry_named
+from iceform.cli.arguments import all_options
 from iceform.errors import IntegrityError, ProgramError
 from iceform.tables.__main__ import main as write_ames
 
 DOCS = Path(__file__).parents[2] / "docs" / "command_line.md"
+NAMES = [kind.name for kind in kinds()]
 TARGETS = {"regression": "rent", "classification": "let", "decomposition": None}
 
 # What scikit-learn's own stopping rules leave, relative to the largest coefficient: Newton and
@@ -77,7 +79,7 @@ def data(tmp_path_factory) -> Path:
 
 
 def asked(name: str, data: Path) -> list[str]:
-    entry = ENTRIES[name]
+    entry = named(name)
     target = "viewings" if name == "poisson" else TARGETS[entry.task]
     others = {"rent", "let", "viewings"} - {target}
     drops = [word for other in sorted(others) for word in ("--drop", other)]
@@ -87,17 +89,22 @@ def asked(name: str, data: Path) -> list[str]:
 # ---------------------------------------------------------------------------------------- answers
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_program_runs_and_agrees_with_scikit_learn(name, data):
-    entry = ENTRIES[name]
+    entry = named(name)
     found = json.loads(done(*asked(name, data), "--json").stdout)
     assert found["data"]["rows"]["train"] == 48
     assert found["data"]["rows"]["test"] == 12
     assert re.fullmatch("[0-9a-f]{64}", found["digest"])
+    assert found["attestation"]["weights"] == found["attestation"]["expected"] == found["digest"]
+    assert {line["where"] for line in found["ledger"]} >= {"prompt", "host"}
     peer = found["scikit_learn"]
-    assert peer["class"] == entry.peer
+    if entry.peer is None:
+        assert peer is None
+        return
+    assert peer["class"] == entry.peer.path
     assert found["scores"].keys() == peer["scores"].keys()
-    if entry.differs:
+    if entry.peer.differs:
         return
     assert found["certified_error"] is not None
     if peer["coefficient_distance"] is None:
@@ -133,13 +140,14 @@ def test_options_reach_the_program(data):
     assert any(value == 0 for value in strong["coefficients"].values())
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_an_option_of_another_program_is_refused(name, data):
-    entry = ENTRIES[name]
-    values = {"precondition": "none", "max_passes": "9", "n_neighbors": "3", "n_components": "1"}
-    for option in sorted(set(OPTIONS) - set(entry.options)):
-        line = refused(*asked(name, data), OPTIONS[option].flag, values.get(option, "0.5"))
-        assert f"{name} has no {OPTIONS[option].flag}; it has --" in line
+    entry = named(name)
+    every = all_options()
+    for option in sorted(set(every) - set(entry.options())):
+        value = "uniform" if option == "weights" else "whiten" if option == "precondition" else "3"
+        line = refused(*asked(name, data), every[option].flag, value)
+        assert f"{name} has no {every[option].flag}; it has --" in line
 
 
 @pytest.mark.parametrize(
@@ -183,36 +191,34 @@ def test_eps_is_reached_or_refused(data):
 
 
 def test_names_of_programs():
-    assert entry_named("Elastic_Net").name == "elastic-net"
+    assert named("Elastic_Net").name == "elastic-net"
     with pytest.raises(ProgramError, match=r"did you mean ridge\?"):
-        entry_named("rigde")
-    with pytest.raises(ProgramError, match="there are linear, ridge"):
-        entry_named("zzz")
-    assert "no program is called 'rigde'" in refused("run", "rigde", "--data", "x.csv")
-    assert "no program is called 'rigde'" in refused("explain", "rigde")
+        named("rigde")
+    with pytest.raises(ProgramError, match="there are elastic-net, expectile"):
+        named("zzz")
+    assert "no algorithm is called 'rigde'" in refused("run", "rigde", "--data", "x.csv")
+    assert "no algorithm is called 'rigde'" in refused("explain", "rigde")
 
 
-def test_the_catalogue_names_what_exists():
+def test_the_records_name_what_exists():
     import importlib
 
-    for entry in ENTRIES.values():
-        assert (entry.estimator is None) != (entry.program is None)
-        home = "iceform.algorithms" if entry.estimator is None else "iceform.sklearn"
-        cls = getattr(importlib.import_module(home), entry.estimator or entry.program)
-        made = {("max_iter" if o == "max_passes" and entry.estimator else o) for o in entry.options}
-        known = getattr(cls, "__dataclass_fields__", None) or cls().get_params()
-        assert made <= set(known), (entry.name, made - set(known))
-        module, _, name = entry.peer.rpartition(".")
-        assert hasattr(importlib.import_module(module), name)
+    from iceform import sklearn as in_context
+
+    for kind in kinds():
+        assert getattr(in_context, kind.estimator).algorithm is kind
+        if kind.peer is not None:
+            module, _, name = kind.peer.path.rpartition(".")
+            assert hasattr(importlib.import_module(module), name), kind.peer.path
 
 
 def test_the_list(data):
     shown = done("list").stdout
     parsed = json.loads(done("list", "--json").stdout)
-    assert [p["name"] for p in parsed["programs"]] == list(ENTRIES)
-    for program in parsed["programs"]:
+    assert [p["name"] for p in parsed["algorithms"]] == NAMES
+    for program in parsed["algorithms"]:
         assert f" {program['name']} " in shown
-        assert set(program["options"]) <= {o.flag for o in OPTIONS.values()}
+        assert set(program["options"]) <= {o.flag for o in all_options().values()}
 
 
 # ---------------------------------------------------------------------------------------- bad files
@@ -290,7 +296,8 @@ def test_targets_of_classifiers(tmp_path):
     assert "30 different values in 30 rows, which are no classes" in refused(
         "run", "logistic", *ask, "y"
     )
-    assert "svm separates two classes, the target has 3" in refused("run", "svm", *ask, "k")
+    found = json.loads(done("run", "svm", *ask, "k", "--json").stdout)
+    assert {name.partition(": ")[0] for name in found["coefficients"]} == {"0", "1", "2"}
     assert "needs a --target; k.csv has the columns n, y, k" in refused(
         "run", "ridge", "--data", tmp_path / "k.csv"
     )
@@ -349,7 +356,7 @@ def test_the_page_is_whole(name, data, tmp_path):
     text = " ".join(" ".join(page.words).split())
     assert found["digest"] in text
     assert f"iceform run {name} --data {data}" in text
-    assert ENTRIES[name].objective in text
+    assert named(name).objective in text
     assert re.search(r"\|(found - optimal|emulated - exact)\| <=", text)
     for line in found["preparation"]:
         assert line["done"] in text
@@ -503,14 +510,14 @@ def test_json_is_all_there_is_on_stdout(data, tmp_path):
     process = started(*asked("ridge", data), "--json", stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    assert json.loads(out)["program"] == "ridge"
+    assert json.loads(out)["algorithm"] == "ridge"
     assert err == b""  # no terminal, no progress bar
 
 
 # ------------------------------------------------------------------------------------- explaining
 
 
-@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_every_prompt_is_what_the_frozen_matrices_answer(name):
     found = json.loads(done("explain", name, "--json").stdout)
     assert found["name"] == name

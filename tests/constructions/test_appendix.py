@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
+from iceform.attention import unchecked
 from tests.conformance import Conformance, assert_within, uniform
 from tests.constructions import test_descent, test_residual
 
@@ -167,6 +168,45 @@ def test_an_mlp_with_gelu_entirely_in_context():
         layer.weight.data, layer.bias.data = w, b
         plain.extend([layer] + ([torch.nn.GELU()] if i < 2 else []))
     assert_within(net(x, *parameters), plain(x).detach(), 1e-6, "torch's own")
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_every_part_of_an_mlp_runs_on_its_frozen_weights(backend):
+    sizes = (3, 4, 2)
+    torch.manual_seed(0)
+    net = ice.MLP(sizes, torch.tanh, samples=4, weight_bound=0.6, eps=1e-6, backend=backend)
+    parameters, x = network_parameters(sizes), uniform(2, 4, 3, dtype=torch.float64)
+    result = net.run(x, *parameters)
+    assert torch.equal(result.value, net(x, *parameters))
+    assert result.attestation.ok
+    assert result.digest == net.digest
+    assert (result.attestation.rows > 0) == (backend == "fused")
+    assert result.passes == 3  # two linear maps, one activation
+    assert result.ledger.host == ()
+    for network in net.networks:
+        weight = network.layers[-1].w_v
+        weight.data.mul_(1.5)
+        with pytest.raises(ice.IntegrityError, match="weights were changed"):
+            net(x, *parameters)
+        with unchecked():
+            changed = net(x, *parameters)
+        assert float((changed - result.value).abs().max()) > 1e-2
+        weight.data.div_(1.5)
+    assert torch.equal(net(x, *parameters), result.value)
+
+
+def test_activations_follow_the_weights_alike():
+    sizes, changed = (3, 4, 2), []
+    torch.manual_seed(0)
+    parameters, x = network_parameters(sizes), uniform(4, 3, dtype=torch.float64)
+    for backend in ("literal", "fused"):
+        net = ice.MLP(sizes, torch.tanh, samples=4, weight_bound=0.6, eps=1e-6, backend=backend)
+        net.look_ups.layers[-1].w_k.mul_(2.0)
+        net.look_ups.layers[-1].w_v.mul_(1.5)
+        with unchecked():
+            changed.append(net(x, *parameters))
+    assert_within(changed[1], changed[0], 1e-9, "literal against fused")
+    assert float((changed[0] - net.reference(x, *parameters)).abs().max()) > 1e-2
 
 
 @pytest.mark.parametrize("activation", [torch.relu, torch.tanh, torch.nn.functional.silu])

@@ -138,7 +138,7 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     assert float(bilinear) == 1.0
     assert float(squared) == -1.0
 
-    program = algorithms.NadarayaWatson(bandwidth=0.2)
+    program = algorithms.KernelRegression(12.5)
     machine = ice.Machine.for_programs([program], 2, 2)
     result = machine.run(program, x, y)
     exact = program.reference(x, y)

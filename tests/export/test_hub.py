@@ -58,12 +58,12 @@ THINGS = {
     "machine": lambda: ice.Machine(dim=2, samples=3, programs=[algorithms.Ridge()]),
     "emulator": lambda: ice.GradientStep("huber", 0.1, **STEP),
     "ridge": lambda: algorithms.Ridge(alpha=0.3),
-    "descent": lambda: algorithms.GradientDescent(
+    "descent": lambda: algorithms.Descent(
         ice.loss_named("huber", delta=0.7), steps=4, l2=0.1, tokens=9
     ),
     "head": head_program,
-    "prompt": lambda: ice.GradientStep("squared", 0.1, **STEP).prompt(
-        torch.eye(3, 2, dtype=F64), torch.ones(3, dtype=F64), torch.ones(2, dtype=F64)
+    "prompt": lambda: ice.LinearLayer(2, 3, samples=3, eps=1e-6).prompt(
+        torch.eye(3, 2, dtype=F64), torch.ones(3, 2, dtype=F64)
     ),
 }  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_weights_of_another_network_are_noticed(tmp_path):
 
 
 def test_what_cannot_be_saved_is_refused_before_anything_is_written(tmp_path):
-    own = algorithms.GradientDescent(lambda z: z)
+    own = algorithms.Descent(lambda z: z)
     with pytest.raises(ProgramError, match="cannot be saved"):
         save_pretrained({"a": 1}, tmp_path / "new")
     with pytest.raises((ProgramError, TypeError)):

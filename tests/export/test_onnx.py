@@ -1,5 +1,6 @@
 """One ONNX file of a machine runs its whole library, through onnxruntime."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,13 +17,12 @@ F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
 STEPS = {"steps": 3, "lr": 0.2, "l2": 0.1, "w_bound": 1.0, "tokens": 9}
 LIBRARY = [
-    *(algorithms.GradientDescent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
-    algorithms.GradientDescent("squared", steps=3, lr=0.2),
+    *(algorithms.Descent(loss, **STEPS) for loss in ice.LOSSES if loss != "squared"),
+    algorithms.Descent("squared", steps=3, lr=0.2),
     algorithms.Ridge(tol=1e-3),
-    algorithms.LeastSquares(tol=1e-3),
-    algorithms.NadarayaWatson(queries=4),
-    algorithms.NearestNeighbors(queries=4),
-    algorithms.PrincipalComponent(steps=5),
+    algorithms.LinearRegression(tol=1e-3),
+    algorithms.KernelRegression(2.0, queries=4),
+    algorithms.PCA(1),
     algorithms.HopfieldRetrieval(steps=2),
 ]
 
@@ -49,7 +49,7 @@ def test_there_are_at_least_twelve_programs():
     assert len(LIBRARY) >= 12
 
 
-@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.name)
+@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.label)
 def test_one_file_runs_every_program(exported, program):
     machine, path = exported
     x, y = data(program, machine.dtype)
@@ -71,7 +71,7 @@ def test_batch_and_tokens_are_dynamic(exported):
     runner = PromptRunner(machine)
     assert runner.fewest < runner.tokens
     x, y = data(LIBRARY[0], machine.dtype)
-    prompt = machine.prompt(LIBRARY[0], x, y)
+    prompt = machine.prompt(LIBRARY[0], x, y).tokens
     whole = machine.network(prompt)
     # The prompt's own padding may be left out: the file puts it back.
     used = int((prompt[:, machine.head.dim - 2] == 0).sum())
@@ -149,6 +149,62 @@ def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch
             return [out + 1e-6 for out in self.session.run(*args)]
 
     monkeypatch.setattr(onnx_file, "_session", Off)
-    with pytest.raises(IntegrityError, match="the file was not kept"):
+    with pytest.raises(IntegrityError, match="not a file of these weights"):
+        onnx(em, tmp_path / "x.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def forged(machine, path, to, sign):
+    """A copy with the second layer's W_V times 1.5, signed anew or not."""
+    import onnx as onnx_package
+
+    from iceform.export.onnx_file import _SHA, _UNSIGNED, _signed
+
+    model = onnx_package.load(str(path))
+    read, write = onnx_package.numpy_helper.to_array, onnx_package.numpy_helper.from_array
+    values = machine.network.layers[1].w_v
+    held = [
+        t for t in model.graph.initializer
+        if any(np.array_equal(read(t), w.numpy()) for w in (values, values.mT))
+    ]  # fmt: skip
+    assert held
+    for weight in held:
+        weight.CopyFrom(write((1.5 * read(weight)).astype(read(weight).dtype), weight.name))
+    if sign:
+        (own,) = (p for p in model.metadata_props if p.key == _SHA)
+        own.value = _UNSIGNED
+    data = model.SerializeToString()
+    to.write_bytes(_signed(data) if sign else data)
+    return to
+
+
+@pytest.mark.parametrize("sign", [False, True], ids=["as recorded", "signed anew"])
+def test_a_forged_file_is_refused(exported, tmp_path, sign):
+    machine, path = exported
+    match = "not a file of these weights" if sign else "not what was exported"
+    with pytest.raises(IntegrityError, match=match):
+        OnnxMachine(machine, forged(machine, path, tmp_path / "forged.onnx", sign))
+
+
+def test_a_truncated_file_is_refused(exported, tmp_path):
+    machine, path = exported
+    (tmp_path / "short.onnx").write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(IntegrityError):
+        OnnxMachine(machine, tmp_path / "short.onnx")
+
+
+def test_passes_of_onnxruntime_are_attested(exported):
+    machine, path = exported
+    x, y = data(LIBRARY[-1], machine.dtype)
+    attestation = OnnxMachine(machine, path).run(LIBRARY[-1], x, y).attestation
+    assert attestation.ok
+    assert attestation.backend == "onnxruntime"
+    assert attestation.weights == machine.digest
+
+
+def test_a_machine_whose_weights_changed_is_not_exported(tmp_path):
+    em = ice.LinearLayer(3, 2, samples=2, eps=1e-10)
+    em.network.layers[0].w_v.data.mul_(1.5)
+    with pytest.raises(IntegrityError, match="weights were changed"):
         onnx(em, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())

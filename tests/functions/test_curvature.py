@@ -5,7 +5,6 @@ import torch
 from flint import arb, ctx
 
 from iceform.functions import LOSSES, Loss, loss_named
-from iceform.functions.curvature import curvature_of
 from tests.machine.exact import BITS, ExactLoss
 
 KNOWN = sorted(set(LOSSES))
@@ -21,7 +20,7 @@ def slopes(loss: Loss, z: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_bend_is_the_slope_of_the_derivative(name):
     loss = loss_named(name)
-    facts = curvature_of(loss)
+    facts = loss.curvature
     smooth = torch.ones_like(Z, dtype=torch.bool)
     for kink in facts.kinks or ():
         smooth &= (Z - kink).abs() > 1e-6
@@ -33,7 +32,7 @@ def test_the_bend_is_the_slope_of_the_derivative(name):
 
 @pytest.mark.parametrize("name", KNOWN)
 def test_the_third_derivative_is_bounded_by_the_second(name):
-    facts = curvature_of(loss_named(name))
+    facts = loss_named(name).curvature
     if facts.concordance is None:
         assert facts.kinks is not None
         return
@@ -47,7 +46,7 @@ def test_the_third_derivative_is_bounded_by_the_second(name):
 def test_a_majorizer_lies_above(name):
     """The integral of l' between any two points stays below the quadratic at the first."""
     loss, points = loss_named(name), torch.linspace(-6, 6, 25, dtype=torch.float64)
-    facts = curvature_of(loss)
+    facts = loss.curvature
     nodes, weights = legendre(200)
     for z in points:
         ends = torch.linspace(-9, 9, 37, dtype=torch.float64)
@@ -70,13 +69,13 @@ def legendre(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_small_curvature_is_small_to_its_last_digits(z):
     """A saturated sample must not seem to bend what it does not."""
     ctx.prec = BITS
-    got = float(curvature_of(loss_named("logistic")).bend(torch.tensor(z).double()))
+    got = float(loss_named("logistic").curvature.bend(torch.tensor(z).double()))
     exact = ExactLoss.named("logistic").bend(arb(z))
     assert abs(arb(got) - exact) <= arb(16 * 2.0**-53) * exact + arb(2) ** -1040
 
 
 def test_a_users_loss_is_taken_as_it_comes():
-    facts = curvature_of(Loss.of(torch.atan))
+    facts = Loss.of(torch.atan).curvature
     torch.testing.assert_close(facts.bend(Z), 1 / (1 + Z.square()), rtol=1e-9, atol=0)
     assert facts.majorizer is None
     assert facts.concordance is None

@@ -14,6 +14,7 @@ from flint import arb, arb_mat, ctx
 from torch import Tensor
 
 BITS = 320
+ctx.prec = BITS  # of everything that tests compute before they ask for a model, too
 _ROUNDS = 80
 _TINY = arb(2) ** -160  # relative length of a Newton step at which the next one is below 1e-90
 

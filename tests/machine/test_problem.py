@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from iceform import StreamMachine, algorithms
+from iceform import algorithms
 from iceform.errors import PrecisionError
-from iceform.machine import ArraySource
+from iceform.machine import ArraySource, Stream
 from iceform.machine import problem as problems
 from iceform.machine.problem import Encoding
 from tests.machine import data
@@ -24,7 +24,7 @@ def prepared(name: str, chunk: int | None = None):
     x = data.normal(g, 40, 3)
     y = (x[:, 0] > 0).double()
     y = 2 * y - 1 if name == "squared_hinge" else y
-    return MODELS[name].problem(StreamMachine(4).start(), ArraySource(x, y, chunk)), g
+    return MODELS[name].problem(Stream(4).start(), ArraySource(x, y, chunk)), g
 
 
 def by_autograd(problem, w: torch.Tensor) -> torch.Tensor:

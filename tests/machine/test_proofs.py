@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from iceform import StreamMachine, algorithms
+from iceform import algorithms
 from iceform.algorithms.robust import _prove, _Scale
 from iceform.algorithms.sparse import prove_sparse
-from iceform.machine import ArraySource
+from iceform.machine import ArraySource, Stream
 from iceform.machine.problem import Metric, metric_of
 from iceform.machine.proofs import DEPENDENT, enclose, lower, prove
 from tests.algorithms.cases import CASES
@@ -27,7 +27,7 @@ def prepared(name: str, kind: str, seed: int):
     x = (data.REGULAR | data.DEPENDENT)[kind](g)
     y = CASES[name].labels(x, g)
     program = replace(CASES[name].program, fit_intercept=True)
-    fit = StreamMachine(x.shape[1] + 1).run(program, x, y)
+    fit = Stream(x.shape[1] + 1).run(program, x, y)
     coef, intercept = CASES[name].exact(program, x, y, fit)
     return g, x, y, program, fit, [*coef, intercept]
 
@@ -59,17 +59,10 @@ def test_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        model = program if not isinstance(program, algorithms.Ridge) else penalised(program)
-        problem = model.problem(fit.machine, ArraySource(x, y, chunk=17))
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         for far, w in wrong_points(scaled(problem.scaling, fit), g):
             found += check(prove(problem, w), problem.scaling, w, exact, (name, kind, far))
     assert found >= len(KINDS), found
-
-
-def penalised(program):
-    from iceform.algorithms.descent import _PenalisedSquares
-
-    return _PenalisedSquares(program.alpha, fit_intercept=program.fit_intercept)
 
 
 def scaled(scaling, fit):
@@ -88,7 +81,7 @@ def test_sparse_proofs_hold_at_wrong_points(name):
             g, x, y, program, fit, exact = prepared(name, kind, 0)
         except NoOptimumError:
             continue
-        problem = program.problem(fit.machine, ArraySource(x, y, chunk=17))
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
         scaling = problem.scaling
         t = program.alpha * program.l1_ratio / (scaling.scale * scaling.size)
         thresholds = torch.cat([t, t.new_zeros(1)])
@@ -119,8 +112,8 @@ def test_hubers_proof_holds_at_wrong_points_and_scales():
     finite = 0
     for kind in ["normal", "mixed sizes"]:
         g, x, y, program, fit, exact = prepared("Huber", kind, 0)
-        search = _Scale(program, fit.machine, ArraySource(x, y, chunk=17))
-        sigma = fit.extras["scale"] / search.base.size
+        search = _Scale(program, Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=17))
+        sigma = fit.parts["scale"] / search.base.size
         for far in (0.0, 1e-12, 1e-9, 1e-6, 1e-3, 0.3):
             moved = sigma * (1 + far * float(data.normal(g, 1)))
             if not moved > 0:
@@ -142,9 +135,7 @@ def test_the_gradient_is_enclosed():
         x = data.REGULAR[kind](g)
         y = CASES["Logistic"].labels(x, g)
         program = algorithms.Logistic(1.0)
-        problem = program.problem(
-            StreamMachine(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13)
-        )
+        problem = program.problem(Stream(x.shape[1] + 1).start(), ArraySource(x, y, chunk=13))
         for size in (0.0, 1.0, 30.0):
             w = size * data.normal(g, problem.dim)
             gradient, error, hessian, slips = enclose(problem, w)
@@ -232,11 +223,11 @@ def test_nearly_dependent_features_are_not_taken_for_dependent_ones():
     x = data.normal(g, 50, 3)
     x[:, 2] = x[:, 0] + 1e-9 * x[:, 2]
     y = data.normal(g, 50)
-    fit = StreamMachine(4).run(algorithms.LeastSquares(fit_intercept=True), x, y)
+    fit = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y)
     assert fit.certificate.error == math.inf
     exact = x.clone()
     exact[:, 2] = exact[:, 0] + exact[:, 1] / 2
-    fit = StreamMachine(4).run(algorithms.LeastSquares(fit_intercept=True), exact, y)
+    fit = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), exact, y)
     assert fit.certificate.error < 1e-10
     assert fit.certificate.assumptions == (DEPENDENT,)
     assert "fitted values" in fit.certificate.domain["what"]
@@ -247,8 +238,8 @@ def test_a_column_twice_gives_the_solution_of_least_norm():
     x = data.normal(g, 40, 3)
     twice = torch.cat([x, 4 * x[:, :1]], 1)
     y = data.labels(x, g)
-    machine = StreamMachine(5)
-    fit = machine.run(algorithms.LeastSquares(fit_intercept=True), twice, y)
+    machine = Stream(5)
+    fit = machine.run(algorithms.LinearRegression(fit_intercept=True), twice, y)
     centred = twice - twice.mean(0)
     least = torch.linalg.pinv(centred) @ (y - y.mean())
     assert apart(fit.coef, numbers(least)) < 1e-12

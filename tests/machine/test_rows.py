@@ -6,6 +6,7 @@ import torch
 import iceform as ice
 from iceform import algorithms
 from iceform.algorithms import library
+from iceform.attention import unchecked
 from iceform.functions.losses import Loss
 from tests.conformance import assert_within
 
@@ -28,14 +29,14 @@ def data(seed=0):
 def labels_for(program, x, y):
     if isinstance(program, algorithms.HopfieldRetrieval):
         return 0.9 * x[2]
-    kind = Loss.of(program.loss).kind if isinstance(program, algorithms.GradientDescent) else ""
+    kind = Loss.of(program.loss).kind if isinstance(program, algorithms.Descent) else ""
     return {"margin": torch.where(y > 0, 1.0, -1.0).to(y), "glm": (y > 0).to(y)}.get(kind, y)
 
 
 LIBRARY = library()
 
 
-@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.name)
+@pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.label)
 def test_every_program_is_within_its_certificate(machine, program):
     x, y = data()
     labels = labels_for(program, x, y)
@@ -43,7 +44,7 @@ def test_every_program_is_within_its_certificate(machine, program):
     assert result.digest == machine.digest
     assert result.passes >= 1
     bound = result.certificate.error
-    assert_within(result.value, program.reference(x, labels), bound, program.name)
+    assert_within(result.value, program.reference(x, labels), bound, program.label)
 
 
 def test_one_digest_for_at_least_twelve_programs(machine):
@@ -55,36 +56,31 @@ def test_one_digest_for_at_least_twelve_programs(machine):
 
 def test_solvers_agree_with_the_closed_form(machine):
     x, y = data()
-    ridge = machine.run(algorithms.Ridge(alpha=1.0), x, y)
+    ridge = machine.run(algorithms.Ridge(alpha=1.0, fit_intercept=False), x, y)
     want = torch.linalg.solve(x.T @ x + torch.eye(DIM, dtype=torch.float64), x.T @ y)
-    assert_within(ridge.coef, want, 1e-6, "ridge")
-    assert_within(ridge.predict(x), x @ want, 1e-5, "predictions")
-    plain = machine.run(algorithms.LeastSquares(), x, y)
-    assert_within(plain.coef, torch.linalg.lstsq(x, y[:, None]).solution[:, 0], 1e-6, "lstsq")
+    assert_within(ridge.coef, want, ridge.certificate.error + 1e-14, "ridge")
+    assert_within(ridge.predict(x), x @ want, 1e-8, "predictions")
+    plain = machine.run(algorithms.LinearRegression(), x, y)
+    constant = torch.cat([x, torch.ones(SAMPLES, 1, dtype=torch.float64)], 1)
+    want = torch.linalg.lstsq(constant, y[:, None]).solution[:, 0]
+    assert_within(plain.coef, want[:DIM], plain.certificate.error + 1e-14, "least squares")
+    allowed = plain.errors["intercept"] + 1e-14
+    assert_within(plain.intercept, want[DIM], allowed, "its intercept")
 
 
-def test_neighbours(machine):
-    """k = 1 finds the nearest sample; k = 3 is smoother and still in the samples' range."""
-    x, y = data()
-    points = x + 0.01
-    nearest = torch.cdist(points, x).argmin(1)
-    sharp = machine.run(algorithms.NearestNeighbors(), x, y).predict(points)
-    assert_within(sharp, y[nearest], 1e-2, "nearest")
-    soft = machine.run(algorithms.NearestNeighbors(k=3), x, y).predict(points)
-    assert float(soft.std()) < float(sharp.std())
-    assert bool((soft >= y.min()).all() and (soft <= y.max()).all())
-
-
-def test_leading_component(machine):
+def test_components(machine):
     x, _ = data()
-    result = machine.run(algorithms.PrincipalComponent(), x)
-    _, _, vt = torch.linalg.svd(x)
-    assert abs(float(result.value @ vt[0])) == pytest.approx(1, abs=1e-9)
+    result = machine.run(algorithms.PCA(), x)
+    _, sizes, vt = torch.linalg.svd(x - x.mean(0))
+    along = (result.value * vt).sum(1).abs()
+    assert_within(along, torch.ones(DIM), 1e-9, "components")
+    variances = sizes.square() / (SAMPLES - 1)
+    assert_within(result.parts["explained_variance"], variances, 1e-9, "variances")
 
 
 def test_kernel_regression_on_new_points(machine):
     x, y = data()
-    program = algorithms.NadarayaWatson(bandwidth=0.5)
+    program = algorithms.KernelRegression(2.0)
     points = 2 * torch.rand(40, DIM, dtype=torch.float64) - 1
     got = machine.run(program, x, y).predict(points)
     assert_within(got, program.exact(x, y, points), 1e-8, "kernel average")
@@ -100,7 +96,7 @@ def test_an_arbitrary_head(machine):
     assert result.digest == machine.digest
 
 
-@pytest.mark.parametrize("program", LIBRARY[::3], ids=lambda p: p.name)
+@pytest.mark.parametrize("program", LIBRARY[::3], ids=lambda p: p.label)
 def test_specialising_bakes_the_prompt_into_weights(machine, program):
     """The task-specific module and the programmed machine agree on the same tokens."""
     x, y = data()
@@ -110,16 +106,28 @@ def test_specialising_bakes_the_prompt_into_weights(machine, program):
     padded = machine.padded(target)
     out, error = machine.attend(target)
     baked = module(padded.tokens)[padded.queries, : out.shape[1]]
-    assert_within(baked, out, error, program.name)
+    assert_within(baked, out, error, program.label)
     assert module.digest != machine.digest
 
 
-def test_specialising_needs_no_data_unless_the_prompt_does(machine):
+def test_specialising_needs_no_data(machine):
     x, y = data()
-    program = algorithms.NadarayaWatson()
+    program = algorithms.KernelRegression(2.0)
     assert machine.specialize(program).digest == machine.specialize(program, x, y).digest
-    with pytest.raises(ice.ProgramError, match="depends on the data"):
-        machine.specialize(algorithms.NearestNeighbors(k=3))
+
+
+def test_a_width_that_depends_on_the_data_is_refused():
+    with pytest.raises(ice.ProgramError, match="'scott' depends on the data"):
+        ice.Machine.for_programs([algorithms.KernelRegression()], DIM, SAMPLES)
+
+
+def test_what_runs_on_streams_alone_is_refused(machine):
+    x, y = data()
+    wanted = r"Lasso does not run on rows; it runs on Machine\(..., layout='stream'\)"
+    with pytest.raises(ice.ProgramError, match=wanted):
+        machine.run(algorithms.Lasso(), x, y)
+    with pytest.raises(ice.ProgramError, match=wanted):
+        ice.Machine.for_programs([algorithms.Lasso()], DIM, SAMPLES)
 
 
 def test_a_pass_that_does_not_hold_the_machines_eps_is_refused(machine):
@@ -134,14 +142,14 @@ def test_a_pass_that_does_not_hold_the_machines_eps_is_refused(machine):
 
 
 def test_literal_network_is_the_definition():
-    chosen = [algorithms.GradientDescent("squared", 3, l2=0.1, w_bound=2.0), algorithms.Ridge()]
+    chosen = [algorithms.Descent("squared", 3, l2=0.1, w_bound=2.0), algorithms.Ridge()]
     dense = ice.Machine.for_programs(chosen, 2, 4, backend="literal")
     x, y = data()
     x, y = x[:4, :2], y[:4]
     result = dense.run(chosen[0], x, y)
     want = chosen[0].reference(x, y)
     assert_within(result.value, want, result.certificate.error, "literal machine")
-    tokens = dense.prompt(chosen[0], x, y)
+    tokens = dense.prompt(chosen[0], x, y).tokens
     out, _ = dense.attend(chosen[0].targets(x, y))
     literal = dense.network(tokens)
     queries = dense.padded(chosen[0].targets(x, y)).queries
@@ -174,7 +182,7 @@ def test_bad_programs_are_refused_before_the_pass(machine):
     with pytest.raises(ice.DtypeError, match="float64"):
         machine.run(algorithms.Ridge(), x.float(), y.float())
     with pytest.raises(ice.BoundError, match="no unique solution"):
-        machine.run(algorithms.LeastSquares(), torch.ones_like(x), y)
+        machine.run(algorithms.LinearRegression(), torch.ones_like(x), y)
     with pytest.raises(ice.ProgramError, match="at least one program"):
         ice.Machine.for_programs([], 2, 3)
 
@@ -182,7 +190,7 @@ def test_bad_programs_are_refused_before_the_pass(machine):
 @pytest.mark.parametrize("bandwidth", [0.1, 0.3, 1.0])
 def test_query_points_never_read_each_other(bandwidth):
     """Queries at the corners, samples at the opposite ones: the margin's worst case."""
-    program = algorithms.NadarayaWatson(bandwidth=bandwidth, queries=8)
+    program = algorithms.KernelRegression(1 / (2 * bandwidth**2), queries=8)
     machine = ice.Machine.for_programs([program], 2, 4)
     x = -torch.ones(4, 2, dtype=torch.float64)
     y, points = torch.ones(4, dtype=torch.float64), torch.ones(8, 2, dtype=torch.float64)
@@ -192,9 +200,9 @@ def test_query_points_never_read_each_other(bandwidth):
 def test_kernel_and_memory_data_outside_the_stated_domain_is_refused(machine):
     x, y = data()
     with pytest.raises(ice.BoundError, match=r"max \|x\| is .* scale the samples"):
-        machine.run(algorithms.NadarayaWatson(), 1.5 * x / x.abs().max(), y)
+        machine.run(algorithms.KernelRegression(2.0), 1.5 * x / x.abs().max(), y)
     with pytest.raises(ice.BoundError, match=r"predict inside \[-1, 1\]"):
-        machine.run(algorithms.NadarayaWatson(), x, y).predict(2 * torch.ones_like(x))
+        machine.run(algorithms.KernelRegression(2.0), x, y).predict(2 * torch.ones_like(x))
     with pytest.raises(ice.BoundError, match="scale the state"):
         machine.run(algorithms.HopfieldRetrieval(), x, 2 * torch.ones(DIM, dtype=torch.float64))
 
@@ -206,9 +214,9 @@ def test_labels_of_the_wrong_form_are_refused(machine):
     with pytest.raises(ice.ShapeError, match=r"y must have shape \(\*batch, 3\)"):
         machine.run(algorithms.HopfieldRetrieval(), x, y)
     with pytest.raises(ice.DtypeError, match=r"y has dtype torch\.float32"):
-        machine.run(algorithms.NadarayaWatson(), x, y.float())
+        machine.run(algorithms.KernelRegression(2.0), x, y.float())
     with pytest.raises(ice.BoundError, match=r"max \|y\| is NaN"):
-        machine.run(algorithms.NadarayaWatson(), x, y * torch.nan)
+        machine.run(algorithms.KernelRegression(2.0), x, y * torch.nan)
 
 
 def test_smaller_data_runs_on_a_larger_machine(machine):
@@ -222,5 +230,37 @@ def test_save_and_load(machine, tmp_path):
     again = ice.Machine.load(machine.save(tmp_path / "machine"))
     assert again.digest == machine.digest
     assert again.sizes == machine.sizes
-    for program in (algorithms.Ridge(), algorithms.NadarayaWatson()):
+    for program in (algorithms.Ridge(), algorithms.KernelRegression(2.0)):
         assert torch.equal(again.run(program, x, y).value, machine.run(program, x, y).value)
+
+
+# ------------------------------------------------------------------------------------ weights run
+
+
+def _small_machine(backend="auto"):
+    return ice.Machine(2, 4, programs=[algorithms.HopfieldRetrieval(steps=2)], backend=backend)
+
+
+def test_a_run_is_attested_and_hashes_its_weights_once_more():
+    x = torch.eye(2, dtype=torch.float64).repeat(2, 1) * 0.5
+    fused, literal = (_small_machine(b) for b in ("auto", "literal"))
+    ours, theirs = (m.run(algorithms.HopfieldRetrieval(steps=2), x, x[0]) for m in (fused, literal))
+    assert ours.attestation.ok
+    assert ours.attestation.rows > 0
+    assert ours.digest == fused.digest == theirs.digest
+    assert ("attention", "prompts through the frozen network", 2) in ours.ledger.entries
+    off = float((ours.value - theirs.value).abs().max())
+    assert off <= ours.certificate.error + theirs.certificate.error
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_changed_weights_are_refused_and_followed_where_asked(backend):
+    machine, program = _small_machine(backend), algorithms.HopfieldRetrieval(steps=2)
+    x = torch.eye(2, dtype=torch.float64).repeat(2, 1) * 0.5
+    before = machine.run(program, x, x[0]).value
+    machine.network.layers[1].w_v.data.mul_(1.5)
+    with pytest.raises(ice.IntegrityError, match="weights were changed"):
+        machine.run(program, x, x[0])
+    with unchecked():
+        after = machine.run(program, x, x[0]).value
+    assert float((after - before).abs().max()) > 1e-2

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from iceform import StreamMachine
 from iceform.errors import BoundError
 from iceform.functions import LOSSES, loss_named
+from iceform.machine import Stream
 from iceform.machine.tables import CLIP, IDENTITY, read_line, table_of
 
 
@@ -29,7 +29,7 @@ def test_every_loss_of_the_library_has_a_table_within_its_error(name):
     loss = loss_named(name)
     table = table_of(loss, 129).on(4.0)
     z = torch.linspace(-4, 4, 4001, dtype=torch.float64)
-    off = float((StreamMachine(1).look_up(table, z) - loss.derivative(z)).abs().max())
+    off = float((Stream(1).look_up(table, z) - loss.derivative(z)).abs().max())
     assert off <= table.error, (name, off, table.error)
     assert table.tokens <= 129
 
@@ -37,25 +37,25 @@ def test_every_loss_of_the_library_has_a_table_within_its_error(name):
 def test_a_clip_is_exact_far_from_its_kinks():
     z = torch.tensor([-1000.0, -30.0, 30.0, 1000.0]).double()
     table = CLIP.on(1024.0)
-    assert float((StreamMachine(1).look_up(table, z) - z.sign()).abs().max()) <= table.error
+    assert float((Stream(1).look_up(table, z) - z.sign()).abs().max()) <= table.error
 
 
 def test_a_users_function_gets_a_table():
     table = table_of(torch.atan, 65).on(2.0)
     z = torch.linspace(-2, 2, 101, dtype=torch.float64)
-    assert float((StreamMachine(1, tokens=65).look_up(table, z) - z.atan()).abs().max()) < 1e-6
+    assert float((Stream(1, tokens=65).look_up(table, z) - z.atan()).abs().max()) < 1e-6
 
 
 @pytest.mark.parametrize("size", [0.0, 5e-324, 1e-300, 1.0, 3e12, 1e300])
 def test_lines_are_read_at_any_size(size):
     z = size * torch.linspace(-1, 1, 41, dtype=torch.float64)
-    got = read_line(StreamMachine(2), z)
+    got = read_line(Stream(2), z)
     allowed = 2 * IDENTITY.on(1.0).error * 2 * size + 5e-324
     assert float((got - z).abs().max()) <= allowed
-    assert read_line(StreamMachine(2), z[:0]).shape == (0,)
+    assert read_line(Stream(2), z[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_lines_that_are_no_numbers_are_refused(bad):
     with pytest.raises(BoundError, match=f"a prediction is {bad}"):
-        read_line(StreamMachine(2), torch.tensor([1.0, bad]).double())
+        read_line(Stream(2), torch.tensor([1.0, bad]).double())

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-import iceform as ice
-from iceform import StreamMachine, algorithms
+from iceform import algorithms
 from iceform.attention import unchecked
 from iceform.errors import IntegrityError
+from iceform.machine import Stream
 from tests.machine.data import normal
 
 PROGRAMS = {
@@ -27,7 +27,7 @@ def fit(machine, name):
     labels = x @ torch.tensor([1.0, -0.5, 0.2]).double() + 0.1 * normal(g, 30)
     labels = (labels > 0).double() if name in ("logistic", "svm", "poisson") else labels
     found = machine.run(PROGRAMS[name], x, labels)
-    return getattr(found, "components", None) if name == "components" else found.coef
+    return found.value
 
 
 def tamper(machine):
@@ -38,10 +38,10 @@ def tamper(machine):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_fit_follows_the_weights(name):
     """Both backends give the changed network's answer, which is not the first one."""
-    plain = fit(StreamMachine(4), name)
+    plain = fit(Stream(4), name)
     changed = []
     for backend in ("literal", "fused"):
-        machine = StreamMachine(4, backend=backend)
+        machine = Stream(4, backend=backend)
         tamper(machine)
         with pytest.raises(IntegrityError, match="weights were changed"):
             fit(machine, name)
@@ -55,7 +55,7 @@ def test_the_soft_threshold_goes_through_the_network():
     """The last value, which look-ups of numbers return, doubled: thresholds double."""
     u, tau = torch.tensor([3.0, -0.5, 1.5, 0.2]).double(), torch.full((4,), 0.4).double()
     for backend in ("literal", "fused"):
-        machine = StreamMachine(4, backend=backend)
+        machine = Stream(4, backend=backend)
         value = machine.network.features["value"]
         machine.network.layers[1].w_v[0, -1, value.stop - 1] = 2.0
         with unchecked():
@@ -66,7 +66,7 @@ def test_the_soft_threshold_goes_through_the_network():
 
 @pytest.mark.parametrize("how", ["in place", "data", "numpy", "swapped"])
 def test_changed_weights_are_refused_however_they_were_written(how):
-    machine = StreamMachine(4)
+    machine = Stream(4)
     weight = machine.network.layers[1].w_k
     if how == "in place":
         weight[0, 0, 0] = float("nan")
@@ -81,8 +81,8 @@ def test_changed_weights_are_refused_however_they_were_written(how):
 
 
 def test_the_digest_is_of_the_bytes_as_they_are():
-    machine = StreamMachine(4)
+    machine = Stream(4)
     before = machine.digest
     machine.network.layers[1].w_k.data[0, 0, 0] += 1e-9
     assert machine.digest != before
-    assert ice.StreamMachine(4).digest == before
+    assert Stream(4).digest == before

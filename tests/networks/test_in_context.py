@@ -255,7 +255,7 @@ def test_out_of_range_raises_and_says_where():
 
 def test_widening_changes_the_prompt_and_not_the_weights():
     model, x = small(), torch.randn(16, 3, dtype=F64)
-    network = in_context(model, calibration=[x], on_range="widen")
+    network = in_context(model, calibration=[x], on_range="widen", tokens=128)
     digest, before = network.digest, network.certificate.error
     out = network(10 * x)
     assert distance(out, model(10 * x)) <= network.certificate.error

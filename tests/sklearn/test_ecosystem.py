@@ -16,9 +16,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import InvalidParameterError
 
-from iceform import StreamMachine
 from iceform import sklearn as ice
 from iceform.certificates import Certificate
+from iceform.machine import Stream
 
 ALL = {name: getattr(ice, name) for name in ice.__all__}
 LINEAR = [n for n in ALL if n not in ("InContextPCA",) and "Neighbors" not in n and
@@ -45,7 +45,7 @@ def test_what_every_fit_leaves_behind(name):
 def test_all_linear_models_and_components_share_one_machine():
     x, y = table()
     digests = {ALL[name]().fit(x, y).digest_ for name in [*LINEAR, "InContextPCA"]}
-    assert digests == {StreamMachine(5).digest}
+    assert digests == {Stream(5).digest}
 
 
 @pytest.mark.parametrize("name", ALL)

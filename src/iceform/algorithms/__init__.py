@@ -1,66 +1,74 @@
-"""Level 3: algorithms as prompts.
+"""Algorithms as prompts: one file each, with everything about it.
 
-:class:`Program` subclasses run on a :class:`iceform.Machine`, :class:`StreamProgram` subclasses
-on a :class:`iceform.StreamMachine`, ridge and least squares on both.
+An :class:`Algorithm` is run by a :class:`iceform.Machine` of a layout that it names among its
+engines. A file outside this package that defines a subclass appears wherever these do.
 """
 
-from iceform.algorithms.components import PCA, Components
-from iceform.algorithms.descent import GradientDescent, LeastSquares, PrincipalComponent, Ridge
-from iceform.algorithms.kernels import Head, HopfieldRetrieval, NadarayaWatson, NearestNeighbors
-from iceform.algorithms.neighbours import KernelRegression, KNeighbors
+from iceform.algorithms.components import PCA
+from iceform.algorithms.descent import Descent
+from iceform.algorithms.expectile import Expectile
+from iceform.algorithms.head import Head
+from iceform.algorithms.hopfield import HopfieldRetrieval
+from iceform.algorithms.kernel import KernelRegression
+from iceform.algorithms.lasso import Lasso
+from iceform.algorithms.linear import LinearClassifier, LinearModel
+from iceform.algorithms.linear_regression import LinearRegression
+from iceform.algorithms.logistic import Logistic
+from iceform.algorithms.neighbours import KNeighbors, KNeighborsVote
 from iceform.algorithms.perceptron import Perceptron
+from iceform.algorithms.poisson import Poisson
+from iceform.algorithms.quantile import Quantile
+from iceform.algorithms.record import Algorithm, Option, Peer, kinds, named, option
 from iceform.algorithms.recursion import Recursion
+from iceform.algorithms.ridge import Ridge
 from iceform.algorithms.robust import Huber
-from iceform.algorithms.sparse import ElasticNet, Lasso
-from iceform.algorithms.stream import (
-    Fit,
-    LinearModel,
-    LinearSVM,
-    Logistic,
-    Poisson,
-    Quantile,
-    StreamProgram,
-)
+from iceform.algorithms.sparse import ElasticNet
+from iceform.algorithms.svm import LinearSVM
 from iceform.functions import LOSSES
-from iceform.machine.program import Program, Result, Sizes, Target, set_library
+from iceform.machine.program import Program, Sizes, Target, set_library
 
 __all__ = [
     "PCA",
-    "Components",
+    "Algorithm",
+    "Descent",
     "ElasticNet",
-    "Fit",
-    "GradientDescent",
+    "Expectile",
     "Head",
     "HopfieldRetrieval",
     "Huber",
     "KNeighbors",
+    "KNeighborsVote",
     "KernelRegression",
     "Lasso",
-    "LeastSquares",
+    "LinearClassifier",
     "LinearModel",
+    "LinearRegression",
     "LinearSVM",
     "Logistic",
-    "NadarayaWatson",
-    "NearestNeighbors",
+    "Option",
+    "Peer",
     "Perceptron",
     "Poisson",
-    "PrincipalComponent",
     "Program",
     "Quantile",
     "Recursion",
-    "Result",
     "Ridge",
     "Sizes",
-    "StreamProgram",
     "Target",
+    "kinds",
     "library",
+    "named",
+    "option",
 ]
 
 
+_SHARPEST = 200.0  # gamma of the narrowest kernel that a machine in rows is sized for
+
+
 def library(tokens: int = 33) -> list[Program]:
-    """The programs that a machine is sized for unless told otherwise."""
+    """The programs that a machine in rows is sized for unless told otherwise."""
     descents = [
-        GradientDescent(
+        Descent(
             name,
             l2=0.1,
             w_bound=1.0 if name == "poisson" else 2.0,
@@ -70,12 +78,11 @@ def library(tokens: int = 33) -> list[Program]:
     ]
     return [
         *descents,
-        LeastSquares(),
+        LinearRegression(),
         Ridge(),
-        NadarayaWatson(),
-        NearestNeighbors(),
-        NearestNeighbors(k=3),
-        PrincipalComponent(),
+        KernelRegression(2.0),
+        KernelRegression(_SHARPEST),
+        PCA(),
         HopfieldRetrieval(),
     ]
 

@@ -1,106 +1,256 @@
-r"""Principal components: Lanczos passes on a prompt from which found components are taken out.
+r"""Principal components: Lanczos passes on prompts from which found components are taken out.
 
 A pass with f the identity and y = 0 returns mean_i (x_i.v) x_i, the covariance times v. Passes from
 a random start span a Krylov space in which the readout finds the leading direction; the next
-component's prompt holds the samples with the found ones removed (deflation).
+component's prompt holds the samples with the found ones removed (deflation). What the samples are
+that a pass returns this for is all that the two layouts differ in.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import StreamProgram
-from iceform.certificates import Certificate, Step
+from iceform.algorithms.descent import Residual, residual_of
+from iceform.algorithms.examples import ellipse
+from iceform.algorithms.memory import in_memory
+from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.attention import LookUps
+from iceform.certificates import Certificate, Result, Step
 from iceform.errors import ProgramError
+from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
-from iceform.machine import Running, Source
+from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
 from iceform.machine.scaling import Scaling
 from iceform.machine.tables import IDENTITY
-from iceform.validation import check_size
 
-__all__ = ["PCA", "Components"]
+__all__ = ["PCA"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _RANK = 1e-12  # of the largest variance: directions below it are rounding
-
-
-@dataclass(frozen=True, eq=False)
-class Components:
-    """What PCA leaves behind.
-
-    Attributes
-    ----------
-    components
-        Rows of length 1, shape (k, d); the largest entry of each is positive.
-    variances
-        Variance along each, shape (k,), with the divisor n - 1.
-    mean
-        Of the samples.
-    certificate
-        Proven distance of each component from the exact one, in 2-norm (the largest of all).
-    errors
-        The same for each.
-    """
-
-    components: Tensor
-    variances: Tensor
-    mean: Tensor
-    certificate: Certificate
-    errors: Tensor
-    passes: int
-    digest: str
+_LEDGER = (
+    ("prompt", "samples less their mean and the components found, and v"),
+    ("readout", "sums of (x.v) x"),
+    ("host", "the mean of the samples"),
+    ("host", "bases and eigenvectors of the Krylov space"),
+    ("host", "the proof: the covariance and its eigenvalues"),
+)
+_LENGTH = 1.001  # bound of a unit vector's entries, rounding included
 
 
 @dataclass(frozen=True)
-class PCA(StreamProgram):
+class PCA(Algorithm):
     """The leading principal components.
+
+    ``value`` has them as rows of length 1, the largest entry of each being positive, and
+    ``certificate`` bounds the distance of each from the exact one, infinite where two variances
+    agree; ``errors["components"]`` has the bound of each.
 
     Parameters
     ----------
     n_components
-        How many.
+        How many; None for min(samples, features).
     tol
         Residual ||C v - lambda v|| at which a component is done, relative to the largest variance.
     max_passes
         Most passes for one component.
     seed
-        Of the random starts.
+        Of the random starts; the components do not depend on it beyond rounding.
+    eps
+        In rows: error of a look-up.
     """
 
-    n_components: int = 2
+    name: ClassVar[str] = "pca"
+    title: ClassVar[str] = "Principal components"
+    task: ClassVar[str] = "decomposition"
+    says: ClassVar[str] = "The directions in which the samples vary most."
+    objective: ClassVar[str] = "max |Xv| over unit v, each orthogonal to those before"
+    lookup: ClassVar[str] = "the projection itself: a straight line"
+    estimator: ClassVar[str] = "InContextPCA"
+    family: ClassVar[str] = "components"
+    peer: ClassVar[Peer | None] = Peer("sklearn.decomposition.PCA", options={"seed": None})
+    example = staticmethod(ellipse)
+
+    n_components: int | None = field(
+        default=None,
+        metadata=option(
+            "How many components; all of them where it is not given.",
+            kind=int,
+            low=1,
+            optional=True,
+            slider=(1, 2),
+        ),
+    )
     tol: float = 1e-12
     max_passes: int = 300
-    seed: int = 0
+    seed: int = field(
+        default=0,
+        kw_only=True,
+        metadata=option(
+            "Seed of the random starts.", low=0, estimator="random_state", command=False
+        ),
+    )
+    eps: float = 1e-9
 
-    def stream(self, machine: Running, source: Source) -> Components:
-        k = check_size("n_components", self.n_components)
-        if k > min(source.rows, source.dim):
-            raise ProgramError(
-                f"n_components = {k} exceeds min(samples, features) = "
-                f"{min(source.rows, source.dim)}"
-            )
+    def count(self, rows: int, dim: int) -> int:
+        """How many components of data of this shape."""
+        most = min(rows, dim)
+        k = most if self.n_components is None else self.n_components
+        if k > most:
+            raise ProgramError(f"n_components = {k} exceeds min(samples, features) = {most}")
+        return k
+
+    # ------------------------------------------------------------------------------------ stream
+
+    def opening(self, machine: Running, source: Source) -> LookUps:
+        """The first samples along the first axis."""
+        data = in_memory(source)
+        scaling = Scaling.of(data, intercept=True, labels=False, columns=False)
+        x = replace(scaling, intercept=False).samples(data.x[: machine.machine.samples])
+        v = torch.eye(data.dim, dtype=torch.float64)[0].to(x)
+        table = IDENTITY.on(max(float((x @ v).abs().max()), 1.0))
+        return machine.look_ups(table, x, x.new_zeros(len(x)), v)
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        k = self.count(source.rows, source.dim)
         machine.check_dim(source.dim)
         scaling = Scaling.of(source, intercept=True, labels=False, columns=False)
-        search = _Deflation(machine, source, replace(scaling, intercept=False), self)
+        scaling = replace(scaling, intercept=False)
+        return self._found(k, machine, source, scaling, _Streamed(machine, source, scaling))
+
+    # -------------------------------------------------------------------------------------- rows
+
+    def _residual(self, dim: int, samples: int) -> Residual:
+        return residual_of(loss_named("squared"), dim, samples, self.eps, _LENGTH, None)
+
+    def sizes(self, dim: int, samples: int) -> Sizes:
+        return self._residual(dim, samples).sizes()
+
+    def _shrunk(self, x: Tensor) -> Scaling:
+        """Samples less their mean, so small that none is longer than 1 whatever is taken out."""
+        size = 2.0 ** math.ceil(1 + 0.5 * math.log2(x.shape[1]))
+        mean = x.mean(0)
+        return Scaling(mean, torch.full_like(mean, size), 0.0, 1.0, intercept=False)
+
+    def targets(self, x: Tensor, y: Tensor | None) -> Target:
+        n, dim = x.shape
+        samples = self._shrunk(x.double()).samples(x.double()).to(x)
+        start = torch.zeros(dim).to(x)
+        start[0] = 1.0
+        return self._residual(dim, n).target(samples, x.new_zeros(n), start)
+
+    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        n, dim = x.shape
+        k = self.count(n, dim)
+        source = ArraySource(x.double(), x.new_zeros(n).double())
+        scaling = self._shrunk(source.x)
+        passes = _InRows(machine, self._residual(dim, n), scaling.samples(source.x), x.dtype)
+        return self._found(k, machine, source, scaling, passes)
+
+    # -------------------------------------------------------------------------------------- both
+
+    def _found(
+        self, k: int, machine: Run, source: Source, scaling: Scaling, covariance: _Covariance
+    ) -> Result:
+        search = _Deflation(self, source.dim, source.device, covariance)
         for _ in range(k):
             search.next()
-        return search.result()
+        errors, steps = _prove(source, scaling, search.found)
+        certificate = Certificate.total(
+            {"angle to the exact component": float(errors.max())},
+            domain={"data": f"these {source.rows} x {source.dim}, as given"},
+            dtype=torch.float64,
+            backend=machine.backend,
+            derivation=steps,
+        )
+        return machine.result(
+            search.found, certificate, covariance.passes,
+            parts=_variances(source, scaling, search), errors={"components": errors},
+        )  # fmt: skip
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        x = x.double()
+        rows: Tensor = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh
+        rows = rows[: self.count(*x.shape)]
+        largest = rows.gather(1, rows.abs().argmax(1, keepdim=True))
+        return rows * largest.sign()
+
+
+def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str, Any]:
+    """What else is known of the components, by scikit-learn's names."""
+    degrees = max(source.rows - 1, 1)
+    factor = float(scaling.scale[0]) ** 2
+    along = factor * source.rows / degrees * torch.tensor(search.values, dtype=torch.float64)
+    spread = float(source.moments(products=False).spread.sum()) / degrees
+    return {
+        "mean": scaling.mean,
+        "explained_variance": along,
+        "explained_variance_ratio": along / (spread or 1.0),
+        "singular_values": (along * degrees).sqrt(),
+        "n_components": len(along),
+    }
+
+
+class _Covariance:
+    """The covariance of samples, found components taken out, times a vector: by passes."""
+
+    def __init__(self, machine: Run) -> None:
+        self.passes = 0
+        for where, what in _LEDGER:
+            machine.ledger.note(where, what)
+
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class _Streamed(_Covariance):
+    def __init__(self, machine: Running, source: Source, scaling: Scaling) -> None:
+        super().__init__(machine)
+        self.machine, self.source, self.scaling, self.reach = machine, source, scaling, 1.0
+
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        while True:
+            table = IDENTITY.on(self.reach)
+            task = _PowerTask(self.machine, table, self.scaling, found, v)
+            total, beyond = self.source.reduce(task)
+            self.passes += 1
+            if float(beyond) == 0:
+                return total / self.source.rows
+            self.reach = 2 * (table.high + float(beyond))
+
+
+class _InRows(_Covariance):
+    def __init__(
+        self, machine: Heads, residual: Residual, samples: Tensor, dtype: torch.dtype
+    ) -> None:
+        super().__init__(machine)
+        self.machine, self.residual, self.samples, self.dtype = machine, residual, samples, dtype
+
+    def __call__(self, found: Tensor, v: Tensor) -> Tensor:
+        left = self.samples - (self.samples @ found.mT) @ found
+        zeros = left.new_zeros(len(left))
+        inputs = (t.to(self.dtype) for t in (left, zeros, v))
+        out, _ = self.machine.attend(self.residual.target(*inputs))
+        self.passes += 1
+        return self.residual.scale * out.double().mean(0)
 
 
 class _Deflation:
     """Found components, and the search for the next one."""
 
-    def __init__(self, machine: Running, source: Source, scaling: Scaling, model: PCA) -> None:
-        self.machine, self.source, self.scaling, self.model = machine, source, scaling, model
+    def __init__(self, model: PCA, dim: int, device: torch.device, covariance: _Covariance) -> None:
+        self.model, self.dim, self.covariance = model, dim, covariance
         self.generator = torch.Generator().manual_seed(model.seed)
-        self.found = torch.zeros(0, source.dim, dtype=torch.float64, device=source.device)
+        self.found = torch.zeros(0, dim, dtype=torch.float64, device=device)
         self.values: list[float] = []
-        self.passes = 0
-        self.reach = 1.0
+
+    def image(self, v: Tensor) -> Tensor:
+        """One pass over the deflated samples."""
+        return self.covariance(self.found, v)
 
     def next(self) -> None:
         """Find one more component."""
@@ -116,23 +266,12 @@ class _Deflation:
         unit: Tensor = v / v.norm()
         return unit
 
-    def _covariance(self, v: Tensor) -> Tensor:
-        """One pass over the deflated samples."""
-        while True:
-            table = IDENTITY.on(self.reach)
-            task = _PowerTask(self.machine, table, self.scaling, self.found, v)
-            total, beyond = self.source.reduce(task)
-            self.passes += 1
-            if float(beyond) == 0:
-                return total / self.source.rows
-            self.reach = 2 * (table.high + float(beyond))
-
     def _lanczos(self) -> tuple[Tensor, float]:
         """Leading eigenvector of the deflated covariance, by a Krylov space that grows."""
-        start = torch.randn(self.source.dim, generator=self.generator, dtype=torch.float64)
+        start = torch.randn(self.dim, generator=self.generator, dtype=torch.float64)
         basis = self._orthogonal(start.to(self.found), self.found)[None]
-        images = self._covariance(basis[0])[None]
-        room = self.source.dim - len(self.found)
+        images = self.image(basis[0])[None]
+        room = self.dim - len(self.found)
         while True:
             small = basis @ images.mT
             values, vectors = torch.linalg.eigh(0.5 * (small + small.mT))
@@ -149,50 +288,30 @@ class _Deflation:
                 ahead = ahead.to(vector)
             ahead = self._orthogonal(ahead, torch.cat([self.found, basis]))
             basis = torch.cat([basis, ahead[None]])
-            images = torch.cat([images, self._covariance(ahead)[None]])
+            images = torch.cat([images, self.image(ahead)[None]])
 
-    def result(self) -> Components:
-        """Components, their variances and how far off they can be."""
-        errors, steps = self._prove()
-        factor = float(self.scaling.scale[0]) ** 2 * self.source.rows / max(self.source.rows - 1, 1)
-        certificate = Certificate.total(
-            {"angle to the exact component": float(errors.max())},
-            domain={"data": f"these {self.source.rows} x {self.source.dim}, as given"},
-            dtype=torch.float64,
-            backend="fused",
-            derivation=steps,
-        )
-        variances = factor * torch.tensor(self.values, dtype=torch.float64)
-        return Components(
-            self.found, variances, self.scaling.mean, certificate, errors, self.passes,
-            self.machine.digest,
-        )  # fmt: skip
 
-    def _prove(self) -> tuple[Tensor, tuple[Step, ...]]:
-        """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
-        gram, level = (
-            part / self.source.rows for part in self.source.reduce(_CovarianceTask(self.scaling))
-        )
-        exact = torch.linalg.eigvalsh(gram)
-        # Sums of products, eigenvalues, and images of the components round; and the mean that was
-        # taken away is not exactly the mean, which adds level level' to the covariance.
-        added = self.source.rows + self.source.count + 8 * self.source.dim + 32
-        noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum())
-        noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
-        images = self.found @ gram
-        values = (images * self.found).sum(1)
-        residuals = (images - values[:, None] * self.found).norm(dim=1) + noise
-        gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
-        sines = torch.where(gaps > 0, residuals / gaps.clamp(min=_UNIT), math.inf)
-        errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf)
-        worst = int(errors.argmax())
-        steps = (
-            Step(
-                "residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"
-            ),
-            Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
-        )
-        return errors, steps
+def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
+    """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
+    gram, level = (part / source.rows for part in source.reduce(_CovarianceTask(scaling)))
+    exact = torch.linalg.eigvalsh(gram)
+    # Sums of products, eigenvalues, and images of the components round; and the mean that was
+    # taken away is not exactly the mean, which adds level level' to the covariance.
+    added = source.rows + source.count + 8 * source.dim + 32
+    noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum())
+    noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
+    images = found @ gram
+    values = (images * found).sum(1)
+    residuals = (images - values[:, None] * found).norm(dim=1) + noise
+    gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
+    sines = torch.where(gaps > 0, residuals / gaps.clamp(min=_UNIT), math.inf)
+    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf)
+    worst = int(errors.argmax())
+    steps = (
+        Step("residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"),
+        Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
+    )
+    return errors, steps
 
 
 def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Programs that follow gradients: one per loss, least squares, ridge, the leading component.
+"""Gradient descent for any loss, by a whole head in the prompt.
 
 A sample i brings a token (i, j) for every entry j of a look-up table, holding the sample in block
 j: e_j (x) (x_i, y_i, 1). Keys and values are in the target's weights, so another loss is another
@@ -9,37 +9,33 @@ takes their mean and the step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import Fit, LinearModel, fitted
+from iceform.algorithms.record import Algorithm, option
 from iceform.attention import Features
-from iceform.constructions import GradientStep, Schedule, steps_needed
-from iceform.errors import BoundError, ProgramError
-from iceform.functions.losses import Loss
+from iceform.certificates import Result
+from iceform.constructions import GradientStep, Schedule
+from iceform.constructions.schedules import SCHEDULES
+from iceform.errors import ProgramError
+from iceform.functions import Loss
 from iceform.interpolation import Interpolant, bounds
-from iceform.machine import Running, Source
-from iceform.machine.problem import Metric
-from iceform.machine.program import Attend, Outcome, Program, Sizes, Target, balanced
-from iceform.machine.proofs import prove
-from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import minimise
-from iceform.validation import check_positive, unit_roundoff
+from iceform.machine import Heads, Sizes, Target
+from iceform.machine.program import balanced
+from iceform.validation import unit_roundoff
 
-__all__ = ["GradientDescent", "LeastSquares", "PrincipalComponent", "Ridge"]
+__all__ = ["Descent", "NativeLine", "Residual", "labels_of", "residual_of"]
 
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
 _LEAK_BITS = 8  # the leak is kept this many bits below rounding
-_UNIT = torch.finfo(torch.float64).eps / 2
-_OUTWARD = 1 + 1e-9  # covers the rounding of a bound's own few sums and quotients
 
 
-class _Residual:
+class Residual:
     """Tokens and target weights of passes that look up f(w.x - y)."""
 
     def __init__(
@@ -52,10 +48,9 @@ class _Residual:
         )  # fmt: skip
         self.table = self.step.interpolant
         self.domain = self.step.domain
-        n = samples
         # What a head without hidden tokens lets other blocks carry into a sample's gradient.
         self.leak = unit_roundoff(torch.float64) * 2.0**-_LEAK_BITS
-        self.margin = _log_rivals(self.table, n) - _log_own(self.table) - math.log(self.leak)
+        self.margin = _log_rivals(self.table, samples) - _log_own(self.table) - math.log(self.leak)
 
     @property
     def features(self) -> Features:
@@ -182,14 +177,15 @@ def _log_rivals(it: Interpolant, samples: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _residual(
+def residual_of(
     loss: Loss, dim: int, samples: int, eps: float, w_bound: float, tokens: int | None
-) -> _Residual:
-    return _Residual(loss, dim, samples, eps, w_bound, tokens)
+) -> Residual:
+    """Remembered: its table takes a while to fit."""
+    return Residual(loss, dim, samples, eps, w_bound, tokens)
 
 
 @dataclass(frozen=True)
-class GradientDescent(Program):
+class Descent(Algorithm):
     """Gradient descent from w = 0 for any loss of the library.
 
     Parameters
@@ -206,23 +202,55 @@ class GradientDescent(Program):
         A fixed number of look-up tokens per sample instead of as many as eps needs.
     """
 
+    name: ClassVar[str] = "descent"
+    title: ClassVar[str] = "Gradient descent"
+    says: ClassVar[str] = "So many steps down the gradient of any loss."
+    objective: ClassVar[str] = "w <- w - lr (mean_i l'(w.x_i - y_i) x_i + l2 w)"
+    lookup: ClassVar[str] = "the derivative of the loss"
+
     loss: str | Loss = "squared"
-    steps: int = 30
-    lr: float | None = None
-    l2: float = 0.0
-    schedule: str = "constant"
-    w_bound: float = 4.0
-    eps: float = 1e-6
-    tokens: int | None = None
+    steps: int = field(default=30, metadata=option("How many steps.", low=1))
+    lr: float | None = field(
+        default=None,
+        metadata=option(
+            "Their length; 1/L of the data where it is not given.",
+            low=0,
+            open="low",
+            optional=True,
+            kind=float,
+        ),
+    )
+    l2: float = field(
+        default=0.0, metadata=option("The penalty (l2/2) |w|^2 beside the mean loss.", low=0)
+    )
+    schedule: str = field(
+        default="constant",
+        metadata=option("How step lengths and momenta are chosen.", choices=SCHEDULES),
+    )
+    w_bound: float = field(
+        default=4.0, metadata=option("Entrywise bound of every iterate.", low=0, open="low")
+    )
+    eps: float = field(
+        default=1e-6, metadata=option("Error of the look-up behind one pass.", low=0, open="low")
+    )
+    tokens: int | None = field(
+        default=None,
+        metadata=option(
+            "Look-up tokens per sample; as many as eps needs where it is not given.",
+            low=1,
+            optional=True,
+            kind=int,
+        ),
+    )
 
     @property
-    def name(self) -> str:
+    def label(self) -> str:
         """With the loss."""
         return f"{type(self).__name__}({Loss.of(self.loss).name})"
 
-    def _residual(self, dim: int, samples: int) -> _Residual:
+    def _residual(self, dim: int, samples: int) -> Residual:
         loss = Loss.of(self.loss)
-        return _residual(loss, dim, samples, self.eps, self.w_bound, self.tokens)
+        return residual_of(loss, dim, samples, self.eps, self.w_bound, self.tokens)
 
     def sizes(self, dim: int, samples: int) -> Sizes:
         return self._residual(dim, samples).sizes()
@@ -245,44 +273,48 @@ class GradientDescent(Program):
 
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
         residual = self._residual(x.shape[1], x.shape[0])
-        return residual.target(x, _labels(y), x.new_zeros(x.shape[1]))
+        return residual.target(x, labels_of(y), x.new_zeros(x.shape[1]))
 
-    def _descend(self, attend: Attend, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, float]]:
+    def descend(self, machine: Heads, x: Tensor, y: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """The last iterate, and what it is off by."""
         n, d = x.shape
+        for where, what in LEDGER:
+            machine.ledger.note(where, what)
         residual = self._residual(d, n)
         residual.check(x, y)
         schedule, hessian = self.plan(x)
-        quadratic = residual.loss.curvature in ((1.0, 1.0),)
+        quadratic = residual.loss.curvature.quadratic
         reach = schedule.amplification(hessian, quadratic=quadratic)
         norm = float(x.double().norm(dim=1).max())
         w = last = ahead = x.new_zeros(d)
-        table = machine = leak = 0.0
+        table = passed = leak = 0.0
         # What the margin lets other blocks carry into a sample's gradient.
         stray = 2 * residual.scale * residual.domain.x * residual.leak
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
-            out, error = attend(residual.target(x, y, ahead))
+            out, error = machine.attend(residual.target(x, y, ahead))
             error = residual.scale * error
             gradient = residual.scale * out.double().mean(0) + self.l2 * ahead
             last, w = w, (ahead - eta * gradient).to(x.dtype)
             ahead = w + mu * (w - last) if mu else w
             stored = 4 * unit_roundoff(x.dtype) * self.w_bound
             table += reach[t] * eta * norm * residual.table.error
-            machine += reach[t] * math.sqrt(d) * (eta * error + stored)
+            passed += reach[t] * math.sqrt(d) * (eta * error + stored)
             leak += reach[t] * math.sqrt(d) * eta * stray
-        return w, {"interpolation": table, "leak": leak, "machine": machine}
+        return w, {"interpolation": table, "leak": leak, "machine": passed}
 
-    def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
-        w, terms = self._descend(attend, x, _labels(y))
+    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        w, terms = self.descend(machine, x, labels_of(y))
         residual = self._residual(x.shape[1], x.shape[0])
-        return Outcome(
-            w, terms, residual.domain.describe(), self.steps, _linear(w),
-            residual.table.assumptions,
-        )  # fmt: skip
+        certificate = machine.certificate(
+            terms, residual.domain.describe(), residual.table.assumptions
+        )
+        line = NativeLine(w, w.new_zeros(()))
+        return machine.result(w, certificate, self.steps, _predict=line)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         schedule, _ = self.plan(x)
         step = self._residual(x.shape[1], x.shape[0]).step
-        x, y = x.double(), _labels(y).double()
+        x, y = x.double(), labels_of(y).double()
         w = last = ahead = x.new_zeros(x.shape[1])
         for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):
             gradient = step._exact(x, y, ahead).mean(-2) + self.l2 * ahead
@@ -291,226 +323,28 @@ class GradientDescent(Program):
         return w
 
 
-@dataclass(frozen=True)
-class _PenalisedSquares(LinearModel):
-    alpha: float = 1.0
-
-    def l2(self, rows: int) -> float:
-        return self.alpha / rows
-
-    def stream(self, machine: Running, source: Source) -> Fit:
-        """Of many solutions, the one of least norm."""
-        problem = self.problem(machine, source)
-        solution = minimise(
-            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
-        )
-        proof = prove(problem, solution.w)
-        if proof.metric is None:
-            return fitted(problem, solution, proof)
-        coef, intercept = problem.scaling.raw(solution.w)
-        least = _least_norm(coef, proof.metric, problem.scaling)
-        moved = intercept + problem.scaling.mean @ (coef - least)
-        return fitted(problem, solution, proof, instead=(least, moved))
+LEDGER = (
+    ("prompt", "samples and labels, w, and the look-up head as rows"),
+    ("readout", "mean of the gradients"),
+    ("host", "Gram matrix and its eigenvalues, for the lengths of the steps"),
+    ("host", "w - lr gradient, momentum included"),
+    ("host", "predictions"),
+)
 
 
-def _least_norm(coef: Tensor, metric: Metric, scaling: Scaling) -> Tensor:
-    """Take out of the coefficients what the samples cannot see.
+@dataclass(frozen=True, eq=False)
+class NativeLine:
+    """Predictions x.coef + intercept on the host."""
 
-    A direction v that they do not see is v / scale in the data's own units.
-    """
-    unseen = metric.null()[: len(coef)] / scaling.scale[:, None]
-    directions, size = torch.linalg.svd(unseen, full_matrices=False)[:2]
-    directions = directions[:, size > 1e-10 * size.max()]
-    least: Tensor = coef - directions @ (directions.mT @ coef)
-    return least
+    coef: Tensor
+    intercept: Tensor
 
-
-@dataclass(frozen=True)
-class Ridge(Program):
-    """argmin ||X w - y||^2 + alpha ||w||^2, scikit-learn's convention.
-
-    On a :class:`iceform.Machine`: Chebyshev passes until the distance to the solution is certified
-    below ``tol``. On a :class:`iceform.StreamMachine`: whitened passes over data of any length.
-
-    Parameters
-    ----------
-    alpha
-        The penalty.
-    tol
-        The distance to the solution to certify, and where the passes of a stream end.
-    w_bound, eps
-        Bound of the coefficients and error of a look-up, for a machine.
-    fit_intercept, precondition, max_passes
-        For a stream, as for :class:`iceform.algorithms.LinearModel`.
-    """
-
-    alpha: float = 1.0
-    tol: float = 1e-6
-    w_bound: float = 4.0
-    eps: float = 1e-9
-    fit_intercept: bool = field(default=False, kw_only=True)
-    precondition: str = field(default="whiten", kw_only=True)
-    max_passes: int = field(default=1000, kw_only=True)
-
-    def stream(self, machine: Running, source: Source) -> Fit:
-        """Pass over data of any length."""
-        alpha = check_positive("alpha", self.alpha, zero=True)
-        model = _PenalisedSquares(
-            alpha,
-            fit_intercept=self.fit_intercept,
-            tol=self.tol,
-            max_passes=self.max_passes,
-            precondition=self.precondition,
-        )
-        return model.stream(machine, source)
-
-    def _descent(self, x: Tensor) -> tuple[GradientDescent, tuple[float, float]]:
-        n = x.shape[0]
-        gram = torch.linalg.eigvalsh(x.double().mT @ x.double() / n)
-        l2 = self.alpha / n
-        hessian = (float(gram.min()) + l2, float(gram.max()) + l2)
-        if not hessian[0] > 1e-12 * hessian[1]:
-            raise BoundError(
-                f"the least eigenvalue of X'X/n + alpha/n is {hessian[0]:.3g}: the problem has no "
-                "unique solution; use Ridge(alpha > 0)"
-            )
-        start = self.w_bound * math.sqrt(x.shape[1])
-        steps = steps_needed("chebyshev", *hessian, 0.5 * self.tol / start)
-        descent = GradientDescent("squared", steps, None, l2, "chebyshev", self.w_bound, self.eps)
-        return descent, hessian
-
-    def sizes(self, dim: int, samples: int) -> Sizes:
-        return GradientDescent("squared", w_bound=self.w_bound, eps=self.eps).sizes(dim, samples)
-
-    def targets(self, x: Tensor, y: Tensor | None) -> Target:
-        return self._descent(x)[0].targets(x, y)
-
-    def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
-        if self.fit_intercept:
-            raise ProgramError("fit_intercept needs a StreamMachine; here, append a constant to X")
-        descent, hessian = self._descent(x)
-        labels = _labels(y)
-        w, _ = descent._descend(attend, x, labels)
-        left = _distance_left(x.double(), labels.double(), w.double(), descent.l2, hessian[0])
-        domain = descent._residual(x.shape[1], x.shape[0]).domain.describe()
-        return Outcome(w, {"distance to the solution": left}, domain, descent.steps, _linear(w))
-
-    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
-        x, y = x.double(), _labels(y).double()
-        eye = torch.eye(x.shape[1]).to(x)
-        solution: Tensor = torch.linalg.solve(x.mT @ x + self.alpha * eye, x.mT @ y)
-        return solution
+    def __call__(self, x: Tensor) -> Tensor:
+        return x @ self.coef.to(x) + self.intercept.to(x)
 
 
-def _gram_slip(x: Tensor) -> float:
-    """What eigenvalues of the computed X'X/n can be off by.
-
-    Entries are sums of n products, off by (n + 2) u |X|'|X|/n at most, whose norm is no more than
-    ||X||_F^2/n, as is the largest eigenvalue; eigvalsh is off by less than 8 d u of that.
-    """
-    n, d = x.shape
-    return (n + 8 * d + 8) * _UNIT * float(x.square().sum()) / n * _OUTWARD
-
-
-def _distance_left(x: Tensor, y: Tensor, w: Tensor, l2: float, least: float) -> float:
-    """How far w can be from the solution: ||gradient|| over the Hessian's least eigenvalue.
-
-    Whatever came before. The residual is off by (d + 2) u (|x||w| + |y|), the gradient by that
-    times |x| and by the rounding of its own sum.
-    """
-    n, d = x.shape
-    residual = x @ w - y
-    penalty = l2 * w
-    gradient = residual @ x / n + penalty
-    off = (d + 2) * _UNIT * (x.abs() @ w.abs() + y.abs())
-    error = (off + (n + 4) * _UNIT * residual.abs()) @ x.abs() / n
-    error = error + 4 * _UNIT * (penalty.abs() + gradient.abs())
-    least = least * (1 - 4 * _UNIT) - _gram_slip(x)
-    if not least > 0:
-        return math.inf
-    return float(gradient.norm() + error.norm()) / least * _OUTWARD
-
-
-@dataclass(frozen=True)
-class LeastSquares(Ridge):
-    """argmin ||X w - y||^2 for data of full rank."""
-
-    alpha: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.alpha != 0:
-            raise ProgramError(f"least squares has no penalty, got alpha = {self.alpha}; use Ridge")
-
-
-@dataclass(frozen=True)
-class PrincipalComponent(Program):
-    """The leading eigenvector of X'X/n by power iteration: f is the identity and y is 0."""
-
-    steps: int = 60
-    eps: float = 1e-9
-    seed: int = 0
-    _label: str = field(default="squared", repr=False)
-
-    def _residual(self, dim: int, samples: int) -> _Residual:
-        return _residual(Loss.of(self._label), dim, samples, self.eps, 1.0, None)
-
-    def sizes(self, dim: int, samples: int) -> Sizes:
-        return self._residual(dim, samples).sizes()
-
-    def _start(self, dim: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed)
-        w = torch.randn(dim, generator=generator, dtype=torch.float64)
-        unit: Tensor = w / w.norm()
-        return unit
-
-    def targets(self, x: Tensor, y: Tensor | None) -> Target:
-        residual = self._residual(x.shape[1], x.shape[0])
-        zeros = x.new_zeros(x.shape[0])
-        start = self._start(x.shape[1]).to(x)
-        return residual.target(x, zeros, start)
-
-    def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
-        n, d = x.shape
-        residual = self._residual(d, n)
-        zeros = x.new_zeros(n)
-        residual.check(x, zeros)
-        w = self._start(d).to(x)
-        for _ in range(self.steps):
-            out, _ = attend(residual.target(x, zeros, w))
-            image = out.double().mean(0)
-            w = (image / image.norm() * (1 - 1e-12)).to(x.dtype)
-        w = w / w.norm()
-        return Outcome(w, self._residual_bound(x, w), residual.domain.describe(), self.steps)
-
-    def _residual_bound(self, x: Tensor, w: Tensor) -> dict[str, float]:
-        """Davis and Kahan: sin(angle) <= ||(C - rho) v|| / (||v|| (rho - next eigenvalue))."""
-        x, vector = x.double(), w.double()
-        gram = x.mT @ x / x.shape[0]
-        value = float(vector @ gram @ vector)
-        slip = _gram_slip(x)
-        computed = (2 * len(vector) + 8) * _UNIT * float(gram.norm())
-        residual = float((gram @ vector - value * vector).norm()) + slip + computed
-        eigenvalues = torch.linalg.eigvalsh(gram)
-        gap = value - float(eigenvalues[-2]) - slip if len(eigenvalues) > 1 else math.inf
-        if not gap > 0:
-            raise BoundError(f"the leading eigenvalue {value:.6g} is not apart from the next")
-        norm = float(vector.norm())
-        sine = min(1.0, residual / (gap * norm))
-        length = abs(norm - 1) + (len(vector) + 4) * _UNIT
-        return {"distance to the component": math.sqrt(2) * sine * _OUTWARD, "length": length}
-
-    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
-        gram = x.double().mT @ x.double() / x.shape[0]
-        vector: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -1]
-        start = self._start(x.shape[1]).to(vector)
-        return vector if float(vector @ start) >= 0 else -vector
-
-
-def _labels(y: Tensor | None) -> Tensor:
+def labels_of(y: Tensor | None) -> Tensor:
+    """Refuse data without labels."""
     if y is None:
-        raise ProgramError("this program needs labels: machine.run(program, X, y)")
+        raise ProgramError("this algorithm needs labels: machine.run(algorithm, X, y)")
     return y
-
-
-def _linear(w: Tensor) -> Callable[[Attend, Tensor], Tensor]:
-    return lambda attend, x: x @ w

@@ -1,159 +1,132 @@
-r"""Kernel regression and nearest neighbours: one attention over the training samples.
+r"""Nearest neighbours: sharp attention over the training samples.
 
-Softmax attention with keys 2 gamma x_j and biases -gamma ||x_j||^2 weighs sample j for a query q by
-e^{-gamma ||q - x_j||^2} up to a factor that cancels. A moderate gamma gives kernel regression. With
-a gamma as large as float64 allows, the query reads the one nearest sample; hiding that sample from
-the next prompt gives the second, and so on.
+With keys 2 gamma x_j, biases -gamma ||x_j||^2 and a gamma as large as float64 allows, a query reads
+the one nearest sample; hiding that sample from the next prompt gives the second, and so on.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import StreamProgram
-from iceform.certificates import Certificate, Step
-from iceform.errors import BoundError, ProgramError
-from iceform.machine import ArraySource, Running, Source, StreamMachine
+from iceform.algorithms.examples import blobs, wave
+from iceform.algorithms.memory import centred, check_near, in_memory
+from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.attention import Average
+from iceform.certificates import Certificate, Result, Step
+from iceform.errors import ProgramError
+from iceform.machine import Running, Source, Stream
 from iceform.machine.stream import LARGEST_LOGIT
-from iceform.validation import check_positive, check_size
 
-__all__ = ["KNeighbors", "KernelFit", "KernelRegression", "NeighborsFit", "sharpest"]
+__all__ = ["KNeighbors", "KNeighborsVote", "NeighborsMemory", "sharpest"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-_FAR = 1e3  # queries are answered up to this many radii of the training samples
+_LEDGER = (
+    ("prompt", "samples less their mean, |x|^2, their numbers, and the points that ask"),
+    ("host", "which logits are largest, in place of the sharp reads that return them"),
+)
 _CLEAR = 40.0  # logits this far apart leave e^-40 of the farther one
 
 
 @dataclass(frozen=True)
-class KernelRegression(StreamProgram):
-    """Nadaraya and Watson's average of the labels with weights e^{-gamma ||q - x||^2}.
-
-    Parameters
-    ----------
-    gamma
-        As in scikit-learn's rbf kernel; None is 1 / features.
-    """
-
-    gamma: float | None = None
-
-    def stream(self, machine: Running, source: Source) -> KernelFit:
-        x, y = _in_memory(source)
-        machine.check_dim(source.dim)
-        gamma = 1 / source.dim if self.gamma is None else check_positive("gamma", self.gamma)
-        center = _center(x)
-        centred = x - center
-        radius = float(centred.norm(dim=1).max())
-        return KernelFit(machine.machine, centred, y, center, gamma, radius, _kernel_certificate(
-            source, centred, y, gamma, radius
-        ))  # fmt: skip
-
-
-def _kernel_certificate(
-    source: Source, x: Tensor, y: Tensor, gamma: float, radius: float
-) -> Certificate:
-    """Logits off by tau move a softmax average by at most (e^{2 tau} - 1) of the labels' range."""
-    terms = gamma * (2 * _FAR + 1) * radius**2
-    tau = (x.shape[1] + 8) * _UNIT * terms
-    swing = float(y.max() - y.min())
-    moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
-    added = 2 * (len(x) + 8) * _UNIT * float(y.abs().max())
-    return Certificate.total(
-        {"rounding of the logits": moved, "rounding of the sums": added},
-        domain={
-            "data": f"these {source.rows} x {source.dim}, as given",
-            "queries": f"within {_FAR:g} radii ({_FAR * radius:.4g}) of the samples' mean",
-        },
-        dtype=torch.float64,
-        backend="fused",
-        derivation=(
-            Step("tau", "rounding of a logit", tau, "(d + 8) u gamma (2 |q| + |x|) |x|"),
-            Step("swing", "range of the labels", swing, "what a moved weight can carry"),
-        ),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class KernelFit:
-    """Training samples as a prompt."""
-
-    machine: StreamMachine
-    x: Tensor  # centred
-    y: Tensor
-    center: Tensor
-    gamma: float
-    radius: float
-    certificate: Certificate
-    passes: int = 0
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the frozen weights."""
-        return self.machine.digest
-
-    def predict(self, points: Tensor) -> Tensor:
-        """Kernel averages at new points, shape (m,)."""
-        q = _checked(points, self.center, self.radius)
-        biggest = self.gamma * (2 * float(q.norm(dim=1).max()) + self.radius) * self.radius
-        if not biggest <= LARGEST_LOGIT:
-            raise BoundError(
-                f"logits reach {biggest:.3g}, more than {LARGEST_LOGIT:.3g}; use a smaller gamma "
-                f"than {self.gamma:.3g}, or scale the samples"
-            )
-        return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]
-
-
-@dataclass(frozen=True)
-class KNeighbors(StreamProgram):
-    """The k nearest training samples of a query, nearest first.
+class KNeighbors(Algorithm):
+    """The mean label of the k nearest training samples of a query.
 
     Samples whose squared distances differ by less than about 1e-10 of the square of the extent of
     the query and all samples in question count as equally near, and the earlier one is taken. Where
     many do, another prompt holds only those in question, around their own mean: it is as much
-    sharper as they lie closer together.
+    sharper as they lie closer together. ``value`` are the fitted values at the samples.
+
+    Parameters
+    ----------
+    n_neighbors
+        k.
+    weights
+        "uniform" or "distance" (by the inverse of the distance).
     """
 
-    n_neighbors: int = 5
+    name: ClassVar[str] = "knn"
+    title: ClassVar[str] = "Nearest neighbours"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "An average of the nearest samples."
+    objective: ClassVar[str] = "mean of y over the n_neighbors samples nearest to x"
+    lookup: ClassVar[str] = "nothing: cold softmax attention finds the nearest"
+    estimator: ClassVar[str] = "InContextKNeighborsRegressor"
+    family: ClassVar[str] = "neighbours"
+    peer: ClassVar[Peer | None] = Peer("sklearn.neighbors.KNeighborsRegressor")
+    example = staticmethod(wave)
 
-    def stream(self, machine: Running, source: Source) -> NeighborsFit:
-        k = check_size("n_neighbors", self.n_neighbors)
-        x, y = _in_memory(source)
+    n_neighbors: int = field(
+        default=5, metadata=option("How many neighbours are averaged.", low=1, slider=(1, 50))
+    )
+    weights: str = field(
+        default="uniform",
+        kw_only=True,
+        metadata=option(
+            "How they are weighed: uniform, or by the inverse of the distance.",
+            choices=("uniform", "distance"),
+        ),
+    )
+
+    def opening(self, machine: Running, source: Source) -> Average:
+        """The sharpest average, the samples themselves asking."""
+        data = in_memory(source)
+        x, _, radius = centred(data.x)
+        points = x[: machine.machine.samples]
+        return machine.kernel(x, data.y[:, None], points, sharpest(radius, radius))
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        k, data = self.n_neighbors, in_memory(source)
         machine.check_dim(source.dim)
-        if k > len(x):
+        if k > source.rows:
             raise ProgramError(
-                f"n_neighbors = {k} but n_samples = {len(x)}; ask for fewer neighbours"
+                f"n_neighbors = {k} but n_samples = {source.rows}; ask for fewer neighbours"
             )
-        center = _center(x)
-        return NeighborsFit(
-            machine.machine, x - center, y, center, k, float((x - center).norm(dim=1).max())
-        )
+        machine.machine.check_sees(source.rows)
+        x, center, radius = centred(data.x)
+        memory = NeighborsMemory(machine.machine, x, data.y, center, k, radius, self.weights)
+        for where, what in _LEDGER:
+            machine.ledger.note(where, what)
+        return machine.result(lambda: memory(data.x), memory.certificate(), k, _predict=memory)
+
+
+@dataclass(frozen=True)
+class KNeighborsVote(KNeighbors):
+    """The most frequent class among the k nearest training samples.
+
+    Parameters
+    ----------
+    n_neighbors, weights
+        As for :class:`KNeighbors`.
+    """
+
+    name: ClassVar[str] = "knn-classifier"
+    title: ClassVar[str] = "Nearest neighbours"
+    task: ClassVar[str] = "classification"
+    says: ClassVar[str] = "The most frequent class among the nearest samples."
+    objective: ClassVar[str] = "mode of y over the n_neighbors samples nearest to x"
+    estimator: ClassVar[str] = "InContextKNeighborsClassifier"
+    family: ClassVar[str] = "vote"
+    peer: ClassVar[Peer | None] = Peer("sklearn.neighbors.KNeighborsClassifier")
+    example = staticmethod(blobs)
 
 
 @dataclass(frozen=True, eq=False)
-class NeighborsFit:
-    """Training samples as a prompt, read k times."""
+class NeighborsMemory:
+    """Training samples as a prompt, read k times; called with points, it answers their means."""
 
-    machine: StreamMachine
+    machine: Stream
     x: Tensor  # centred
     y: Tensor
     center: Tensor
     k: int
     radius: float
+    weights: str = "uniform"
 
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the frozen weights."""
-        return self.machine.digest
-
-    @property
-    def passes(self) -> int:
-        """Prompts per batch of queries where no two samples are equally near."""
-        return self.k
-
-    @property
     def certificate(self) -> Certificate:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
         size = float(self.y.abs().max())
@@ -177,7 +150,7 @@ class NeighborsFit:
 
     def neighbors(self, points: Tensor) -> Tensor:
         """Indices of the k nearest samples of each point, nearest first, shape (m, k)."""
-        q = _checked(points, self.center, self.radius)
+        q = check_near(points, self.center, self.radius)
         if not len(q):
             return torch.zeros(0, self.k, dtype=torch.long)
         self.machine.check_sees(len(self.x))
@@ -236,35 +209,31 @@ class NeighborsFit:
             hidden[found[-1]] = True
         return torch.tensor(found, device=logits.device)
 
-    def predict(self, points: Tensor) -> Tensor:
+    def shares(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """The neighbours' indices, and weights that sum to 1, shape (m, k) each."""
+        found = self.neighbors(points)
+        if self.weights == "uniform":
+            return found, torch.full(found.shape, 1 / self.k, dtype=points.dtype).to(points)
+        distances = self.distances(points, found)
+        exact = distances == 0
+        near = torch.where(exact.any(1, keepdim=True), exact.to(distances), 1 / distances)
+        return found, near / near.sum(1, keepdim=True)
+
+    def distances(self, points: Tensor, found: Tensor) -> Tensor:
+        """Of points to samples, shape (m, k)."""
+        apart: Tensor = (points - self.center)[:, None, :] - self.x[found]
+        lengths: Tensor = apart.norm(dim=-1)
+        return lengths
+
+    def __call__(self, points: Tensor) -> Tensor:
         """Mean label of the k nearest samples, shape (m,)."""
-        return self.y[self.neighbors(points)].mean(1)
+        found, shares = self.shares(points)
+        if self.weights == "uniform":
+            return self.y[found].mean(1)
+        return (self.y[found] * shares).sum(1)
 
 
 def sharpest(radius: float, queries: float) -> float:
     """The largest gamma whose logits stay within what float64 rounds well."""
     reach = (2 * queries + radius) * radius
     return LARGEST_LOGIT / reach if reach > 0 else 1.0
-
-
-def _in_memory(source: Source) -> tuple[Tensor, Tensor]:
-    if not isinstance(source, ArraySource):
-        raise ProgramError("neighbours keep all samples in the prompt: give them as one array")
-    return source.x, source.y
-
-
-def _center(x: Tensor) -> Tensor:
-    """The mean; of samples in one place, that place to the last digit."""
-    return x[0] if bool((x == x[0]).all()) else x.mean(0)
-
-
-def _checked(points: Tensor, center: Tensor, radius: float) -> Tensor:
-    q = points - center
-    far = float(q.norm(dim=1).max()) if len(q) else 0.0
-    # Samples in one place are equally near to whatever is asked.
-    if not far <= (_FAR * radius or math.inf):
-        raise BoundError(
-            f"a query lies {far:.4g} from the samples' mean, answers are certified up to "
-            f"{_FAR * radius:.4g}; add samples out there, or bring the query closer"
-        )
-    return q

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import Fit, LinearModel
-from iceform.certificates import Certificate, Step
+from iceform.algorithms.examples import blobs
+from iceform.algorithms.linear import LinearClassifier, line_result
+from iceform.algorithms.record import Peer
+from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.machine import Running, Source
+from iceform.machine import Running, Source, Stream
 from iceform.machine.problem import Encoding, GradientTask
 
 __all__ = ["Perceptron", "PerceptronState"]
@@ -22,27 +25,53 @@ _UNIT = torch.finfo(torch.float64).eps / 2
 _SHARPNESS = 2.0**24  # of the step: margins above 40 * reach / this are read as exactly 0 or 1
 _CLEAR = 40.0
 
+_LEDGER = (
+    ("prompt", "label x scaled sample, the coefficients, and a table of the step"),
+    ("readout", "sums of mistaken samples"),
+    ("host", "means and deviations of the columns"),
+    ("host", "margins, to count mistakes and to stop"),
+)
+
 _STEP = Loss("perceptron", "margin", ScalarFunction(lambda m: -(m < 0).to(m), "step"))
 
 
 @dataclass(frozen=True)
-class Perceptron(LinearModel):
+class Perceptron(LinearClassifier):
     """w + mean of s_i x_i over the samples with s_i w.x_i <= 0, until there are none.
 
     Labels are -1 and +1 (or ``positive`` and everything else). On data that can be separated by a
     plane the mistakes end; on others the loop ends after ``max_passes``.
+
+    Parameters
+    ----------
+    positive, fit_intercept, max_passes
+        As for :class:`LinearClassifier`.
     """
 
-    positive: float | None = None
+    name: ClassVar[str] = "perceptron"
+    title: ClassVar[str] = "Perceptron"
+    task: ClassVar[str] = "classification"
+    says: ClassVar[str] = "Classes, learnt from mistakes."
+    objective: ClassVar[str] = "w <- w + s_i x_i wherever s_i (x_i w + b) <= 0"
+    lookup: ClassVar[str] = "a step: mistaken or not"
+    estimator: ClassVar[str] = "InContextPerceptron"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.Perceptron", differs="it visits the samples in a shuffled order"
+    )
+    penalised: ClassVar[bool] = False
+    example = staticmethod(blobs)
+
+    tol: float = field(default=1e-9, init=False)  # a mistake is a mistake
+    precondition: str = field(default="diagonal", init=False)
 
     def loss(self) -> Loss:
         return _STEP
 
-    @property
-    def _positive(self) -> float | None:
-        return self.positive
+    def table(self, machine: Stream, reach: float) -> Interpolant:
+        """A step between two tokens."""
+        return _step(reach)
 
-    def stream(self, machine: Running, source: Source) -> Fit:
+    def stream(self, machine: Running, source: Source) -> Result:
         *_, last = self.iterates(machine, source)
         return self.fit(machine, source, last)
 
@@ -60,7 +89,7 @@ class Perceptron(LinearModel):
             state = state.next(machine, source)
             yield state
 
-    def fit(self, machine: Running, source: Source, last: PerceptronState) -> Fit:
+    def fit(self, machine: Running, source: Source, last: PerceptronState) -> Result:
         """The model after these passes, with its certificate."""
         encoding, w, passes = last.encoding, last.w, last.passes
         scaling = encoding.scaling
@@ -87,9 +116,12 @@ class Perceptron(LinearModel):
             backend="fused",
             derivation=(step,),
         )
-        return Fit(
-            coef, intercept, certificate, passes, machine.digest, machine.machine,
-            constant if resolved else math.inf, last.mistakes == 0, {"mistakes": last.mistakes},
+        for where, what in _LEDGER:
+            machine.ledger.note(where, what)
+        return line_result(
+            self, machine, (coef, intercept), certificate, passes,
+            parts={"n_mistakes": last.mistakes},
+            intercept_error=constant if resolved else math.inf, converged=last.mistakes == 0,
         )  # fmt: skip
 
 
@@ -117,7 +149,7 @@ class PerceptronState:
         encoding, w = self.encoding, self.w
         size, least = source.largest(_Margins(encoding, w))
         reach = max(float(size), _UNIT)
-        table = Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
+        table = _step(reach)
         total, _ = source.reduce(GradientTask(machine, table, encoding, w))
         wrong = int(source.reduce(_Mistakes(encoding, w))[0])
         return PerceptronState(
@@ -128,6 +160,10 @@ class PerceptronState:
             min(self.nearest, -float(least) / reach),
             min(self.closest, -float(least)),
         )
+
+
+def _step(reach: float) -> Interpolant:
+    return Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
 
 
 @dataclass(frozen=True, eq=False)

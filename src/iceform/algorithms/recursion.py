@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import Fit
-from iceform.certificates import Step
+from iceform.algorithms.linear import Line
+from iceform.certificates import Result, Step
 from iceform.errors import ProgramError
 from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
@@ -48,7 +48,7 @@ class Recursion:
     _scaling: Scaling | None = field(default=None, repr=False)
     _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
 
-    def update(self, machine: Running, batch: Source) -> Fit:
+    def update(self, machine: Running, batch: Source) -> Result:
         """The solution for everything seen so far, this batch included."""
         scaling, (w, gram, error) = self._begin(batch)
         machine.check_dim(scaling.dim)
@@ -60,6 +60,7 @@ class Recursion:
         encoding = Encoding(scaling, "residual")
         (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
         gram = gram + added
+        machine.ledger.note("host", "Gram matrix of a batch, and a step by its eigenvectors")
         self._slip += gram_slip(batch.rows, batch.count)
         gradient, slip = self._gradient(machine, batch, encoding, w)
         step = metric_of(gram, self.rows + batch.rows).step(gradient)
@@ -100,7 +101,7 @@ class Recursion:
         off = table.error + (batch.rows + batch.count + 8) * _UNIT * table.high
         return total, off * size + slips
 
-    def _fit(self, machine: Running, batch: Source) -> Fit:
+    def _fit(self, machine: Running, batch: Source) -> Result:
         scaling, (w, gram, error) = self._begin(batch)
         computed = metric_of(gram, self.rows)
         metric = lower(computed, (self._slip + 4 * _UNIT) * gram.diagonal())
@@ -119,7 +120,11 @@ class Recursion:
         if self.fit_intercept:
             slip = scaling.intercept_slip(coef, intercept)
             last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
-        return Fit(coef, intercept, certificate, self.passes, machine.digest, machine.machine, last)
+        return machine.result(
+            coef, certificate, self.passes,
+            parts={"intercept": intercept}, errors={"intercept": last},
+            _predict=Line(machine.machine, coef, intercept),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

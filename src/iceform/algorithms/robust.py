@@ -11,27 +11,30 @@ solves mean min(|r|/sigma, epsilon)^2 = 1, a second look-up on the same weights.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import Fit, LinearModel, fitted
-from iceform.certificates import Step
-from iceform.errors import ProgramError
+from iceform.algorithms.examples import outliers
+from iceform.algorithms.linear import LinearModel, fitted
+from iceform.algorithms.record import Peer, option
+from iceform.certificates import Result, Step
 from iceform.functions import Loss, ScalarFunction, loss_named
 from iceform.interpolation import Interpolant
-from iceform.machine import Running, Source
+from iceform.machine import ArraySource, Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, sum_and_farthest
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of, slip_of
+from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.tables import Table
-from iceform.validation import check_positive
 
 __all__ = ["Huber"]
 
 _CLIP_SQUARED = Table(
-    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0), fourth=0.0), 129
+    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
 )
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
@@ -42,34 +45,66 @@ _UNIT = torch.finfo(torch.float64).eps / 2
 
 @dataclass(frozen=True)
 class Huber(LinearModel):
-    """Linear regression that outliers do not pull.
+    """Linear regression that outliers do not pull, with its scale, as ``HuberRegressor`` has it.
 
     Parameters
     ----------
     epsilon
-        Where squares end, in units of the scale; at least 1.
+        Where squares end and lines begin, in units of the scale; at least 1.
     alpha
         The penalty alpha ||w||^2 beside the sum over samples.
+    fit_intercept, tol, max_passes, precondition
+        As for :class:`LinearModel`.
     """
 
-    epsilon: float = 1.35
-    alpha: float = 1e-4
+    name: ClassVar[str] = "huber"
+    title: ClassVar[str] = "Huber regression"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "A line that outliers do not pull."
+    objective: ClassVar[str] = (
+        "min sum_i (s + s H(r_i / s)) + alpha |w|^2, H a square up to epsilon"
+    )
+    lookup: ClassVar[str] = "a clip: the residual, but no more than epsilon scales"
+    estimator: ClassVar[str] = "InContextHuberRegressor"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.HuberRegressor", settings={"tol": 1e-10, "max_iter": 100_000}
+    )
+    example = staticmethod(outliers)
+
+    epsilon: float = field(
+        default=1.35,
+        metadata=option(
+            "Where squares end, in units of the residuals' scale.", low=1, slider=(1, 5)
+        ),
+    )
+    alpha: float = field(
+        default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+    )
 
     def loss(self) -> Loss:
         return loss_named("huber")
 
-    def stream(self, machine: Running, source: Source) -> Fit:
-        if not self.epsilon >= 1:
-            raise ProgramError(f"epsilon must be at least 1, got {self.epsilon!r}")
-        check_positive("alpha", self.alpha, zero=True)
+    def stream(self, machine: Running, source: Source) -> Result:
         search = _Scale(self, machine, source)
         sigma, solution, problem = search.run()
         proof = _prove(search, problem, solution.w, sigma)
         problem.passes = search.passes
-        scale = sigma * search.base.size
-        found = fitted(problem, solution, proof)
-        outliers = search.outliers(problem, solution.w)
-        return replace(found, extras={"scale": scale, "outliers": outliers})
+        machine.ledger.note("host", "the search for the scale")
+        machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
+        parts = {
+            "scale": sigma * search.base.size,
+            "n_outliers": search.outliers(problem, solution.w),
+        }
+        found = fitted(self, problem, solution, proof, parts)
+        if not isinstance(source, ArraySource):
+            return found
+        residual = source.x @ found.coef + found.intercept - source.y
+        outside = residual.abs() > self.epsilon * parts["scale"]
+        return replace(found, parts={**found.parts, "outliers": outside})
+
+    def scaling_at(self, source: Source, parts: Mapping[str, Any]) -> Scaling:
+        """Labels are in units of epsilon times the scale that was found."""
+        return replace(self.scaling(source), size=self.epsilon * float(parts["scale"]))
 
 
 class _Scale:
@@ -79,6 +114,7 @@ class _Scale:
         self.model, self.machine, self.source = model, machine, source
         self.base = model.scaling(source)
         self.passes = 0
+        machine.ledger.note("host", "means and deviations of the columns")
         self.w: Tensor | None = None  # of labels in units of their deviation
 
     def problem(self, sigma: float) -> LinearProblem:
@@ -112,6 +148,7 @@ class _Scale:
             task = _LookupSum(self.machine, table, problem.encoding, w)
             total, beyond = self.source.combine(task, sum_and_farthest)
             problem.passes += 1
+            self.machine.ledger.note("readout", "the sum of looked-up clipped squares")
             if float(beyond) == 0:
                 break
             reach = 2 * (table.high + float(beyond))

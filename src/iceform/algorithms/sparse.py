@@ -1,4 +1,4 @@
-r"""Lasso and elastic net: a gradient by one prompt, a soft threshold by another.
+r"""The elastic net: a gradient by one prompt, a soft threshold by another.
 
 .. math:: \min_w \frac{1}{2n} \|Xw + b - y\|^2 + \alpha\rho \|w\|_1 + \frac{\alpha(1-\rho)}{2}
    \|w\|^2
@@ -14,22 +14,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms.stream import Fit, LinearModel, fitted
-from iceform.certificates import Step
-from iceform.errors import ProgramError
+from iceform.algorithms.examples import flats
+from iceform.algorithms.linear import LinearModel, fitted
+from iceform.algorithms.record import Peer, option
+from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
 from iceform.machine.proofs import DEPENDENT, Proof, enclose, independent, lower, norm_of, slip_of
 from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import Solution
+from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.tables import CLIP
-from iceform.validation import check_positive
 
-__all__ = ["ElasticNet", "Lasso", "prove_sparse", "soft_threshold", "thresholds_of"]
+__all__ = ["ElasticNet", "prove_sparse", "soft_threshold", "thresholds_of"]
 
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
@@ -41,7 +42,9 @@ _FAR_ENOUGH = 1e6  # in label deviations: some coefficient is zero before
 
 @dataclass(frozen=True)
 class ElasticNet(LinearModel):
-    """Squares, an l1 and an l2 penalty, scikit-learn's convention.
+    r"""Elastic net, both penalties, scikit-learn's convention.
+
+    .. math:: \min \frac1{2n} \|Xw + b - y\|^2 + \alpha\Big(\rho\|w\|_1 + \frac{1-\rho}2\|w\|^2\Big)
 
     Parameters
     ----------
@@ -49,32 +52,59 @@ class ElasticNet(LinearModel):
         The penalty.
     l1_ratio
         rho.
+    fit_intercept, tol, max_passes, precondition
+        As for :class:`LinearModel`; "whiten" finishes on the support.
     """
 
-    alpha: float = 1.0
-    l1_ratio: float = 0.5
+    name: ClassVar[str] = "elastic-net"
+    title: ClassVar[str] = "Elastic net"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "Least squares with few and small coefficients."
+    objective: ClassVar[str] = (
+        "min |Xw + b - y|^2 / 2n + alpha (r |w|_1 + (1 - r) |w|^2 / 2), r = l1_ratio"
+    )
+    lookup: ClassVar[str] = "the residual, and in a second prompt a clip: the soft threshold"
+    estimator: ClassVar[str] = "InContextElasticNet"
+    peer: ClassVar[Peer | None] = Peer(
+        "sklearn.linear_model.ElasticNet", settings={"tol": 1e-12, "max_iter": 100_000}
+    )
+    example = staticmethod(flats)
+
+    alpha: float = field(
+        default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
+    )
+    l1_ratio: float = field(
+        default=0.5,
+        metadata=option(
+            "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
+        ),
+    )
+    max_passes: int = field(
+        default=20000,
+        kw_only=True,
+        metadata=option(
+            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+        ),
+    )
 
     def l2(self, rows: int) -> float:
-        if not 0 <= self.l1_ratio <= 1:
-            raise ProgramError(f"l1_ratio must be between 0 and 1, got {self.l1_ratio!r}")
-        return check_positive("alpha", self.alpha, zero=True) * (1 - self.l1_ratio)
+        return self.alpha * (1 - self.l1_ratio)
 
-    def stream(self, machine: Running, source: Source) -> Fit:
+    def thresholds(self, scaling: Scaling) -> Tensor:
+        """Of the coefficients' absolute values, on scaled data."""
+        return thresholds_of(scaling, self.alpha * self.l1_ratio)
+
+    def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
+        return prove_sparse(problem, w, self.thresholds(problem.scaling))
+
+    def stream(self, machine: Running, source: Source) -> Result:
         problem = self.problem(machine, source)
-        thresholds = thresholds_of(problem.scaling, self.alpha * self.l1_ratio)
+        thresholds = self.thresholds(problem.scaling)
         loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)
         solution = loop.run()
-        proof = prove_sparse(problem, solution.w, thresholds)
         kept = int((solution.w[: source.dim] != 0).sum())
-        extras = {"nonzero": kept, "thresholds": loop.lookups, "finished on the support": loop.done}
-        return fitted(problem, solution, proof, extras)
-
-
-@dataclass(frozen=True)
-class Lasso(ElasticNet):
-    """The elastic net without its l2 part."""
-
-    l1_ratio: float = field(default=1.0, init=False)
+        parts = {"n_nonzero": kept, "n_thresholds": loop.lookups, "on_support": loop.done}
+        return fitted(self, problem, solution, self.prove(problem, solution.w), parts)
 
 
 def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
@@ -92,6 +122,8 @@ class _Proximal:
         self.problem, self.thresholds, self.tol, self.max_passes = (
             problem, thresholds, tol, max_passes,
         )  # fmt: skip
+        what = "lengths of the steps, when to stop, and the support"
+        problem.machine.ledger.note("host", what)
         self.polish = how == "whiten"
         self.hessian = problem.hessian(problem.start())
         self.metric = metric_of(self.hessian, problem.source.rows)
@@ -136,8 +168,7 @@ class _Proximal:
             if float(moved @ (after - w)) > 0:
                 ahead, w, t = after, after, 1.0
                 continue
-            grown = 0.5 * (1 + math.sqrt(1 + 4 * t * t))
-            ahead, w, t = after + (t - 1) / grown * (after - w), after, grown
+            (ahead, t), w = nesterov(after, w, t), after
         return w, length
 
     # --------------------------------------------------------------------- on the support

@@ -1,4 +1,4 @@
-"""The literal layers: softmax attention as def:attn has it, and the affine token-expanding map.
+"""The literal layers: softmax attention as def:attn has it, alone or behind an affine lift.
 
 The paper writes tokens as columns; here they are rows, as PyTorch has them, so a sequence is a
 tensor of shape (*batch, tokens, features). Weights keep the paper's orientation: ``W_K`` is
@@ -14,15 +14,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.features import Features
 from iceform.errors import ShapeError
 
 __all__ = [
     "AttentionTrace",
-    "Embed",
+    "Entry",
     "Head",
     "HopfieldLayer",
-    "Lift",
     "LiftedAttention",
     "SoftmaxAttention",
 ]
@@ -49,6 +47,45 @@ class AttentionTrace:
     scores: Tensor  # (*batch, heads, queries, keys)
     weights: Tensor  # (*batch, heads, queries, keys), rows sum to 1
     output: Tensor  # (*batch, out_tokens, out_features)
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One number of what a layer makes of one prompt, and how it came about.
+
+    Attributes
+    ----------
+    scores, terms
+        Logits and the sums of their absolute products, shape (heads, queries, keys); of the heads
+        that write it and the queries that it reads.
+    values
+        Shape (heads, keys).
+    reads
+        W_O, shape (1 or heads, queries).
+    depth
+        Numbers that are added up on the way to a logit, at most.
+    """
+
+    scores: Tensor
+    terms: Tensor
+    values: Tensor
+    reads: Tensor
+    depth: int
+
+    @property
+    def weights(self) -> Float[Tensor, "h q n"]:
+        """Attention."""
+        return torch.softmax(self.scores, -1)
+
+    @property
+    def looked(self) -> Float[Tensor, "h q"]:
+        """What every query gets from every head."""
+        return (self.weights @ self.values[..., None])[..., 0]
+
+    @property
+    def value(self) -> Float[Tensor, ""]:
+        """The number."""
+        return (self.reads * self.looked).sum()
 
 
 class SoftmaxAttention(nn.Module):
@@ -109,7 +146,12 @@ class SoftmaxAttention(nn.Module):
         return tuple(Head(*part) for part in zip(self.labels, *each, strict=True))
 
     def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
-        """Attend; queries whose row of W_O is zero in every head are not computed."""
+        """Attend; queries whose row of W_O is zero in every head are not computed.
+
+        An exported graph computes them: its shapes must not depend on weights.
+        """
+        if torch.compiler.is_exporting():
+            return self.attend(x).output
         self._check_input(x)
         tokens = self._tokens(x)
         asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
@@ -128,7 +170,46 @@ class SoftmaxAttention(nn.Module):
         scores = queries @ keys.mT
         return AttentionTrace(scores, torch.softmax(scores, -1), self.forward(x))
 
-    def _tokens(self, x: Tensor) -> Tensor:
+    def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
+        """One number of the output, by the heads that write it and the queries that it reads."""
+        self._check_input(x)
+        heads, asked = self._written(feature), self._asked(token)
+        tokens = self._tokens(x, heads)
+        w_k, w_q, w_v, w_o = (_some(w, heads) for w in (self.w_k, self.w_q, self.w_v, self.w_o))
+        queries, keys = tokens[..., asked, :] @ w_q.mT, tokens @ w_k.mT
+        return Entry(
+            queries @ keys.mT,
+            queries.abs() @ keys.abs().mT,
+            (tokens @ w_v[:, feature, :, None])[..., 0],
+            w_o[:, asked, token],
+            sum(w_k.shape[-2:]) + self._read_features,
+        )
+
+    def entry_work(self, x: Float[Tensor, "n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes."""
+        heads, asked = len(self._written(feature)), len(self._asked(token))
+        count, (head_dim, wide) = self.w_o.shape[1], self.w_k.shape[1:]
+        return self._lift_work(x, heads) + heads * count * (wide + asked) * (head_dim + 1)
+
+    def _written(self, feature: int) -> Tensor:
+        """Heads that write a feature."""
+        if len(self.w_v) == 1:
+            return torch.arange(len(self.labels), device=self.w_v.device)
+        return (self.w_v[:, feature] != 0).any(-1).nonzero()[:, 0]
+
+    def _asked(self, token: int) -> Tensor:
+        """Queries that an output token reads."""
+        return (self.w_o[:, :, token] != 0).any(0).nonzero()[:, 0]
+
+    @property
+    def _read_features(self) -> int:
+        """Products that are added up in a token before the heads read it."""
+        return 0
+
+    def _lift_work(self, x: Tensor, heads: int) -> int:
+        return 0
+
+    def _tokens(self, x: Tensor, heads: Tensor | slice = _EVERY) -> Tensor:
         """What the heads read, shape (*batch, heads or 1, tokens, features)."""
         return x.unsqueeze(-3)
 
@@ -152,6 +233,11 @@ class SoftmaxAttention(nn.Module):
             )
 
 
+def _some(weights: Tensor, heads: Tensor) -> Tensor:
+    """The weights of some heads; those that all share, once."""
+    return weights if len(weights) == 1 else weights[heads]
+
+
 def _check_weights(w_k: Tensor, w_q: Tensor, w_v: Tensor, w_o: Tensor, residual: bool) -> None:
     shapes = {name: tuple(w.shape) for name, w in
               {"w_k": w_k, "w_q": w_q, "w_v": w_v, "w_o": w_o}.items()}  # fmt: skip
@@ -163,123 +249,6 @@ def _check_weights(w_k: Tensor, w_q: Tensor, w_v: Tensor, w_o: Tensor, residual:
         raise ShapeError(f"all weights need the same number of heads, got {shapes}")
     if residual and (w_v.shape[1] != w_v.shape[2] or w_o.shape[1] != w_o.shape[2]):
         raise ShapeError(f"a residual layer must keep tokens and features, got {shapes}")
-
-
-class Lift(nn.Module):
-    r"""The affine, token-expanding map that the paper's proofs call Lin.
-
-    .. math:: \mathrm{Lift}(Z) = \sum_l A_l Z R_l + C
-
-    The paper calls it column-wise and strictly linear; its proofs need R_l (new tokens) and C.
-
-    Parameters
-    ----------
-    feature_maps
-        A_l, shape (terms, out_features, in_features).
-    token_maps
-        R_l, shape (terms, in_tokens, out_tokens).
-    constant
-        C transposed, shape (out_tokens, out_features).
-    """
-
-    feature_maps: Tensor
-    token_maps: Tensor
-    constant: Tensor
-
-    def __init__(
-        self,
-        feature_maps: Float[Tensor, "l q p"],
-        token_maps: Float[Tensor, "l n m"],
-        constant: Float[Tensor, "m q"],
-    ) -> None:
-        super().__init__()
-        if (feature_maps.ndim, token_maps.ndim, constant.ndim) != (3, 3, 2):
-            raise ShapeError(
-                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
-                f"and constant {tuple(constant.shape)} do not make one map: they need 3, 3, 2 axes"
-            )
-        terms, rows, _ = feature_maps.shape
-        if token_maps.shape[0] != terms or constant.shape != (token_maps.shape[2], rows):
-            raise ShapeError(
-                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
-                f"and constant {tuple(constant.shape)} do not make one map"
-            )
-        self.register_buffer("feature_maps", feature_maps)
-        self.register_buffer("token_maps", token_maps)
-        self.register_buffer("constant", constant)
-
-    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b m q"]:
-        """Expand."""
-        expected = (self.token_maps.shape[1], self.feature_maps.shape[2])
-        if z.shape[-2:] != expected:
-            raise ShapeError(
-                f"this map takes (*batch, {expected[0]} tokens, {expected[1]} features), "
-                f"got {tuple(z.shape)}"
-            )
-        terms = self.token_maps.mT @ (z.unsqueeze(-3) @ self.feature_maps.mT)
-        return terms.sum(-3) + self.constant
-
-
-class Embed(nn.Module):
-    r"""The affine map Lin as an embedding: where a token's features go, and its position.
-
-    .. math:: \mathrm{Embed}(Z)_t = A z_t + B p_t + c
-
-    Parameters
-    ----------
-    features
-        A, shape (out_features, in_features).
-    places
-        Positions p_t, shape (tokens, places).
-    spread
-        B, shape (out_features, places).
-    constant
-        c, shape (out_features,).
-    names
-        Names of the features that it gives.
-    """
-
-    features: Tensor
-    places: Tensor
-    spread: Tensor
-    constant: Tensor
-
-    def __init__(
-        self,
-        features: Float[Tensor, "q p"],
-        places: Float[Tensor, "n k"],
-        spread: Float[Tensor, "q k"],
-        constant: Float[Tensor, "q"],
-        *,
-        names: Features | None = None,
-    ) -> None:
-        super().__init__()
-        wide = {len(features), len(spread), len(constant)}
-        if len(wide) != 1 or places.shape[1] != spread.shape[1]:
-            raise ShapeError(
-                f"features {tuple(features.shape)}, places {tuple(places.shape)}, spread "
-                f"{tuple(spread.shape)} and constant {tuple(constant.shape)} do not make one map"
-            )
-        self.register_buffer("features", features)
-        self.register_buffer("places", places)
-        self.register_buffer("spread", spread)
-        self.register_buffer("constant", constant)
-        self.names = names
-
-    @property
-    def positions(self) -> Float[Tensor, "n q"]:
-        """What is added to each token."""
-        return self.places @ self.spread.mT + self.constant
-
-    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b n q"]:
-        """Embed."""
-        expected = (len(self.places), self.features.shape[1])
-        if z.shape[-2:] != expected:
-            raise ShapeError(
-                f"this map takes (*batch, {expected[0]} tokens, {expected[1]} features), "
-                f"got {tuple(z.shape)}"
-            )
-        return z @ self.features.mT + self.positions
 
 
 class LiftedAttention(SoftmaxAttention):
@@ -333,12 +302,25 @@ class LiftedAttention(SoftmaxAttention):
         self.register_buffer("ramp", ramp)
         self.register_buffer("constant", constant)
 
-    def _tokens(self, x: Tensor) -> Tensor:
+    def _tokens(self, x: Tensor, heads: Tensor | slice = _EVERY) -> Tensor:
         shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant
-        picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
-        mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        if isinstance(heads, slice):
+            picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
+            mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        else:
+            groups = torch.repeat_interleave(torch.tensor(self.group_sizes).to(heads))[heads]
+            rows = (self.picks[heads] @ x)[..., None, :]
+            mapped = [(rows @ self.group_maps[groups].mT)[..., 0, :]]
         spread = torch.cat(mapped, -2)[..., None, :] * self.ramp[:, None]
         return shared[..., None, :, :] + spread
+
+    @property
+    def _read_features(self) -> int:
+        return sum(self.shared_tokens.shape)
+
+    def _lift_work(self, x: Tensor, heads: int) -> int:
+        (n, p), (q, m) = x.shape[-2:], (self.shared_map.shape[0], self.shared_tokens.shape[1])
+        return n * p * q + m * n * q + heads * (n * p + p * q + m * q)
 
     def _check_input(self, x: Tensor) -> None:
         expected = (self.shared_tokens.shape[0], self.shared_map.shape[1])
@@ -416,6 +398,23 @@ class HopfieldLayer(nn.Module):
         weights = torch.softmax(scores, -1)
         output = weights @ (keys @ self.w_v.mT)
         return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
+
+    def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
+        """One number of the output."""
+        patterns, states = self._split(x)
+        keys, query = patterns @ self.w_k.mT, states[token] @ self.w_q.mT
+        return Entry(
+            self.beta * (query @ keys.mT)[None, None],
+            self.beta.abs() * (query.abs() @ keys.abs().mT)[None, None],
+            (keys @ self.w_v[feature])[None],
+            torch.ones_like(query[:1])[None],
+            sum(self.w_k.shape) + self.w_q.shape[1],
+        )
+
+    def entry_work(self, x: Float[Tensor, "n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes."""
+        patterns, _ = self._split(x)
+        return patterns.shape[-2] * (self.w_k.numel() + 2 * len(self.w_k)) + self.w_q.numel()
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         width = self.w_q.shape[1]

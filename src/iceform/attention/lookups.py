@@ -31,8 +31,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.attention.affine import Embed
 from iceform.attention.features import Features
-from iceform.attention.layers import Embed, SoftmaxAttention
+from iceform.attention.layers import SoftmaxAttention
 from iceform.attention.network import FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from iceform.attention.features import Features
 from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
+from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
+from iceform.interpolation import Interpolant
 
 __all__ = ["FrozenNetwork", "is_checked", "outside_transforms", "unchecked", "weights_digest"]
 
@@ -53,6 +55,7 @@ def is_checked() -> bool:
 
 # What a layer computes with, beside its buffers.
 _SETTINGS = ("residual", "stored", "group_sizes")
+_WITH_HEADS = SoftmaxAttention | HopfieldLayer | ProjectedAttention
 
 
 class FrozenNetwork(nn.Module):
@@ -64,12 +67,21 @@ class FrozenNetwork(nn.Module):
         Attention layers (and, for a readout, affine maps).
     features
         Names of the input's features.
+    tables
+        Look-up tables that were written into the weights. Whoever reads the weights takes one of
+        them only where the weights hold it.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], features: Features) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Module],
+        features: Features,
+        tables: Sequence[Interpolant] = (),
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.features = features
+        self.tables = tuple(tables)
         self.expected: str | None = None
 
     def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
@@ -119,7 +131,7 @@ class FrozenNetwork(nn.Module):
     @property
     def heads(self) -> int:
         """Attention heads in all layers together."""
-        layers = [x for x in self.layers if isinstance(x, SoftmaxAttention | HopfieldLayer)]
+        layers = [x for x in self.layers if isinstance(x, _WITH_HEADS)]
         return sum(len(x.labels) for x in layers)
 
 

@@ -5,10 +5,21 @@ numbers out of both, never holds more than a chunk of tokens, and agrees with th
 rounding; ``triton`` does the same by its own GPU kernels.
 """
 
+from iceform.backends.ablated import Ablated
 from iceform.backends.base import Backend, bind, resolve, rounding_of
 from iceform.backends.fused import Fused
 from iceform.backends.gpu import Triton
 from iceform.backends.literal import Literal
 from iceform.backends.rounding import Rounding
 
-__all__ = ["Backend", "Fused", "Literal", "Rounding", "Triton", "bind", "resolve", "rounding_of"]
+__all__ = [
+    "Ablated",
+    "Backend",
+    "Fused",
+    "Literal",
+    "Rounding",
+    "Triton",
+    "bind",
+    "resolve",
+    "rounding_of",
+]

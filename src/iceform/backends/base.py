@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from iceform.attention import Average, FrozenNetwork, LookUps, Prompt
+from iceform.attention import Average, FrozenNetwork, LookUps, Prompt, is_checked
 from iceform.backends.rounding import Rounding
 from iceform.errors import DeviceError
 from iceform.validation import check_choice
@@ -34,7 +34,10 @@ class Backend(ABC):
     Parameters
     ----------
     network
-        Whose weights run; they are checked as the backend is made.
+        Whose weights run.
+    later
+        Check them by :meth:`settle`, after a pass and before its answer is handed out, instead of
+        now: on a GPU the bytes are hashed while it computes.
     """
 
     kinds: ClassVar[dict[str, type[Backend]]] = {}
@@ -46,9 +49,17 @@ class Backend(ABC):
         if "name" in vars(cls):
             Backend.kinds[cls.name] = cls
 
-    def __init__(self, network: FrozenNetwork) -> None:
+    def __init__(self, network: FrozenNetwork, *, later: bool = False) -> None:
         self.network = network
-        self.digest = None if torch.compiler.is_compiling() else network.check()
+        self._unsettled = later and is_checked() and network.expected is not None
+        self.digest = network.expected if self._unsettled else None
+        if not self._unsettled and not torch.compiler.is_compiling():
+            self.digest = network.check()
+
+    def settle(self) -> None:
+        """Refuse what was computed by weights that are not those of their sizes."""
+        if self._unsettled and not torch.compiler.is_compiling():
+            self.network.check()
 
     @classmethod
     def require(cls) -> None:
@@ -64,7 +75,11 @@ class Backend(ABC):
         """
 
     def stream(self, prompt: Prompt) -> Iterator[Tensor]:
-        """The tokens after each layer in turn, which are literal whatever the backend."""
+        """The tokens after each layer in turn, where it can tell; the last is what it returns."""
+        yield self.run(prompt)
+
+    def literally(self, prompt: Prompt) -> Iterator[Tensor]:
+        """The tokens after each layer in turn, by the matrices themselves."""
         return self.network.to(prompt.tokens.device).stream(prompt.tokens)
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
@@ -98,8 +113,8 @@ def resolve(name: str) -> str:
     return choice
 
 
-def bind(network: FrozenNetwork, name: str) -> Backend:
-    """The backend of this name on this network, whose weights are checked now."""
+def bind(network: FrozenNetwork, name: str, *, later: bool = False) -> Backend:
+    """The backend of this name on this network, whose weights are checked now or later."""
     if name not in Backend.kinds:
         raise DeviceError(f"no backend is called {name!r}; there are {', '.join(Backend.kinds)}")
-    return Backend.kinds[name](network)
+    return Backend.kinds[name](network, later=later)

@@ -1,12 +1,14 @@
 """Fused: what a recognised network computes, without its tokens in memory.
 
 What it computes with is read from the matrices and the prompt (:mod:`iceform.backends.reading`), so
-another valid network or prompt gives that one's answer; a network in which the look-up layer is
-not recognised is refused.
+another valid network or prompt gives that one's answer; a network that is not recognised is
+refused. Look-ups stand for their tokens (:mod:`iceform.backends.reading`); prompts whose tokens are
+in memory are read layer by layer (:mod:`iceform.backends.rows`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 
 import torch
@@ -38,7 +40,11 @@ class Fused(Backend):
             return self._look_up(prompt)
         if isinstance(prompt, Average):
             return self._average(prompt)
-        return rows.run(self.network, self.digest, prompt, self.name)
+        *_, last = self.stream(prompt)
+        return last
+
+    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
+        return rows.stream(self.network, self.digest, prompt, self.name)
 
     def _look_up(self, prompt: LookUps) -> Tensor:
         count = prompt.count

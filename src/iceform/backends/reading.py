@@ -15,24 +15,28 @@ others. Where something else stands in the matrices the network is not one of th
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
-from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
-from iceform.attention.network import outside_transforms
-from iceform.errors import IntegrityError
-from iceform.interpolation import GivenGrid, Grid, Interpolant
+from iceform.backends.recognition import (
+    Memory,
+    refuse,
+    require_finite,
+    require_zero,
+    unless_identity,
+    unless_zero,
+)
+from iceform.backends.tables import rebuild
+from iceform.interpolation import Interpolant
+from iceform.validation import unit_roundoff
 
 __all__ = ["Reading", "read_layer", "read_table"]
 
-_KEPT = 64  # networks whose readings are remembered
-_readings: OrderedDict[str, Reading] = OrderedDict()
-_ULPS = 8 * torch.finfo(torch.float64).eps  # a key's rounding, for keys of equally spaced tokens
+_readings: Memory[Reading] = Memory()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,18 +95,9 @@ def _padded(t: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
 def read_layer(network: FrozenNetwork, digest: str | None) -> Reading:
     """The reading of a look-up layer with this digest; None reads it anew."""
-    if digest is None:
-        return _read(network)
-    if digest not in _readings:
-        with outside_transforms():
-            _readings[digest] = _read(network)
-        while len(_readings) > _KEPT:
-            _readings.popitem(last=False)
-    _readings.move_to_end(digest)
-    return _readings[digest]
+    return _readings.get(digest, lambda: _read(network))
 
 
 def _read(network: FrozenNetwork) -> Reading:
@@ -116,32 +111,32 @@ def _read(network: FrozenNetwork) -> Reading:
     m = w_o.shape[1] // 2
     asked = slice(len(positions) - 2 * m, None)
     x, y, b, v, w = (at[n] for n in ("key_x", "key_y", "key_bias", "value", "w"))
-    _zero("the query of what is not w", queries[:, : w.start])
-    _zero("a key made of values or of w", keys[:, v.start :])
-    _zero("a value made of keys or of w", values[:, : v.start], values[:, w])
-    _zero("the value of a position", positions @ w_v.mT)
+    require_zero("the query of what is not w", queries[:, : w.start])
+    require_zero("a key made of values or of w", keys[:, v.start :])
+    require_zero("a value made of keys or of w", values[:, : v.start], values[:, w])
+    require_zero("the value of a position", positions @ w_v.mT)
     meets = queries[:, w].mT @ keys  # w' meets raw features
-    _zero("a bias that depends on w", meets[:, b])
+    require_zero("a bias that depends on w", meets[:, b])
     _check_positions(query_at[asked], key_at, queries[:, w], m, stored)
     of_block, free = (_same(query_at[asked][part] @ keys) for part in (slice(0, m), slice(m, None)))
     scale = -float(of_block[y])
     if not scale > 0:
-        _refuse(f"labels enter z with the factor {-scale:.3g}, which is not negative")
-    _zero("what W_O reads of grid tokens", w_o[: len(positions) - 2 * m])
+        refuse(f"labels enter z with the factor {-scale:.3g}, which is not negative")
+    require_zero("what W_O reads of grid tokens", w_o[: len(positions) - 2 * m])
     last = w_o[asked]
-    _zero("what W_O mixes of look-ups and free queries", last[:m, m:], last[m:, :m])
+    require_zero("what W_O mixes of look-ups and free queries", last[:m, m:], last[m:, :m])
     return Reading(
-        form=_unless_identity(meets[:, x] / scale),
-        label=_unless_zero(meets[:, y][:, 0] / scale),
-        shift=_unless_zero(of_block[x] / scale),
+        form=unless_identity(meets[:, x] / scale),
+        label=unless_zero(meets[:, y][:, 0] / scale),
+        shift=unless_zero(of_block[x] / scale),
         scale=scale,
         bias=float(of_block[b]),
-        free=_unless_identity(meets[:, x]),
-        free_shift=_unless_zero(free[x]),
+        free=unless_identity(meets[:, x]),
+        free_shift=unless_zero(free[x]),
         free_bias=float(free[b]),
-        values=_unless_identity(values[:, v]),
-        readout=_unless_identity(last[:m, :m]),
-        free_readout=_unless_identity(last[m:, m:]),
+        values=unless_identity(values[:, v]),
+        readout=unless_identity(last[:m, :m]),
+        free_readout=unless_identity(last[m:, m:]),
     )
 
 
@@ -151,14 +146,12 @@ _Matrices = tuple[Embed, Tensor, Tensor, Tensor, Tensor, int]
 def _parts(network: FrozenNetwork) -> _Matrices:
     """The embedding, W_K, W_Q, W_V, W_O, and how many tokens are keys."""
     if len(network.layers) != 2 or "key_x" not in network.features:
-        _refuse(f"its layers are {', '.join(type(x).__name__ for x in network.layers) or 'none'}")
-    for name, weight in network.named_buffers():
-        if not bool(torch.isfinite(weight).all()):
-            _refuse(f"{name} holds NaN or infinity")
+        refuse(f"its layers are {', '.join(type(x).__name__ for x in network.layers) or 'none'}")
+    require_finite(network)
     embed, layer = network.layers
     if type(embed) is Embed and type(layer) is SoftmaxAttention and len(layer.labels) == 1:
         if layer.residual:
-            _refuse("it has a residual stream")
+            refuse("it has a residual stream")
         weights = (layer.w_k, layer.w_q, layer.w_v, layer.w_o)
         w_k, w_q, w_v, w_o = (w[0].detach().double().cpu() for w in weights)
         return embed, w_k, w_q, w_v, w_o, len(embed.places)
@@ -168,7 +161,7 @@ def _parts(network: FrozenNetwork) -> _Matrices:
         w_o = torch.zeros(len(embed.places), states, dtype=torch.float64)
         w_o[layer.stored :] = torch.eye(states, dtype=torch.float64)
         return embed, float(layer.beta) * w_k, w_q, w_v @ w_k, w_o, layer.stored
-    _refuse(f"its layers are {type(embed).__name__} and {type(layer).__name__}")
+    refuse(f"its layers are {type(embed).__name__} and {type(layer).__name__}")
 
 
 def _check_positions(
@@ -176,41 +169,21 @@ def _check_positions(
 ) -> None:
     """A query sees its own tokens at 0, a free one all, and others not at all."""
     grid = len(key_at) - 2 * m
-    _zero("a position that depends on w", key_at[:grid] @ coefficients)
+    require_zero("a position that depends on w", key_at[:grid] @ coefficients)
     meets = asked @ key_at.mT
     blocks = torch.arange(grid) // (grid // m)
     own = blocks == torch.arange(m)[:, None]
-    _zero("a query's own positions", meets[:m, :grid][own], meets[m:, :grid])
+    require_zero("a query's own positions", meets[:m, :grid][own], meets[m:, :grid])
     others = meets[:m, :grid][~own]
     if others.numel() and not float(others.max()) <= -MARGIN / 2:
-        _refuse(f"the margin between blocks is {-float(others.max()):.3g}")
+        refuse(f"the margin between blocks is {-float(others.max()):.3g}")
     if stored > grid and not float(meets[:, grid:].max()) <= -HIDDEN / 2:
-        _refuse(f"the margin of query tokens is {-float(meets[:, grid:].max()):.3g}")
+        refuse(f"the margin of query tokens is {-float(meets[:, grid:].max()):.3g}")
 
 
 def _same(rows: Tensor) -> Tensor:
-    _zero("queries that differ from each other", rows - rows[:1])
+    require_zero("queries that differ from each other", rows - rows[:1])
     return rows[0]
-
-
-def _zero(what: str, *parts: Tensor) -> None:
-    for part in parts:
-        if part.numel() and bool((part != 0).any()):
-            _refuse(f"{what} should be 0 and reaches {float(part.abs().max()):.3g}")
-
-
-def _refuse(why: str) -> NoReturn:
-    raise IntegrityError(
-        f"the fused backend does not recognise this network: {why}; use backend='literal'"
-    )
-
-
-def _unless_identity(matrix: Tensor) -> Tensor | None:
-    return None if torch.equal(matrix, torch.eye(len(matrix), dtype=matrix.dtype)) else matrix
-
-
-def _unless_zero(vector: Tensor) -> Tensor | None:
-    return vector if bool((vector != 0).any()) else None
 
 
 def read_table(prompt: LookUps, reading: Reading) -> Interpolant:
@@ -228,23 +201,5 @@ def read_table(prompt: LookUps, reading: Reading) -> Interpolant:
     )
     if all(a is b or torch.equal(a, b) for a, b in found):
         return table
-    return _table(slopes, biases, prompt.values, table)
-
-
-def _table(slopes: Tensor, biases: Tensor, values: Tensor, table: Interpolant) -> Interpolant:
-    """Any keys: equally spaced tokens where they are that, else as they come."""
-    center, last = table.grid.center, len(slopes) - 1
-    places = torch.arange(last + 1, dtype=torch.float64) - 0.5 * last
-    sharpness = -float(biases[-1]) / (0.5 * last) ** 2 if last else 0.0
-    steep = float(slopes[-1]) / (0.5 * last) if last else 0.0
-    even = sharpness > 0 and steep > 0
-    even = even and bool(((slopes - steep * places).abs() <= _ULPS * slopes.abs().max()).all())
-    even = even and bool(
-        ((biases + sharpness * places.square()).abs() <= _ULPS * biases.abs().max()).all()
-    )
-    if even:
-        reach = sharpness / steep * last
-        grid = Grid(center - reach, center + reach, last)
-        return Interpolant(grid, sharpness, values, "given", float("inf"))
-    given = GivenGrid(table.low, table.high, center, slopes, biases)
-    return Interpolant(given, table.sharpness, values, "given", float("inf"))  # type: ignore[arg-type]
+    center, unit = table.grid.center, unit_roundoff(torch.float64)
+    return rebuild(slopes, biases, prompt.values, unit, center)

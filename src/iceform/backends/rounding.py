@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from iceform.interpolation import Interpolant, RoundingModel
+from iceform.interpolation.local import tail_mass
 from iceform.validation import unit_roundoff
 
 __all__ = ["Rounding", "sum_block"]
@@ -44,6 +45,13 @@ class Rounding:
             # d products, the label and the bias; positions add exact zeros.
             return RoundingModel(unit, False, magnitude, dim + 2)
         return RoundingModel(unit, True, magnitude, dim + 1, it.half_width(unit))
+
+    def omitted(self, dtype: torch.dtype, it: Interpolant) -> float:
+        """Bound of what a look-up may leave out: tokens far from z."""
+        half = None if self.literal else it.half_width(unit_roundoff(dtype))
+        if half is None or half >= it.tokens - 1:
+            return 0.0
+        return tail_mass(it.sharpness, half) * it.swing
 
     def sum_error(self, dtype: torch.dtype, count: int) -> float:
         """Relative error of a mean over ``count`` samples."""

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Attestation"]
+__all__ = ["Attestation", "joined"]
+
+
+def joined(digests: Iterable[str]) -> str:
+    """One SHA-256 for several, in order."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,24 @@ class Attestation:
         """No attestation, and the reason."""
         return cls("", "", backend, note=why)
 
+    @classmethod
+    def together(cls, parts: Sequence[Attestation]) -> Attestation:
+        """Of a run on several networks: their digests as one, and the row nearest to its limit."""
+        missing = [part for part in parts if not part.weights]
+        if missing or not parts:
+            return missing[0] if missing else cls.none("nothing ran")
+        checked = [part for part in parts if part.rows]
+        worst = max(checked, key=_share, default=parts[0])
+        return cls(
+            joined(part.weights for part in parts),
+            joined(part.expected for part in parts),
+            parts[0].backend,
+            sum(part.rows for part in parts),
+            worst.difference,
+            worst.allowed,
+            "" if checked else worst.note,
+        )
+
     @property
     def ok(self) -> bool:
         """Whether the weights are those of the sizes and the rows agree."""
@@ -75,3 +101,8 @@ class Attestation:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)
+
+
+def _share(part: Attestation) -> float:
+    """How much of what is allowed was found; infinite where more."""
+    return part.difference / part.allowed if part.within and part.allowed else math.inf

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = ["Certificate", "Step", "Verification"]
+__all__ = ["Certificate", "Step", "Verification", "weakest"]
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,11 @@ class Certificate:
         if self._verifier is None:
             raise ProgramError("this certificate was read from a file; verify the emulator's own")
         return self._verifier(*inputs, certified=self.error, bits=bits)
+
+
+def weakest(kinds: Iterable[str]) -> str:
+    """What a bound that rests on several is: no better than the weakest of them."""
+    return "estimated" if "estimated" in set(kinds) else "proven"
 
 
 def _show(value: float | str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +13,7 @@ from torch import Tensor
 from iceform.certificates.attestation import Attestation
 from iceform.certificates.certificate import Certificate, Verification
 from iceform.certificates.ledger import Ledger
-from iceform.errors import ProgramError, ShapeError
+from iceform.errors import IceformError, ProgramError, ShapeError
 
 __all__ = ["Result"]
 
@@ -22,8 +24,8 @@ class Result:
 
     Attributes
     ----------
-    value
-        The answer: coefficients, components, a retrieved state, an output.
+    answer
+        ``value``, or what computes it once it is asked for.
     certificate
         Proven distance of ``value`` from the exact answer, term by term.
     attestation
@@ -42,7 +44,7 @@ class Result:
         Lengths of the steps of a loop.
     """
 
-    value: Tensor
+    answer: Tensor | Callable[[], Tensor]
     certificate: Certificate
     attestation: Attestation
     ledger: Ledger
@@ -54,6 +56,11 @@ class Result:
     _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
     _save: Callable[..., Any] | None = field(default=None, repr=False)
+
+    @cached_property
+    def value(self) -> Tensor:
+        """The answer: coefficients, components, a retrieved state, fitted values, an output."""
+        return self.answer if isinstance(self.answer, Tensor) else self.answer()
 
     @property
     def digest(self) -> str:
@@ -72,21 +79,31 @@ class Result:
         return found
 
     def predict(self, x: Tensor) -> Tensor:
-        """Predictions for new points, by the same frozen network, shape (m,)."""
+        """Predictions for new points, shape (m,), where the answer makes any."""
         if self._predict is None:
             raise ProgramError("this algorithm makes no predictions; its answer is in .value")
         if x.ndim != 2:
             raise ShapeError(f"points must have shape (m, dim), got {tuple(x.shape)}")
         return self._predict(x)
 
-    def without_attention(self) -> float:
-        """How far the answer moves when every look-up returns what is looked up.
+    @property
+    def predictor(self) -> Any:
+        """What answers new points: a line, or samples that are kept in the prompt."""
+        return self._predict
 
-        It says how much of the answer attention computes; 0 would mean none of it.
+    def without_attention(self) -> float:
+        """How far the answer moves when attention is taken out of the whole run.
+
+        Every look-up then returns what is looked up, and every average weighs all tokens alike. 0
+        means that attention computes nothing of this answer; infinity, that there is none without.
         """
         if self._ablated is None:
             raise ProgramError("this run cannot be repeated: its data are gone")
-        return float((self._ablated() - self.value).abs().max())
+        try:
+            moved = (self._ablated() - self.value).abs().max()
+        except IceformError:
+            return math.inf
+        return math.inf if bool(moved.isnan()) else float(moved)
 
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
         """The exact answer enclosed in ball arithmetic, beside this one."""

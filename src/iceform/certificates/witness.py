@@ -11,7 +11,8 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from iceform.attention import Average, LookUps, Prompt, is_checked
 from iceform.backends import Backend, Literal, rounding_of
 from iceform.backends.base import Watch
 from iceform.certificates.attestation import Attestation
+from iceform.certificates.entries import Compared, compare_entries
 from iceform.certificates.ledger import Ledger
 from iceform.errors import IntegrityError
 from iceform.validation import unit_roundoff
@@ -29,15 +31,15 @@ __all__ = ["Witness"]
 _KEPT = 4  # prompts that are kept of a run, each as likely as any other
 _SECONDS = 0.03  # that running rows again may take,
 _SHARE = 0.1  # or this share of the run, whichever is more
-_LARGEST = 1 << 24  # attention entries of a literal prompt that is run again
 
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """A prompt, and the rows that came back where they did."""
+    """A prompt, and the rows that came back where they did; of tokens in memory, every layer's."""
 
     prompt: Prompt | LookUps | Average
     rows: Tensor | None
+    layers: tuple[Tensor, ...] = ()
 
 
 class Witness(Backend):
@@ -59,6 +61,7 @@ class Witness(Backend):
     def __init__(self, backend: Backend, ledger: Ledger | None = None) -> None:
         self.inner, self.network, self.digest = backend, backend.network, backend.digest
         self.name, self.rounding = backend.name, backend.rounding
+        self._unsettled = False
         self.ledger = Ledger() if ledger is None else ledger
         self.passes = 0
         self._seen: list[_Seen] = []
@@ -66,13 +69,18 @@ class Witness(Backend):
         self._random = random.Random()  # of its own: a run must not disturb anybody's seeds
 
     def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+        if isinstance(prompt, Prompt):
+            layers = tuple(self.inner.stream(prompt))
+            self._keep(prompt, layers=layers)
+            return layers[-1]
         out = self.inner.run(prompt)
         self._keep(prompt, out)
         return out
 
-    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
-        self._keep(prompt)
-        return self.inner.stream(prompt)
+    def literally(self, prompt: Prompt) -> Iterator[Tensor]:
+        layers = tuple(self.inner.literally(prompt))
+        self._keep(prompt, layers=layers)
+        return iter(layers)
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         out = self.inner.total(prompt, watch)
@@ -84,12 +92,17 @@ class Witness(Backend):
         self._keep(prompt)
         return out
 
-    def _keep(self, prompt: Prompt | LookUps | Average, rows: Tensor | None = None) -> None:
+    def _keep(
+        self,
+        prompt: Prompt | LookUps | Average,
+        rows: Tensor | None = None,
+        layers: tuple[Tensor, ...] = (),
+    ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
         self.passes += 1
-        prompts = 1 if isinstance(prompt, Prompt) else prompt.prompts
+        prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
-        seen = _Seen(prompt, rows)
+        seen = _Seen(prompt, rows, layers)
         if len(self._seen) < _KEPT:
             self._seen.append(seen)
         elif (place := self._random.randrange(self.passes)) < _KEPT:
@@ -104,71 +117,75 @@ class Witness(Backend):
         expected = self.network.expected or weights
         if self.rounding.literal:
             return Attestation(weights, expected, self.name)
-        rows, worst, allowed = self._run_again()
-        found = Attestation(weights, expected, self.name, rows, worst, allowed)
+        again = self._run_again()
+        found = Attestation(
+            weights, expected, self.name, again.rows, again.difference, again.allowed, again.note
+        )
         if not found.within and is_checked():
             raise IntegrityError(
-                f"the {self.name} backend is off by {worst:.3g} from the literal matrices, "
-                f"{allowed:.3g} is allowed; use backend='literal', and please report it"
+                f"the {self.name} backend is off by {found.difference:.3g} from the literal "
+                f"matrices, {found.allowed:.3g} is allowed; use backend='literal', and please "
+                "report it"
             )
         return found
 
-    def _run_again(self) -> tuple[int, float, float]:
-        """Rows, and of the one that is nearest to what is allowed, difference and allowance."""
-        literal = Literal(self.network)
+    def _run_again(self) -> Compared:
+        """What running some rows again has shown."""
         now = time.perf_counter()
         until = now + max(_SECONDS, _SHARE * (now - self._begun))
-        count, worst, allowed = 0, 0.0, 0.0
+        found = Compared()
         for seen in self._seen:
-            if count and time.perf_counter() > until:
+            if found.rows and time.perf_counter() > until:
                 break
-            rows, off, limit = self._compare(seen, literal)
-            count += rows
-            if rows and (not off * allowed <= worst * limit or not allowed):
-                worst, allowed = off, limit
-        return count, worst, allowed
+            found = found.plus(self._compare(seen, until))
+        return replace(found, note="") if found.rows else found
 
-    def _compare(self, seen: _Seen, literal: Literal) -> tuple[int, float, float]:
+    def _compare(self, seen: _Seen, until: float) -> Compared:
         prompt = seen.prompt
         if isinstance(prompt, LookUps):
-            return self._compare_look_ups(prompt, seen.rows, literal)
+            return self._compare_look_ups(prompt, seen.rows)
         if isinstance(prompt, Average):
-            return self._compare_average(prompt, seen.rows, literal)
-        return 0, 0.0, 0.0
+            return self._compare_average(prompt, seen.rows)
+        if len(seen.layers) != len(self.network.layers):
+            return Compared(note=f"the {self.name} backend does not tell its layers apart")
+        return compare_entries(
+            self.network, prompt.tokens, seen.layers, self.rounding, self._random, until
+        )
+
+    @cached_property
+    def _literal(self) -> Literal:
+        return Literal(self.network)
 
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _compare_look_ups(
-        self, prompt: LookUps, rows: Tensor | None, literal: Literal
-    ) -> tuple[int, float, float]:
+    def _compare_look_ups(self, prompt: LookUps, rows: Tensor | None) -> Compared:
         if not prompt.count or not prompt.batch.numel():
-            return 0, 0.0, 0.0
+            return Compared()
         which = tuple(self._random.randrange(size) for size in prompt.batch)
         drawn = self._draw(prompt.count, prompt.layout.samples).to(prompt.x.device)
         part = prompt.of(*which).part(drawn)
-        exact = literal.run(part)
+        exact = self._literal.run(part)
         limit = _look_up_allowance(part, self.name)
         if rows is not None:
             off = float((rows[which][drawn] - exact).abs().max())
-            return len(drawn), off, limit
+            return Compared(len(drawn), off, limit)
         # Of a sum only the parts can be told apart: their rows, and what they add up to.
         off = float((self.inner.run(part) - exact).abs().max())
         summed = self.inner.total(part) - exact[..., :-1].double().sum(-2)
-        return len(drawn), max(off, float(summed.abs().max()) / len(drawn)), limit
+        off = max(off, float(summed.abs().max()) / len(drawn))
+        return Compared(len(drawn), off, limit)
 
-    def _compare_average(
-        self, prompt: Average, rows: Tensor | None, literal: Literal
-    ) -> tuple[int, float, float]:
+    def _compare_average(self, prompt: Average, rows: Tensor | None) -> Compared:
         assert rows is not None
         if not len(rows):
-            return 0, 0.0, 0.0
+            return Compared()
         drawn = self._draw(len(rows), prompt.layout.samples).to(rows.device)
         part = Average(
             prompt.layout, prompt.keys, prompt.biases, prompt.values, prompt.points[drawn]
         )
-        off = float((rows[drawn] - literal.run(part)).abs().max())
-        return len(drawn), off, _average_allowance(part)
+        off = float((rows[drawn] - self._literal.run(part)).abs().max())
+        return Compared(len(drawn), off, _average_allowance(part))
 
 
 def _look_up_allowance(prompt: LookUps, name: str) -> float:

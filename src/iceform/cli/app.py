@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 import iceform
+from iceform.cli.commands.check import check
+from iceform.cli.commands.compile import compile_
 from iceform.cli.commands.demo import demo
 from iceform.cli.commands.explain import explain
 from iceform.cli.commands.list import list_
 from iceform.cli.commands.plan import plan
 from iceform.cli.commands.play import play
 from iceform.cli.commands.run import run
+from iceform.cli.commands.tolerance import tolerance
 from iceform.experiments.commands import app as experiments
 
 __all__ = ["COMMANDS", "app"]
@@ -23,8 +26,11 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "list": list_,
     "run": run,
     "explain": explain,
+    "compile": compile_,
+    "check": check,
     "demo": demo,
     "play": play,
+    "tolerance": tolerance,
 }
 
 app = typer.Typer(

@@ -1,14 +1,20 @@
-"""Arguments that commands share: a program, its options, a table; and their completions."""
+"""Arguments that commands share: an algorithm, its options, a table; and their completions.
+
+Options come from the records: a command that is decorated by :func:`with_options` has those of
+every algorithm that there is.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iceform.cli.catalogue import ENTRIES, OPTIONS, Entry
+from iceform.algorithms import Algorithm, Option, kinds
+from iceform.backends import Backend
 from iceform.errors import IceformError, ProgramError
 
 if TYPE_CHECKING:
@@ -17,27 +23,18 @@ if TYPE_CHECKING:
 __all__ = [
     "DATA_PANEL",
     "OUTPUT_PANEL",
-    "Alpha",
-    "Components",
+    "BackendName",
     "DataFile",
     "Drop",
-    "Epsilon",
-    "Gamma",
-    "InversePenalty",
-    "L1Ratio",
-    "MaxPasses",
-    "Neighbors",
-    "Precondition",
     "Program",
-    "Quantile",
     "Scale",
     "Strict",
     "Target",
     "Text",
-    "Tol",
     "Unknown",
-    "options_given",
+    "all_options",
     "read_tables",
+    "with_options",
 ]
 
 DATA_PANEL, OUTPUT_PANEL = "Data", "Output"
@@ -45,7 +42,7 @@ DATA_PANEL, OUTPUT_PANEL = "Data", "Output"
 
 def _programs(incomplete: str) -> list[tuple[str, str]]:
     """Completions of a program's name."""
-    return [(e.name, e.says) for e in ENTRIES.values() if e.name.startswith(incomplete)]
+    return [(kind.name, kind.says) for kind in kinds() if kind.name.startswith(incomplete)]
 
 
 def _columns(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -66,15 +63,53 @@ def _choices(*names: str) -> Any:
     return complete
 
 
-def _option(name: str, **more: Any) -> Any:
-    """An option of some programs, with its help."""
-    owners = ", ".join(entry.name for entry in ENTRIES.values() if name in entry.options)
-    text = f"{OPTIONS[name].says} [dim]{owners}[/dim]"
-    return typer.Option(OPTIONS[name].flag, help=text, rich_help_panel="Program options", **more)
+def all_options() -> dict[str, Option]:
+    """The options of all algorithms by name, as the first that has one describes it."""
+    found: dict[str, Option] = {}
+    for kind in kinds():
+        for name, one in kind.options().items():
+            if one.command:
+                found.setdefault(name, one)
+    return found
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each of the algorithms', in place of ``**options``."""
+    signature = inspect.signature(command, eval_str=True)
+    *own, rest = signature.parameters.values()
+    assert rest.kind is inspect.Parameter.VAR_KEYWORD
+    made = [_parameter(one) for one in all_options().values()]
+
+    def called(**values: Any) -> None:
+        options = {p.name: values.pop(p.name) for p in made}
+        command(**values, **{k: v for k, v in options.items() if v is not None})
+
+    called.__name__, called.__doc__ = command.__name__, command.__doc__
+    parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own] + made
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in parameters}
+    return called
+
+
+def _parameter(one: Option) -> inspect.Parameter:
+    owners = [kind.name for kind in kinds() if one.name in kind.options()]
+    shown = typer.Option(
+        one.flag,
+        help=f"{one.says} [dim]{', '.join(owners)}[/dim]",
+        rich_help_panel="Options of algorithms",
+        autocompletion=_choices(*one.choices) if one.choices else None,
+    )
+    kind = str if one.choices else one.kind
+    return inspect.Parameter(
+        one.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[kind | None, shown],
+    )
 
 
 Program = Annotated[
-    str, typer.Argument(help="One of iceform list.", autocompletion=_programs, metavar="PROGRAM")
+    str, typer.Argument(help="One of iceform list.", autocompletion=_programs, metavar="ALGORITHM")
 ]
 DataFile = Annotated[
     Path, typer.Option("--data", help="CSV or Parquet.", rich_help_panel=DATA_PANEL)
@@ -125,28 +160,18 @@ Unknown = Annotated[
         rich_help_panel=DATA_PANEL,
     ),
 ]
-Alpha = Annotated[float | None, _option("alpha")]
-L1Ratio = Annotated[float | None, _option("l1_ratio")]
-InversePenalty = Annotated[float | None, _option("C")]
-Epsilon = Annotated[float | None, _option("epsilon")]
-Quantile = Annotated[float | None, _option("quantile")]
-Neighbors = Annotated[int | None, _option("n_neighbors")]
-Gamma = Annotated[float | None, _option("gamma")]
-Components = Annotated[int | None, _option("n_components")]
-Tol = Annotated[float | None, _option("tol")]
-MaxPasses = Annotated[int | None, _option("max_passes")]
-Precondition = Annotated[
-    str | None, _option("precondition", autocompletion=_choices("whiten", "diagonal", "none"))
+BackendName = Annotated[
+    str,
+    typer.Option(
+        "--backend",
+        help="How passes are evaluated: auto, or literal for every matrix multiplied.",
+        autocompletion=_choices("auto", *Backend.kinds),
+    ),
 ]
 
 
-def options_given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The program options among a command's arguments that were given."""
-    return {name: values[name] for name in OPTIONS if values[name] is not None}
-
-
 def read_tables(
-    entry: Entry,
+    entry: type[Algorithm],
     data: Path,
     target: str | None,
     new: Path | None,
@@ -156,7 +181,7 @@ def read_tables(
     """The table, and the one with more rows to predict."""
     from iceform.tables import read, read_like
 
-    if entry.target and target is None:
+    if entry.needs_target() and target is None:
         columns = ", ".join(read(data, fewest=0).columns)
         raise ProgramError(f"{entry.name} needs a --target; {data.name} has the columns {columns}")
     table = read(data, target, drop=drop, text=text)

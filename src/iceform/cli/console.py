@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table as Grid
 
-from iceform.cli.catalogue import ENTRIES, OPTIONS
+from iceform.algorithms import kinds
 from iceform.cli.explaining import Explanation, PromptView, TokenView
 from iceform.cli.running import Run
 
@@ -49,15 +49,15 @@ def _grid(*headers: str, title: str | None = None, right: Iterable[int] = ()) ->
 
 
 def print_catalogue(console: Console) -> None:
-    """One line per program."""
-    grid = _grid("program", "what it is", "options")
-    for entry in ENTRIES.values():
-        own = [OPTIONS[n].flag for n in entry.options if n not in _LOOP]
+    """One line per algorithm."""
+    grid = _grid("algorithm", "what it is", "options")
+    for entry in kinds():
+        own = [o.flag for n, o in entry.options().items() if o.command and n not in _LOOP]
         grid.add_row(f"[bold]{entry.name}[/bold]", entry.says, " ".join(own) or "-")
     console.print(grid)
-    loops = ", ".join(OPTIONS[n].flag for n in _LOOP)
+    loops = ", ".join("--" + n.replace("_", "-") for n in _LOOP)
     console.print(f"Those that loop also have {loops}.", highlight=False)
-    console.print("Run one: iceform run PROGRAM --data FILE --target COLUMN", highlight=False)
+    console.print("Run one: iceform run ALGORITHM --data FILE --target COLUMN", highlight=False)
 
 
 _LOOP = ("tol", "max_passes", "precondition")
@@ -71,7 +71,7 @@ _LOOP = ("tol", "max_passes", "precondition")
 def print_run(console: Console, run: Run) -> None:
     """Data, scores, coefficients and what is proven."""
     entry = run.settings.entry
-    goal = f" for {run.target!r}" if run.target and entry.target else ""
+    goal = f" for {run.target!r}" if run.target and entry.needs_target() else ""
     console.print(f"[bold]{entry.name}[/bold] on {run.source}{goal}: {entry.says}")
     _print_data(console, run)
     _print_scores(console, run)
@@ -103,8 +103,8 @@ def _print_data(console: Console, run: Run) -> None:
 
 
 def _print_scores(console: Console, run: Run) -> None:
-    entry, peer = run.settings.entry, run.peer
-    beside = [] if peer is None else [entry.peer.rpartition(".")[2]]
+    peer = run.peer
+    beside = [] if peer is None else [peer.name.rpartition(".")[2]]
     grid = _grid(f"on the {run.scored} rows", "iceform", *beside, right=(1, 2))
     for score in run.scores:
         grid.add_row(score.name, figure(score.ours), *([figure(score.peer)] if peer else []))
@@ -144,8 +144,9 @@ def proven(run: Run) -> list[str]:
         first = f"No bound could be proven here{': ' + reasons[0] if reasons else ''}."
     lines = [first]
     if peer is not None and peer.distance is not None:
-        note = f" ({entry.differs})" if entry.differs else ""
-        if not entry.differs and what == _COEFFICIENT and peer.distance > certificate.error:
+        differs = entry.peer.differs if entry.peer else ""
+        note = f" ({differs})" if differs else ""
+        if not differs and what == _COEFFICIENT and peer.distance > certificate.error:
             note = " (its iteration stopped that much earlier)"
         lines.append(f"Measured: scikit-learn's coefficients are within {peer.distance:.2e}{note}.")
     elif peer is not None and entry.task == "classification":
@@ -154,6 +155,9 @@ def proven(run: Run) -> list[str]:
         lines.append(f"Measured: scikit-learn's answers are within {peer.apart:.2e}.")
     passes = f"{run.passes:,} pass{'' if run.passes == 1 else 'es'}"
     lines.append(f"{passes} of frozen weights, SHA-256 {run.digest[:16]}.")
+    lines += run.attestation.explain().splitlines()[1:]
+    if run.ledger.host:
+        lines.append(f"On the host: {'; '.join(run.ledger.host)}.")
     return lines
 
 
@@ -187,7 +191,8 @@ def print_explanation(console: Console, found: Explanation, *, full: bool) -> No
         _print_prompt(console, view, full=full)
     passes = "one pass" if found.passes == 1 else f"{found.passes:,} passes"
     console.print(f"\n[bold]The certificate[/bold], after {passes} over the data\n")
-    console.print(found.certificate.explain(), highlight=False, markup=False, soft_wrap=True)
+    for part in (found.certificate, found.attestation, found.ledger):
+        console.print(part.explain() + "\n", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_prompt(console: Console, view: PromptView, *, full: bool) -> None:

@@ -14,41 +14,32 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform.algorithms import PCA, Algorithm, LinearModel
 from iceform.attention import LookUps
-from iceform.certificates import Certificate
-from iceform.cli.catalogue import Entry
-from iceform.cli.running import Data, Settings, fitted, gamma_of
-from iceform.functions import Loss, loss_named
-from iceform.interpolation import Interpolant
-from iceform.machine import ArraySource, StreamMachine
-from iceform.machine.problem import Encoding
+from iceform.certificates import Attestation, Certificate, Ledger
+from iceform.cli.running import Data, Settings, fitted
+from iceform.machine import ArraySource, Stream
 from iceform.machine.scaling import Scaling
 from iceform.machine.stream import LARGEST_LOGIT
-from iceform.machine.tables import CLIP, table_of
+from iceform.machine.tables import CLIP, IDENTITY
 from iceform.tables import Table, table_from
 from iceform.validation import unit_roundoff
 
 __all__ = ["Explanation", "PromptView", "TokenView", "example", "explain"]
 
+_GRADIENT = (
+    "Sample i has {} tokens, one for each value that z = w.x - y may be near. A token has the key "
+    "s (x, y), a bias and the value v (x, 1). The query carries w, finds its own z among them, and "
+    "what it reads is f(z) (x, 1)."
+)
 _SAMPLES = 8  # of the data that are written into the prompt that is shown
 
-# Twelve flats. Small enough to print, with a target for every kind of program.
-_FLATS = {
-    "size": [31, 38, 44, 52, 55, 63, 67, 74, 81, 88, 96, 110],
-    "floor": [4, 1, 3, 2, 5, 0, 3, 1, 4, 2, 5, 3],
-    "rent": [520, 545, 640, 700, 790, 745, 860, 880, 1010, 1030, 1190, 1280],
-    "viewings": [14, 9, 11, 8, 10, 4, 7, 4, 6, 3, 4, 2],
-    "let": ["yes", "yes", "yes", "yes", "yes", "no", "yes", "no", "yes", "no", "yes", "no"],
-}
 
-
-def example(entry: Entry) -> Table:
-    """Twelve flats with the target that suits the program."""
-    target = {"classification": "let", "decomposition": None}.get(entry.task, "rent")
-    if entry.name == "poisson":
-        target = "viewings"
-    kept = {name: _FLATS[name] for name in ("size", "floor", *([target] if target else []))}
-    return table_from(kept, target, source="twelve flats")
+def example(entry: type[Algorithm]) -> Table:
+    """The table that the record is shown on."""
+    shown = entry.example()
+    columns = {**shown.columns, **({shown.target: shown.labels} if shown.target else {})}
+    return table_from(columns, shown.target, source=shown.source)
 
 
 @dataclass(frozen=True)
@@ -130,13 +121,15 @@ class PromptView:
 class Explanation:
     """A program on a table: its prompts, its answer and the proof."""
 
-    entry: Entry
+    entry: type[Algorithm]
     source: str
     shape: tuple[int, int]
-    machine: StreamMachine
+    machine: Stream
     prompts: tuple[PromptView, ...]
     coefficients: Mapping[str, float]
     certificate: Certificate
+    attestation: Attestation
+    ledger: Ledger
     passes: int
     warnings: tuple[str, ...] = ()
 
@@ -148,7 +141,7 @@ class Explanation:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return {
-            **self.entry.to_dict(),
+            **self.entry.record(),
             "data": {"source": self.source, "rows": self.shape[0], "features": self.shape[1]},
             "machine": {
                 "dim": self.machine.dim,
@@ -160,6 +153,8 @@ class Explanation:
             "prompts": [p.to_dict() for p in self.prompts],
             "coefficients": dict(self.coefficients),
             "certificate": json.loads(self.certificate.to_json()),
+            "attestation": self.attestation.to_dict(),
+            "ledger": self.ledger.to_dict(),
             "passes": self.passes,
             "warnings": list(self.warnings),
         }
@@ -183,6 +178,8 @@ def explain(settings: Settings, table: Table) -> Explanation:
         tuple(view.prompts()),
         {name: float(value) for name, value in zip(names, first, strict=False)},
         model.certificate_,
+        model.attestation_,
+        model.ledger_,
         int(model.n_passes_),
         tuple(dict.fromkeys(" ".join(str(w.message).split()) for w in caught)),
     )
@@ -193,43 +190,27 @@ class _Opened:
 
     def __init__(self, settings: Settings, data: Data, model: Any) -> None:
         self.settings, self.entry, self.data, self.model = settings, settings.entry, data, model
-        self.machine: StreamMachine = model.machine_
+        self.machine: Stream = model.machine_
+        self.algorithm: Algorithm = model._algorithm()
         self.x = torch.as_tensor(data.x["train"], dtype=torch.float64)
 
     def prompts(self) -> list[PromptView]:
         """In the order in which a pass uses them."""
-        if self.entry.loss is None:
+        if isinstance(self.algorithm, PCA):
+            return [self._projection()]
+        if not isinstance(self.algorithm, LinearModel):
             return [self._average()]
-        found = [self._gradient()]
-        if self.entry.name in ("lasso", "elastic-net"):
+        found = [self._gradient(self.algorithm)]
+        if hasattr(self.algorithm, "thresholds"):
             found.append(self._threshold())
         return found
 
     # -------------------------------------------------------------------------- look-ups
 
-    @property
-    def loss(self) -> Loss:
-        """Whose derivative is looked up."""
-        program = getattr(self.model, "program", None)
-        if program is not None and hasattr(program, "loss"):
-            found: Loss = program.loss()
-            return found
-        assert self.entry.loss is not None
-        return loss_named(self.entry.loss)
-
     @cached_property
-    def scaling(self) -> Scaling:
-        """How the model scales its data."""
-        numbers = self.loss.kind == "residual"
-        y = torch.as_tensor(self._numbers(), dtype=torch.float64)
-        source = ArraySource(self.x, y)
-        if self.entry.task == "decomposition":  # one scale for all columns, and no constant one
-            found = Scaling.of(source, intercept=True, labels=False, columns=False)
-            return replace(found, intercept=False)
-        found = Scaling.of(source, intercept=True, labels=numbers)
-        if self.entry.name == "huber":
-            found = replace(found, size=float(self.model.epsilon) * float(self.model.scale_))
-        return found
+    def source(self) -> ArraySource:
+        """The data as the algorithm saw them."""
+        return ArraySource(self.x, torch.as_tensor(self._numbers(), dtype=torch.float64))
 
     def _numbers(self) -> np.ndarray:
         """Labels as the first problem has them: numbers, or 1 for the class that is looked for."""
@@ -238,43 +219,38 @@ class _Opened:
             return y
         classes = self.model.classes_
         looked_for = classes[1] if len(classes) == 2 else classes[0]
-        away = -1.0 if self.loss.kind == "margin" else 0.0
-        return np.where(y == looked_for, 1.0, away)
+        margin = isinstance(self.algorithm, LinearModel) and self.algorithm.loss().kind == "margin"
+        return np.where(y == looked_for, 1.0, -1.0 if margin else 0.0)
 
-    def _scaled_coefficients(self) -> Tensor:
+    def _scaled(self, scaling: Scaling) -> Tensor:
         """W with raw coefficients = scaling.raw(w)."""
-        coef: Any = getattr(self.model, "coef_", getattr(self.model, "components_", None))
-        raw = torch.as_tensor(np.atleast_2d(coef)[0], dtype=torch.float64)
-        s = self.scaling
-        if not s.intercept:
-            return raw
-        w = raw * s.scale / s.size
-        constant = float(np.ravel(self.model.intercept_)[0]) + float(s.mean @ raw) - s.center
-        return torch.cat([w, w.new_tensor([constant / s.size])])
+        raw = torch.as_tensor(np.atleast_2d(self.model.coef_)[0], dtype=torch.float64)
+        w = raw * scaling.scale / scaling.size
+        if not scaling.intercept:
+            return w
+        constant = float(np.ravel(self.model.intercept_)[0]) + float(scaling.mean @ raw)
+        return torch.cat([w, w.new_tensor([(constant - scaling.center) / scaling.size])])
 
-    def _gradient(self) -> PromptView:
-        y = torch.as_tensor(self._numbers(), dtype=torch.float64)
+    def _gradient(self, algorithm: LinearModel) -> PromptView:
+        parts = {n.removesuffix("_"): v for n, v in vars(self.model).items() if n.endswith("_")}
+        scaling = algorithm.scaling_at(self.source, parts)
+        asked = algorithm.look_ups(
+            self.machine.start(), self.source, scaling, self._scaled(scaling)
+        ).part(slice(0, _SAMPLES))
+        exact = algorithm.loss().derivative(asked.residuals())
+        if asked.offsets is not None:
+            exact = exact - asked.offsets
+        return self._lookup("the gradient", _GRADIENT.format(asked.table.tokens), asked, exact)
+
+    def _projection(self) -> PromptView:
+        """The samples' coordinates along the first component."""
         rows = min(_SAMPLES, self.machine.samples, len(self.x))
-        x, labels, _ = Encoding(self.scaling, self.loss.kind)(self.x[:rows], y[:rows])
-        w = self._scaled_coefficients()
-        z = x @ w - labels
-        table = self._table(float(z.abs().max()))
-        exact = self.loss.derivative(z)
-        return self._lookup(
-            "the gradient",
-            f"Sample i has {table.tokens} tokens, one for each value that z = w.x - y may be near. "
-            "A token has the key s (x, y), a bias and the value v (x, 1). The query carries w, "
-            "finds its own z among them, and what it reads is f(z) (x, 1).",
-            LookUps(self.machine.layout, table, x, labels, w),
-            torch.cat([exact[:, None] * x, exact[:, None]], 1),
-        )
-
-    def _table(self, reach: float) -> Interpolant:
-        if self.entry.name == "perceptron":  # a step between two tokens
-            steep = 2.0**24
-            f = self.loss.derivative
-            return Interpolant.hard(f, -reach, reach, cells=1, sharpness=steep)
-        return table_of(self.loss, self.machine.tokens).on(reach)
+        mean = torch.as_tensor(self.model.mean_)
+        x = (self.x - mean)[:rows]
+        v = torch.as_tensor(self.model.components_[0])
+        table = IDENTITY.on(float((x @ v).abs().max()))
+        asked = self.machine.start().look_ups(table, x, x.new_zeros(rows), v)
+        return self._lookup("the covariance", _GRADIENT.format(table.tokens), asked, x @ v)
 
     def _threshold(self) -> PromptView:
         """Soft thresholds u - clip(u): the clip of each coefficient, in units of its threshold."""
@@ -287,11 +263,12 @@ class _Opened:
             "the soft threshold",
             "The same weights, another prompt: a clip, its keys crowded at the corners. A "
             "coefficient of u thresholds becomes u - clip(u); here u goes from -2 to 2.",
-            LookUps(self.machine.layout, table, u[:, None], 0 * u, ones[0]),
-            torch.cat([exact * u[:, None], exact], 1),
+            LookUps(self.machine.geometry, table, u[:, None], 0 * u, ones[0]),
+            exact[:, 0],
         )
 
-    def _lookup(self, title: str, says: str, asked: LookUps, exact: Tensor) -> PromptView:
+    def _lookup(self, title: str, says: str, asked: LookUps, looked: Tensor) -> PromptView:
+        exact = torch.cat([looked[:, None] * asked.x, looked[:, None]], 1)
         tokens = asked.tokens[0]
         keys = asked.table.keys
         slopes, values = keys.slopes.tolist(), asked.table.values.tolist()
@@ -353,8 +330,8 @@ class _Opened:
 
     def _gamma(self, x: Tensor, points: Tensor) -> float:
         """The kernel's, or for neighbours the sharpest that logits have room for."""
-        if self.entry.name == "kernel":
-            return gamma_of(self.model)
+        if hasattr(self.model, "gamma_"):
+            return float(self.model.gamma_)
         radius, far = float(x.norm(dim=1).max()), float(points.norm(dim=1).max())
         return LARGEST_LOGIT / ((2 * far + radius) * radius)
 
@@ -373,7 +350,7 @@ class _Opened:
         asked = first - self.machine.samples * self.machine.tokens
         answer = self.machine.network(tokens)[asked : asked + len(exact)][:, kept]
         weights = _attention(self.machine, tokens, first)
-        at = self.machine.layout.raw
+        at = self.machine.geometry.raw
         seen = [self._token(tokens, k, role, float(weights[k])) for k, role in enumerate(roles)]
         query = self._token(tokens, first, "query of sample 1", None)
         query = replace(query, w=_numbers(tokens[first, at["w"]]))
@@ -390,7 +367,7 @@ class _Opened:
         )
 
     def _token(self, tokens: Tensor, k: int, role: str, weight: float | None) -> TokenView:
-        at, token = self.machine.layout.raw, tokens[k]
+        at, token = self.machine.geometry.raw, tokens[k]
         return TokenView(
             k,
             role,
@@ -406,7 +383,7 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _attention(machine: StreamMachine, tokens: Tensor, query: int) -> Tensor:
+def _attention(machine: Stream, tokens: Tensor, query: int) -> Tensor:
     """The first query's attention, from the literal W_K and W_Q."""
     embed, layer = machine.network.layers
     placed = embed(tokens)

@@ -52,7 +52,7 @@ def page(run: Run, command: str) -> str:
         title=_title(run),
         facts=_facts(run),
         proven=proven(run),
-        peer=run.settings.entry.peer.rpartition(".")[2],
+        peer="" if run.peer is None else run.peer.name.rpartition(".")[2],
         found=_coefficient_picture(run),
         predicted=_prediction_picture(run),
         command=command,
@@ -64,7 +64,11 @@ def page(run: Run, command: str) -> str:
 
 def _title(run: Run) -> str:
     entry = run.settings.entry
-    return f"{entry.title} for {run.target}" if entry.target else f"{entry.title} of {run.source}"
+    return (
+        f"{entry.title} for {run.target}"
+        if entry.needs_target()
+        else f"{entry.title} of {run.source}"
+    )
 
 
 def _facts(run: Run) -> list[_Fact]:
@@ -97,14 +101,12 @@ def _coefficient_picture(run: Run) -> Illustration | None:
     if beside:
         text += " Rings are those of scikit-learn. On the right, how far the two are apart."
     if beside and max(abs(c.value - (c.peer or 0.0)) for c in kept) > run.certificate.error:
+        peer = run.settings.entry.peer
+        differs = peer.differs if peer else ""
         text += (
             " The certified line bounds the distance from the exact optimum; where the two are "
             "farther apart, scikit-learn stopped its iteration earlier"
-            + (
-                f", or it is that {run.settings.entry.differs}."
-                if run.settings.entry.differs
-                else "."
-            )
+            + (f", or it is that {differs}." if differs else ".")
         )
     return illustrate(
         lambda theme: coefficients(kept, run.certificate.error, theme),

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
-from iceform.backends import primitives
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan
 from iceform.constructions.row_emulator import RowEmulator
@@ -196,6 +195,7 @@ class AttentionHead(RowEmulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 
@@ -259,12 +259,6 @@ class AttentionHead(RowEmulator):
         outputs = [torch.softmax(q @ k.mT, -1) @ v for k, q, v in heads]
         return torch.stack(outputs).sum(0)
 
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        x, *weights = self._flat(inputs)
-        looked = primitives.project(x, weights, self.interpolant, self.backend)
-        heads = [looked[i : i + 3] for i in range(0, len(looked), 3)]
-        return torch.stack([primitives.attention(q, k, v) for k, q, v in heads]).sum(0)
-
     def _build_network(self) -> FrozenNetwork:
         outputs, d_h = self.layer.outputs, self.head_dim
         blocks = torch.eye(outputs, dtype=torch.float64).unflatten(0, (self.heads, -1))
@@ -275,7 +269,8 @@ class AttentionHead(RowEmulator):
             torch.eye(self.samples, dtype=torch.float64)[None],
             labels=[f"target head {h}" for h in range(self.heads)],
         )
-        return FrozenNetwork([self.layer.build(), second], self.layer.features)
+        layers = [self.layer.build(), second]
+        return FrozenNetwork(layers, self.layer.features, [self.interpolant])
 
     @property
     def plan(self) -> Plan:

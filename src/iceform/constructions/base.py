@@ -165,7 +165,16 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
-        return self._run(self._begin(*inputs), *inputs)
+        # Weights are checked after the pass; before it where it is traced, which nothing hashes.
+        backend = self._begin(*inputs, later=not torch.compiler.is_compiling())
+        out = self._run(backend, *inputs)
+        backend.settle()
+        return out
+
+    def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        """As calling it, by a backend that is bound already: for whoever makes several passes."""
+        self._check_once(*inputs)
+        return self._run(backend, *inputs)
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """Write the prompt, let the backend run the network on it, read out."""
@@ -188,13 +197,17 @@ class Emulator(nn.Module, Pretrained, ABC):
         )
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
-    def _begin(self, *inputs: Tensor) -> Backend:
-        """Check the inputs, then the weights: what a compiled call does not trace."""
+    def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
+        """Check the inputs and bind the network: what a compiled call does not trace."""
+        self._check_once(*inputs)
+        return bind(self.network, self.backend, later=later)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _check_once(self, *inputs: Tensor) -> None:
         check_matmul_precision(self.dtype)
         self.check(*inputs)
         if self.backend == "literal":
             self.check_literal(inputs[0].device)
-        return self.bind()
 
     def check_literal(self, device: torch.device) -> None:
         """Refuse a literal network that would not fit in memory."""
@@ -275,7 +288,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         folder = Path(path)
         config, stored = self.pack()
         folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "model.safetensors", lambda p: save_file(stored, p))
+        write_tensors(folder / "model.safetensors", stored)
         write_whole(folder / "config.json", json.dumps(config, indent=2))
         return folder
 
@@ -294,6 +307,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 "regime": it.regime,
                 "error": it.error,
                 "assumptions": list(it.assumptions),
+                "kind": it.kind,
             },
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
@@ -335,6 +349,7 @@ class Emulator(nn.Module, Pretrained, ABC):
                 saved["regime"],
                 saved["error"],
                 assumptions=tuple(saved["assumptions"]),
+                kind=saved["kind"],
             )
             emulator = kind._rebuild(config["arguments"], it, f)
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
@@ -402,6 +417,11 @@ def _replace(path: Path, write: Any) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write tensors in one go, or not at all."""
+    _replace(path, lambda draft: save_file(tensors, draft))
 
 
 def write_whole(path: Path, text: str) -> None:

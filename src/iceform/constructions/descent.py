@@ -104,7 +104,7 @@ class GradientDescent(Emulator):
             bound,
             labelled=self.loss.kind == "residual",
             dtype=self.dtype,
-            **{k: v for k, v in options.items() if k not in ("kinks", "tokens")},
+            **{k: v for k, v in options.items() if k not in ("kinks", "tokens", "estimate")},
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)
         self.schedule = Schedule.of(schedule, steps, lr, self.hessian)
@@ -124,6 +124,13 @@ class GradientDescent(Emulator):
         self.interpolant = self.step.interpolant
         self.domain = self.step.domain
         self.regime = self.step.regime
+        estimated = self.certificate.kind == "estimated" and not options.get("estimate", False)
+        if self.eps is not None and estimated:
+            raise PrecisionError(
+                f"eps = {self.eps:.3g} is a promise, and this descent is only estimated: "
+                f"{'; '.join(self.certificate.assumptions)}. Pass estimate=True to accept that",
+                best=math.inf,
+            )
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             longest = 2 / self.hessian[1]
@@ -164,7 +171,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature is not None and self.loss.curvature[0] == self.loss.curvature[1]
+        return self.loss.curvature.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:
@@ -226,6 +233,7 @@ class GradientDescent(Emulator):
             backend=self.backend,
             derivation=derivation,
             assumptions=(*self.interpolant.assumptions, *self._assumptions),
+            kind="estimated" if self._assumptions else self.interpolant.kind,
             _verifier=self._verify,
         )
 
@@ -315,7 +323,7 @@ class GradientDescent(Emulator):
         """Every iterate as it stands in the stream, and what is read out."""
         prompt = self._encode(x, y, w)
         assert isinstance(prompt, Prompt)
-        *states, output = backend.stream(prompt)
+        *states, output = backend.literally(prompt)
         for state in states[1:-1]:
             self._check_iterate(x, y, state[..., -1, self._wide["w"]])
         iterates = torch.stack([state[..., -1, self._wide[self._iterate_at]] for state in states])

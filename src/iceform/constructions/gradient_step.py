@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import Backend, rounding_of
+from iceform.backends import Backend, bind, rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.backends.kernels import is_transformed
 from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
@@ -109,7 +109,9 @@ class GradientStep(ResidualEmulator):
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
-        step = self._step(self.bind(), x, y, w, self.rates, seen)
+        backend = bind(self.network, self.backend, later=True)
+        step = self._step(backend, x, y, w, self.rates, seen)
+        backend.settle()
         self._check_values(x, y, w, seen)
         return step
 

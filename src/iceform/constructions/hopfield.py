@@ -24,7 +24,7 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends import Backend, primitives, rounding_of
+from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep
@@ -113,7 +113,8 @@ class HopfieldMap(Emulator):
     a: Tensor
 
     def _certify(self, it: Interpolant) -> Certificate:
-        model = rounding_of(self.backend).model(self.dtype, it, self._terms, self.dim)
+        terms_of_z = self._terms + abs(it.grid.center)
+        model = rounding_of(self.backend).model(self.dtype, it, terms_of_z, self.dim)
         terms = {"interpolation": it.error, "rounding": it.rounding(model)}
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"),
@@ -127,6 +128,7 @@ class HopfieldMap(Emulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 
@@ -174,20 +176,11 @@ class HopfieldMap(Emulator):
         w_q = torch.eye(d + 2, d + 1, dtype=torch.float64)
         w_v = torch.zeros(1, d + 2, dtype=torch.float64)
         w_v[0, d + 1] = 1.0
-        return FrozenNetwork(
-            [HopfieldLayer(w_k, w_q, w_v, beta, patterns=patterns)], Features.of(z=d, one=1)
-        )
+        layer = HopfieldLayer(w_k, w_q, w_v, beta, patterns=patterns)
+        return FrozenNetwork([layer], Features.of(z=d, one=1), [it])
 
-    def _literal(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
-        return out[..., 0]
-
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        (z,) = inputs
-        return primitives.interpolate(z @ self.a.to(z) + self.b, self.interpolant, self.backend)
-
-    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
+    def _read(self, output: Tensor) -> Tensor:
+        return output[..., 0]
 
     @property
     def plan(self) -> Plan:

@@ -186,6 +186,7 @@ class RidgeRegression(Emulator):
             backend=self.backend,
             derivation=(*inner.derivation, step),
             assumptions=inner.assumptions,
+            kind=inner.kind,
             _verifier=self._verify,
         )
 

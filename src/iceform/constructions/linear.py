@@ -91,6 +91,7 @@ class LinearLayer(RowEmulator):
             backend=self.backend,
             derivation=self._steps(it, looked),
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 
@@ -99,11 +100,8 @@ class LinearLayer(RowEmulator):
         x, theta = inputs
         return x.double() @ theta.double().mT
 
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        return self._look_up(*inputs)
-
     def _build_network(self) -> FrozenNetwork:
-        return FrozenNetwork([self.layer.build()], self.layer.features)
+        return FrozenNetwork([self.layer.build()], self.layer.features, [self.interpolant])
 
     @property
     def plan(self) -> Plan:

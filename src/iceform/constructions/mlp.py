@@ -1,8 +1,12 @@
-"""A small network in context: every weight in the prompt, every activation a look-up."""
+r"""A small network in context: every weight in the prompt, every activation a look-up.
+
+Linear maps are read by a :class:`LinearLayer` each. Activations are looked up by one look-up layer
+(:mod:`iceform.attention.lookups`) that they all share: its prompt holds the activation's table, and
+for every number z a sample x = 0 with the label -z, so that the layer looks up w.x - y = z.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -10,9 +14,12 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates import Certificate, Step
+from iceform.attention import FrozenNetwork, Layout, LookUps
+from iceform.backends import Backend, bind, rounding_of
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest
+from iceform.certificates.attestation import joined
 from iceform.constructions.linear import LinearLayer
+from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
@@ -20,14 +27,16 @@ from iceform.validation import check_positive, check_size
 
 __all__ = ["MLP"]
 
+_AT_ONCE = 8  # numbers that one prompt of the look-up layer looks up
+
 
 class MLP(nn.Module):
     """A multi-layer perceptron whose weights and biases are all in the prompt.
 
     ``net(x, w1, b1, w2, b2, ...)``: x is (*batch, samples, sizes[0]), w_l is
     (*batch, sizes[l], sizes[l-1]) and b_l (*batch, sizes[l]). Every linear map is a
-    :class:`LinearLayer` (the bias rides along as the weight of a constant one), every activation an
-    :class:`Interpolant`. The last layer has no activation.
+    :class:`LinearLayer` (the bias rides along as the weight of a constant one), every activation a
+    table in the prompt of one look-up layer. The last layer has no activation.
 
     The error of a layer's input is multiplied by the largest row sum of |w| and by the
     activation's steepness; each look-up adds its own.
@@ -105,6 +114,7 @@ class MLP(nn.Module):
         f = ScalarFunction.of(self.activation, -high, high)
         share = None if eps is None else eps / (8 * len(self.sizes) * max(1.0, self._gain_after()))
         table = Interpolant.fit(f, -high, high, share)
+        check_logits(table, high + abs(table.grid.center))
         self.tables.append(table)
         self._functions.append(f)
         mesh = torch.linspace(-high, high, 4097, dtype=torch.float64)
@@ -129,7 +139,8 @@ class MLP(nn.Module):
             parts["linear"] += layer.certificate.error
             if index < last:
                 table = self.tables[index]
-                model = rounding_of(layer.backend).model(self.dtype, table, layer.reach, 1)
+                terms = table.high + abs(table.grid.center)
+                model = rounding_of(layer.backend).model(self.dtype, table, terms, 1)
                 parts = {name: table.steepness * value for name, value in parts.items()}
                 parts["activation"] += table.error
                 parts["rounding"] += table.rounding(model)
@@ -148,23 +159,77 @@ class MLP(nn.Module):
             backend=first.backend,
             derivation=tuple(steps),
             assumptions=tuple(dict.fromkeys(a for t in self.tables for a in t.assumptions)),
+            kind=weakest(t.kind for t in self.tables),
         )
 
     @property
+    def layout(self) -> Layout:
+        """Sizes of the look-up layer; they say little about the activations' tables."""
+        tokens = max((table.tokens for table in self.tables), default=1)
+        return Layout(1, _AT_ONCE, room_for(tokens))
+
+    @property
+    def look_ups(self) -> FrozenNetwork:
+        """The frozen layer that every activation is looked up by."""
+        built = self._modules.get("_look_ups")
+        if built is None:
+            built = self.layout.build(self.dtype)
+            self.add_module("_look_ups", built)
+        assert isinstance(built, FrozenNetwork)
+        return built
+
+    @property
+    def networks(self) -> tuple[FrozenNetwork, ...]:
+        """Every frozen network: of the linear maps in order, then the look-up layer."""
+        linear = [layer.network for layer in self.layers if isinstance(layer, LinearLayer)]
+        return (*linear, self.look_ups)
+
+    @property
     def digest(self) -> str:
-        """SHA-256 over the frozen layers' digests."""
-        digests = [layer.digest for layer in self.layers if isinstance(layer, LinearLayer)]
-        return hashlib.sha256("".join(digests).encode()).hexdigest()
+        """SHA-256 over the frozen networks' digests."""
+        return joined(network.digest for network in self.networks)
+
+    @property
+    def backend(self) -> str:
+        """How the networks are evaluated."""
+        return str(self.layers[0].backend)
+
+    def _bind(self) -> list[Backend]:
+        return [bind(network, self.backend) for network in self.networks]
 
     def forward(self, x: Tensor, *parameters: Tensor) -> Tensor:
         """Run the network in context."""
+        return self._run(self._bind(), x, *parameters)
+
+    def run(self, x: Tensor, *parameters: Tensor) -> Result:
+        """As calling it, with the certificate, the attestation and the ledger of this run."""
+        ledger = Ledger()
+        watched = [Witness(backend, ledger) for backend in self._bind()]
+        value = self._run(list(watched), x, *parameters)
+        ledger.note("prompt", "a layer's input, weights and biases", len(self.layers))
+        if self.tables:
+            ledger.note("prompt", "an activation's table and input", len(self.tables))
+        attestation = Attestation.together([witness.attest() for witness in watched])
+        passes = sum(witness.passes for witness in watched)
+        return Result(value, self.certificate, attestation, ledger, passes=passes)
+
+    def _run(self, backends: Sequence[Backend], x: Tensor, *parameters: Tensor) -> Tensor:
+        *linear, look_up = backends
         pairs = self._pairs(parameters)
-        for index, (layer, (weight, bias)) in enumerate(zip(self.layers, pairs, strict=True)):
-            x = layer(_with_one(x), torch.cat([weight, bias[..., None]], -1))
+        for index, (weight, bias) in enumerate(pairs):
+            layer = self.layers[index]
+            assert isinstance(layer, LinearLayer)
+            theta = torch.cat([weight, bias[..., None]], -1)
+            x = layer.through(linear[index], _with_one(x), theta)
             if index < len(self.tables):
                 self._check_range(index, x)
-                x = primitives.interpolate(x, self.tables[index], str(layer.backend))
+                x = self._activate(look_up, self.tables[index], x)
         return x
+
+    def _activate(self, backend: Backend, table: Interpolant, z: Tensor) -> Tensor:
+        flat = z.reshape(-1)
+        prompt = LookUps(self.layout, table, flat.new_zeros(len(flat), 1), -flat, flat.new_zeros(1))
+        return backend.run(prompt)[..., -1].reshape(z.shape)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_range(self, index: int, x: Tensor) -> None:

@@ -15,7 +15,7 @@ network, whose answers the readout joins.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -36,7 +36,7 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_tensors, unit_roundoff
 
-__all__ = ["Rates", "ResidualEmulator", "three_inputs"]
+__all__ = ["Rates", "ResidualEmulator", "check_logits", "room_for", "three_inputs"]
 
 _BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
@@ -45,6 +45,17 @@ _FEWEST_TOKENS = 32  # of a block
 def room_for(tokens: int) -> int:
     """Grid tokens of a block: a power of two, so that functions of a class share weights."""
     return max(_FEWEST_TOKENS, 1 << (tokens - 1).bit_length())
+
+
+def check_logits(it: Interpolant, terms: float) -> float:
+    """The largest logit of look-ups whose terms add up to ``terms``; too large ones are refused."""
+    largest = float((it.keys.slopes.abs() * terms + it.keys.biases.abs()).max())
+    if not largest <= LARGEST_LOGIT:
+        raise PrecisionError(
+            f"logits reach {largest:.3g}, the margin between blocks covers "
+            f"{LARGEST_LOGIT:.3g}; use a smaller bound or a lower sharpness"
+        )
+    return largest
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class ResidualEmulator(Emulator):
         w_bound: float | None = None,
         z_range: tuple[float, float] | None = None,
         interpolant: Interpolant | None = None,
+        estimate: bool = False,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
@@ -99,6 +111,7 @@ class ResidualEmulator(Emulator):
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
             "w_bound": w_bound, "z_range": z_range,
+            "estimate": estimate,
         }  # fmt: skip
         if interpolant is not None:
             self._check_covers(interpolant)
@@ -118,6 +131,7 @@ class ResidualEmulator(Emulator):
     ) -> Interpolant:
         low, high = self._span()
         f = ScalarFunction.of(f, low, high, kinks)
+        f = replace(f, estimate=True) if self._asked["estimate"] else f
         return choose(
             f,
             (low, high),
@@ -165,7 +179,7 @@ class ResidualEmulator(Emulator):
         model = self._rounding_model(it)
         looked = it.rounding(model)
         row = rates.gain * (it.size * d.x + self._offset_bound)
-        self._check_logits(it)
+        largest = check_logits(it, d.terms + abs(it.grid.center))
         carried = self._carried(it, rates)
         sums = self._sum_error()
         terms = {
@@ -176,7 +190,7 @@ class ResidualEmulator(Emulator):
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"),
             Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"),
             Step("sup|A-f|", "look-up against f on the range of z", it.error, _PROOFS[it.regime]),
-            Step("logits", "the largest", self._largest_logit(it), "slope max|z| + bias"),
+            Step("logits", "the largest", largest, "slope max|z| + bias"),
             Step("M", "margin between blocks", MARGIN, "e^(logits - M) is exactly 0: no leak"),
             Step("gain", "factor of the look-up in the output", rates.gain * d.x, "gain max|x|"),
             Step("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
@@ -189,6 +203,7 @@ class ResidualEmulator(Emulator):
             backend=self.backend,
             derivation=steps,
             assumptions=it.assumptions,
+            kind=it.kind,
             _verifier=self._verify,
         )
 
@@ -207,18 +222,6 @@ class ResidualEmulator(Emulator):
     def _sum_error(self) -> float:
         """Relative error of the readout's sum over samples; none where each is read alone."""
         return 0.0
-
-    def _largest_logit(self, it: Interpolant) -> float:
-        keys, reach = it.keys, self.domain.terms + abs(it.grid.center)
-        return float((keys.slopes.abs() * reach + keys.biases.abs()).max())
-
-    def _check_logits(self, it: Interpolant) -> None:
-        largest = self._largest_logit(it)
-        if not largest <= LARGEST_LOGIT:
-            raise PrecisionError(
-                f"logits reach {largest:.3g}, the margin between blocks covers "
-                f"{LARGEST_LOGIT:.3g}; use a smaller bound or a lower sharpness"
-            )
 
     # --------------------------------------------------------------------------- prompt, weights
 

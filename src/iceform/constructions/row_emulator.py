@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import Prompt
-from iceform.backends import Backend, primitives, rounding_of
+from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.row_layer import RowLayer
@@ -30,7 +30,7 @@ from iceform.validation import (
 
 __all__ = ["RowEmulator"]
 
-_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 
 
@@ -215,19 +215,6 @@ class RowEmulator(Emulator):
         x, *weights = inputs
         layer = self.layer
         return Prompt(layer.pack(x, weights), layer.features, layer.roles)
-
-    def _look_up(self, x: Tensor, weight: Tensor) -> Tensor:
-        return primitives.project(x, [weight], self.interpolant, self.backend)[0]
-
-    def _literal(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
-        return out
-
-    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
-
-    @abstractmethod
-    def _fused(self, *inputs: Tensor) -> Tensor: ...
 
     def _config(self) -> dict[str, Any]:
         return {

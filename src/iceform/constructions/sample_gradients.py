@@ -35,8 +35,9 @@ class SampleGradients(ResidualEmulator):
         "spectral" (default) or "hard", the paper's.
     dtype, backend
         What the certificate is for.
-    kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant
-        Narrower domains, a fixed table size, or a ready look-up table.
+    kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant, estimate
+        Narrower domains, a fixed table size, a ready look-up table, or leave to hold ``eps`` by
+        an estimate where f cannot be enclosed.
     """
 
     def __init__(

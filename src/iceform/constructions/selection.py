@@ -38,6 +38,7 @@ def choose(
     table with the least whole error.
     """
     low, high = span
+    regimes.check_enclosed(f, low, high, eps)
     if tokens is not None:
         return _of_size(f, low, high, regime, tokens)
     if eps is None:

@@ -31,13 +31,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
-from iceform.backends import Backend, rounding_of
+from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
+from iceform.interpolation.enclosures import cumulants, fourth_cumulant
 from iceform.interpolation.local import intervals, local_weights
-from iceform.interpolation.posterior import cumulants, fourth_cumulant
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -360,7 +360,8 @@ class TruncatedLinear(Emulator):
         w_q[0, d, at["position"]] = 1.0
         w_o = torch.eye(self._count, self.samples, dtype=torch.float64)[None]
         labels = [f"points {h * s.points} to {(h + 1) * s.points - 1}" for h in range(s.heads)]
-        return FrozenNetwork([SoftmaxAttention(w_k, w_q, w_v, w_o, labels=labels)], at)
+        layer = SoftmaxAttention(w_k, w_q, w_v, w_o, labels=labels)
+        return FrozenNetwork([layer], at, self.tables)
 
     def _margin(self) -> float:
         """Padding must lose to the best token of any head, however far z is from it."""
@@ -370,17 +371,8 @@ class TruncatedLinear(Emulator):
         deepest += self.sharpness * (0.5 * s.tokens) ** 2
         return deepest + math.log(self._count) - math.log(unit_roundoff(self.dtype)) + 8
 
-    def _literal(self, *inputs: Tensor) -> Tensor:
-        out: Tensor = self.network.to(inputs[0].device)(self._encode(*inputs).tokens)
-        return out[..., 0]
-
-    def _fused(self, *inputs: Tensor) -> Tensor:
-        z = self._line(*inputs)
-        parts = [table.weights(z) @ table.values.to(z) for table in self.tables]
-        return torch.stack(parts).sum(0)
-
-    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        return self._literal(*inputs) if backend.name == "literal" else self._fused(*inputs)
+    def _read(self, output: Tensor) -> Tensor:
+        return output[..., 0]
 
     @property
     def plan(self) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iceform.certificates import Certificate
-from iceform.machine import Machine
+from iceform.machine import Rows
 from iceform.networks import InContext
 
 __all__ = ["model_card"]
@@ -56,7 +56,7 @@ def model_card(name: str, thing: Any, sha256: str) -> str:
 
 
 def _certificate(thing: Any) -> list[str]:
-    holder = thing.head if isinstance(thing, Machine) else thing
+    holder = thing.head if isinstance(thing, Rows) else thing
     found = getattr(holder, "certificate", None)
     if not isinstance(found, Certificate):
         return []

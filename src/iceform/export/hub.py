@@ -27,8 +27,7 @@ from iceform.constructions import Emulator
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.export.card import model_card
 from iceform.functions import Loss
-from iceform.machine import Machine
-from iceform.machine.program import Program
+from iceform.machine import Machine, Rows, Stream
 from iceform.networks import InContext
 
 __all__ = ["from_pretrained", "save_pretrained"]
@@ -187,13 +186,17 @@ def _kind_of(thing: Any) -> str:
 
 
 def _pack_machine(machine: Machine) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    head, tensors = machine.head.pack()
-    return {"head": head, "machine": machine.describe()}, tensors
+    if isinstance(machine, Rows):
+        head, tensors = machine.head.pack()
+        return {"head": head, "machine": machine.describe()}, tensors
+    return {"machine": machine.describe()}, dict(machine.network.state_dict())
 
 
 def _unpack_machine(content: dict[str, Any], tensors: dict[str, Tensor]) -> Machine:
+    if content["machine"].get("layout") == Stream.layout:
+        return Stream.around(tensors, content["machine"], "the folder")
     head = Emulator.unpack(content["head"], tensors, folder="the folder")
-    return Machine.around(head, content["machine"], "the folder")
+    return Rows.around(head, content["machine"], "the folder")
 
 
 def _unpack_emulator(
@@ -202,10 +205,12 @@ def _unpack_emulator(
     return Emulator.unpack(content, tensors, f=f, folder="the folder")
 
 
-def _pack_program(program: Program) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _pack_program(program: algorithms.Algorithm) -> tuple[dict[str, Any], dict[str, Tensor]]:
     plain: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
-    for field in fields(program):  # type: ignore[arg-type]
+    for field in fields(program):
+        if not field.init:
+            continue
         value = getattr(program, field.name)
         if isinstance(value, Tensor):
             tensors[field.name] = value
@@ -214,7 +219,7 @@ def _pack_program(program: Program) -> tuple[dict[str, Any], dict[str, Tensor]]:
         else:
             plain[field.name] = value
     tensors = tensors or {"none": torch.zeros(0)}
-    return {"program": type(program).__name__, "arguments": plain}, tensors
+    return {"program": program.name, "arguments": plain}, tensors
 
 
 def _named(loss: Loss) -> dict[str, Any]:
@@ -227,13 +232,9 @@ def _named(loss: Loss) -> dict[str, Any]:
     return config
 
 
-def _unpack_program(content: dict[str, Any], tensors: dict[str, Tensor]) -> Program:
-    kind = (
-        getattr(algorithms, content["program"])
-        if content["program"] in algorithms.__all__
-        else None
-    )
-    if not (isinstance(kind, type) and issubclass(kind, Program)):
+def _unpack_program(content: dict[str, Any], tensors: dict[str, Tensor]) -> algorithms.Algorithm:
+    kind = algorithms.Algorithm.kinds.get(content["program"])
+    if kind is None:
         raise IntegrityError(f"{content['program']!r} is not a program of this library")
     arguments = {
         k: Loss.from_config(v["loss"]) if isinstance(v, dict) else v
@@ -262,6 +263,6 @@ _KINDS = {
     "InContext": _Kind(InContext, InContext.pack, InContext.unpack),
     "Machine": _Kind(Machine, _pack_machine, _unpack_machine),
     "Emulator": _Kind(Emulator, Emulator.pack, _unpack_emulator),
-    "Program": _Kind(Program, _pack_program, _unpack_program),
+    "Program": _Kind(algorithms.Algorithm, _pack_program, _unpack_program),
     "Prompt": _Kind(Prompt, _pack_prompt, _unpack_prompt),
 }

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.constructions import Emulator, GradientDescent, LeastSquares
 from iceform.errors import ProgramError
-from iceform.machine import Machine
+from iceform.machine import Rows
 from iceform.machine.program import Program
 
 __all__ = ["Attention", "Block", "build_points", "head_named", "runner_for"]
@@ -126,7 +126,7 @@ def runner_for(
     if isinstance(thing, FrozenNetwork):
         bridge = _Bridge(thing.features, stream)
         return thing, bridge.forward
-    if isinstance(thing, Machine):
+    if isinstance(thing, Rows):
         return thing.network, _machine_runner(thing, _Bridge(thing.network.features, stream))
     if isinstance(thing, Emulator):
         looped = isinstance(thing, GradientDescent) and not thing.unrolled
@@ -152,14 +152,14 @@ def _emulator_runner(
     return clone.forward
 
 
-def _machine_runner(machine: Machine, bridge: _Bridge) -> Callable[..., Tensor]:
+def _machine_runner(machine: Rows, bridge: _Bridge) -> Callable[..., Tensor]:
     def run(first: Program | Tensor, x: Tensor | None = None, y: Tensor | None = None) -> Tensor:
         """A prompt's tokens, or a program and its data (the first pass)."""
         if isinstance(first, Tensor):
             return bridge.forward(first)
         if x is None:
             raise ProgramError("give a prompt's tokens, or a program and its data")
-        out = bridge.forward(machine.prompt(first, x, y))
+        out = bridge.forward(machine.prompt(first, x, y).tokens)
         target = first.targets(x, y)
         return out[machine.padded(target).queries, : len(target.w_v)]
 

@@ -6,8 +6,10 @@ every program that the machine runs: feed it the prompts.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import random
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,19 +19,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.attention import FrozenNetwork, LiftedAttention, SoftmaxAttention
+from iceform.attention import (
+    Average,
+    FrozenNetwork,
+    LiftedAttention,
+    LookUps,
+    Prompt,
+    SoftmaxAttention,
+)
+from iceform.backends import Backend, Rounding
 from iceform.constructions import AttentionHead, Emulator, LinearLayer
 from iceform.errors import CapacityError, IntegrityError, ProgramError
-from iceform.machine import Machine
-from iceform.machine.program import Target
+from iceform.machine import Machine, Rows, Stream
 from iceform.validation import human_bytes, unit_roundoff
 
-__all__ = ["OnnxMachine", "PromptRunner", "onnx"]
+__all__ = ["OnnxMachine", "OnnxRuntime", "PromptRunner", "onnx"]
 
 _LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
 _INPUT, _OUTPUT = "tokens", "output"
 _DIGEST = "iceform.digest"  # the file's record of the weights' SHA-256
+_SHA = "iceform.sha256"  # its own, with this in its place
+_UNSIGNED = "#" * 64
 
 
 class PromptRunner(nn.Module):
@@ -48,7 +59,7 @@ class PromptRunner(nn.Module):
     padding: Tensor
     places: Tensor
 
-    def __init__(self, thing: Machine | Emulator | FrozenNetwork) -> None:
+    def __init__(self, thing: Rows | Emulator | FrozenNetwork) -> None:
         super().__init__()
         network = thing if isinstance(thing, FrozenNetwork) else thing.network
         self.network = network
@@ -56,7 +67,7 @@ class PromptRunner(nn.Module):
         self.fewest = _fewest_tokens(thing, self.tokens)
         dtype = next(iter(network.buffers())).dtype
         padding = torch.zeros(self.tokens, self.features, dtype=dtype)
-        if isinstance(thing, Machine):
+        if isinstance(thing, Rows):
             # As Machine.padded: the last two features of x are "is padding" and "one".
             padding[:, thing.head.dim - 2 : thing.head.dim] = 1.0
         self.register_buffer("padding", padding)
@@ -85,7 +96,7 @@ class PromptRunner(nn.Module):
         return torch.cat([tokens, padding], 1).index_select(1, self.places)
 
 
-def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
+def _prompt_shape(thing: Rows | Emulator | FrozenNetwork) -> tuple[int, int]:
     if isinstance(thing, FrozenNetwork):
         first: Any = thing.layers[0]
         lifted = isinstance(first, LiftedAttention)
@@ -95,9 +106,9 @@ def _prompt_shape(thing: Machine | Emulator | FrozenNetwork) -> tuple[int, int]:
     return plan.tokens, plan.features
 
 
-def _fewest_tokens(thing: Machine | Emulator | FrozenNetwork, tokens: int) -> int:
+def _fewest_tokens(thing: Rows | Emulator | FrozenNetwork, tokens: int) -> int:
     """The weights' rows take tokens too, so there are at least as many."""
-    if isinstance(thing, Machine):
+    if isinstance(thing, Rows):
         return max(thing.head._shape[0])
     if isinstance(thing, LinearLayer) and thing.encoding == "rows" and thing.samples > 1:
         return min(tokens, thing.out_features)
@@ -129,12 +140,15 @@ def onnx(
         If onnxruntime's results are not torch's.
     """
     _need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
-    if not isinstance(thing, Machine | Emulator | FrozenNetwork):
+    if isinstance(thing, Stream):
+        thing = thing.network
+    if not isinstance(thing, Rows | Emulator | FrozenNetwork):
         raise ProgramError(
             f"a {type(thing).__name__} has no frozen network to export; machines, emulators and "
             "frozen networks have"
         )
     runner = PromptRunner(thing).eval()
+    runner.network.check()
     size = sum(b.numel() * b.element_size() for b in runner.buffers())
     if size > _LARGEST:
         raise CapacityError(
@@ -145,9 +159,9 @@ def onnx(
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = target.with_name(target.name + ".draft")
     try:
-        draft.write_bytes(_export(runner).model_proto.SerializeToString())
+        draft.write_bytes(_signed(_export(runner).model_proto.SerializeToString()))
         if check:
-            _compare(runner, draft)
+            _compare(runner, _session(draft), target)
         draft.replace(target)
     finally:
         draft.unlink(missing_ok=True)
@@ -181,7 +195,26 @@ def _export(runner: PromptRunner) -> Any:
         )
     assert program is not None
     program.model.metadata_props[_DIGEST] = runner.network.digest
+    program.model.metadata_props[_SHA] = _UNSIGNED
     return program
+
+
+def _signed(data: bytes) -> bytes:
+    """The file with its own SHA-256 in it."""
+    blank = _UNSIGNED.encode()
+    if data.count(blank) != 1:
+        raise IntegrityError(f"the exported graph holds {blank!r} {data.count(blank)} times")
+    return data.replace(blank, hashlib.sha256(data).hexdigest().encode())
+
+
+def _check_signature(data: bytes, recorded: str | None, path: Path) -> None:
+    """Refuse a file that is not, byte for byte, what was written."""
+    blank = data.replace((recorded or _UNSIGNED).encode(), _UNSIGNED.encode(), 1)
+    if hashlib.sha256(blank).hexdigest() != recorded:
+        raise IntegrityError(
+            f"{path} is not what was exported there: its SHA-256 is not the one that it records; "
+            "export it again"
+        )
 
 
 @contextmanager
@@ -197,21 +230,27 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _session(path: Path) -> Any:
+    """A session on the file as it is now, which must be what was exported."""
     import onnxruntime  # type: ignore[import-untyped]
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    return onnxruntime.InferenceSession(
-        str(path), sess_options=options, providers=["CPUExecutionProvider"]
-    )
+    data = path.read_bytes()
+    try:
+        session = onnxruntime.InferenceSession(
+            data, sess_options=options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as broken:  # onnxruntime has no base class for its errors
+        raise IntegrityError(f"{path} cannot be read as an ONNX file: {broken}") from None
+    _check_signature(data, session.get_modelmeta().custom_metadata_map.get(_SHA), path)
+    return session
 
 
-def _compare(runner: PromptRunner, path: Path) -> None:
+def _compare(runner: PromptRunner, session: Any, path: Path) -> None:
     """Random prompts through both; a softmax moves by at most what its logits are rounded by."""
-    generator = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(random.SystemRandom().getrandbits(32))
     shape = (_CHECKED_BATCH, runner.tokens, runner.features)
     tokens = torch.rand(shape, generator=generator, dtype=torch.float64).to(runner.padding) - 0.5
-    session = _session(path)
     for count in {runner.fewest, runner.tokens}:
         part = tokens[:, :count].contiguous()
         (found,) = session.run([_OUTPUT], {_INPUT: part.numpy()})
@@ -220,8 +259,8 @@ def _compare(runner: PromptRunner, path: Path) -> None:
         allowed = _logit_rounding(runner, part) * max(1.0, float(want.abs().max()))
         if not off <= allowed:
             raise IntegrityError(
-                f"onnxruntime is off by {off:.3g} from torch, rounding explains {allowed:.3g}; the "
-                "file was not kept"
+                f"onnxruntime on {path} is off by {off:.3g} from torch, rounding explains "
+                f"{allowed:.3g}: it is not a file of these weights"
             )
 
 
@@ -240,7 +279,31 @@ def _logit_rounding(runner: PromptRunner, tokens: Tensor) -> float:
     return min(2 * total * math.e, 1.0) if total < 1 else math.inf
 
 
-class OnnxMachine(Machine):
+class OnnxRuntime(Backend):
+    """The network that a file holds, run by onnxruntime.
+
+    Parameters
+    ----------
+    network
+        Whose weights the file was found to hold.
+    session
+        Of the file.
+    """
+
+    rounding = Rounding(literal=True)
+
+    def __init__(self, network: FrozenNetwork, session: Any) -> None:
+        super().__init__(network)
+        self.name, self._session = "onnxruntime", session
+
+    def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+        tokens = prompt.tokens
+        given = tokens.detach().reshape(-1, *tokens.shape[-2:]).cpu().contiguous()
+        (out,) = self._session.run([_OUTPUT], {_INPUT: given.numpy()})
+        return torch.from_numpy(out).to(tokens).reshape(*tokens.shape[:-2], *out.shape[-2:])
+
+
+class OnnxMachine(Rows):
     """A machine whose every pass is run by onnxruntime, from one file.
 
     Programs, prompts and loops are the machine's own; only the pass is not. It is the literal
@@ -252,25 +315,27 @@ class OnnxMachine(Machine):
         The machine that was exported.
     path
         The file.
+
+    Raises
+    ------
+    IntegrityError
+        If the file is not what was exported, or does not return what these weights do on random
+        prompts.
     """
 
-    def __init__(self, machine: Machine, path: str | Path) -> None:
+    def __init__(self, machine: Rows, path: str | Path) -> None:
         _need("onnxruntime")
         self.__dict__.update(machine.__dict__)
         self._session = _session(Path(path))
         written = self._session.get_modelmeta().custom_metadata_map.get(_DIGEST)
-        if written != machine.digest:
+        if written != machine.network.check():
             raise IntegrityError(f"{path} holds other weights than this machine's")
-        dense = {**machine.head._config(), "backend": "literal"}
-        self._literal = AttentionHead._rebuild(dense, machine.head.interpolant, None)
+        _compare(PromptRunner(machine).eval(), self._session, Path(path))
+        literal = {**machine.head._config(), "backend": "literal"}
+        head = AttentionHead._rebuild(literal, machine.head.interpolant, None)
+        assert isinstance(head, AttentionHead)
+        head.add_module("_network", machine.network)
+        self.head = head
 
-    def attend(self, target: Target) -> tuple[Tensor, float]:
-        """One pass, by onnxruntime."""
-        padded = self.padded(target)
-        inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
-        assert isinstance(self._literal, AttentionHead)
-        certificate = self._literal.certify(*inputs, queries=padded.queries)
-        prompt = self.head.prompt(*inputs).tokens[None]
-        (out,) = self._session.run([_OUTPUT], {_INPUT: prompt.cpu().contiguous().numpy()})
-        read = torch.from_numpy(out)[0, padded.queries, : len(target.w_v)]
-        return read.to(target.tokens), certificate.error
+    def bind(self) -> Backend:
+        return OnnxRuntime(self.head.network, self._session)

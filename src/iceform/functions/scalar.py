@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import Interval, Jet
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
+from iceform.functions.enclosing import KNOWN, enclose
+from iceform.functions.extremes import extremes
+from iceform.functions.tracing import Tape, UntraceableError, trace
 
 __all__ = ["ScalarFunction", "find_kinks"]
 
 Scalar = Callable[[Tensor], Tensor]
+Encloser = Callable[[Interval, int], Jet]
+
+_PLACES = 257  # where what is computed is compared with what is enclosed
+_AGREE = 2.0**-20  # of the largest value there: far more than rounding, less than another function
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,23 +39,23 @@ class ScalarFunction:
         Where the derivative jumps; the function must be smooth between them. None if not known.
     affine
         ``(slope, intercept)`` if the function is exactly ``slope * z + intercept``.
-    fourth
-        A proven bound on its fourth derivative away from the kinks. Without one the bound is
-        read off a mesh by automatic differentiation, and the certificate lists that as an
-        assumption.
-    slope
-        Proven bounds ``(inf f', sup f')``.
     facts
         What else is known once the range is: maps ``(low, high)`` to this function with it.
+    encloser
+        Maps cells and an order to the jet of the function on them. Without one the function is
+        traced; what cannot be traced cannot be enclosed, and is only estimated.
+    estimate
+        Whether ``eps`` may rest on an estimate where the function cannot be enclosed.
     """
 
     call: Scalar
     name: str
     kinks: tuple[float, ...] | None = ()
     affine: tuple[float, float] | None = None
-    fourth: float | None = None
-    slope: tuple[float, float] | None = None
     facts: Callable[[float, float], ScalarFunction] | None = None
+    encloser: Encloser | None = None
+    estimate: bool = False
+    _kept: dict[int, tuple[Scalar, Tape | str]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(
@@ -73,6 +82,66 @@ class ScalarFunction:
     def on(self, low: float, high: float) -> ScalarFunction:
         """The same function with what is known of it on ``[low, high]``."""
         return self if self.facts is None else self.facts(low, high)
+
+    # ---------------------------------------------------------------------------- enclosures
+
+    @cached_property
+    def _followed(self) -> Tape | str:
+        """The tape of the function, or why there is none; kept with the callable it is of."""
+        if id(self.call) not in self._kept:
+            try:
+                found: Tape | str = trace(self.call, KNOWN)
+            except UntraceableError as error:
+                found = str(error)
+            self._kept[id(self.call)] = (self.call, found)
+        return self._kept[id(self.call)][1]
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why the function cannot be enclosed; None where it can."""
+        if self.encloser is not None or isinstance(self._followed, Tape):
+            return None
+        return self._followed
+
+    def obstacle_on(self, low: float, high: float) -> str | None:
+        """The same, with what is computed at some places compared with what is enclosed there."""
+        if self.obstacle is not None:
+            return self.obstacle
+        z = torch.linspace(low, high, _PLACES, dtype=torch.float64)
+        seen, known = self.call(z).detach(), self.jets(Interval.point(z), 0)[0]
+        slack = _AGREE * float(seen[seen.isfinite()].abs().max()) if seen.isfinite().any() else 0.0
+        agree = (seen >= known.low - slack) & (seen <= known.high + slack)
+        if bool((agree | ~seen.isfinite()).all()):
+            return None
+        where = float(z[~agree & seen.isfinite()][0])
+        return f"what it computes at z = {where:.6g} is not what it was followed to compute"
+
+    def jets(self, cells: Interval, order: int) -> Jet:
+        """Taylor coefficients 0 .. ``order`` on cells.
+
+        Raises
+        ------
+        UntraceableError
+            If the function cannot be enclosed.
+        """
+        if self.encloser is not None:
+            return self.encloser(cells, order)
+        if isinstance(self._followed, str):
+            raise UntraceableError(f"f ({self.name}) cannot be enclosed: {self._followed}")
+        return enclose(self._followed, cells, order)
+
+    def slopes(self, low: float, high: float) -> tuple[float, float] | None:
+        """Proven bounds of f' on ``[low, high]``; None where there are none.
+
+        Nor where they leave a sign open that f' was not seen to have.
+        """
+        here = self.on(low, high)
+        if here.obstacle_on(low, high) is not None:
+            return None
+        found = extremes(here.jets, low, high, 1)
+        unsigned = found.low < 0 <= found.seen_low or found.seen_high <= 0 < found.high
+        finite = math.isfinite(found.low) and math.isfinite(found.high)
+        return (found.low, found.high) if finite and not unsigned else None
 
     def kinks_in(self, low: float, high: float) -> tuple[float, ...]:
         """The kinks strictly between low and high."""

@@ -50,6 +50,8 @@ class Interpolant:
         f, where it is known.
     assumptions
         What the bound takes for granted, in words; empty where nothing.
+    kind
+        "proven", or "estimated" where f cannot be enclosed.
     """
 
     grid: Grid | GradedGrid
@@ -59,6 +61,7 @@ class Interpolant:
     error: float
     function: ScalarFunction | None = None
     assumptions: tuple[str, ...] = ()
+    kind: str = "proven"
     _rounding: dict[RoundingModel, float] = field(default_factory=dict, repr=False)
     _windows: dict[float, int | None] = field(default_factory=dict, repr=False)
 
@@ -72,6 +75,7 @@ class Interpolant:
         *,
         kinks: Sequence[float] | None = None,
         tokens: int | None = None,
+        estimate: bool = False,
     ) -> Interpolant:
         """The smallest grid that is certified to hold ``eps`` (None: the best there is).
 
@@ -87,6 +91,9 @@ class Interpolant:
             Where f' jumps; None looks for them.
         tokens
             A fixed number of grid tokens instead of the smallest.
+        estimate
+            Accept an error that is estimated, not proven, where f cannot be enclosed: ``eps``
+            is a promise, and refuses one otherwise.
 
         Raises
         ------
@@ -97,6 +104,8 @@ class Interpolant:
 
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
+        function = replace(function, estimate=function.estimate or estimate)
+        regimes.check_enclosed(function, low, high, eps)
         return regimes.best(function, low, high, eps, tokens)
 
     @classmethod
@@ -127,6 +136,13 @@ class Interpolant:
     def keys(self) -> Keys:
         """Slopes and biases of the grid tokens' logits, float64."""
         return self.grid.keys(self.sharpness)
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """The tokens' places relative to the centre, in cells: exact halves of whole numbers."""
+        assert isinstance(self.grid, Grid)
+        first, last = -self.grid.guards, self.grid.cells + self.grid.guards
+        return torch.arange(first, last + 1, dtype=torch.float64) - 0.5 * self.grid.cells
 
     @property
     def uniform(self) -> bool:
@@ -194,7 +210,7 @@ class Interpolant:
         """Logits of the tokens (those in ``index``, shape (*b, k), if given) for each z."""
         if isinstance(self.grid, Grid):
             t = (z - self.grid.center) / self.grid.spacing
-            places = (self.grid.offsets / self.grid.spacing).to(z)
+            places = self._places.to(z)
             places = places if index is None else places[index]
             return -self.sharpness * (t[..., None] - places).square()
         slopes, biases = self.keys.slopes.to(z), self.keys.biases.to(z)

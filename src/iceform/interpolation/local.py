@@ -28,10 +28,12 @@ __all__ = [
     "half_width",
     "intervals",
     "local_weights",
+    "reweighted",
     "rounding",
     "significant_tokens",
     "steepness",
     "tail_mass",
+    "weights_on",
 ]
 
 _CHUNK = 1 << 21  # entries of (points, window) held at once
@@ -58,6 +60,7 @@ class LocalWeights:
     raw_values: Tensor  # (m, window)
     index: Tensor  # (m, window), which tokens these are
     missing: Tensor  # (m,), bounds what tokens outside the window add to any value
+    base: Tensor  # (m,), the value that sums are taken relative to
 
     @property
     def slope_drift(self) -> Tensor:
@@ -85,8 +88,12 @@ def intervals(edges: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def local_weights(it: Interpolant, edges: Tensor) -> Iterator[LocalWeights]:
-    """Walk over the intervals in chunks that fit in cache."""
-    middle, radius = intervals(edges)
+    """Walk over the intervals between increasing edges in chunks that fit in cache."""
+    yield from weights_on(it, *intervals(edges))
+
+
+def weights_on(it: Interpolant, middle: Tensor, radius: Tensor) -> Iterator[LocalWeights]:
+    """The same for any intervals."""
     half = 16
     while True:
         size = min(it.grid.tokens, 2 * half + 1)
@@ -123,19 +130,22 @@ def _weigh(it: Interpolant, middle: Tensor, radius: Tensor, size: int) -> LocalW
     index = _window(it, middle, size)
     logits = it.logits(middle, index)
     logits = logits - logits.amax(-1, keepdim=True)
-    log_weights = torch.log_softmax(logits, -1)
-    weights = log_weights.exp()
+    masses = logits.exp()
+    total = masses.sum(-1, keepdim=True)
+    weights = masses / total
     raw_slopes, raw_values = keys.slopes[index], it.values[index]
     slopes = raw_slopes - (weights * raw_slopes).sum(-1, keepdim=True)
-    mean = (weights * raw_values).sum(-1)
-    tilted = (log_weights + slopes.abs() * radius[:, None]).clamp(max=0).exp()
+    # Relative to the token that weighs most: sums round relative to differences of values.
+    base = raw_values.gather(1, logits.argmax(-1, keepdim=True))
+    mean = base[:, 0] + (weights * (raw_values - base)).sum(-1)
+    tilted = (logits - total.log() + slopes.abs() * radius[:, None]).clamp(max=0).exp()
     # Logits are unimodal in the token index, so tokens outside stay below the window's edges.
     left = tilted[:, 0].masked_fill(index[:, 0] == 0, 0.0)
     right = tilted[:, -1].masked_fill(index[:, -1] == it.grid.tokens - 1, 0.0)
     missing = it.grid.tokens * it.swing * torch.maximum(left, right)
     return LocalWeights(
         middle, radius, logits, weights, tilted, slopes, raw_values - mean[:, None], mean,
-        raw_slopes, keys.biases[index], raw_values, index, missing,
+        raw_slopes, keys.biases[index], raw_values, index, missing, base[:, 0],
     )  # fmt: skip
 
 
@@ -219,7 +229,9 @@ def half_width(it: Interpolant, unit: float) -> int | None:
         return None
     # Values beyond the ends of the range can be far larger than anything that is looked up.
     level = max(float(w.mean.abs().max()) for w in local_weights(it, it.grid.mesh(1)))
-    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * it.error)
+    # A table that was given as it is approximates nothing, and has no error to take a share of.
+    own = it.error if math.isfinite(it.error) else 0.0
+    allowed = max(_TAIL_UNITS * unit * level, _TAIL_SHARE * own)
     for half in range(1, _WIDEST + 1):
         # A window as wide as the table leaves nothing out.
         if half >= it.tokens - 1 or tail_mass(it.sharpness, half) * it.swing <= allowed:
@@ -252,7 +264,7 @@ def rounding(it: Interpolant, model: RoundingModel, per_cell: int = 4) -> float:
     return worst * (1 + 64 * model.unit) + underflow  # products of the first-order terms above
 
 
-def _reweighted(w: LocalWeights, tau: Tensor) -> Tensor:
+def reweighted(w: LocalWeights, tau: Tensor) -> Tensor:
     """What weights off by factors within e^{+-tau} move the look-up by."""
     off = (w.tilted * tau.expm1() * (w.values.abs() + w.value_drift[:, None])).sum(-1)
     return off / (w.weights * (-tau).exp()).sum(-1)
@@ -263,7 +275,7 @@ def _one_by_one(model: RoundingModel, w: LocalWeights) -> Tensor:
     carried = (w.tilted * w.raw_values.abs()).sum(-1)
     level = w.mean.abs() + w.value_drift
     sums = model.unit * ((counted + 6) * carried + (counted + 2) * level)
-    return _reweighted(w, model.logit_error(w)) + sums
+    return reweighted(w, model.logit_error(w)) + sums
 
 
 def _by_recurrence(it: Interpolant, model: RoundingModel, w: LocalWeights) -> Tensor:
@@ -286,7 +298,7 @@ def _by_recurrence(it: Interpolant, model: RoundingModel, w: LocalWeights) -> Te
     size = w.raw_values.abs() + (level + base)[:, None]
     # Three roundings of the nearest token's value, computed from that in the middle.
     ends = 4 * unit * (base + it.values[it.tokens // 2].abs())
-    return _reweighted(w, tau) + (w.tilted * apart * size).sum(-1) + ends
+    return reweighted(w, tau) + (w.tilted * apart * size).sum(-1) + ends
 
 
 def significant_tokens(it: Interpolant, unit: float, per_cell: int = 2) -> float:

@@ -1,13 +1,19 @@
-r"""What a fitted look-up is off by, proved after the fact.
+r"""What a fitted look-up is off by, proved after the fact, cell by cell.
 
 On an interval of radius r around z_i, with e = A - f,
 
 .. math:: |e(z)| \le |e_i| + |e'_i| r + |e''_i| r^2/2 + |e'''_i| r^3/6
-          + (\sup|A''''| + \sup|f''''|)\, r^4/24.
+          + (\sup|A''''| + \sup|f''''|)\, r^4/24,
 
-The derivatives of A are joint cumulants of values and slopes under the softmax weights:
-A' = E[vs], A'' = E[v s^2], A''' = E[v s^3] - 3 E[s^2] E[vs] and
-A'''' = E[v s^4] - 6 E[s^2] E[v s^2] - 4 E[s^3] E[vs], all centred.
+where f and its derivatives are enclosed by jets, at the middle and on the whole interval, and those
+of A are computed with a bound of their rounding. Where f has a kink inside the interval, or a
+slope without bound, less is left:
+
+.. math:: |e(z)| \le |e_i| + (\sup|A'| + \sup|f'|)\, r, \qquad
+          |e(z)| \le \max_{x} |A_i - f(x)| + \sup|A - A_i|.
+
+Intervals whose bound is not close to an error that is taken are halved twice, again and again:
+what is narrow is found because its jets are large, not because a point fell on it.
 """
 
 from __future__ import annotations
@@ -18,132 +24,123 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import Interval
 from iceform.functions.scalar import ScalarFunction
+from iceform.interpolation.enclosures import derivatives
+from iceform.interpolation.estimates import assumption, estimated_error
 from iceform.interpolation.interpolant import Interpolant
-from iceform.interpolation.local import LocalWeights, RoundingModel, local_weights, rounding
+from iceform.interpolation.local import LocalWeights, weights_on
 
-__all__ = ["Posterior", "cumulants", "fourth_cumulant", "posterior_error"]
+__all__ = ["Posterior", "posterior_error"]
 
-_UNIT = torch.finfo(torch.float64).eps / 2
-_FIRST = 16  # intervals per cell to start with
-_LEAST = 4096  # intervals in all: as fine as the mesh on which kinks are looked for
-_MOST = 4096  # intervals per cell at most
-_WORK = 1 << 25  # intervals times window that one certificate may cost
-_POLISH = 1 << 22  # the same once eps is held and only tightness is to be gained
-_ESTIMATE = 4.0  # factor on a fourth derivative that was seen, not proved
-_GOOD = 1.05  # stop refining when the remainder is this small a share of the whole
+_FIRST = 4  # intervals per cell to start with
+_LEAST = 128  # intervals in all to start with
+_SPLIT = 4  # parts of an interval that is refined
+_MOST = 1 << 18  # intervals that one certificate may cost
+_POLISH = 1 << 15  # the same once eps is held and only tightness is to be gained
+_GOOD = 1.5  # no refinement where the bound is within this factor of an error that is taken
+_ROUNDING = 2.0**-47  # nor below this share of the largest value: a look-up rounds by as much
+_NARROW = 8  # units in the last place: no narrower interval is worth splitting,
+_FINEST = 2.0**-20  # at places no nearer to 0 than this share of the range
+_SLACK = 1 + 2.0**-40  # the bound's own sums
 
 
 @dataclass(frozen=True)
 class Posterior:
-    """A proven sup-norm error and what it takes for granted."""
+    """A sup-norm error, what it takes for granted, and whether it is proven."""
 
     error: float
-    assumptions: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class _Sweep:
-    total: float
-    leading: float  # the part that refinement cannot reduce
+    assumptions: tuple[str, ...] = ()
+    kind: str = "proven"
+    place: float | None = None  # where no error is bounded, if there is such a place
 
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
-    """Refine the mesh until refinement no longer pays; less far once ``eps`` is held."""
-    per_cell = max(_FIRST, -(-_LEAST // it.grid.cells))
-    own = rounding(it, RoundingModel(_UNIT, it.uniform, abs(it.high) + abs(it.low), 2))
+    """Proven where f can be enclosed, else estimated; less tight once ``eps`` is held."""
+    obstacle = f.obstacle_on(it.low, it.high)
+    if obstacle is None:
+        return _proven(it, f, eps)
+    return Posterior(estimated_error(it, f, eps), (assumption(f, obstacle),), "estimated")
+
+
+def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
+    cells, span = _first_cells(it, f), it.high - it.low
+    settled = leading = 0.0
+    spent = 0
     while True:
-        sweep = _sweep(it, f, per_cell)
-        error = sweep.total + own
-        if sweep.total <= _GOOD * sweep.leading + own or math.isinf(sweep.total):
-            break
-        # The remainder falls at least as the mesh; aim a little past what is needed.
-        factor = 4 if sweep.total > 10 * sweep.leading else 2
-        held = eps is not None and error <= eps
-        work = it.grid.cells * per_cell * factor * 33
-        if per_cell * factor > _MOST or work > (_POLISH if held else _WORK):
-            break
-        per_cell *= factor
-    return Posterior(error, _assumptions(f))
+        bound, taken = _errors(it, f, cells)
+        spent += len(cells)
+        leading = max(leading, float(taken.max()))
+        total = max(settled, float(bound.max()))
+        enough = max(_GOOD * leading, _ROUNDING * it.size)
+        again = (bound > enough) & ~_narrow(cells, span)
+        settled = max([settled, *bound[~again].tolist()])
+        held = eps is not None and total <= eps
+        parts = _split(cells[again])
+        most = _POLISH if held else _MOST
+        # What is not bounded on the narrowest interval never will be.
+        if not len(parts) or math.isinf(settled) or spent + len(parts) > most:
+            place = float(cells.low[bound.argmax()]) if math.isinf(total) else None
+            return Posterior(total, place=place)
+        cells = parts
 
 
-def _assumptions(f: ScalarFunction) -> tuple[str, ...]:
-    evaluated = f"{f.name} is evaluated to 4 units in the last place"
-    if f.fourth is not None:
-        return (evaluated,)
-    return (
-        evaluated,
-        f"|f''''| of {f.name} between mesh points is at most {_ESTIMATE:g} times what "
-        "automatic differentiation finds at them",
+def _first_cells(it: Interpolant, f: ScalarFunction) -> Interval:
+    """The grid's mesh, with the narrowest intervals around kinks that are known."""
+    edges = it.grid.mesh(max(_FIRST, -(-_LEAST // it.grid.cells)))
+    kinks = torch.tensor(f.kinks_in(it.low, it.high), dtype=torch.float64)
+    up, down = torch.full_like(kinks, math.inf), torch.full_like(kinks, -math.inf)
+    beside = [torch.nextafter(kinks, up), torch.nextafter(kinks, down)]
+    edges = torch.unique(torch.cat([edges, *beside]).clamp(it.low, it.high))
+    return Interval(edges[:-1], edges[1:])
+
+
+def _narrow(cells: Interval, span: float) -> Tensor:
+    """Too narrow to be split, for their place or beside the whole range."""
+    unit = _NARROW * torch.finfo(torch.float64).eps
+    return cells.high - cells.low <= unit * cells.magnitude.clamp(min=_FINEST * span)
+
+
+def _split(cells: Interval) -> Interval:
+    """In four."""
+    step = (cells.high - cells.low) / _SPLIT
+    inner = [cells.low + k * step for k in range(1, _SPLIT)]
+    low = torch.cat([cells.low, *inner])
+    return Interval(low, torch.cat([*inner, cells.high]))
+
+
+def _errors(it: Interpolant, f: ScalarFunction, cells: Interval) -> tuple[Tensor, Tensor]:
+    """A bound of |A - f| on each interval, and of what it is at the middle."""
+    middle = (cells.low + 0.5 * (cells.high - cells.low)).clamp(cells.low, cells.high)
+    radius = torch.maximum(cells.high - middle, middle - cells.low)
+    radius = radius * (1 + 2.0**-50) + math.ulp(0.0)
+    found, start = [], 0
+    for w in weights_on(it, middle, radius):
+        part = slice(start, start + len(w.middle))
+        found.append(_interval_errors(it, f, w, cells[part]))
+        start = part.stop
+    bounds, taken = zip(*found, strict=True)
+    return torch.cat(bounds), torch.cat(taken)
+
+
+def _interval_errors(
+    it: Interpolant, f: ScalarFunction, w: LocalWeights, cells: Interval
+) -> tuple[Tensor, Tensor]:
+    a = derivatives(it, w)
+    at, on = f.jets(Interval.point(w.middle), 3), f.jets(cells, 4)
+    factorial = (1.0, 1.0, 2.0, 6.0)
+    e0, e1, e2, e3 = (
+        _gap(value, at[k].times(factorial[k])) + off
+        for k, (value, off) in enumerate(zip(a.values, a.off, strict=True))
     )
-
-
-def _sweep(it: Interpolant, f: ScalarFunction, per_cell: int) -> _Sweep:
-    edges = it.grid.mesh(per_cell)
-    inner = torch.tensor(f.kinks_in(it.low, it.high), dtype=torch.float64)
-    edges = torch.unique(torch.cat([edges, inner]))
-    total = leading = 0.0
-    for w in local_weights(it, edges):
-        lead, rest = _interval_error(w, f)
-        if not bool((lead + rest).isfinite().all()):
-            return _Sweep(math.inf, math.inf)
-        leading = max(leading, float(lead.max()))
-        total = max(total, float((lead + rest).max()))
-    return _Sweep(total, leading)
-
-
-def _interval_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]:
-    derivatives = f.derivatives(w.middle, 4)
-    if derivatives is None:
-        return _rough_error(w, f)
-    f0, f1, f2, f3, f4 = derivatives
     r = w.radius
-    first, second, third = cumulants(w)
-    fourth = fourth_cumulant(w) + _fourth_of_f(f, f4)
-    evaluation = 4 * 2 * _UNIT * f0.abs()
-    lead = (w.mean - f0).abs() + evaluation + w.missing
-    rest = (
-        (first - f1).abs() * r
-        + (second - f2).abs() * r**2 / 2
-        + (third - f3).abs() * r**3 / 6
-        + fourth * r**4 / 24
-    )
-    return lead, rest
+    smooth = e1 * r + e2 * r**2 / 2 + e3 * r**3 / 6 + (a.fourth / 24 + on[4].magnitude) * r**4
+    bent = (a.steepest + on[1].magnitude) * r
+    torn = _gap(w.mean, on[0]) + a.off[0] + a.movement
+    bound = _SLACK * torch.fmin(e0 + torch.fmin(smooth, bent), torn)
+    return bound.nan_to_num(math.inf, math.inf), torch.where(e0.isfinite(), e0, 0.0)
 
 
-def cumulants(w: LocalWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """The first three derivatives of A at the midpoints."""
-    p, s, v = w.weights, w.slopes, w.values
-    first = (p * v * s).sum(-1)
-    second = (p * v * s.square()).sum(-1)
-    third = (p * v * s**3).sum(-1) - 3 * (p * s.square()).sum(-1) * first
-    return first, second, third
-
-
-def fourth_cumulant(w: LocalWeights) -> Tensor:
-    """Bound of |A''''| on each interval: centred at the interval's own moving means."""
-    s = w.slopes.abs() + w.slope_drift[:, None]
-    v = w.values.abs() + w.value_drift[:, None]
-    s2 = s.square()
-
-    def mean(x: Tensor) -> Tensor:
-        return (w.tilted * x).sum(-1)
-
-    return mean(v * s2 * s2) + 6 * mean(s2) * mean(v * s2) + 4 * mean(s2 * s) * mean(v * s)
-
-
-def _fourth_of_f(f: ScalarFunction, seen: Tensor) -> Tensor:
-    if f.fourth is not None:
-        return torch.full_like(seen, f.fourth)
-    padded = torch.nn.functional.pad(seen.abs()[None], (1, 1), mode="replicate")
-    return _ESTIMATE * torch.nn.functional.max_pool1d(padded, 3, 1)[0]
-
-
-def _rough_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]:
-    """Where f has no derivatives to offer: its rise from the midpoint to either end."""
-    values = f(w.middle)
-    rise = torch.maximum(
-        (f(w.middle + w.radius) - values).abs(), (f(w.middle - w.radius) - values).abs()
-    )
-    lead = (w.mean - values).abs() + 8 * _UNIT * values.abs() + w.missing
-    return lead, w.steepest * w.radius + _ESTIMATE * rise
+def _gap(value: Tensor, enclosed: Interval) -> Tensor:
+    """The largest |value - x| over an interval."""
+    return torch.maximum((value - enclosed.low).abs(), (value - enclosed.high).abs())

@@ -18,11 +18,13 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from iceform.arithmetic import Interval
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
 from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.grid import GradedGrid, Grid
+from iceform.interpolation.hard import MOST_HARD_CELLS, hard, hard_for
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.posterior import posterior_error
 
@@ -30,6 +32,7 @@ __all__ = [
     "MOST_FITTED_TOKENS",
     "MOST_HARD_CELLS",
     "best",
+    "check_enclosed",
     "check_tokens",
     "fitted",
     "graded",
@@ -42,81 +45,30 @@ __all__ = [
 _UNIT = torch.finfo(torch.float64).eps / 2
 
 
-# ---------------------------------------------------------------------------------------------
-# hard: the paper's regime
-# ---------------------------------------------------------------------------------------------
+def check_enclosed(f: ScalarFunction, low: float, high: float, eps: float | None) -> None:
+    """``eps`` is a promise: refuse it for a function that cannot be enclosed, unless told not to.
 
-_REACHES = 3  # omega_f(m h) is tried for m = 1 .. 3
-_PARTS = 16  # parts of a cell at whose multiples omega_f is known
-_POINTS = 4  # mesh points in a part
-_HARD_SHARPNESS = 12.0  # T_1 ~ 6e-6: the temperature adds nothing to omega_f(h) worth naming
-MOST_HARD_CELLS = 1 << 18  # more tokens per sample than this is no longer a look-up table
-
-
-def hard(f: ScalarFunction, grid: Grid, sharpness: float | None = None) -> Interpolant:
-    """v_k = f(L_k), with the bound min_m omega_f(m h) + 2 B_f T_m."""
-    c = _HARD_SHARPNESS if sharpness is None else sharpness
-    values = f.extended(grid.nodes, grid.low, grid.high)
-    if f.affine is not None and c >= 1:
-        error = abs(f.affine[0]) * bounds.hard_identity_error(c, grid.spacing)
-        return Interpolant(grid, c, values, "hard", error, f)
-    modulus, assumed = _modulus(f, grid)
-    size = float(values.abs().max())
-    whole_cells = modulus[_PARTS - 1 :: _PARTS]
-    error = min(
-        bounds.hard_error(whole_cells, size, c), bounds.hard_pair_error(modulus[:_PARTS], size, c)
-    )
-    return Interpolant(grid, c, values, "hard", error, f, assumed)
-
-
-def hard_for(f: ScalarFunction, low: float, high: float, eps: float | None) -> Interpolant:
-    """The hard regime with as many cells as ``eps`` takes (None: a hundred)."""
-    cells = 100 if eps is None else 64
-    while True:
-        it = hard(f, Grid(low, high, cells))
-        if eps is None or it.error <= eps:
-            return it
-        # The error falls as 1/cells; one per cent more covers the integer steps.
-        needed = max(cells + 1, math.ceil(cells * it.error / eps * 1.01))
-        if needed > MOST_HARD_CELLS:
-            break
-        cells = needed
-    raise PrecisionError(
-        f"the hard regime needs about {needed:.2g} grid tokens for f ({f.name}) at eps = "
-        f"{eps:.3g}, more than {MOST_HARD_CELLS}; use regime='spectral', whose error falls "
-        "exponentially",
-        best=it.error,
-    )
-
-
-def _modulus(f: ScalarFunction, grid: Grid) -> tuple[list[float], tuple[str, ...]]:
-    """omega_f(j h / _PARTS) for j = 1 .. _REACHES * _PARTS, from extremes over the parts of cells.
-
-    A window of j parts touches at most j + 1 of them.
+    Raises
+    ------
+    PrecisionError
+        Says why the function cannot be enclosed.
     """
-    parts = grid.cells * _PARTS
-    points = torch.linspace(grid.low, grid.high, parts * _POINTS + 1, dtype=torch.float64)
-    values = f(points)
-    between = 2 * float(values.diff().abs().max())
-    blocks = values.unfold(0, _POINTS + 1, _POINTS)
-    highest, lowest = blocks.amax(-1), blocks.amin(-1)
-    out = []
-    for j in range(1, _REACHES * _PARTS + 1):
-        width = min(j + 1, parts)
-        top = torch.nn.functional.max_pool1d(highest[None], width, 1)
-        bottom = -torch.nn.functional.max_pool1d(-lowest[None], width, 1)
-        out.append(float((top - bottom).max()) + between)
-    return out, (
-        f"the modulus of continuity of {f.name} is read off a mesh of {len(points)} points",
-    )
+    obstacle = None if eps is None or f.estimate else f.obstacle_on(low, high)
+    if obstacle is not None:
+        raise PrecisionError(
+            f"nothing is proven of f ({f.name}): {obstacle}. Write it with elementwise functions "
+            "of torch, or pass estimate=True to accept an error that is only estimated",
+            best=math.inf,
+        )
 
 
 # ---------------------------------------------------------------------------------------------
 # spectral: straight lines
 # ---------------------------------------------------------------------------------------------
 
+_STRAIGHT = 2.0**-40  # of its size: what a line may be off by where it is said to be one
 _FINEST_DELTA = 1e-16  # cells; below this the bound is under float64's rounding of any range
-_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0)
+_LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 
 
 def spectral(
@@ -144,11 +96,33 @@ def spectral(
 def _line_on(f: ScalarFunction, grid: Grid, sharpness: float) -> Interpolant:
     slope, intercept = f.affine or (1.0, 0.0)
     values = slope * grid.nodes + intercept
-    # Nodes and values are stored in float64: three roundings each.
-    stored = 3 * _UNIT * (float(values.abs().max()) + abs(intercept))
+    # Nodes, values, slope and intercept are stored in float64: five roundings.
+    stored = 5 * _UNIT * (float(values.abs().max()) + abs(intercept))
     proven = bounds.linear_reproduction(sharpness, grid.guards, grid.cells)
     error = abs(slope) * grid.spacing * proven + stored
-    return Interpolant(grid, sharpness, values, "spectral", error, f)
+    off, assumed = _off_line(f, grid.low, grid.high)
+    kind = "estimated" if assumed else "proven"
+    return Interpolant(grid, sharpness, values, "spectral", error + off, f, assumed, kind)
+
+
+def _off_line(f: ScalarFunction, low: float, high: float) -> tuple[float, tuple[str, ...]]:
+    """How far f is from the line it is said to be, and what of that is left to believe.
+
+    Raises
+    ------
+    ProgramError
+        If it is another line, or none.
+    """
+    slope, intercept = f.affine or (1.0, 0.0)
+    if f.obstacle is not None:
+        return 0.0, (f"{f.name} is the line {slope:g} z + {intercept:g} as said ({f.obstacle})",)
+    whole, end = Interval.of(low).hull(Interval.of(high)), Interval.of(low)
+    said = Interval.of(slope) * end + Interval.of(intercept)
+    tilt = (f.jets(whole, 1)[1] - Interval.of(slope)) * (whole - end)
+    off = float(((f.jets(end, 0)[0] - said) + tilt).magnitude)
+    if not off <= _STRAIGHT * (abs(slope) * max(abs(low), abs(high)) + abs(intercept)):
+        raise ProgramError(f"f ({f.name}) is not the line {slope:g} z + {intercept:g}")
+    return off, ()
 
 
 # ---------------------------------------------------------------------------------------------
@@ -373,10 +347,18 @@ def _most_accurate(f: ScalarFunction, family: _Family) -> Interpolant:
 
 def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | None) -> Interpolant:
     draft = Interpolant(found.grid, found.sharpness, found.fit.values, regime, math.inf, f)
-    proven = posterior_error(draft, f, eps)
+    proof = posterior_error(draft, f, eps)
+    if proof.place is not None:
+        raise PrecisionError(
+            f"f ({f.name}) is not bounded near z = {proof.place:.6g}, so no error is proven on "
+            f"[{draft.low:.6g}, {draft.high:.6g}]: it has a pole there, leaves its domain, or its "
+            "form cancels; narrow the range, or write it in another form",
+            best=math.inf,
+        )
     return replace(
-        draft, error=proven.error, assumptions=proven.assumptions, _rounding={}, _windows={}
-    )
+        draft, error=proof.error, assumptions=proof.assumptions, kind=proof.kind,
+        _rounding={}, _windows={},
+    )  # fmt: skip
 
 
 def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:

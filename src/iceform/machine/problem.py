@@ -10,17 +10,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from iceform.errors import PrecisionError
 from iceform.functions import Loss
-from iceform.functions.curvature import Curvature, curvature_of
+from iceform.functions.curvature import Curvature
 from iceform.interpolation import Interpolant
+from iceform.machine.running import Running
 from iceform.machine.scaling import Scaling
 from iceform.machine.sources import Source
-from iceform.machine.stream import Running
 from iceform.machine.tables import Table, table_of
 
 __all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
@@ -72,7 +73,7 @@ class LinearProblem:
         For one-vs-rest: the label that counts as 1.
     """
 
-    machine: Running
+    machine: Any  # a Running, or in rows a run that only keeps the ledger
     source: Source
     scaling: Scaling
     loss: Loss
@@ -84,6 +85,9 @@ class LinearProblem:
 
     def __post_init__(self) -> None:
         self.machine.check_dim(self.dim)
+        written = "label x sample" if self.loss.kind == "margin" else "samples and labels"
+        what = f"scaled {written}, the coefficients, and a table of the loss's derivative"
+        self.machine.ledger.note("prompt", what)
         if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
             self._reach = self._tried = self.scaling.label_reach(self.source)
 
@@ -95,7 +99,7 @@ class LinearProblem:
     @property
     def curvature(self) -> Curvature:
         """Second-order facts about the loss."""
-        return curvature_of(self.loss)
+        return self.loss.curvature
 
     @property
     def table(self) -> Table:
@@ -122,6 +126,7 @@ class LinearProblem:
             task = GradientTask(self.machine, table, self.encoding, w)
             total, beyond = self.source.combine(task, sum_and_farthest)
             self.passes += 1
+            self.machine.ledger.note("readout", "sums of the samples' gradients")
             if float(beyond) == 0:
                 self._tried = reach
                 if not trial:
@@ -146,6 +151,7 @@ class LinearProblem:
     def hessian(self, w: Tensor, *, majorizer: bool = False) -> Tensor:
         """Mean of c(z_i) x_i x_i' plus the penalty's, shape (p, p); c is l'' or its majorizer."""
         facts = self.curvature
+        self.machine.ledger.note("host", "Gram matrix of the samples, weighed by the curvature")
         if facts.quadratic:
             return self._second_moments + torch.diag(self.ridge)
         bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend

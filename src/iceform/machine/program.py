@@ -1,31 +1,32 @@
-"""What a program is: data as tokens, a target head as the prompt, a readout, a loop."""
+"""What a program is: data as tokens, a task in the prompt, a readout, a loop."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.attention import Average, LookUps
+from iceform.certificates import Result
 from iceform.errors import ProgramError
+from iceform.machine.sources import Source
 from iceform.pretrained import Pretrained
 
 __all__ = [
-    "Attend",
-    "Outcome",
+    "ENGINES",
     "Program",
-    "Result",
     "Sizes",
     "Target",
     "balanced",
     "library",
     "set_library",
 ]
+
+ENGINES = ("rows", "stream")
 
 
 @dataclass(frozen=True)
@@ -81,53 +82,20 @@ class Target:
         return weights @ (t @ v.mT)
 
 
-class Attend(Protocol):
-    """One pass of the frozen machine: outputs of the queries, and their certified error."""
+class Program(Pretrained):
+    """What a machine runs: an algorithm as prompts.
 
-    def __call__(self, target: Target) -> tuple[Tensor, float]:
-        """Run the target head."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a program returns.
-
-    Attributes
-    ----------
-    value
-        The answer: coefficients, a component, a retrieved state, an output.
-    certificate
-        Proven distance of ``value`` from the exact algorithm's, term by term.
-    passes
-        Passes through the frozen machine.
-    digest
-        SHA-256 of the machine's weights.
+    A subclass supplies :meth:`rows` (with :meth:`sizes` and :meth:`targets`), :meth:`stream` (with
+    :meth:`opening`), or both; those are the engines that run it.
     """
 
-    value: Tensor
-    certificate: Certificate
-    passes: int
-    digest: str
-    _predict: Callable[[Tensor], Tensor] | None = None
+    @classmethod
+    def engines(cls) -> tuple[str, ...]:
+        """The layouts that run it."""
+        return tuple(e for e in ENGINES if getattr(cls, e) is not getattr(Program, e))
 
     @property
-    def coef(self) -> Tensor:
-        """The coefficients of a linear model."""
-        return self.value
-
-    def predict(self, x: Tensor) -> Tensor:
-        """Predictions for new points, shape (m,)."""
-        if self._predict is None:
-            raise ProgramError("this program makes no predictions; its answer is in .value")
-        return self._predict(x)
-
-
-class Program(Pretrained, ABC):
-    """An algorithm as a prompt."""
-
-    @property
-    def name(self) -> str:
+    def label(self) -> str:
         """As in tables."""
         return type(self).__name__
 
@@ -135,33 +103,29 @@ class Program(Pretrained, ABC):
         """Shape of the second input: one number per sample unless a program says otherwise."""
         return (x.shape[0],)
 
-    @abstractmethod
+    # ------------------------------------------------------------------------- a head in the prompt
+
+    def rows(self, machine: Any, x: Tensor, y: Tensor | None) -> Result:
+        """Loop a machine that is given whole heads."""
+        raise NotImplementedError
+
     def sizes(self, dim: int, samples: int) -> Sizes:
-        """What it asks of a machine, for data of this shape."""
+        """What :meth:`rows` asks of a machine, for data of this shape."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def run(self, attend: Attend, x: Tensor, y: Tensor | None) -> Outcome:
-        """Loop the machine."""
-
-    @abstractmethod
-    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
-        """The exact algorithm, in float64."""
-
-    @abstractmethod
     def targets(self, x: Tensor, y: Tensor | None) -> Target:
-        """The head and tokens of the first pass."""
+        """The head and tokens of the first pass of :meth:`rows`."""
+        raise NotImplementedError
 
+    # ------------------------------------------------------------------------- tables in the prompt
 
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """A program's answer before the machine puts its name to it."""
+    def stream(self, machine: Any, source: Source) -> Result:
+        """Loop a machine that data of any length stream through."""
+        raise NotImplementedError
 
-    value: Tensor
-    terms: dict[str, float]
-    domain: dict[str, float | str]
-    passes: int
-    predict: Callable[[Attend, Tensor], Tensor] | None = None
-    assumptions: tuple[str, ...] = ()
+    def opening(self, machine: Any, source: Source) -> LookUps | Average:
+        """The first prompts of :meth:`stream`."""
+        raise NotImplementedError
 
 
 def balanced(w_k: Tensor, w_q: Tensor, k_size: Tensor, q_size: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,10 +138,10 @@ def balanced(w_k: Tensor, w_q: Tensor, k_size: Tensor, q_size: Tensor) -> tuple[
     return w_k * scale[:, None], w_q / scale[:, None]
 
 
-_LIBRARY: list[Callable[[], Sequence[Program]]] = []
+_LIBRARY: list[Callable[[int], Sequence[Program]]] = []
 
 
-def set_library(programs: Callable[[], Sequence[Program]]) -> None:
+def set_library(programs: Callable[[int], Sequence[Program]]) -> None:
     """Say which programs a machine is sized for unless told otherwise.
 
     Algorithms are a level below machines; they make themselves known from there.
@@ -185,6 +149,6 @@ def set_library(programs: Callable[[], Sequence[Program]]) -> None:
     _LIBRARY[:] = [programs]
 
 
-def library() -> Sequence[Program]:
+def library(tokens: int) -> Sequence[Program]:
     """The programs that a machine is sized for unless told otherwise."""
-    return _LIBRARY[0]() if _LIBRARY else ()
+    return _LIBRARY[0](tokens) if _LIBRARY else ()

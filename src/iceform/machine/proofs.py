@@ -21,6 +21,7 @@ by that much lies below the exact one: all of the above holds for it in H's plac
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,6 +60,10 @@ class Proof:
         What is known, where that is not all directions.
     support
         The coefficients it speaks of, where these are not all; the others are exact.
+    kind
+        "proven" or "estimated".
+    scope
+        Over what the optimum is taken, where that is not everything.
     """
 
     radius: float
@@ -67,6 +72,8 @@ class Proof:
     assumptions: tuple[str, ...] = ()
     metric: Metric | None = None
     support: Tensor | None = None
+    kind: str = "proven"
+    scope: str | None = None
 
     @classmethod
     def of(cls, radius: float, metric: Metric, *steps: Step, **rest: Any) -> Proof:
@@ -124,27 +131,24 @@ class EnclosureTask:
     encoding: Encoding
     w: Tensor
     curvature: Curvature
-    derivative: object
+    derivative: Callable[[Tensor], Tensor]
     chunks: int
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, offsets = self.encoding(x, y)
         z = samples @ self.w - labels
-        f = self.derivative(z)  # type: ignore[operator]
+        f, f_off, bend, bend_off = self.curvature.enclose(self.derivative, z)
         off = slip_of(samples, self.w, labels)
-        bend = self.curvature.bend(z)
         steepest, concordance = self.curvature.steepest, self.curvature.concordance
         slope = 2 * bend if steepest is None else torch.full_like(z, steepest)
-        # A sigmoid less a constant rounds relative to 1, everything else relative to itself.
-        rounded = f.abs() + (steepest is not None and concordance is not None)
-        lookup = slope * off + 8 * _UNIT * rounded
+        lookup = slope * off + f_off
         height = f.abs() + offsets.abs()
         added = (len(x).bit_length() + self.chunks + 4) * _UNIT
         size = samples.abs()
         error = (lookup + added * height) @ size
         gram = (samples * bend[:, None]).mT @ samples
         moved = (concordance or 0.0) * off + gram_slip(len(x), self.chunks)
-        slips = (bend * moved) @ samples.square()
+        slips = (bend * moved + bend_off) @ samples.square()
         return [_tree_sum((f - offsets)[:, None] * samples), error, gram, slips]
 
 
@@ -169,6 +173,19 @@ def _tree_sum(rows: Tensor) -> Tensor:
         folded = rows[:half] + rows[half : 2 * half]
         rows = torch.cat([folded, rows[2 * half :]]) if len(rows) % 2 else folded
     return rows[0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Farthest:
+    """Largest |z_i| of a chunk, with what it may be off by."""
+
+    encoding: Encoding
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        z = samples @ self.w - labels
+        return [(z.abs() + slip_of(samples, self.w, labels)).max()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,12 +238,16 @@ class _SafeGram:
         return [gram, gram_slip(len(x), self.chunks) * weights @ samples.square()]
 
 
-def enclose(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def enclose(
+    problem: LinearProblem, w: Tensor, facts: Curvature | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradient of F at w natively, a bound of its rounding per entry, the Hessian and its slips."""
     rows = problem.source.rows
+    problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
-        problem.encoding, w, problem.curvature, problem.loss.derivative, problem.source.count
-    )
+        problem.encoding, w, facts or problem.curvature, problem.loss.derivative,
+        problem.source.count,
+    )  # fmt: skip
     total, error, gram, slips = problem.source.reduce(task)
     penalty = problem.ridge * w
     gradient = total / rows + penalty
@@ -243,11 +264,11 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
 
 def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
     """A bound of the distance from w to the minimiser of F (+ linear.w)."""
-    gradient, error, hessian, slips = enclose(problem, w)
+    facts, room = _facts(problem, w)
+    gradient, error, hessian, slips = enclose(problem, w, facts)
     if linear is not None:
         gradient = gradient + linear
         error = error + _UNIT * gradient.abs()
-    facts = problem.curvature
     computed = metric_of(hessian, problem.source.rows)
     metric = lower(computed, slips)
     if metric is None:
@@ -261,10 +282,49 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         last = Step("D", "nu", nu, "the objective is quadratic")
         return Proof.of(nu, metric, first, last, assumptions=assumed)
     if facts.concordance is not None:
-        return _self_concordant(problem, metric, nu, facts.concordance, first, assumed)
-    if facts.kinks is not None:
-        return _piecewise(problem, w, metric, gradient, error, first)
-    return _by_penalty(problem, gradient, error, metric)
+        found = _self_concordant(problem, metric, nu, facts.concordance, first, assumed)
+    elif facts.kinks is not None:
+        found = _piecewise(problem, w, metric, gradient, error, first)
+    else:
+        found = _by_penalty(problem, facts, gradient, error, metric)
+    return found if room is None else _within(problem, found, metric, room)
+
+
+@dataclass(frozen=True)
+class _Room:
+    """The range on which a loss is enclosed, and how far the residuals are from its end."""
+
+    reach: float
+    left: float
+
+
+def _facts(problem: LinearProblem, w: Tensor) -> tuple[Curvature, _Room | None]:
+    """What is known of the loss everywhere, or else on twice the range of its residuals."""
+    if problem.loss.facts is not None:
+        return problem.curvature, None
+    (far,) = problem.source.largest(_Farthest(problem.encoding, w))
+    if not math.isfinite(float(far)):
+        return problem.curvature, None
+    reach = 2.0 ** math.ceil(math.log2(2 * float(far) + 1))
+    return problem.loss.curvature_within(reach), _Room(reach, reach - float(far))
+
+
+def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -> Proof:
+    """The same, if no residual leaves the range on the way.
+
+    F is convex where all residuals are within it, and that is a convex set of w: a point of it
+    where the gradient vanishes is the minimiser over the set.
+    """
+    if math.isinf(proof.radius) or proof.kind == "estimated":
+        return proof
+    moved = proof.movement(problem)
+    if not moved <= room.left:
+        why = f"residuals may move by {moved:.3g} and leave [-R, R], R = {room.reach:.3g}"
+        return _unknown(metric, why)
+    scope = f"over all w whose residuals are within {room.reach:.3g}, where the loss is convex"
+    why = "bounds of l'' and |l'''|/l'' by interval arithmetic"
+    step = Step("R", "range of the residuals on which l is enclosed", room.reach, why)
+    return replace(proof, steps=(*proof.steps, step), scope=scope)
 
 
 DEPENDENT = "combinations of features that vanish on all samples to rounding vanish exactly"
@@ -332,13 +392,18 @@ def _piecewise(
     return _unknown(metric, "too many samples are too near a kink")
 
 
-def _by_penalty(problem: LinearProblem, gradient: Tensor, error: Tensor, metric: Metric) -> Proof:
+def _by_penalty(
+    problem: LinearProblem, facts: Curvature, gradient: Tensor, error: Tensor, metric: Metric
+) -> Proof:
     if not bool((problem.ridge > 0).all()):
         return _unknown(metric, "nothing is known of this loss's curvature")
     penalty = metric_of(torch.diag(problem.ridge), 1)
     distance = norm_of(penalty, gradient, error)
     step = Step("D", "gradient in the penalty's metric", distance, "the loss is convex")
-    return Proof.of(distance, penalty, step, assumptions=("the loss is convex",))
+    if facts.bounds is not None and facts.bounds[0] >= 0:
+        return Proof.of(distance, penalty, step)
+    assumed = ("the loss is convex", "its derivative is evaluated to 4 units in the last place")
+    return Proof.of(distance, penalty, step, assumptions=assumed, kind="estimated")
 
 
 def certificate_of(
@@ -356,6 +421,8 @@ def certificate_of(
     described: dict[str, float | str] = {
         "data": f"these {source.rows} x {source.dim}, as given", **(domain or {})
     }  # fmt: skip
+    if proof.scope is not None:
+        described["optimum"] = proof.scope
     return Certificate.total(
         {"distance to the optimum": worst, "rounding": stored},
         domain=described,
@@ -363,5 +430,6 @@ def certificate_of(
         backend="fused",
         derivation=proof.steps,
         assumptions=proof.assumptions,
+        kind=proof.kind,
         compared="found - optimal",
     )

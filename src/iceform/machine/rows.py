@@ -1,68 +1,67 @@
-"""Machine: one frozen two-layer module that runs every program by prompt alone."""
+"""Rows: one frozen two-layer module that runs every head by prompt alone."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
+from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
-from iceform.certificates import Certificate
+from iceform.backends import Backend
+from iceform.certificates import Attestation, Certificate, Result, Witness
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator, write_whole
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
-from iceform.machine.program import Program, Result, Sizes, Target, library
-from iceform.pretrained import Pretrained
+from iceform.machine.machine import Machine
+from iceform.machine.program import Program, Sizes, Target, library
+from iceform.machine.running import Run
+from iceform.machine.sources import Source
 from iceform.validation import check_bound, check_eps, check_size, check_tensors, unit_roundoff
 
-__all__ = ["Machine"]
+__all__ = ["Heads", "Rows"]
 
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
+_SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
 _PADDING = 2  # features the machine adds to every token: "is padding" and "one"
 
 
-class Machine(Pretrained):
-    """One frozen module, many programs (thm:attn_sim_stats_methods).
+class Rows(Machine):
+    """A machine that is given a whole head in the prompt: an :class:`AttentionHead` in row form.
 
-    The machine is an :class:`AttentionHead` in row form, sized once for a class of programs. A
-    program turns data into tokens and itself into a target head; the machine runs that head from
-    the prompt. Its weights depend on the sizes and bounds only.
-
-    Parameters
-    ----------
-    dim, samples
-        The largest data its programs will see.
-    eps
-        What one pass may be off by. Every pass is certified on its own inputs, and one that does
-        not hold eps is refused; None accepts what comes out.
-    programs
-        The class it is sized for; :func:`library` by default.
-    dtype, backend
-        As for an emulator.
+    A program turns data into tokens and itself into a target head; the machine runs that head.
     """
+
+    layout: ClassVar[str] = "rows"
 
     def __init__(
         self,
         dim: int = 8,
-        samples: int = 16,
+        samples: int | None = None,
         eps: float | None = None,
         *,
+        layout: str = "rows",
+        tokens: int | None = None,
         programs: Sequence[Program] | None = None,
         dtype: torch.dtype = torch.float64,
         backend: str = "auto",
     ) -> None:
+        samples = _SAMPLES if samples is None else samples
         check_size("dim", dim)
         check_size("samples", samples)
-        chosen = list(library() if programs is None else programs)
+        chosen = list(
+            library(check_size("tokens", tokens or _TOKENS)) if programs is None else programs
+        )
         if not chosen:
             raise ProgramError("a machine needs at least one program to be sized for")
+        for program in chosen:
+            self.check_runs(program)
         sizes = chosen[0].sizes(dim, samples)
         for program in chosen[1:]:
             sizes = sizes.cover(program.sizes(dim, samples))
@@ -70,20 +69,6 @@ class Machine(Pretrained):
         sizes = replace(sizes, nonzeros=max(sizes.nonzeros, dim))
         self.eps = check_eps(eps)
         self._build(dim, samples, sizes, dtype, backend)
-
-    @classmethod
-    def for_programs(
-        cls,
-        programs: Sequence[Program],
-        dim: int,
-        samples: int,
-        eps: float | None = None,
-        *,
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-    ) -> Machine:
-        """A machine sized for just these programs."""
-        return cls(dim, samples, eps, programs=programs, dtype=dtype, backend=backend)
 
     def _size(self, dim: int, samples: int, sizes: Sizes, dtype: torch.dtype) -> None:
         self.dim, self.samples, self.sizes, self.dtype = dim, samples, sizes, dtype
@@ -118,46 +103,33 @@ class Machine(Pretrained):
         return self.head.network
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the frozen weights."""
-        return self.head.digest
+    def backend(self) -> str:  # type: ignore[override]
+        """How passes are evaluated."""
+        return self.head.backend
 
     @property
     def plan(self) -> Plan:
         """Sizes of the literal network."""
         return self.head.plan
 
-    def run(self, program: Program, x: Tensor, y: Tensor | None = None) -> Result:
-        """Run a program on data; the answer comes with its certificate.
-
-        Raises
-        ------
-        ProgramError
-            If the program does not fit, naming the dimension that is short.
-        """
+    def _run(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
         self._check(program, x, y)
-        outcome = program.run(self.attend, x, y)
-        certificate = Certificate.total(
-            outcome.terms,
-            domain=outcome.domain,
-            dtype=self.dtype,
-            backend=self.head.backend,
-            derivation=self.head.certificate.derivation,
-            assumptions=outcome.assumptions,
-        )
-        predict = outcome.predict
-        return Result(
-            outcome.value,
-            certificate,
-            outcome.passes,
-            self.digest,
-            None if predict is None else lambda points: predict(self.attend, points),
-        )
+        assert isinstance(x, Tensor)
+        return program.rows(self.start(), x, y)
 
-    def _check(self, program: Program, x: Tensor, y: Tensor | None) -> None:
-        if not isinstance(program, Program):
-            where = "it runs on a StreamMachine" if hasattr(program, "stream") else ""
-            raise ProgramError(f"not a program: {program!r}; {where or 'see iceform.algorithms'}")
+    def _ablated(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
+        assert isinstance(x, Tensor)
+        return program.rows(_Alike(self), x, y)
+
+    def start(self) -> Heads:
+        """The machine in a run."""
+        return Heads(self)
+
+    def _check(self, program: Program, x: Any, y: Tensor | None) -> None:
+        if isinstance(x, Source):
+            raise ProgramError(
+                "a machine in rows reads tensors; Machine(..., layout='stream') reads sources"
+            )
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         shape = tuple(x.shape[-2:]) if isinstance(x, Tensor) else ()
         check_tensors({"x": (x, shape)}, self.dtype, device)
@@ -169,10 +141,13 @@ class Machine(Pretrained):
             check_bound("y", y, math.inf, "remove what is not a number")
             if y.ndim != 1:
                 raise ProgramError(f"the second input must be a vector, got {tuple(y.shape)}")
-        self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.name)
+        self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.label)
 
-    def attend(self, target: Target) -> tuple[Tensor, float]:
-        """One pass: the target head's outputs at its queries, and their certified error."""
+    def attend(self, target: Target, backend: Backend | None = None) -> tuple[Tensor, float]:
+        """One pass: the target head's outputs at its queries, and their certified error.
+
+        A run passes the backend that it bound to the weights, and that is under watch.
+        """
         padded = self.padded(target)
         inputs = (padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         value_dim = len(target.w_v)
@@ -183,11 +158,15 @@ class Machine(Pretrained):
                 f"{self.eps:.3g}; use a larger eps, or a machine sized for fewer programs",
                 best=certificate.error,
             )
-        out = self.head(*inputs)
+        out = self.head.through(self.bind() if backend is None else backend, *inputs)
         # Padding tokens are masked by a margin, not by nothing; their values are zero.
         values = float((target.tokens @ target.w_v.mT).abs().max())
         stray = 2 * values * unit_roundoff(self.dtype) * 2.0**-_LEAK_BITS
         return out[padded.queries, :value_dim], certificate.error + stray
+
+    def bind(self) -> Backend:
+        """The backend on the machine's weights, which are checked now."""
+        return self.head.bind()
 
     def padded(self, target: Target) -> Target:
         """The same head on this machine's sizes, with padding tokens masked."""
@@ -206,14 +185,18 @@ class Machine(Pretrained):
         start, stop, _ = target.queries.indices(count)
         return Target(tokens, w_k, w_q, wide(target.w_v, sizes.value_dim), slice(start, stop))
 
-    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Tensor:
+    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Prompt:
         """The tokens of the program's first pass, as the frozen network reads them."""
+        self.check_runs(program)
         self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
-        return self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v).tokens
+        found = self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
+        assert isinstance(found, Prompt)
+        return found
 
     def trace(self, program: Program, x: Tensor, y: Tensor | None = None) -> Trace:
         """What both layers do in the program's first pass."""
+        self.check_runs(program)
         self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         return self.head.trace(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
@@ -230,11 +213,12 @@ class Machine(Pretrained):
         if x is None:
             x = torch.zeros(self.samples, self.dim, dtype=self.dtype)
             y = torch.zeros(program.label_shape(x), dtype=self.dtype)
+        self.check_runs(program)
         self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         eye = torch.eye(self.sizes.tokens).to(padded.tokens)
         layer = SoftmaxAttention(
-            padded.w_k[None], padded.w_q[None], padded.w_v[None], eye[None], labels=[program.name]
+            padded.w_k[None], padded.w_q[None], padded.w_v[None], eye[None], labels=[program.label]
         )
         return FrozenNetwork([layer], Features.of(tokens=padded.tokens.shape[1]))
 
@@ -252,6 +236,7 @@ class Machine(Pretrained):
     def describe(self) -> dict[str, Any]:
         """What the machine is sized for, JSON-ready."""
         return {
+            "layout": self.layout,
             "dim": self.dim,
             "samples": self.samples,
             "eps": self.eps,
@@ -259,20 +244,14 @@ class Machine(Pretrained):
         }
 
     @classmethod
-    def load(cls, path: str | Path) -> Machine:
-        """Read a machine back; a changed byte raises ``IntegrityError``."""
-        head = Emulator.load(path)
-        try:
-            saved = json.loads((Path(path) / "machine.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as broken:
-            raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
-        return cls.around(head, saved, str(path))
+    def _load(cls, folder: Path, saved: Mapping[str, Any]) -> Rows:
+        return cls.around(Emulator.load(folder), saved, str(folder))
 
     @classmethod
-    def around(cls, head: Emulator, saved: dict[str, Any], path: str) -> Machine:
+    def around(cls, head: Emulator, saved: Mapping[str, Any], path: str) -> Rows:
         """A machine around its head, from what :meth:`describe` says; messages name ``path``."""
         try:
-            machine = cls.__new__(cls)
+            machine = object.__new__(cls)
             machine.eps = check_eps(saved["eps"])
             machine._size(saved["dim"], saved["samples"], Sizes(**saved["sizes"]), head.dtype)
         except (ValueError, KeyError, TypeError) as broken:
@@ -281,3 +260,51 @@ class Machine(Pretrained):
             raise IntegrityError(f"{path} holds weights that are not this machine's")
         machine.head = head
         return machine
+
+
+class Heads(Run):
+    """A machine in rows, in a run: heads are in its prompts."""
+
+    machine: Rows
+
+    def __init__(self, machine: Rows) -> None:
+        super().__init__(machine)
+        self.witness = Witness(machine.bind(), self.ledger)
+
+    def attend(self, target: Target) -> tuple[Tensor, float]:
+        """One pass: the target head's outputs at its queries, and their certified error."""
+        return self.machine.attend(target, self.witness)
+
+    def attest(self) -> Attestation:
+        """Which weights ran, and what running rows again literally shows."""
+        return self.witness.attest()
+
+    def certificate(
+        self,
+        terms: Mapping[str, float],
+        domain: Mapping[str, float | str],
+        assumptions: tuple[str, ...] = (),
+    ) -> Certificate:
+        """Of an answer that is off by these terms."""
+        return Certificate.total(
+            terms,
+            domain=domain,
+            dtype=self.machine.dtype,
+            backend=self.backend,
+            derivation=self.machine.head.certificate.derivation,
+            assumptions=assumptions,
+            # An algorithm takes for granted no more than what its tables do.
+            kind="estimated" if assumptions else "proven",
+        )
+
+
+class _Alike(Heads):
+    """Attention taken out: a pass returns the mean of the target's values at every query."""
+
+    def attend(self, target: Target) -> tuple[Tensor, float]:
+        values = (target.tokens @ target.w_v.mT).mean(0)
+        start, stop, _ = target.queries.indices(len(target.tokens))
+        return values.expand(stop - start, -1), math.inf
+
+    def attest(self) -> Attestation:
+        return Attestation.none("attention was taken out")

@@ -11,7 +11,7 @@ from torch import Tensor
 from iceform.machine.problem import LinearProblem, Metric, metric_of
 from iceform.validation import check_choice
 
-__all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise"]
+__all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise", "nesterov"]
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
@@ -77,6 +77,7 @@ def minimise(
     check_choice("precondition", precondition, PRECONDITIONERS)
     w = problem.start() if start is None else start
     extra = torch.zeros_like(w) if linear is None else linear
+    problem.machine.ledger.note("host", "lengths of the steps and when to stop")
     loop = _whitened if precondition == "whiten" else _accelerated
     return loop(problem, w, extra, tol, max_passes)
 
@@ -103,6 +104,9 @@ def _whitened(
     problem: LinearProblem, w: Tensor, linear: Tensor, tol: float, max_passes: int
 ) -> Solution:
     rows, quadratic = problem.source.rows, problem.curvature.quadratic
+    problem.machine.ledger.note(
+        "host", "directions of the steps, by eigenvectors of the Gram matrix"
+    )
     first = metric_of(problem.hessian(w, majorizer=True), rows)
     metric, stalled = first, _Stall()
     gradient = problem.gradient(w) + linear
@@ -179,6 +183,12 @@ def _accelerated(
             ahead, t = w, 1.0
             gradient = problem.gradient(ahead) + linear
             after = ahead - eta * gradient
-        grown = 0.5 * (1 + math.sqrt(1 + 4 * t * t))
-        ahead, w, t = after + (t - 1) / grown * (after - w), after, grown
+        ahead, t = nesterov(after, w, t)
+        w = after
     return Solution(w, length, history, converged=False)
+
+
+def nesterov(after: Tensor, before: Tensor, t: float) -> tuple[Tensor, float]:
+    """Where to look next, beyond the step from ``before`` to ``after``, and the next t."""
+    grown = 0.5 * (1 + math.sqrt(1 + 4 * t * t))
+    return after + (t - 1) / grown * (after - before), grown

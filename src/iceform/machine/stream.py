@@ -1,4 +1,4 @@
-r"""StreamMachine: one frozen look-up layer that data of any length streams through.
+r"""Stream: one frozen look-up layer that data of any length streams through.
 
 It is the layer of :mod:`iceform.attention.lookups`, with everything that describes a task in the
 prompt: the frozen matrices only say where in a token key, query, value and position are, and hold
@@ -7,106 +7,182 @@ the margin. A chunk of data is as many prompts as its samples fill; the readout 
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from typing import Protocol, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
-from iceform.attention import Average, FrozenNetwork, Layout, LookUps
+from iceform.attention import FrozenNetwork, Layout, LookUps, Prompt
 from iceform.attention.lookups import LARGEST_LOGIT
-from iceform.backends import bind, resolve
-from iceform.certificates import Attestation, Ledger, Witness
-from iceform.errors import BoundError, ProgramError, ShapeError
+from iceform.backends import resolve
+from iceform.certificates import Result
+from iceform.constructions import Plan
+from iceform.constructions.base import write_tensors, write_whole
+from iceform.constructions.residual import plan_look_ups
+from iceform.errors import (
+    BoundError,
+    IceformError,
+    IntegrityError,
+    PrecisionError,
+    ProgramError,
+    ShapeError,
+)
 from iceform.interpolation import Interpolant
+from iceform.machine.baking import baked
+from iceform.machine.machine import Machine
+from iceform.machine.program import Program
+from iceform.machine.running import Running
 from iceform.machine.sources import ArraySource, Source
-from iceform.validation import check_capacity, check_size
+from iceform.validation import check_capacity, check_dtype, check_eps, check_size
 
-Answer = TypeVar("Answer", covariant=True)
+__all__ = ["LARGEST_LOGIT", "Stream"]
 
-__all__ = ["LARGEST_LOGIT", "Running", "StreamMachine"]
-
-
-class Streamed(Protocol[Answer]):
-    """A program that loops a machine over data."""
-
-    def stream(self, machine: Running, source: Source) -> Answer:
-        """Pass over the data as often as needed."""
-        ...
+_SAMPLES, _TOKENS = 32, 129  # by default: samples of a prompt, and grid tokens of each
 
 
-class StreamMachine:
-    """One frozen layer for a class of data: its weights depend on these sizes alone.
+class Stream(Machine):
+    """One frozen look-up layer for a class of data: its weights depend on sizes alone.
 
-    Parameters
-    ----------
-    dim
-        Features of a sample, the constant one of an intercept included.
-    samples
-        Samples answered by one prompt.
-    tokens
-        Grid tokens per sample; ``samples * tokens`` is how many samples an average can see.
-    backend
-        How the network is evaluated: "auto", "literal", "fused" or "triton".
+    ``samples * tokens`` is how many samples an average can see.
     """
 
+    layout: ClassVar[str] = "stream"
+
     def __init__(
-        self, dim: int, samples: int = 8, tokens: int = 129, backend: str = "auto"
+        self,
+        dim: int = 8,
+        samples: int | None = None,
+        eps: float | None = None,
+        *,
+        layout: str = "stream",
+        tokens: int | None = None,
+        programs: object = None,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
     ) -> None:
         self.dim = check_size("dim", dim)
-        self.samples = check_size("samples", samples)
-        self.tokens = check_size("tokens", tokens)
+        self.samples = check_size("samples", _SAMPLES if samples is None else samples)
+        self.tokens = check_size("tokens", _TOKENS if tokens is None else tokens)
+        self.eps, self.dtype = check_eps(eps), check_dtype(dtype)
         self.backend = resolve(backend)
+        if programs is not None:
+            raise ProgramError("a stream is sized by dim, samples and tokens, not by programs")
+
+    @property
+    def _sizes(self) -> dict[str, Any]:
+        """What it is built from."""
+        return {
+            "dim": self.dim, "samples": self.samples, "eps": self.eps, "tokens": self.tokens,
+            "dtype": self.dtype, "backend": self.backend,
+        }  # fmt: skip
 
     def __repr__(self) -> str:
         sizes = f"dim={self.dim}, samples={self.samples}, tokens={self.tokens}"
-        return f"StreamMachine({sizes}, backend={self.backend!r})"
+        return f"Machine({sizes}, layout='stream', backend={self.backend!r})"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StreamMachine) and repr(self) == repr(other)
+        return isinstance(other, Stream) and self._sizes == other._sizes
 
     def __hash__(self) -> int:
-        return hash(repr(self))
+        return hash(tuple(self._sizes.values()))
 
-    def __reduce__(self) -> tuple[type[StreamMachine], tuple[int, int, int, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         """Sizes are all there is: another process builds the same weights."""
-        return StreamMachine, (self.dim, self.samples, self.tokens, self.backend)
+        return _rebuilt, (self._sizes,)
+
+    def _run(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
+        return program.stream(self.start(), _source(x, y))
+
+    def _ablated(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
+        return program.stream(Running(self, attention=False), _source(x, y))
 
     @property
-    def layout(self) -> Layout:
+    def geometry(self) -> Layout:
         """Where in a prompt everything is."""
         return Layout(self.dim, self.samples, self.tokens)
 
     @cached_property
     def network(self) -> FrozenNetwork:
         """The literal weights."""
-        need = 8 * self.layout.weights
+        need = 8 * self.geometry.weights
         check_capacity("the frozen layer", need, torch.device("cpu"), "use a smaller machine")
-        return self.layout.build()
+        return self.geometry.build(self.dtype)
 
     @property
-    def digest(self) -> str:
-        """SHA-256 of the frozen weights, as they are now."""
-        return self.network.digest
+    def plan(self) -> Plan:
+        """Sizes of the literal network and of one prompt."""
+        return plan_look_ups(self.geometry, self.samples, self.tokens, self.dtype)
+
+    def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Prompt:
+        """The tokens of the program's first prompt, as the frozen network reads them."""
+        self.check_runs(program)
+        asked = program.opening(self.start(), _source(x, y))
+        return Prompt(next(asked.chunks())[0], self.geometry.raw, self.geometry.roles)
+
+    def specialize(
+        self, program: Program, x: Tensor | None = None, y: Tensor | None = None
+    ) -> FrozenNetwork:
+        """Bake the prompt's table into weights.
+
+        The module reads the program's data alone, a token (x, y, w) per sample, and returns the
+        rows that the machine returns for its first prompt: the table is in its lift.
+        """
+        self.check_runs(program)
+        if x is None:
+            raise ProgramError(
+                "a stream's first table depends on the data: specialize(program, X, y)"
+            )
+        asked = program.opening(self.start(), _source(x, y))
+        if not isinstance(asked, LookUps):
+            raise ProgramError(f"{program.label} looks no table up: there is nothing to bake in")
+        return baked(asked, self.dtype)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the weights and ``machine.json``."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = {k: v.contiguous().clone() for k, v in self.network.state_dict().items()}
+        write_tensors(folder / "model.safetensors", weights)
+        write_whole(folder / "machine.json", json.dumps(self.describe(), indent=2))
+        return folder
+
+    def describe(self) -> dict[str, Any]:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return {**self._sizes, "layout": self.layout, "dtype": dtype, "digest": self.digest}
+
+    @classmethod
+    def _load(cls, folder: Path, saved: Mapping[str, Any]) -> Stream:
+        try:
+            weights = load_file(folder / "model.safetensors")
+        except (OSError, SafetensorError) as broken:
+            raise IntegrityError(f"{folder} cannot be read as a machine: {broken}") from None
+        return cls.around(weights, saved, str(folder))
+
+    @classmethod
+    def around(cls, weights: Mapping[str, Tensor], saved: Mapping[str, Any], path: str) -> Stream:
+        """The machine that :meth:`describe` says, refused where its weights are others."""
+        try:
+            sizes = {k: saved[k] for k in ("dim", "samples", "eps", "tokens", "backend")}
+            machine = cls(**sizes, dtype=getattr(torch, saved["dtype"]))
+        except (KeyError, TypeError, AttributeError, IceformError) as broken:
+            raise IntegrityError(f"{path} cannot be read as a machine: {broken!r}") from None
+        built = machine.network.state_dict()
+        same = weights.keys() == built.keys() and all(
+            torch.equal(weights[k], built[k]) for k in built
+        )
+        if not same or machine.digest != saved.get("digest"):
+            raise IntegrityError(f"{path} holds weights that are not this machine's")
+        return machine
 
     def start(self) -> Running:
         """The machine in a run: its weights are checked now."""
         return Running(self)
-
-    def run(self, program: Streamed[Answer], x: Tensor | Source, y: Tensor | None = None) -> Answer:
-        """Run a program on data; the answer comes with its certificate.
-
-        Parameters
-        ----------
-        program
-            One of ``iceform.algorithms`` that streams.
-        x, y
-            Samples (rows, dim) and labels (rows,) in float64, or a :class:`Source` of both.
-        """
-        if not hasattr(program, "stream"):
-            raise ProgramError(f"not a program that streams: {program!r}; see iceform.algorithms")
-        return program.stream(self.start(), _source(x, y))
 
     def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
         """A(z) for every entry, in a run of its own."""
@@ -132,6 +208,12 @@ class StreamMachine:
             raise ProgramError(
                 f"the table has {table.tokens} tokens, a block of this machine {self.tokens}; "
                 f"build one with tokens >= {table.tokens}"
+            )
+        if self.eps is not None and not table.error <= self.eps:
+            raise PrecisionError(
+                f"this table is certified to {table.error:.3g}, not to the machine's eps = "
+                f"{self.eps:.3g}; use a larger eps, or a machine with more tokens",
+                best=table.error,
             )
         if not (largest := _largest_logit(table)) <= LARGEST_LOGIT:
             raise ProgramError(
@@ -173,96 +255,5 @@ def _source(x: Tensor | Source, y: Tensor | None) -> Source:
     return source
 
 
-class Running:
-    """A machine in a run: its backend under watch, and the ledger of what was done where.
-
-    In another process it is the same machine in a run of its own, which nobody watches.
-
-    Parameters
-    ----------
-    machine
-        What runs.
-    """
-
-    def __init__(self, machine: StreamMachine) -> None:
-        self.machine = machine
-        self.ledger = Ledger()
-        self.witness = Witness(bind(machine.network, machine.backend), self.ledger)
-
-    def __reduce__(self) -> tuple[object, tuple[StreamMachine]]:
-        return _elsewhere, (self.machine,)
-
-    @property
-    def dim(self) -> int:
-        """Features of a sample."""
-        return self.machine.dim
-
-    @property
-    def tokens(self) -> int:
-        """Grid tokens per sample."""
-        return self.machine.tokens
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of the weights that run."""
-        return self.witness.digest or ""
-
-    def check_dim(self, dim: int) -> None:
-        """Refuse data with more features than the machine has."""
-        self.machine.check_dim(dim)
-
-    def attest(self) -> Attestation:
-        """Which weights ran, and what running rows again literally shows."""
-        return self.witness.attest()
-
-    # ---------------------------------------------------------------------------------- prompts
-
-    def look_ups(
-        self,
-        table: Interpolant,
-        x: Float[Tensor, "n d"],
-        y: Float[Tensor, "n"],
-        w: Float[Tensor, "d"],
-        offsets: Float[Tensor, "n"] | None = None,
-    ) -> LookUps:
-        """The prompts that answer sample i with (A(w.x_i - y_i) - o_i) (x_i, 1)."""
-        self.machine.check_table(table)
-        return LookUps(self.machine.layout, table, x, y, w, offsets)
-
-    def kernel(
-        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
-    ) -> Average:
-        """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
-
-        Of equally near samples the earlier one is preferred by the factor e^{ties}.
-        """
-        order = torch.arange(len(x), dtype=x.dtype, device=x.device)
-        biases = -gamma * x.square().sum(-1) - ties * order
-        return Average(self.machine.layout, 2 * gamma * x, biases, values, points)
-
-    # ------------------------------------------------------------------------------- evaluation
-
-    def total(self, prompt: LookUps) -> Float[Tensor, "d"]:
-        """The sum of the samples' rows: one pass of the frozen layer, and a sum by the readout."""
-        return self.witness.total(prompt)
-
-    def count(self, prompt: LookUps) -> Tensor:
-        """The sum of the look-ups themselves."""
-        return self.witness.count(prompt)
-
-    def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
-        """A(z) for every entry: numbers are samples of one feature, and w is 1."""
-        flat = z.reshape(-1, 1)
-        zeros, one = flat.new_zeros(len(flat)), flat.new_ones(1)
-        return self.witness.run(self.look_ups(table, flat, zeros, one))[:, -1].reshape(z.shape)
-
-    def average(
-        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
-    ) -> Tensor:
-        """The values' kernel average at the points."""
-        return self.witness.run(self.kernel(x, values, points, gamma, ties))
-
-
-@lru_cache(maxsize=16)
-def _elsewhere(machine: StreamMachine) -> Running:
-    return Running(machine)
+def _rebuilt(sizes: dict[str, Any]) -> Stream:
+    return Stream(**sizes)

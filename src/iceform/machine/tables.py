@@ -12,15 +12,17 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from iceform.errors import BoundError
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.machine.stream import Running, StreamMachine
+from iceform.machine.running import Running
+from iceform.machine.stream import Stream
 
 __all__ = ["CLIP", "IDENTITY", "Table", "read_line", "table_of"]
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
+_ENOUGH = 1e-11  # of a table's error
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
 
@@ -60,13 +62,16 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
         return Interpolant.identity(-reach, reach)
     if table.bend is not None and reach > _WIDE * table.bend[1]:
         f = replace(f, kinks=(table.bend[0],))
-    return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
+    try:  # proving more than any solver needs of a gradient would take several times as long
+        return Interpolant.fit(f, -reach, reach, _ENOUGH, tokens=table.tokens)
+    except PrecisionError:
+        return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
-IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0), fourth=0.0), None)
+IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
 
 
-def read_line(machine: Running | StreamMachine, z: Tensor) -> Tensor:
+def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
     """Z itself, however large, read from the frozen machine's table of a line.
 
     A line through 0 may be read in any unit: powers of two leave the digits as they are.
@@ -84,11 +89,7 @@ def read_line(machine: Running | StreamMachine, z: Tensor) -> Tensor:
 
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
-CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0), fourth=0.0), 129)
-
-
-# Losses with a rounded corner, and where it is.
-_ROUNDED = {"logistic": 0.0, "logistic_margin": 0.0, "quantile": 0.0, "absolute": 0.0, "hinge": 1.0}
+CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
 
 
 @lru_cache(maxsize=64)
@@ -96,8 +97,6 @@ def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
     """The table of a loss's derivative, or of a function."""
     if isinstance(loss, Loss):
         derivative = loss.derivative
-        unrounded = loss.name in ("logistic", "logistic_margin")
-        width = 1.0 if unrounded else dict(loss.parameters).get("width", 0.25)
-        bend = (_ROUNDED[loss.name], width) if loss.name in _ROUNDED else None
-        return Table(derivative, None if derivative.affine == (1.0, 0.0) else tokens, bend)
+        wanted = None if derivative.affine == (1.0, 0.0) else tokens
+        return Table(derivative, wanted, loss.curvature.corner)
     return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)

@@ -13,11 +13,17 @@ attend
     keys are the table's slopes and biases.
 
 The weights depend on sizes, eps and dtype only. What the network is made of is in the prompts.
+
+``literal`` writes those prompts and multiplies them with the matrices. ``fused`` reads from the
+matrices, once for every digest, what they do. As they were built, the first layer looks theta.x up
+in its table and the second computes softmax(q k' + m) v: then neither prompt need be written. Any
+other weights get their prompts, and what they make of them comes back.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -25,18 +31,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
+from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
+from iceform.backends import rounding_of
+from iceform.backends.recognition import Memory, require_finite
+from iceform.backends.rows import Heads, Lifted
+from iceform.certificates.entries import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.validation import check_capacity, unit_roundoff
 
-__all__ = ["FrozenLayers", "NetworkSizes", "identity_table"]
+__all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
 
 _FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 _SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
 _LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
-_FINEST = 2.0**-46  # relative: finer tables gain nothing over the rounding of their values
+_FINEST = 2.0**-45  # relative: a finer table is not certified in float64, whose values round
 _FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
 _NARROW_CELLS = 8  # in float32 a sum rounds as its values do, so those near z should be near 0
 
@@ -89,8 +99,46 @@ def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
     return regimes.spectral(-reach, reach, wanted, cells=_NARROW_CELLS if narrow else 1)
 
 
+@dataclass(frozen=True, eq=False)
+class Maps:
+    """What the frozen layers do, as read from their weights.
+
+    Attributes
+    ----------
+    linear, heads
+        The reading and the attending layer.
+    table
+        What theta.x is looked up in; None where the first layer does something else.
+    attends
+        Whether the second layer computes softmax(q k' + m) v and nothing else.
+    """
+
+    linear: Lifted
+    heads: Heads
+    table: Interpolant | None
+    attends: bool
+
+    @classmethod
+    def of(cls, network: FrozenNetwork, carried: Features) -> Maps:
+        """Read both layers; ``carried`` names what a token of the second carries."""
+        require_finite(network)
+        first, second = network.layers
+        assert isinstance(first, LiftedAttention)
+        assert isinstance(second, SoftmaxAttention)
+        linear, heads = Lifted.of(first, network.tables), Heads.of(second)
+
+        def places(*names: str) -> list[int]:
+            return [i for name in names for i in range(carried.total)[carried[name]]]
+
+        attends = heads.picks(places("key", "position"), places("query", "mask"), places("value"))
+        return cls(linear, heads, linear.plain, attends)
+
+
+_maps: Memory[Maps] = Memory()
+
+
 class FrozenLayers:
-    """The literal weights of both layers, and the literal evaluation of either.
+    """The literal weights of both layers, and the evaluation of either.
 
     Parameters
     ----------
@@ -104,6 +152,7 @@ class FrozenLayers:
 
     def __init__(self, sizes: NetworkSizes, table: Interpolant, dtype: torch.dtype) -> None:
         self.sizes, self.table, self.dtype = sizes, table, dtype
+        self._maps: Maps | None = None
         self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, "rows", 0.0)
 
     @property
@@ -133,15 +182,37 @@ class FrozenLayers:
             "the frozen layers",
             self.weight_bytes,
             torch.device("cpu"),
-            "use backend='fused', which needs none",
+            "narrow the network, or shorten its sequences (tokens=)",
         )
         layers = [self.rows.build(), self._attending()]
-        return FrozenNetwork(layers, self.rows.features).to(self.dtype)
+        return FrozenNetwork(layers, self.rows.features, [self.table]).to(self.dtype).seal()
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """SHA-256 of the frozen weights."""
+        """SHA-256 of the frozen weights, as they are now."""
         return self.network.digest
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def check(self) -> str:
+        """The digest of the weights, which are read again where they changed.
+
+        Raises
+        ------
+        IntegrityError
+            If they are not those that the sizes imply, or hold what is no number.
+        """
+        digest = self.network.check()
+        key = (digest, self.sizes, self.table.error)
+        self._maps = _maps.get(key, lambda: Maps.of(self.network, self.features))
+        return digest
+
+    @property
+    def maps(self) -> Maps:
+        """What the layers did when they were last checked."""
+        if self._maps is None:
+            self.check()
+        assert self._maps is not None
+        return self._maps
 
     def _attending(self) -> SoftmaxAttention:
         s, at = self.sizes, self.features
@@ -155,7 +226,7 @@ class FrozenLayers:
             picks("key", "position"), picks("query", "mask"), picks("value"), eye, labels=["attend"]
         )
 
-    # ------------------------------------------------------------------------ literal evaluation
+    # -------------------------------------------------------------------------------- evaluation
 
     def read_prompt(self, x: Tensor, theta: Tensor) -> Tensor:
         """Prompts of the reading layer: shape (*batch, blocks, tokens, features).
@@ -169,10 +240,18 @@ class FrozenLayers:
         theta = F.pad(theta, (0, s.inputs - theta.shape[-1], 0, blocks * s.rows - theta.shape[-2]))
         return self.rows.pack(x, [theta.unflatten(-2, (blocks, s.rows))])
 
-    def read(self, x: Tensor, theta: Tensor) -> Tensor:
-        """The literal look-ups of theta x, shape (*batch, outputs)."""
-        out: Tensor = self.network.to(x.device).layers[0](self.read_prompt(x, theta))
+    def read(self, x: Tensor, theta: Tensor, backend: str) -> Tensor:
+        """The look-ups of theta x, shape (*batch, outputs), by their prompts."""
+        out = self._run(0, self.read_prompt(x, theta), backend)
         return out.squeeze(-2).flatten(-2)[..., : theta.shape[-2]]
+
+    def _run(self, index: int, prompt: Tensor, backend: str) -> Tensor:
+        """What one of the layers makes of prompts."""
+        if rounding_of(backend).literal:
+            out: Tensor = self.network.to(prompt.device).layers[index](prompt)
+            return out
+        layer = self.maps.heads if index else self.maps.linear
+        return layer.run(prompt, backend)
 
     def attend_prompt(
         self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
@@ -197,12 +276,33 @@ class FrozenLayers:
         return torch.cat([*parts, padded(position, s.tokens), allowed], -1)
 
     def attend(
-        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float
-    ) -> Tensor:
-        """The literal head's outputs, shape (*batch, m, v)."""
+        self, keys: Tensor, queries: Tensor, values: Tensor, mask: Tensor, margin: float,
+        backend: str,
+    ) -> Tensor:  # fmt: skip
+        """The head's outputs, shape (*batch, m, v), by its prompts."""
         prompt = self.attend_prompt(keys, queries, values, mask, margin)
-        out: Tensor = self.network.to(keys.device).layers[1](prompt)
+        out = self._run(1, prompt, backend)
         return out[..., : queries.shape[-2], : values.shape[-1]]
+
+    # -------------------------------------------------------------------- questions to the layers
+
+    def ask_read(self, x: Tensor, theta: Tensor, row: int, got: Tensor) -> Asked:
+        """Row ``row`` of theta x, for one x, of which ``got`` came back."""
+        first = row // self.sizes.rows * self.sizes.rows
+        prompt = self.read_prompt(x, theta[first : first + self.sizes.rows])
+        layer = self.network.to(x.device).layers[0]
+        assert isinstance(layer, SoftmaxAttention)
+        return Asked(layer, prompt[0], 0, row - first, got, (self.table,))
+
+    def ask_attend(
+        self, keys: Tensor, query: Tensor, values: Tensor, mask: Tensor, margin: float,
+        feature: int, got: Tensor, tables: Sequence[Interpolant] = (),
+    ) -> Asked:  # fmt: skip
+        """One entry of what one query gets, of which ``got`` came back."""
+        prompt = self.attend_prompt(keys, query, values, mask, margin)
+        layer = self.network.to(keys.device).layers[1]
+        assert isinstance(layer, SoftmaxAttention)
+        return Asked(layer, prompt, 0, feature, got, tables)
 
     def margin(self, logits: float) -> float:
         """M: what a masked token loses by, if no logit is larger than ``logits`` in size."""

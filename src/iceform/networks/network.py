@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.backends import resolve
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, Result, Step, weakest
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
 from iceform.networks.architecture import build, describe
 from iceform.networks.audit import operations_outside, refuse_missed, unsupported
@@ -22,6 +22,7 @@ from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Piece, Settings, Span
 from iceform.networks.report import Report, Row
 from iceform.networks.walk import Route, UnknownShapeError, first_span, walk
+from iceform.networks.watching import Watching
 from iceform.pretrained import Pretrained
 from iceform.validation import (
     check_choice,
@@ -74,7 +75,7 @@ def in_context(
         Factor on calibrated ranges.
     on_range
         What an input out of range does: "raise", or "widen" the range in the prompt (the frozen
-        weights stay as they are).
+        weights stay as they are, and ``tokens`` is the longest table that they hold).
     dtype, backend
         What the certificates are for; the model's own dtype by default, and the model as that
         dtype holds its weights. ``literal`` evaluates the literal frozen layers on literal prompts,
@@ -111,6 +112,7 @@ def in_context(
         network._calibrate(_inputs(calibration, settings.dtype), tokens, strict)
     else:
         network._bound(bound, 1 if tokens is None else check_size("tokens", tokens))
+    network.frozen.check()
     return network
 
 
@@ -254,7 +256,35 @@ class InContext(nn.Module, Pretrained):
         if not torch.compiler.is_exporting():
             check_matmul_precision(self.settings.dtype)
             self._check_dtypes((*args, *kwargs.values()))
+            self.frozen.check()
         return self.model(*args, **kwargs)
+
+    def run(self, *args: Any, **kwargs: Any) -> Result:
+        """As calling it, with the certificate, the attestation and the ledger of this run.
+
+        ``value`` is the first tensor of the output, ``parts["output"]`` all of it.
+        """
+        watch = Watching(self.settings)
+        with watch.on():
+            output = self(*args, **kwargs)
+        attestation, ledger = watch.attest(), watch.ledger
+        for what, times in (self.outside or {}).items():
+            ledger.note("host", f"{what} between pieces", times)
+        for part in self.left:
+            ledger.note("host", f"{part}, which nothing emulates")
+        value, certificate = _tensors(output)[0], self.certificate or self._unbounded()
+        parts = {"output": output}
+        return Result(value, certificate, attestation, ledger, passes=watch.passes, parts=parts)
+
+    def _unbounded(self) -> Certificate:
+        """Where the order of the maps is not known, nothing is proven of the whole."""
+        return Certificate.total(
+            {"not bounded: the order of its maps is not known": math.inf},
+            domain={"ranges": "as calibrated, checked at every piece"},
+            dtype=self.settings.dtype,
+            backend=self.settings.backend,
+            derivation=(),
+        )
 
     def _check_dtypes(self, values: Sequence[Any]) -> None:
         for value in values:
@@ -335,6 +365,7 @@ class InContext(nn.Module, Pretrained):
                 ),
             ),
             assumptions=tuple(dict.fromkeys(a for p in self.pieces for a in p.assumptions)),
+            kind=weakest(p.standing for p in self.pieces),
         )
 
     def carried(self) -> dict[str, float]:
@@ -350,6 +381,7 @@ class InContext(nn.Module, Pretrained):
         Returns the largest deviation of an output; :meth:`report` shows those of the pieces.
         """
         worst = 0.0
+        self.frozen.check()
         with torch.no_grad():
             for given in _inputs(inputs, self.dtype):
                 with self._in_mode("measure"):
@@ -447,7 +479,7 @@ class InContext(nn.Module, Pretrained):
             pieces[saved["name"]].restore(saved["ranges"])
             pieces[saved["name"]].order = order
         self.outside = config["outside"]
-        if self.digest != config["digest"]:
+        if self.frozen.check() != config["digest"]:
             raise IntegrityError(
                 "the frozen layers that this version builds are not the ones that were saved"
             )

@@ -9,6 +9,7 @@ from iceform.plots.descents import trajectories
 from iceform.plots.error_study import ErrorCurve, error_against_tokens, error_curves
 from iceform.plots.lookups import lookup_weights
 from iceform.plots.margin_bars import margins
+from iceform.plots.memory_maps import memory
 from iceform.plots.prompt_maps import features
 from iceform.plots.themes import DARK, LIGHT, Theme, png
 
@@ -23,6 +24,7 @@ __all__ = [
     "features",
     "lookup_weights",
     "margins",
+    "memory",
     "png",
     "trajectories",
 ]

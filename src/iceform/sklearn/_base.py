@@ -1,9 +1,10 @@
-"""What the estimators share: arrays to sources, and what is kept of a fit."""
+"""What the estimators share: arrays to sources, a machine for them, and what is kept of a fit."""
 
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from numbers import Real
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -13,8 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
 from torch import Tensor
 
-from iceform.certificates import Certificate
-from iceform.machine import ArraySource, Source, StreamMachine
+from iceform.algorithms import Algorithm
+from iceform.certificates import Attestation, Certificate, Ledger, Result
+from iceform.machine import ArraySource, Machine, Source, Stream
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
 
@@ -41,13 +43,36 @@ class _ReadOnly:
 class InContext(BaseEstimator):  # type: ignore[misc]
     """An estimator on a frozen machine."""
 
-    machine_: StreamMachine
+    algorithm: ClassVar[type[Algorithm]]
+
+    machine_: Stream
     certificate_: Certificate
+    attestation_: Attestation
+    ledger_: Ledger
     digest_: str
     n_passes_: int
     n_iter_: int
     classes_: Any
     device: str | None
+    backend: str
+
+    def _algorithm(self) -> Algorithm:
+        """The algorithm with this estimator's parameters."""
+        given = {}
+        for name, one in self.algorithm.options().items():
+            value = getattr(self, one.estimator)
+            if value is None:  # scikit-learn's way of leaving a choice open
+                value = None if one.optional else one.default
+            given[name] = one.kind(value) if isinstance(value, Real) else value
+        return self.algorithm(**given)
+
+    def _machine(self, source: Source, *, whole: bool = False) -> Stream:
+        """A machine for these data; ``whole``: one whose prompt sees all of them."""
+        machine = Machine(source.dim + 1, layout="stream", backend=self.backend)
+        if not whole or source.rows <= machine.samples * machine.tokens:
+            return machine
+        tokens = -(-source.rows // machine.samples)
+        return Machine(source.dim + 1, layout="stream", tokens=tokens, backend=self.backend)
 
     def _source(self, X: Any, y: Any, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
@@ -112,11 +137,19 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return as_tensor(X, self.device)
 
-    def _keep(self, machine: StreamMachine, certificate: Certificate, passes: int) -> None:
+    def _keep(self, machine: Stream, *found: Result) -> None:
+        """What every fit leaves behind; of several results the weakest."""
+        worst = max(found, key=lambda result: result.certificate.error)
         self.machine_ = machine
-        self.certificate_ = certificate
-        self.digest_ = machine.digest
-        self.n_passes_ = self.n_iter_ = passes
+        self.certificate_, self.attestation_ = worst.certificate, worst.attestation
+        self.ledger_ = Ledger()
+        for result in found:
+            self.ledger_.merge(result.ledger)
+        self.digest_ = worst.digest
+        self.n_passes_ = self.n_iter_ = sum(result.passes for result in found)
+        for name, value in worst.parts.items():
+            if name != "intercept":
+                setattr(self, f"{name}_", _plain(value))
 
     def _warn(self, converged: bool, passes: int) -> None:
         if not converged:
@@ -127,6 +160,11 @@ class InContext(BaseEstimator):  # type: ignore[misc]
                 ConvergenceWarning,
                 stacklevel=3,
             )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's where it is torch's."""
+    return value.cpu().numpy() if isinstance(value, Tensor) else value
 
 
 def is_dask(values: Any) -> bool:

@@ -1,125 +1,180 @@
-"""The playground's algorithms: what each minimises, its sliders, and the loss it looks up."""
+"""The playground's algorithms: those of the library, from their records, and a few of its own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from iceform.algorithms import Algorithm, KernelRegression, LinearModel, Option, kinds
 from iceform.errors import ProgramError
 from iceform.functions import Loss, loss_named
 from iceform.functions.formulas import Formula
+from iceform.machine import Source
+from iceform.machine.scaling import Scaling
 from iceform.web import questions as asked
-from iceform.web.answers import OptionAnswer
+from iceform.web.answers import OptionAnswer, SliderAnswer
 
-__all__ = ["ALGORITHMS", "Entry", "features_of", "labels_of", "loss_of", "options"]
+__all__ = ["BoardModel", "Entry", "entries", "entry_named", "features_of", "labels_of", "options"]
 
 _ROUNDED = 0.1  # width of a rounded corner, on a board of height 2
 _PLANE_DEGREE = 3  # of the polynomials in two variables
+_TASKS = {"regression": "curve", "classification": "classes", "decomposition": "shape"}
+_PENALTY = Option("alpha", "The penalty's weight.", float, 0.01, low=0, slider=(1e-5, 10))
 
 
 @dataclass(frozen=True)
+class BoardModel(LinearModel):
+    """Any loss on the board's own units, with (penalty/2) ||coef||^2 beside the mean."""
+
+    given: Loss = field(default_factory=lambda: loss_named("squared"))
+    penalty: float = 0.0
+
+    def loss(self) -> Loss:
+        return self.given
+
+    def l2(self, rows: int) -> float:
+        return self.penalty
+
+    def scaling(self, source: Source) -> Scaling:
+        """Labels are centred, but keep their unit: the board is 2 high, and formulas are in it."""
+        return replace(super().scaling(source), size=1.0)
+
+
+@dataclass(frozen=True, eq=False)
 class Entry:
     """An algorithm of the playground.
 
     Attributes
     ----------
-    title, says, objective
-        In print, in one line, and in symbols.
+    name, title, says, objective
+        As the page lists it.
     task
         "curve" (y from x), "classes" (the group from x and y) or "shape" (neither).
-    options
+    sliders
         Its own settings.
-    loss
-        Name of its loss; None where samples are averaged or the loss is typed.
+    make
+        The algorithm with settings of these names, and the formula that was typed.
+    typed
+        Whether it takes a formula.
     """
 
+    name: str
     title: str
     says: str
     objective: str
     task: str
-    options: tuple[str, ...] = ()
-    loss: str | None = None
+    sliders: Mapping[str, Option]
+    make: Callable[..., Algorithm]
+    typed: bool = False
+
+    @classmethod
+    def of(cls, kind: type[Algorithm]) -> Entry:
+        """From a record."""
+        sliders = {n: o for n, o in kind.options().items() if o.slider is not None}
+        make = lambda formula, **given: kind(**given)  # noqa: E731
+        return cls(
+            kind.name, kind.title, kind.says, kind.objective, _TASKS[kind.task], sliders, make
+        )
+
+    def algorithm(self, chosen: asked.Loss) -> Algorithm:
+        """With the settings that were chosen, and defaults for the others."""
+        for name, value in chosen.options.items():
+            if name not in self.sliders:
+                raise ProgramError(
+                    f"{self.title} has no {name}; it has {', '.join(self.sliders) or 'no settings'}"
+                )
+            self.sliders[name].check(value)
+        given = {n: o.kind(start_of(o)) for n, o in self.sliders.items()}
+        given |= {n: self.sliders[n].kind(v) for n, v in chosen.options.items()}
+        return self.make(chosen.formula, **given)
+
+    @property
+    def linear(self) -> bool:
+        """Whether its features are polynomials."""
+        return isinstance(self.algorithm(asked.Loss(algorithm=self.name)), LinearModel)
 
     @property
     def descends(self) -> bool:
-        """Whether it is a linear model found by steps."""
-        return "degree" in self.options and self.loss != "perceptron"
+        """Whether it is a linear model found by steps that can be followed one by one."""
+        return descends(self.algorithm(asked.Loss(algorithm=self.name)))
 
 
-ALGORITHMS: dict[asked.Algorithm, Entry] = {
-    "least_squares": Entry(
-        "Least squares", "The curve nearest to the points.", "min Σ (f(x) − y)²",
-        "curve", ("degree",), "squared",
-    ),
-    "ridge": Entry(
-        "Ridge", "Least squares that keeps coefficients small.",
-        "min mean (f(x) − y)²/2 + α/2 |w|²", "curve", ("degree", "alpha"), "squared",
-    ),
-    "lasso": Entry(
-        "Lasso", "Least squares that leaves most coefficients out.",
-        "min mean (f(x) − y)²/2 + α |w|₁", "curve", ("degree", "alpha"), "squared",
-    ),
-    "elastic_net": Entry(
-        "Elastic net", "Between ridge and lasso.",
-        "min mean (f(x) − y)²/2 + α (ρ |w|₁ + (1 − ρ)/2 |w|²)",
-        "curve", ("degree", "alpha", "l1_ratio"), "squared",
-    ),
-    "huber": Entry(
-        "Huber", "Squares near the curve, straight lines far away: outliers pull less.",
-        "min mean H_δ(f(x) − y) + α/2 |w|²", "curve", ("degree", "alpha", "delta"), "huber",
-    ),
-    "absolute": Entry(
-        "Least absolute deviations", "The curve through the median, with a rounded corner.",
-        "min mean |f(x) − y| + α/2 |w|²", "curve", ("degree", "alpha"), "absolute",
-    ),
-    "quantile": Entry(
-        "Quantile", "The curve that a given share of the points lies below.",
-        "min mean ρ_q(y − f(x)) + α/2 |w|²", "curve", ("degree", "alpha", "quantile"), "quantile",
-    ),
-    "custom": Entry(
-        "Your own loss", "Any loss of the residual z = f(x) − y that you can type.",
-        "min mean l(f(x) − y) + α/2 |w|²", "curve", ("degree", "alpha", "formula"),
-    ),
-    "kernel": Entry(
-        "Kernel regression", "The average of the points around, weighted by distance.",
-        "Σ e^(−γ|x − xᵢ|²) yᵢ / Σ e^(−γ|x − xᵢ|²)", "curve", ("gamma",),
-    ),
-    "neighbours": Entry(
-        "Nearest neighbours", "The average of the k nearest points.",
-        "mean of y over the k nearest xᵢ", "curve", ("neighbours",),
-    ),
-    "logistic": Entry(
-        "Logistic regression", "The probability of the second group.",
-        "min mean ln(1 + e^(−s f)) + α/2 |w|²", "classes", ("degree", "alpha"), "logistic",
-    ),
-    "svm": Entry(
-        "Support vectors", "A wide street between the groups, by squared hinges.",
-        "min mean max(0, 1 − s f)² / 2 + α/2 |w|²", "classes", ("degree", "alpha"), "squared_hinge",
-    ),
-    "hinge": Entry(
-        "Support vectors, hinge", "The same street by the hinge, its corner rounded.",
-        "min mean max(0, 1 − s f) + α/2 |w|²", "classes", ("degree", "alpha"), "hinge",
-    ),
-    "perceptron": Entry(
-        "Perceptron", "Adds what it gets wrong until nothing is.",
-        "w ← w + mean of s x over mistakes", "classes", ("degree",), "perceptron",
-    ),
-    "kernel_classes": Entry(
-        "Kernel classifier", "The share of the second group around, weighted by distance.",
-        "Σ e^(−γ|p − pᵢ|²) gᵢ / Σ e^(−γ|p − pᵢ|²)", "classes", ("gamma",),
-    ),
-    "neighbour_classes": Entry(
-        "Nearest neighbours, classes", "The vote of the k nearest points.",
-        "mean of the group over the k nearest pᵢ", "classes", ("neighbours",),
-    ),
-    "component": Entry(
-        "Principal components", "The directions in which the points vary most.",
-        "max |v| = 1: variance of v·p", "shape",
-    ),
-}  # fmt: skip
+def descends(algorithm: Algorithm) -> bool:
+    """Whether the loop is the library's own: descent, or descent with thresholds."""
+    usual = (
+        type(algorithm).solve is LinearModel.solve if isinstance(algorithm, LinearModel) else False
+    )
+    whole = getattr(type(algorithm), "scaling_at", None) is LinearModel.scaling_at
+    return usual and whole and not hasattr(algorithm, "iterates")
+
+
+def start_of(one: Option) -> float:
+    """Where a slider stands first: the default, or the middle of what it offers."""
+    assert one.slider is not None
+    low, high = one.slider
+    if isinstance(one.default, int | float) and low <= one.default <= high:
+        return float(one.default)
+    return float((low * high) ** 0.5) if low > 0 else low
+
+
+def _own() -> list[Entry]:
+    """What only the board has: losses with rounded corners, a typed one, a vote by kernel."""
+    absolute = loss_named("absolute", width=_ROUNDED)
+    hinge = loss_named("hinge", width=_ROUNDED)
+    gamma = KernelRegression.options()["gamma"]
+    return [
+        Entry(
+            "absolute", "Least absolute deviations",
+            "The curve through the median, with a rounded corner.",
+            "min mean |f(x) − y| + α/2 |w|²", "curve", {"alpha": _PENALTY},
+            lambda formula, alpha: BoardModel(absolute, alpha),
+        ),
+        Entry(
+            "custom", "Your own loss", "Any loss of the residual z = f(x) − y that you can type.",
+            "min mean l(f(x) − y) + α/2 |w|²", "curve", {"alpha": _PENALTY},
+            lambda formula, alpha: BoardModel(_typed(formula), alpha), typed=True,
+        ),
+        Entry(
+            "hinge", "Support vectors, hinge",
+            "A street between the groups by the hinge, its corner rounded.",
+            "min mean max(0, 1 − s f) + α/2 |w|²", "classes", {"alpha": _PENALTY},
+            lambda formula, alpha: BoardModel(hinge, alpha),
+        ),
+        Entry(
+            "kernel-classes", "Kernel classifier",
+            "The share of the second group around, weighted by distance.",
+            "Σ e^(−γ|p − pᵢ|²) gᵢ / Σ e^(−γ|p − pᵢ|²)", "classes", {"gamma": gamma},
+            lambda formula, gamma: KernelRegression(gamma),
+        ),
+    ]  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _entries(count: int) -> Mapping[str, Entry]:
+    # The board draws x.w + b, and its heights are no counts.
+    drawn = [kind for kind in kinds() if getattr(kind, "response", None) is None]
+    found = [*(Entry.of(kind) for kind in drawn), *_own()]
+    order = list(_TASKS.values())
+    found.sort(key=lambda entry: order.index(entry.task))
+    return MappingProxyType({entry.name: entry for entry in found})
+
+
+def entries() -> Mapping[str, Entry]:
+    """Everything that the page offers, by name."""
+    return _entries(len(Algorithm.kinds))
+
+
+def entry_named(name: str) -> Entry:
+    """The entry of this name."""
+    if name not in entries():
+        raise ProgramError(f"no algorithm is called {name!r}; there are {', '.join(entries())}")
+    return entries()[name]
 
 
 def options() -> list[OptionAnswer]:
@@ -131,26 +186,42 @@ def options() -> list[OptionAnswer]:
             task=entry.task,
             says=entry.says,
             objective=entry.objective,
-            options=list(entry.options),
+            sliders=[_slider(one) for one in entry.sliders.values()],
+            typed=entry.typed,
+            linear=entry.linear,
+            descends=entry.descends,
         )
-        for name, entry in ALGORITHMS.items()
+        for name, entry in entries().items()
     ]
+
+
+def _slider(one: Option) -> SliderAnswer:
+    assert one.slider is not None
+    low, high = one.slider
+    return SliderAnswer(
+        name=one.name,
+        title=one.says.rstrip("."),
+        low=low,
+        high=high,
+        start=start_of(one),
+        whole=one.kind is int,
+        powers=one.kind is float and low > 0 and high / low >= _DECADES,
+        zero=one.low == 0 and "low" not in one.open,
+    )
+
+
+_DECADES = 100.0  # a slider that spans more than this goes by powers of ten
 
 
 def loss_of(chosen: asked.Loss) -> Loss:
     """The loss whose derivative is looked up."""
-    if chosen.algorithm == "custom":
-        return _typed(chosen.formula)
-    name = ALGORITHMS[chosen.algorithm].loss
-    if name is None or name == "perceptron":
-        title = ALGORITHMS[chosen.algorithm].title
-        raise ProgramError(f"{title} looks no loss up: it averages samples, or counts mistakes")
-    parameters: dict[str, dict[str, float]] = {
-        "huber": {"delta": chosen.delta},
-        "absolute": {"width": _ROUNDED},
-        "quantile": {"quantile": chosen.quantile, "width": _ROUNDED},
-    }
-    return loss_named(name, **parameters.get(name, {}))
+    entry = entry_named(chosen.algorithm)
+    algorithm = entry.algorithm(chosen)
+    if not isinstance(algorithm, LinearModel) or hasattr(algorithm, "iterates"):
+        raise ProgramError(
+            f"{entry.title} looks no loss up: it averages samples, or counts mistakes"
+        )
+    return algorithm.loss()
 
 
 @lru_cache(maxsize=64)
@@ -159,11 +230,12 @@ def _typed(text: str) -> Loss:
     return Formula.parse(text).loss()
 
 
-def labels_of(points: Tensor, groups: Tensor, loss: str | None, task: str) -> Tensor:
-    """What a loss takes as labels, shape (n,)."""
+def labels_of(points: Tensor, groups: Tensor, algorithm: Any, task: str) -> Tensor:
+    """What an algorithm takes as labels, shape (n,)."""
     if task == "curve":
         return points[:, 1].clone()
-    return groups if loss in (None, "logistic") else 2 * groups - 1
+    margin = isinstance(algorithm, LinearModel) and algorithm.loss().kind == "margin"
+    return 2 * groups - 1 if margin else groups
 
 
 def features_of(points: Tensor, task: str, degree: int) -> Tensor:

@@ -25,6 +25,7 @@ __all__ = [
     "PromptAnswer",
     "Rate",
     "RatesAnswer",
+    "SliderAnswer",
     "TableAnswer",
     "finite",
     "numbers",
@@ -169,6 +170,8 @@ class FitAnswer(_Answer):
         Directions with their standard deviations, and the mean, for components.
     table
         What was looked up last.
+    attestation, ledger
+        Which weights ran, and what was computed where, in words.
     prompts
         Prompts of one pass.
     note
@@ -178,6 +181,8 @@ class FitAnswer(_Answer):
     machine: MachineAnswer
     frames: list[Frame]
     certificate: CertificateAnswer
+    attestation: str
+    ledger: str
     passes: int
     prompts: int
     table: TableAnswer | None = None
@@ -265,15 +270,38 @@ class RatesAnswer(_Answer):
     rates: list[Rate]
 
 
+class SliderAnswer(_Answer):
+    """A setting: its range, and whether it goes by whole numbers or powers of ten.
+
+    ``zero`` says that 0 lies left of the lowest power.
+    """
+
+    name: str
+    title: str
+    low: float
+    high: float
+    start: float
+    whole: bool
+    powers: bool
+    zero: bool
+
+
 class OptionAnswer(_Answer):
-    """An algorithm as the page lists it."""
+    """An algorithm as the page lists it.
+
+    ``linear`` ones have features of some degree, those that descend can be followed step by step,
+    and ``typed`` ones take a formula.
+    """
 
     name: str
     title: str
     task: str
     says: str
     objective: str
-    options: list[str]
+    sliders: list[SliderAnswer]
+    typed: bool
+    linear: bool
+    descends: bool
 
 
 class CatalogueAnswer(_Answer):

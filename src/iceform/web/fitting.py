@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from iceform.algorithms import PCA, ElasticNet, KernelRegression, KNeighbors, Perceptron
-from iceform.algorithms.sparse import prove_sparse, thresholds_of
-from iceform.algorithms.stream import fitted
+from iceform.algorithms import PCA, Algorithm, ElasticNet, LinearModel, Perceptron
+from iceform.algorithms.linear import fitted
 from iceform.errors import IceformError
-from iceform.machine import ArraySource, StreamMachine
+from iceform.machine import ArraySource, Machine, Stream
 from iceform.machine.problem import LinearProblem
-from iceform.machine.proofs import Proof, prove
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
 from iceform.web import questions as asked
-from iceform.web.algorithms import ALGORITHMS, Entry, features_of, labels_of, loss_of
+from iceform.web.algorithms import Entry, descends, entry_named, features_of, labels_of
 from iceform.web.answers import (
     CertificateAnswer,
     FitAnswer,
@@ -29,7 +27,7 @@ from iceform.web.answers import (
     TableAnswer,
     numbers,
 )
-from iceform.web.paths import BoardModel, ExactProblem, LookedProblem, steps
+from iceform.web.paths import ExactProblem, LookedProblem, steps
 from iceform.web.task import Pulse
 
 __all__ = ["CURVE_MESH", "PLANE_MESH", "Setting", "fit", "the_machine"]
@@ -37,22 +35,23 @@ __all__ = ["CURVE_MESH", "PLANE_MESH", "Setting", "fit", "the_machine"]
 CURVE_MESH = 201  # places along x at which an average is drawn
 PLANE_MESH = 41  # places along either axis of the plane
 _UNIT = torch.finfo(torch.float64).eps / 2
-_SPARSE = ("lasso", "elastic_net")
 
 
 @lru_cache(maxsize=1)
-def the_machine() -> StreamMachine:
+def the_machine() -> Stream:
     """The playground's machine: ten features, four samples to a prompt, blocks of 129 tokens."""
-    return StreamMachine(dim=10, samples=4, tokens=129)
+    return Machine(10, 4, layout="stream", tokens=129)
 
 
 def fit(question: asked.FitQuestion, pulse: Pulse) -> FitAnswer:
     """Run the algorithm on the points."""
     setting = Setting.of(question)
-    if setting.entry.descends:
+    if descends(setting.algorithm):
         return _by_steps(setting, pulse)
-    if question.model.algorithm == "perceptron":
-        return _perceptron(setting, pulse)
+    if isinstance(setting.algorithm, Perceptron):
+        return _perceptron(setting, setting.algorithm, pulse)
+    if isinstance(setting.algorithm, LinearModel):
+        return _line(setting)
     if setting.entry.task == "shape":
         return _components(setting)
     return _average(setting, pulse)
@@ -64,8 +63,8 @@ class Setting:
 
     Attributes
     ----------
-    entry
-        The algorithm.
+    entry, algorithm
+        What runs.
     points, groups
         Of the board, shapes (n, 2) and (n,).
     source
@@ -74,6 +73,7 @@ class Setting:
 
     question: asked.FitQuestion
     entry: Entry
+    algorithm: Algorithm
     points: Tensor
     groups: Tensor
     source: ArraySource
@@ -81,30 +81,21 @@ class Setting:
     @classmethod
     def of(cls, question: asked.FitQuestion) -> Setting:
         """From a question."""
-        entry = ALGORITHMS[question.model.algorithm]
+        entry = entry_named(question.model.algorithm)
+        algorithm = entry.algorithm(question.model)
         points = torch.tensor([[p.x, p.y] for p in question.points], dtype=torch.float64)
         groups = torch.tensor([p.group for p in question.points], dtype=torch.float64)
         features = points if entry.task != "curve" else points[:, :1]
-        if "degree" in entry.options:
+        if isinstance(algorithm, LinearModel):
             features = features_of(points, entry.task, question.model.degree)
-        labels = labels_of(points, groups, entry.loss, entry.task)
-        return cls(question, entry, points, groups, ArraySource(features, labels))
+        labels = labels_of(points, groups, algorithm, entry.task)
+        return cls(question, entry, algorithm, points, groups, ArraySource(features, labels))
 
     @property
-    def sparse(self) -> bool:
-        """Whether there is a threshold."""
-        return self.question.model.algorithm in _SPARSE
-
-    @property
-    def l1_ratio(self) -> float:
-        """Share of absolute values in the penalty."""
-        model = self.question.model
-        return {"lasso": 1.0, "elastic_net": model.l1_ratio}.get(model.algorithm, 0.0)
-
-    @property
-    def alpha(self) -> float:
-        """The penalty."""
-        return self.question.model.alpha if "alpha" in self.entry.options else 0.0
+    def model(self) -> LinearModel:
+        """The algorithm, where it is a linear model."""
+        assert isinstance(self.algorithm, LinearModel)
+        return self.algorithm
 
     def problem(self) -> LookedProblem:
         """The objective, as the machine sees it."""
@@ -115,12 +106,13 @@ class Setting:
         return ExactProblem.of(self._plain())
 
     def _plain(self) -> LinearProblem:
-        model = BoardModel(loss_of(self.question.model), self.alpha * (1 - self.l1_ratio))
-        return model.problem(the_machine().start(), self.source)
+        return self.model.problem(the_machine().start(), self.source)
 
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the absolute values in the penalty."""
-        return thresholds_of(scaling, self.alpha * self.l1_ratio)
+        if isinstance(self.algorithm, ElasticNet):
+            return self.algorithm.thresholds(scaling)
+        return torch.zeros(scaling.dim, dtype=torch.float64)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -140,12 +132,15 @@ def _by_steps(setting: Setting, pulse: Pulse) -> FitAnswer:
     except IceformError as refused:
         note = str(refused)
     passes = problem.passes
-    found = fitted(problem, Solution(w, math.nan), _proof(setting, problem, w))
+    proof = setting.model.prove(problem, w)
+    found = fitted(setting.model, problem, Solution(w, math.nan), proof)
     table = problem.table.on(problem._reach)
     return FitAnswer(
         machine=describe(the_machine()),
         frames=frames,
         certificate=CertificateAnswer.of(found.certificate),
+        attestation=found.attestation.explain(),
+        ledger=found.ledger.explain(),
         passes=passes,
         prompts=the_machine().prompts(setting.source.rows),
         table=TableAnswer.of(table),
@@ -174,7 +169,7 @@ def _frame(
     here = torch.cat([coef, intercept[None]])
     there = torch.cat([part.reshape(-1) for part in scaling.raw(beside)])
     rounding = 4 * _UNIT * float(coef.abs().max()) + float(scaling.intercept_slip(coef, intercept))
-    bound = float(_proof(setting, problem, w).bounds(scaling.functionals()).max())
+    bound = float(setting.model.prove(problem, w).bounds(scaling.functionals()).max())
     return Frame(
         passes=problem.passes,
         coef=coef.tolist(),
@@ -198,18 +193,11 @@ def _bare_frame(passes: int, coef: Tensor, intercept: Tensor) -> Frame:
     )
 
 
-def _proof(setting: Setting, problem: LookedProblem, w: Tensor) -> Proof:
-    if setting.sparse:
-        return prove_sparse(problem, w, setting.thresholds(problem.scaling))
-    return prove(problem, w)
-
-
 def _optimum(setting: Setting) -> Tensor | None:
     """The exact optimum to compare with, intercept last; None where it is not found."""
     try:
-        if setting.sparse:
-            net = ElasticNet(setting.alpha, setting.l1_ratio, tol=_TIGHT)
-            found = the_machine().run(net, setting.source)
+        if isinstance(setting.algorithm, ElasticNet):
+            found = the_machine().run(replace(setting.algorithm, tol=_TIGHT), setting.source)
             return torch.cat([found.coef, found.intercept[None]])
         exact = setting.exact()
         solution = minimise(exact, tol=_TIGHT, max_passes=_PATIENCE)
@@ -226,9 +214,24 @@ _NEAR = 1e-9  # and where it is near enough to be called one
 _PATIENCE = 200
 
 
-def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
+def _line(setting: Setting) -> FitAnswer:
+    """A linear model whose loop is its own: where it ended."""
+    machine = the_machine()
+    found = machine.run(setting.model, setting.source)
+    return FitAnswer(
+        machine=describe(machine),
+        frames=[_bare_frame(found.passes, found.coef, found.intercept)],
+        certificate=CertificateAnswer.of(found.certificate),
+        attestation=found.attestation.explain(),
+        ledger=found.ledger.explain(),
+        passes=found.passes,
+        prompts=machine.prompts(setting.source.rows),
+    )
+
+
+def _perceptron(setting: Setting, chosen: Perceptron, pulse: Pulse) -> FitAnswer:
     machine, running = the_machine(), the_machine().start()
-    program = Perceptron(max_passes=setting.question.running.passes)
+    program = replace(chosen, max_passes=max(2, setting.question.running.passes))
     frames: list[Frame] = []
     states = list(program.iterates(running, setting.source))
     for state in states:
@@ -236,11 +239,13 @@ def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
         coef, intercept = state.encoding.scaling.raw(state.w)
         frames.append(_bare_frame(state.passes, coef, intercept))
     found = program.fit(running, setting.source, states[-1])
-    left = found.extras["mistakes"]
+    left = found.parts["n_mistakes"]
     return FitAnswer(
         machine=describe(machine),
         frames=frames,
         certificate=CertificateAnswer.of(found.certificate),
+        attestation=found.attestation.explain(),
+        ledger=found.ledger.explain(),
         passes=found.passes,
         prompts=machine.prompts(setting.source.rows),
         note=f"{left} points are on the wrong side" if left else None,
@@ -253,32 +258,28 @@ def _perceptron(setting: Setting, pulse: Pulse) -> FitAnswer:
 
 
 def _average(setting: Setting, pulse: Pulse) -> FitAnswer:
-    model, machine = setting.question.model, the_machine()
+    machine = the_machine()
     curve = setting.entry.task == "curve"
-    mesh = _line() if curve else _square()
-    if "gamma" in setting.entry.options:
-        kernel = machine.run(KernelRegression(model.gamma), setting.source)
-        pulse()
-        values, certificate = kernel.predict(mesh), kernel.certificate
-    else:
-        nearest = machine.run(KNeighbors(model.neighbours), setting.source)
-        pulse()
-        values = nearest.y[nearest.neighbors(mesh)].mean(1)
-        certificate = nearest.certificate
+    mesh = _mesh_line() if curve else _square()
+    found = machine.run(setting.algorithm, setting.source)
+    pulse()
+    values = found.predict(mesh)
     pulse()
     rows = values.view(PLANE_MESH, PLANE_MESH) if not curve else None
     return FitAnswer(
         machine=describe(machine),
         frames=[],
-        certificate=CertificateAnswer.of(certificate),
-        passes=1 if "gamma" in setting.entry.options else model.neighbours,
+        certificate=CertificateAnswer.of(found.certificate),
+        attestation=found.attestation.explain(),
+        ledger=found.ledger.explain(),
+        passes=found.passes,
         prompts=machine.prompts(len(mesh)),
         curve=numbers(values.tolist()) if curve else None,
         plane=None if rows is None else [numbers(row) for row in rows.tolist()],
     )
 
 
-def _line() -> Tensor:
+def _mesh_line() -> Tensor:
     return torch.linspace(-1, 1, CURVE_MESH, dtype=torch.float64)[:, None]
 
 
@@ -292,19 +293,21 @@ def _square() -> Tensor:
 def _components(setting: Setting) -> FitAnswer:
     machine = the_machine()
     found = machine.run(PCA(n_components=min(2, setting.source.rows)), setting.source)
-    spread = found.variances.sqrt()
-    axes = [[*v.tolist(), float(s)] for v, s in zip(found.components, spread, strict=True)]
+    spread = found.parts["explained_variance"].sqrt()
+    axes = [[*v.tolist(), float(s)] for v, s in zip(found.value, spread, strict=True)]
     return FitAnswer(
         machine=describe(machine),
         frames=[],
         certificate=CertificateAnswer.of(found.certificate),
+        attestation=found.attestation.explain(),
+        ledger=found.ledger.explain(),
         passes=found.passes,
         prompts=machine.prompts(setting.source.rows),
-        axes=[*axes, [*found.mean.tolist(), 0.0]],
+        axes=[*axes, [*found.parts["mean"].tolist(), 0.0]],
     )
 
 
-def describe(machine: StreamMachine) -> MachineAnswer:
+def describe(machine: Stream) -> MachineAnswer:
     """The machine, for the page."""
     buffers = machine.network.buffers()
     return MachineAnswer(

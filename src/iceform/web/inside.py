@@ -10,7 +10,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.algorithms import GradientDescent
+from iceform.algorithms import Algorithm, Descent, KernelRegression
 from iceform.algorithms.neighbours import sharpest
 from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.lookups import MARGIN
@@ -18,9 +18,9 @@ from iceform.backends import bind
 from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
 from iceform.functions import Loss
-from iceform.machine import Machine
+from iceform.machine import Machine, Rows
 from iceform.web import questions as asked
-from iceform.web.algorithms import loss_of
+from iceform.web.algorithms import descends, loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
 from iceform.web.fitting import Setting, the_machine, walk
 from iceform.web.paths import LookedProblem
@@ -158,14 +158,19 @@ def _chosen(setting: Setting, first: int, most: int) -> Tensor:
 
 
 def _stream(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
-    if setting.entry.descends:
+    if descends(setting.algorithm):
         return _look_ups(setting, question, pulse)
-    if setting.entry.task == "shape" or setting.entry.loss == "perceptron":
+    if not _averages_samples(setting.algorithm):
         raise ProgramError(
             f"{setting.entry.title} has no prompt to show here; choose an algorithm that looks a "
             "loss up or averages samples"
         )
     return _averages(setting, question)
+
+
+def _averages_samples(algorithm: Algorithm) -> bool:
+    """Whether its prompt holds all samples."""
+    return algorithm.family in ("average", "neighbours", "vote")
 
 
 def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
@@ -258,8 +263,8 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
 
 def _sharpness(setting: Setting, x: Tensor, points: Tensor) -> float:
     """The kernel's gamma, or the largest there is: then a query reads its nearest sample."""
-    if "gamma" in setting.entry.options:
-        return setting.question.model.gamma
+    if isinstance(setting.algorithm, KernelRegression):
+        return setting.algorithm.gamma_for(setting.source)
     return sharpest(*(float(part.norm(dim=1).max()) for part in (x, points)))
 
 
@@ -324,7 +329,7 @@ def _two_layers(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) 
     """A whole target head in the prompt: one layer multiplies it out, the other attends."""
     x, y, _, loss, chosen = _small(setting, question)
     pulse()
-    program = GradientDescent(loss, w_bound=_LARGEST_W, tokens=_FEW_TOKENS)
+    program = Descent(loss, w_bound=_LARGEST_W, tokens=_FEW_TOKENS)
     machine = _two_layer_machine(x.shape[1], len(x))
     trace = machine.trace(program, x, y)
     target = machine.padded(program.targets(x, y))
@@ -346,9 +351,9 @@ def _two_layers(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) 
 
 
 @lru_cache(maxsize=8)
-def _two_layer_machine(dim: int, samples: int) -> Machine:
+def _two_layer_machine(dim: int, samples: int) -> Rows:
     names = ("squared", "absolute", "huber", "quantile", "logistic", "squared_hinge", "hinge")
-    programs = [GradientDescent(n, w_bound=_LARGEST_W, tokens=_FEW_TOKENS) for n in names]
+    programs = [Descent(n, w_bound=_LARGEST_W, tokens=_FEW_TOKENS) for n in names]
     return Machine.for_programs(programs, dim, samples)
 
 

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from iceform.algorithms.sparse import soft_threshold
-from iceform.algorithms.stream import LinearModel
 from iceform.functions import Loss
 from iceform.machine import Running, Source
 from iceform.machine.problem import GramTask, LinearProblem, metric_of
 from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import advance
+from iceform.machine.solvers import advance, nesterov
 from iceform.machine.tables import Table
 from iceform.web import questions as asked
 from iceform.web.lookups import table_of
 
-__all__ = ["BoardModel", "ExactProblem", "LookedProblem", "steps"]
+__all__ = ["ExactProblem", "LookedProblem", "steps"]
 
 _FARTHEST = 4.0  # of a residual: twice the board's height
 _STILL = 1e-15  # a step this short, relative to the coefficients, is the last
-
-
-@dataclass(frozen=True)
-class BoardModel(LinearModel):
-    """Any loss on the board's own units, with (penalty/2) ||coef||^2 beside the mean."""
-
-    given: Loss
-    penalty: float
-
-    def loss(self) -> Loss:
-        return self.given
-
-    def l2(self, rows: int) -> float:
-        return self.penalty
-
-    def scaling(self, source: Source) -> Scaling:
-        """Labels are centred, but keep their unit: the board is 2 high, and sliders are in it."""
-        return replace(super().scaling(source), size=1.0)
 
 
 @dataclass(eq=False)
@@ -132,8 +112,7 @@ def _descent(
         moved = ahead - eta * problem.gradient(ahead)
         after = problem.shrink(moved, eta * thresholds)
         uphill = float((ahead - after) @ (after - w)) > 0
-        grown = 1.0 if uphill or not momentum else 0.5 * (1 + math.sqrt(1 + 4 * t * t))
-        ahead, w, t = after + (t - 1) / grown * (after - w), after, grown
+        (ahead, t), w = (after, 1.0) if uphill or not momentum else nesterov(after, w, t), after
 
 
 def _newton(problem: LookedProblem | ExactProblem) -> Iterator[Tensor]:

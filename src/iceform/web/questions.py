@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
     "MOST_POINTS",
-    "Algorithm",
     "FitQuestion",
     "InsideQuestion",
     "Lookup",
@@ -20,26 +19,6 @@ __all__ = [
 ]
 
 MOST_POINTS = 500
-
-Algorithm = Literal[
-    "least_squares",
-    "ridge",
-    "lasso",
-    "elastic_net",
-    "huber",
-    "absolute",
-    "quantile",
-    "custom",
-    "kernel",
-    "neighbours",
-    "logistic",
-    "svm",
-    "hinge",
-    "perceptron",
-    "kernel_classes",
-    "neighbour_classes",
-    "component",
-]
 
 
 class _Strict(BaseModel):
@@ -70,22 +49,20 @@ class Lookup(_Strict):
 
 
 class Loss(_Strict):
-    """A loss: that of an algorithm, with its parameters."""
+    """A loss: that of an algorithm of the catalogue, with its settings and a formula."""
 
-    algorithm: Algorithm = "ridge"
-    delta: Annotated[float, Field(ge=0.01, le=10)] = 0.25
-    quantile: Annotated[float, Field(ge=0.02, le=0.98)] = 0.5
+    algorithm: Annotated[str, Field(max_length=60)] = "ridge"
+    options: Annotated[
+        dict[Annotated[str, Field(max_length=40)], Annotated[float, Field(ge=0, le=1e6)]],
+        Field(max_length=8),
+    ] = {}
     formula: Annotated[str, Field(max_length=200)] = "sqrt(z^2 + 0.01)"
 
 
 class Model(Loss):
-    """An algorithm with all its parameters."""
+    """An algorithm with the degree of its features."""
 
     degree: Annotated[int, Field(ge=1, le=7)] = 3
-    alpha: Annotated[float, Field(ge=0, le=10)] = 0.01
-    l1_ratio: Annotated[float, Field(ge=0, le=1)] = 0.5
-    gamma: Annotated[float, Field(ge=0.1, le=1000)] = 20.0
-    neighbours: Annotated[int, Field(ge=1, le=50)] = 5
 
 
 class Running(_Strict):

@@ -7,7 +7,7 @@ from typing import Any
 
 from iceform.machine.tables import CLIP
 from iceform.web import questions as asked
-from iceform.web.algorithms import ALGORITHMS, options
+from iceform.web.algorithms import entries, options
 from iceform.web.answers import CatalogueAnswer, FitAnswer, InsideAnswer, LookupAnswer, RatesAnswer
 from iceform.web.fitting import describe, fit, the_machine
 from iceform.web.inside import inside
@@ -59,7 +59,7 @@ _THRESHOLD_REACH = 1024  # of a soft threshold's ratio: beyond it the table is n
 def warm_up() -> Iterator[None]:
     """Run everything once, a little at a time, so that nobody waits for tables to be fitted."""
     points = [asked.Point(x=x, y=y, group=g) for x, y, g in _POINTS]
-    for algorithm in ALGORITHMS:
+    for algorithm in entries():
         fit(asked.FitQuestion(points=points, model=asked.Model(algorithm=algorithm)), _unhurried)
         yield
     reach = 1.0
@@ -67,7 +67,7 @@ def warm_up() -> Iterator[None]:
         CLIP.on(reach)
         reach *= 2
         yield
-    for name, entry in ALGORITHMS.items():
+    for name, entry in entries().items():
         if entry.descends:
             look_up(asked.LookupQuestion(loss=asked.Loss(algorithm=name)), _unhurried)
             yield

@@ -18,7 +18,7 @@ def demo(
         bool,
         typer.Option(
             "--small",
-            help="A few patients instead: losses by literal matrices, 17 programs by the "
+            help="A few patients instead: losses by literal matrices, 15 programs by the "
             "universal machine.",
         ),
     ] = False,

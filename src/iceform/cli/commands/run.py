@@ -12,33 +12,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from iceform.algorithms import named
 from iceform.cli.arguments import (
     DATA_PANEL,
     OUTPUT_PANEL,
-    Alpha,
-    Components,
+    BackendName,
     DataFile,
     Drop,
-    Epsilon,
-    Gamma,
-    InversePenalty,
-    L1Ratio,
-    MaxPasses,
-    Neighbors,
-    Precondition,
     Program,
-    Quantile,
     Scale,
     Strict,
     Target,
     Text,
-    Tol,
     Unknown,
-    options_given,
     read_tables,
+    with_options,
 )
 from iceform.cli.as_json import AsJson, print_json
-from iceform.cli.catalogue import OPTIONS, entry_named
 from iceform.cli.failures import one_line_errors
 from iceform.cli.outputs import check_targets, write_all
 
@@ -48,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 
+@with_options
 def run(
     program: Program,
     data: DataFile,
@@ -65,21 +56,11 @@ def run(
         Path | None,
         typer.Option(help="More rows to predict, without a target.", rich_help_panel=DATA_PANEL),
     ] = None,
-    alpha: Alpha = None,
-    l1_ratio: L1Ratio = None,
-    C: InversePenalty = None,
-    epsilon: Epsilon = None,
-    quantile: Quantile = None,
-    n_neighbors: Neighbors = None,
-    gamma: Gamma = None,
-    n_components: Components = None,
-    tol: Tol = None,
-    max_passes: MaxPasses = None,
-    precondition: Precondition = None,
     eps: Annotated[
         float | None,
         typer.Option(help="Certify this error in every entry, or refuse."),
     ] = None,
+    backend: BackendName = "auto",
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1, ...")] = "cpu",
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Run scikit-learn beside it.")
@@ -92,19 +73,19 @@ def run(
         typer.Option(help="Write predictions, as CSV or Parquet.", rich_help_panel=OUTPUT_PANEL),
     ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Run a program on a table by frozen attention, beside scikit-learn, with a proven error.
 
     Example: iceform run ridge --data houses.csv --target price --alpha 10 --report houses.html
     """
-    given = options_given(locals())
     with one_line_errors():
         from iceform.cli.running import STAGES, Settings
         from iceform.cli.running import run as run_program
 
         settings = Settings(
-            entry_named(program), given, device, eps, test_share, seed, unknown, scale, strict,
-            compare,
+            named(program), options, device, eps, test_share, seed, unknown, scale, strict,
+            compare, backend,
         )  # fmt: skip
         files = {"report": report, "predictions": predictions}
         targets = {what: path for what, path in files.items() if path is not None}
@@ -170,7 +151,7 @@ def _predictions(found: Run, path: Path) -> bytes:
     parts = []
     for part in found.parts:
         columns: dict[str, Any] = {"row": part.rows, "part": part.name}
-        if found.settings.entry.target:
+        if found.settings.entry.needs_target():
             columns["actual"] = [None] * len(part.rows) if part.actual is None else part.actual
             columns["predicted"] = part.predicted
         else:
@@ -188,7 +169,7 @@ def _command(
     words = ["iceform", "run", settings.entry.name, "--data", str(data)]
     words += ["--target", found.target] if found.target else []
     for name, value in settings.options.items():
-        words += [OPTIONS[name].flag, str(value)]
+        words += ["--" + name.replace("_", "-"), str(value)]
     words += ["--test-share", str(settings.test_share), "--seed", str(settings.seed)]
     for flag, names in (("--drop", drop), ("--text", text)):
         words += [word for name in names for word in (flag, name)]
@@ -197,5 +178,6 @@ def _command(
     words += [] if settings.unknown == "error" else ["--unknown", settings.unknown]
     words += [] if new is None else ["--new", str(new)]
     words += [] if settings.eps is None else ["--eps", str(settings.eps)]
+    words += [] if settings.backend == "auto" else ["--backend", settings.backend]
     words += [] if settings.device == "cpu" else ["--device", settings.device]
     return shlex.join(words)

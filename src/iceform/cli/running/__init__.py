@@ -1,4 +1,4 @@
-"""A program of the catalogue on a table: split, prepare, fit, compare, predict.
+"""An algorithm on a table: split, prepare, fit, compare, predict.
 
 Everything that can be wrong with the data or the settings is refused before the first pass.
 """
@@ -6,7 +6,7 @@ Everything that can be wrong with the data or the settings is refused before the
 from iceform.cli.running.comparing import build_peer
 from iceform.cli.running.data import Data
 from iceform.cli.running.fitting import fitted
-from iceform.cli.running.models import Model, build, gamma_of
+from iceform.cli.running.models import build
 from iceform.cli.running.passes import STAGES, Tick, run
 from iceform.cli.running.results import Coefficient, Part, Peer, Run, Score
 from iceform.cli.running.settings import Settings, check_device
@@ -15,7 +15,6 @@ __all__ = [
     "STAGES",
     "Coefficient",
     "Data",
-    "Model",
     "Part",
     "Peer",
     "Run",
@@ -26,6 +25,5 @@ __all__ = [
     "build_peer",
     "check_device",
     "fitted",
-    "gamma_of",
     "run",
 ]

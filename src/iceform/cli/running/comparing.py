@@ -10,46 +10,35 @@ from typing import Any
 
 import numpy as np
 
-from iceform.cli.catalogue import Entry
+from iceform.algorithms import Algorithm, LinearModel, Option
 from iceform.cli.running.data import Data
-from iceform.cli.running.models import answers, coefficient_matrix, gamma_of
+from iceform.cli.running.models import answers, coefficient_matrix
 from iceform.cli.running.results import Peer
 from iceform.cli.running.settings import Settings
 
-__all__ = ["KernelPeer", "build_peer", "compare_with_peer", "one_line"]
+__all__ = ["build_peer", "compare_with_peer", "one_line"]
 
 
-class KernelPeer:
-    """Kernel regression with scikit-learn's distances; its own kernel would underflow far out."""
-
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-
-    def fit(self, x: np.ndarray, y: np.ndarray) -> KernelPeer:
-        """Remember the samples."""
-        self.x, self.y = x, y
-        return self
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """Weighted averages."""
-        distances = importlib.import_module("sklearn.metrics.pairwise").euclidean_distances
-        squared = distances(x, self.x, squared=True)
-        weights = np.exp(self.gamma * (squared.min(1, keepdims=True) - squared))
-        return np.asarray(weights @ self.y / weights.sum(1))
+def build_peer(entry: type[Algorithm], options: Mapping[str, Any], classes: int) -> Any:
+    """What computes the same elsewhere, with the same options; None where nobody does."""
+    peer = entry.peer
+    if peer is None:
+        return None
+    own = {n: o for n, o in entry.options().items() if not _of_the_loop(o)}
+    here = {n: own[n].parse(v) for n, v in options.items() if n in own}
+    there = {peer.options.get(n, own[n].estimator): v for n, v in here.items()}
+    named = {name: value for name, value in there.items() if name is not None}
+    settings = {**peer.settings, **named}
+    if peer.made is not None:
+        more = {"classes": classes} if entry.task == "classification" else {}
+        return peer.made(**more, **settings)
+    module, _, name = peer.path.rpartition(".")
+    return getattr(importlib.import_module(module), name)(**settings)
 
 
-def build_peer(entry: Entry, options: Mapping[str, Any], classes: int) -> Any:
-    """What computes the same elsewhere, with the same options."""
-    module, _, name = entry.peer.rpartition(".")
-    here = set(options) - {"tol", "max_passes", "precondition"}
-    there = {name: entry.peer_options.get(name, name) for name in here}
-    named = {peer: options[name] for name, peer in there.items() if peer is not None}
-    if entry.name == "kernel":
-        return KernelPeer(**named)
-    peer = getattr(importlib.import_module(module), name)(**{**entry.peer_settings, **named})
-    if entry.name == "logistic" and classes > 2:
-        return importlib.import_module("sklearn.multiclass").OneVsRestClassifier(peer)
-    return peer
+def _of_the_loop(one: Option) -> bool:
+    """Whether an option is about our loop, which a peer does not have."""
+    return one.name in LinearModel.options()
 
 
 def compare_with_peer(
@@ -60,9 +49,12 @@ def compare_with_peer(
     classes = len(np.unique(data.y["train"]))
     try:
         options = dict(settings.options)
-        if entry.name == "kernel":  # its default depends on the data
-            options["gamma"] = gamma_of(model)
+        if hasattr(model, "gamma_"):  # its default depends on the data
+            options["gamma"] = model.gamma_
         peer = build_peer(entry, options, classes)
+        if peer is None:
+            warned.append(f"nobody else is known to compute {entry.name}: nothing to compare with")
+            return None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             start = time.perf_counter()
@@ -74,8 +66,9 @@ def compare_with_peer(
         return None
     warned += [f"scikit-learn: {one_line(w)}" for w in caught]
     coef = _peer_coef(peer)
+    assert entry.peer is not None
     return Peer(
-        entry.peer, seconds, coef, theirs, _distance(model, coef), _apart(entry, ours, theirs)
+        entry.peer.path, seconds, coef, theirs, _distance(model, coef), _apart(entry, ours, theirs)
     )
 
 
@@ -98,7 +91,7 @@ def _distance(model: Any, theirs: np.ndarray | None) -> float | None:
     return float(np.abs(ours - theirs).max())
 
 
-def _apart(entry: Entry, ours: np.ndarray, theirs: np.ndarray) -> float:
+def _apart(entry: type[Algorithm], ours: np.ndarray, theirs: np.ndarray) -> float:
     if entry.task == "classification":
         return float((ours != theirs).mean())
     return float(np.abs(ours - theirs).max()) if ours.size else 0.0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from iceform.cli.catalogue import Entry
+from iceform.algorithms import Algorithm
 from iceform.cli.running.models import answers
 from iceform.cli.running.results import Part
 from iceform.cli.running.settings import Settings
@@ -24,7 +24,7 @@ _NONE = np.array([], dtype=np.int64)
 class Data:
     """Matrices of every part of the table."""
 
-    entry: Entry
+    entry: type[Algorithm]
     preparation: Preparation
     train: Table
     test: Table
@@ -36,7 +36,7 @@ class Data:
     @classmethod
     def of(cls, settings: Settings, table: Table, new: Table | None) -> Data:
         entry = settings.entry
-        known, unlabelled = table.labelled() if entry.target else (table, table.take(_NONE))
+        known, unlabelled = table.labelled() if entry.needs_target() else (table, table.take(_NONE))
         _check_suits(entry, known)
         labels = _labels(entry, known)
         strata = labels if entry.task == "classification" else None
@@ -78,12 +78,14 @@ class Data:
     def predicted(self, model: Any) -> list[Part]:
         """What the model says of every part but the training rows; of all rows for components."""
         tables = {"train": self.train, "test": self.test, **self.others}
-        wanted = [n for n in self.x if n != "train" or not self.entry.target or n == self.scored]
+        wanted = [
+            n for n in self.x if n != "train" or not self.entry.needs_target() or n == self.scored
+        ]
         return [
             Part(
                 name,
                 tables[name].rows,
-                self.y[name] if self.entry.target and name in self.y else None,
+                self.y[name] if self.entry.needs_target() and name in self.y else None,
                 answers(model, self.x[name]),
             )
             for name in wanted
@@ -91,15 +93,15 @@ class Data:
         ]
 
 
-def _labels(entry: Entry, table: Table) -> np.ndarray:
-    if not entry.target:
+def _labels(entry: type[Algorithm], table: Table) -> np.ndarray:
+    if not entry.needs_target():
         return np.zeros(len(table))
     if not len(table):
         return np.zeros(0)
     return table.classes() if entry.task == "classification" else table.numbers()
 
 
-def _check_suits(entry: Entry, table: Table) -> None:
+def _check_suits(entry: type[Algorithm], table: Table) -> None:
     """Refuse a target with so many values that they are no classes."""
     if entry.task != "classification":
         return
@@ -112,13 +114,11 @@ def _check_suits(entry: Entry, table: Table) -> None:
         )
 
 
-def _check_varies(entry: Entry, train: Table, y: np.ndarray) -> None:
-    if not entry.target:
+def _check_varies(entry: type[Algorithm], train: Table, y: np.ndarray) -> None:
+    if not entry.needs_target():
         return
     if len(np.unique(y)) < 2:
         raise BoundError(
             f"the target column {train.target.name!r} is always {y[0]} in the training rows: there "
             "is nothing to learn; name another column or use more rows"
         )
-    if entry.name == "poisson" and (y < 0).any():
-        raise BoundError(f"poisson needs counts, the target goes down to {y.min():.6g}; use ridge")

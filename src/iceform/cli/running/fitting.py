@@ -24,9 +24,9 @@ def fitted(settings: Settings, data: Data) -> Any:
     """The model, its tolerance tightened until the certificate is what was asked for."""
     device = check_device(settings.device)
     options = dict(settings.options)
-    y = data.y["train"] if settings.entry.target else None
+    y = data.y["train"] if settings.entry.needs_target() else None
     while True:
-        model = build(settings.entry, options, device)
+        model = build(settings.entry, options, device, settings.backend)
         _check_counts(options, data)
         _fit(model, data.x["train"], y)
         certified = model.certificate_.error
@@ -38,13 +38,12 @@ def fitted(settings: Settings, data: Data) -> Any:
 
 
 def _tol(options: Mapping[str, Any], model: Any) -> float:
-    own = getattr(model, "tol", getattr(getattr(model, "program", None), "tol", 0.0))
-    return float(options.get("tol", own))
+    return float(options.get("tol", getattr(model, "tol", 0.0)))
 
 
 def _can_tighten(settings: Settings, options: Mapping[str, Any], model: Any) -> bool:
     """Whether a smaller tolerance may help, and may be taken."""
-    free = "tol" in settings.entry.options and "tol" not in settings.options
+    free = "tol" in settings.entry.options() and "tol" not in settings.options
     return free and _TIGHTENING * _tol(options, model) >= _TIGHTEST
 
 

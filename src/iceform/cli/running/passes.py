@@ -64,6 +64,8 @@ def run(
         coefficients=coef,
         intercept=intercept,
         certificate=model.certificate_,
+        attestation=model.attestation_,
+        ledger=model.ledger_,
         digest=model.digest_,
         passes=int(model.n_passes_),
         seconds=seconds,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from iceform.certificates import Certificate
+from iceform.certificates import Attestation, Certificate, Ledger
 from iceform.cli.running.settings import Settings
 from iceform.tables import Preparation, Unknown
 
@@ -72,7 +72,7 @@ class Run:
         "test" or, without test rows, "train".
     scores, coefficients, intercept
         What was found.
-    certificate, digest, passes, seconds
+    certificate, attestation, ledger, digest, passes, seconds
         How it was found.
     peer
         The other library's, if it was asked.
@@ -94,6 +94,8 @@ class Run:
     coefficients: tuple[Coefficient, ...]
     intercept: float | None
     certificate: Certificate
+    attestation: Attestation
+    ledger: Ledger
     digest: str
     passes: int
     seconds: float
@@ -126,14 +128,16 @@ class Run:
             "intercept": None if self.intercept is None else finite(self.intercept),
             "certified_error": finite(self.certificate.error),
             "certificate_terms": {k: finite(v) for k, v in self.certificate.terms.items()},
+            "attestation": self.attestation.to_dict(),
+            "ledger": self.ledger.to_dict(),
             "passes": self.passes,
             "seconds": self.seconds,
             "digest": self.digest,
             "scikit_learn": None
             if peer is None
             else {
-                "class": entry.peer,
-                "differs": entry.differs or None,
+                "class": peer.name,
+                "differs": (entry.peer and entry.peer.differs) or None,
                 "scores": {s.name: finite(s.peer) for s in self.scores if s.peer is not None},
                 "seconds": peer.seconds,
                 "coefficient_distance": None if peer.distance is None else finite(peer.distance),

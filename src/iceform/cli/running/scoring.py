@@ -63,7 +63,7 @@ def scores_of(
         both("R²", lambda p: _r_squared(y, p)),
         both("RMSE", lambda p: float(np.sqrt(((p - y) ** 2).mean()))),
     ]
-    if entry.name == "quantile":
+    if "quantile" in entry.options():
         found.append(both("share below", lambda p: float((y <= p).mean())))
     return found
 

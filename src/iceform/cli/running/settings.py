@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from iceform.cli.catalogue import Entry
+from iceform.algorithms import Algorithm
+from iceform.backends import resolve
 from iceform.errors import DeviceError
 from iceform.validation import check_eps
 
@@ -22,7 +23,7 @@ class Settings:
     Attributes
     ----------
     entry
-        The program.
+        The algorithm.
     options
         Its options that were given.
     device
@@ -35,9 +36,11 @@ class Settings:
         As for :class:`iceform.tables.Preparation`.
     compare
         Whether scikit-learn runs beside.
+    backend
+        How passes are evaluated.
     """
 
-    entry: Entry
+    entry: type[Algorithm]
     options: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
     eps: float | None = None
@@ -47,17 +50,22 @@ class Settings:
     scale: bool = True
     strict: bool = False
     compare: bool = True
+    backend: str = "auto"
 
     def __post_init__(self) -> None:
-        self.entry.check(self.options)
+        self.entry.check_options(self.options)
+        for name, value in self.options.items():
+            one = self.entry.options()[name]
+            one.check(one.parse(value))
+        resolve(self.backend)
         check_eps(self.eps)
         check_device(self.device)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
-        names = ("device", "eps", "test_share", "seed", "unknown", "scale", "strict")
+        names = ("device", "eps", "test_share", "seed", "unknown", "scale", "strict", "backend")
         return {
-            "program": self.entry.name,
+            "algorithm": self.entry.name,
             "options": dict(self.options),
             **{name: getattr(self, name) for name in names},
         }

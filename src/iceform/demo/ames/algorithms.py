@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.optimize import minimize
 from sklearn import decomposition, linear_model, neighbors
 from sklearn.exceptions import ConvergenceWarning
@@ -17,11 +16,9 @@ from sklearn.metrics import accuracy_score, mean_squared_error
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
-from iceform import algorithms
 from iceform import sklearn as in_context
 from iceform.demo.ames.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
-from iceform.machine import StreamMachine
 
 __all__ = ["ALGORITHMS", "Row", "Tick", "other_slack", "run_all"]
 
@@ -158,11 +155,13 @@ class _Jobs:
 
     # ------------------------------------------------------------------------ linear models
 
-    def _regression(self, ours: Any, theirs: Any, *, what: str = "coefficients") -> _Answer:
-        """Fit both on log price and compare coefficients (or predictions)."""
-        data = self.data
-        _, mine = _timed(lambda: ours.fit(data.x, self.y))
-        _, other = _timed(lambda: theirs.fit(data.x, self.y))
+    def _regression(
+        self, ours: Any, theirs: Any, *, what: str = "coefficients", y: Array | None = None
+    ) -> _Answer:
+        """Fit both on log price (or y) and compare coefficients (or predictions)."""
+        data, labels = self.data, self.y if y is None else y
+        _, mine = _timed(lambda: ours.fit(data.x, labels))
+        _, other = _timed(lambda: theirs.fit(data.x, labels))
         a, b = ours.predict(data.x_test), theirs.predict(data.x_test)
         scores = self._errors(a, b)
         if what == "coefficients":
@@ -212,48 +211,32 @@ class _Jobs:
 
     def quantile(self) -> _Answer:
         width = 0.05
-        found = self._program(algorithms.Quantile(_QUANTILE, _QUANTILE_ALPHA, width), self.y)
+        ours = in_context.InContextQuantileRegressor(_QUANTILE, alpha=_QUANTILE_ALPHA, width=width)
         theirs = linear_model.QuantileRegressor(quantile=_QUANTILE, alpha=0.0, solver="highs")
-        _, other = _timed(lambda: theirs.fit(self.data.x, self.y))
-        a, b = found.ours.predict(self.data.x_test), theirs.predict(self.data.x_test)
+        found = self._regression(ours, theirs)
+        a, b = (e.predict(self.data.x_test) for e in (ours, theirs))
         scores = (float((self.y_test <= a).mean()), float((self.y_test <= b).mean()))
-        return _Answer(
-            found.ours, theirs, "below the line", scores, (found.ours.coef_, theirs.coef_),
-            "coefficients", (found.seconds[0], other), same=False,
-            note=f"the corner is rounded over {width:g} deviations, sharp in scikit-learn",
-        )  # fmt: skip
+        note = f"the corner is rounded over {width:g} deviations, sharp in scikit-learn"
+        return replace(found, measure="below the line", scores=scores, same=False, note=note)
 
     def poisson(self) -> _Answer:
         y = self.data.price / self.data.price.mean()
-        found = self._program(algorithms.Poisson(_POISSON_ALPHA), y)
+        ours = in_context.InContextPoissonRegressor(_POISSON_ALPHA)
         theirs = linear_model.PoissonRegressor(
             alpha=_POISSON_ALPHA, tol=_TIGHT, solver="newton-cholesky", max_iter=1000
         )
-        _, other = _timed(lambda: theirs.fit(self.data.x, y))
-        mean = self.data.price.mean()
-        a, b = np.exp(found.ours.predict(self.data.x_test)), theirs.predict(self.data.x_test)
-        scores = self._errors(np.log(a * mean), np.log(b * mean))
-        return _Answer(
-            found.ours, theirs, "test MSE", scores, (found.ours.coef_, theirs.coef_),
-            "coefficients", (found.seconds[0], other),
-        )  # fmt: skip
-
-    def _program(self, program: Any, y: Array) -> _Answer:
-        """A program without an estimator of its own."""
-        machine = StreamMachine(self.data.x.shape[1] + 1)
-        x, labels = torch.from_numpy(self.data.x), torch.from_numpy(np.asarray(y, dtype=float))
-        fit, seconds = _timed(lambda: machine.run(program, x, labels))
-        ours = _Fitted(fit)
-        return _Answer(ours, None, "", (0, 0), (ours.coef_, ours.coef_), "", (seconds, 0))
+        found = self._regression(ours, theirs, y=y)
+        a, b = (
+            np.log(e.predict(self.data.x_test) * self.data.price.mean()) for e in (ours, theirs)
+        )
+        return replace(found, scores=self._errors(a, b))
 
     # -------------------------------------------------------------------------- classifiers
 
     def logistic(self) -> _Answer:
         ours = in_context.InContextLogisticRegression(C=_C)
         theirs = linear_model.LogisticRegression(C=_C, tol=_TIGHT, solver="newton-cholesky")
-        found = self._classification(ours, theirs)
-        values = (ours.coef_.ravel(), theirs.coef_.ravel())
-        return replace(found, values=values, what="coefficients")
+        return self._separator(ours, theirs, "")
 
     def _classification(self, ours: Any, theirs: Any) -> _Answer:
         data = self.data
@@ -264,27 +247,21 @@ class _Jobs:
         values = (a.astype(float), b.astype(float))
         return _Answer(ours, theirs, "accuracy", scores, values, "test labels", (mine, other))
 
-    def _separator(self, program: Any, theirs: Any, note: str) -> _Answer:
-        labels = np.where(self.dear, 1.0, -1.0)
-        found = self._program(program, labels)
-        _, other = _timed(lambda: theirs.fit(self.data.x, self.dear))
-        mine = found.ours.predict(self.data.x_test) > 0
-        other_labels = theirs.predict(self.data.x_test)
-        scores = self._accuracies(mine, other_labels)
-        return _Answer(
-            found.ours, theirs, "accuracy", scores, (found.ours.coef_, theirs.coef_.ravel()),
-            "coefficients", (found.seconds[0], other), same=not note, note=note,
-        )  # fmt: skip
+    def _separator(self, ours: Any, theirs: Any, note: str) -> _Answer:
+        found = self._classification(ours, theirs)
+        values = (ours.coef_.ravel(), theirs.coef_.ravel())
+        return replace(found, values=values, what="coefficients", same=not note, note=note)
 
     def svm(self) -> _Answer:
         # A large intercept scale makes liblinear's penalty on the intercept vanish.
         theirs = LinearSVC(C=_C, dual=False, tol=1e-10, max_iter=100_000, intercept_scaling=1e3)
-        return self._separator(algorithms.LinearSVM(_C), theirs, "")
+        return self._separator(in_context.InContextLinearSVC(_C), theirs, "")
 
     def perceptron(self) -> _Answer:
         theirs = linear_model.Perceptron(max_iter=1000, tol=None, random_state=0)
         note = "all samples at once here, one after the other in scikit-learn"
-        return self._separator(algorithms.Perceptron(max_passes=_PERCEPTRON_PASSES), theirs, note)
+        ours = in_context.InContextPerceptron(max_iter=_PERCEPTRON_PASSES)
+        return self._separator(ours, theirs, note)
 
     # ---------------------------------------------------------------------- one look at the data
 
@@ -329,18 +306,6 @@ class _Jobs:
             ours, theirs, "variance kept", scores, values, "components", (mine, other),
             note="each found component is taken out of the prompt",
         )  # fmt: skip
-
-
-class _Fitted:
-    """A program's fit under scikit-learn's names."""
-
-    def __init__(self, fit: algorithms.Fit) -> None:
-        self.fit_ = fit
-        self.coef_ = fit.coef.numpy()
-        self.certificate_, self.digest_, self.n_passes_ = fit.certificate, fit.digest, fit.passes
-
-    def predict(self, x: Array) -> Array:
-        return np.asarray(self.fit_.predict(torch.from_numpy(x)))
 
 
 class _Huber(linear_model.HuberRegressor):  # type: ignore[misc]

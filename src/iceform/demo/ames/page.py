@@ -20,7 +20,7 @@ from iceform import plots
 from iceform.demo.ames.algorithms import ALGORITHMS, Row, Tick, run_all
 from iceform.demo.ames.houses import Houses, load
 from iceform.demo.ames.race import Race, literal_difference, race
-from iceform.machine import StreamMachine
+from iceform.machine import Machine, Stream
 from iceform.pages import Illustration, illustrate, render_page, write
 from iceform.sklearn import InContextLasso
 
@@ -49,7 +49,7 @@ class Page:
     features: int
     repeats: int
     alphas: dict[str, float]
-    machine: StreamMachine
+    machine: Stream
     literal: float
     seconds: float
     version: str
@@ -215,7 +215,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
     data = load(rows)
     table, alphas = run_all(data, tick)
     races = race(data, alphas["ridge"], tick)
-    machine = StreamMachine(data.x.shape[1] + 1)
+    machine = Machine(data.x.shape[1] + 1, layout="stream")
     literal = literal_difference(data, machine)
     tick("the literal matrices")
     figures = [_differences([r for r in table if r.same]), _races(races)]

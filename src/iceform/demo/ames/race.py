@@ -13,7 +13,7 @@ from iceform import algorithms
 from iceform.backends import bind
 from iceform.demo.ames.algorithms import Tick
 from iceform.demo.ames.houses import Houses
-from iceform.machine import ArraySource, StreamMachine
+from iceform.machine import ArraySource, Machine, Stream
 from iceform.machine.tables import IDENTITY
 
 __all__ = ["Race", "literal_difference", "race"]
@@ -36,7 +36,7 @@ def race(data: Houses, alpha: float, tick: Tick, passes: int = _RACE_PASSES) -> 
     """The same ridge problem with and without preconditioning."""
     y = np.log(data.price)
     exact = linear_model.Ridge(alpha).fit(data.x, y).coef_
-    machine = StreamMachine(data.x.shape[1] + 1)
+    machine = Machine(data.x.shape[1] + 1, layout="stream")
     source = ArraySource(torch.from_numpy(data.x), torch.from_numpy(y))
     out = []
     for how in ("none", "diagonal", "whiten"):
@@ -50,7 +50,7 @@ def race(data: Houses, alpha: float, tick: Tick, passes: int = _RACE_PASSES) -> 
     return out
 
 
-def literal_difference(data: Houses, machine: StreamMachine) -> float:
+def literal_difference(data: Houses, machine: Stream) -> float:
     """How far one prompt by the literal matrices is from the formula they amount to."""
     rows = machine.samples
     x = torch.from_numpy(data.x[:rows])

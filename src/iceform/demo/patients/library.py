@@ -18,18 +18,17 @@ import torch
 from scipy.optimize import root
 from scipy.special import expit, softmax
 from sklearn.datasets import load_diabetes
-from sklearn.decomposition import TruncatedSVD
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LinearRegression, LogisticRegression, PoissonRegressor
 from sklearn.linear_model import Ridge as SklearnRidge
 from sklearn.metrics.pairwise import rbf_kernel
-from sklearn.neighbors import KNeighborsRegressor
 from torch import Tensor
 
 from iceform import algorithms
 from iceform.demo.patients.report import ProgramRow
 from iceform.errors import IntegrityError, PrecisionError
 from iceform.functions import loss_named
-from iceform.machine import Machine
+from iceform.machine import Machine, Rows
 
 __all__ = [
     "PATIENTS",
@@ -56,7 +55,6 @@ _BANDWIDTH = 0.5
 _BETA = 8.0
 _RECALLS = 3  # updates of the Hopfield memory
 _HIDDEN = 0.7  # how much of a pattern the memory is shown
-_COMPONENT_STEPS = 20
 
 Tick = Callable[[str], None]
 Array = np.ndarray[Any, np.dtype[np.float64]]
@@ -113,7 +111,7 @@ class Patients:
 class Job:
     """A program, its second input, and somebody else who knows the answer."""
 
-    program: algorithms.Program
+    program: algorithms.Algorithm
     label: str
     library: str
     y: Tensor | None
@@ -170,7 +168,7 @@ def _descents(data: Patients) -> list[Job]:
     for name, how in _DESCENTS.items():
         loss = loss_named(name, **dict(how.parameters))
         y = data.targets[_target(name, loss.kind)]
-        program = algorithms.GradientDescent(
+        program = algorithms.Descent(
             loss, how.steps, l2=_L2, w_bound=how.w_bound, tokens=how.tokens
         )
         # The step that contracts fastest, for errors as well as for distances.
@@ -190,7 +188,7 @@ def _target(loss: str, kind: str) -> str:
 
 
 def _regression(
-    program: algorithms.Program, label: str, estimator: Any, x: Array, y: Tensor
+    program: algorithms.Algorithm, label: str, estimator: Any, x: Array, y: Tensor
 ) -> Job:
     """A linear model of scikit-learn's."""
 
@@ -218,16 +216,20 @@ def _stationary(f: Callable[[Array], Array], x: Array, y: Array) -> Callable[[],
 def _solvers(data: Patients) -> list[Job]:
     x, y = data.x.numpy(), data.targets["score"]
     plain, ridge = LinearRegression(fit_intercept=False), SklearnRidge(_ALPHA, fit_intercept=False)
-    component = algorithms.PrincipalComponent(steps=_COMPONENT_STEPS)
+    component = algorithms.PCA(1)
 
     def leading() -> Any:
-        found = TruncatedSVD(1, algorithm="arpack", random_state=0).fit(x).components_[0]
-        return found * np.sign(found @ component.reference(data.x, None).numpy())
+        found = PCA(1, svd_solver="full").fit(x).components_
+        return found * np.sign((found * component.reference(data.x, None).numpy()).sum())
 
+    least, penalised = (
+        algorithms.LinearRegression(w_bound=2.0, fit_intercept=False),
+        algorithms.Ridge(_ALPHA, w_bound=2.0, fit_intercept=False),
+    )
     return [
-        _regression(algorithms.LeastSquares(w_bound=2.0), "least squares", plain, x, y),
-        _regression(algorithms.Ridge(_ALPHA, w_bound=2.0), "ridge regression", ridge, x, y),
-        Job(component, "leading component", "sklearn TruncatedSVD", None, leading),
+        _regression(least, "least squares", plain, x, y),
+        _regression(penalised, "ridge regression", ridge, x, y),
+        Job(component, "leading component", "sklearn PCA", None, leading),
     ]
 
 
@@ -239,9 +241,6 @@ def _looks(data: Patients) -> list[Job]:
     def kernel() -> Any:
         weights = rbf_kernel(x, gamma=1 / (2 * _BANDWIDTH**2))
         return weights @ y.numpy() / weights.sum(1)
-
-    def neighbours(k: int) -> Callable[[], Any]:
-        return lambda: KNeighborsRegressor(k).fit(x, y.numpy()).predict(x)
 
     shown = _HIDDEN * data.x[n // 2]
 
@@ -258,14 +257,10 @@ def _looks(data: Patients) -> list[Job]:
         q, k, v = (data.x @ w.mT for w in (w_q, w_k, w_v))
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=1.0)
 
-    knn = "sklearn KNeighborsRegressor"
+    average = algorithms.KernelRegression(1 / (2 * _BANDWIDTH**2), queries=n)
     memory = algorithms.HopfieldRetrieval(_BETA, _RECALLS)
-    near = [algorithms.NearestNeighbors(queries=n, k=k) for k in (1, 3)]
     return [
-        Job(algorithms.NadarayaWatson(_BANDWIDTH, n), "kernel regression", "sklearn rbf_kernel", y,
-            kernel),
-        Job(near[0], "1 neighbour, sharp", knn, y, neighbours(1)),
-        Job(near[1], "3 neighbours, soft", knn, y, neighbours(3), same=False),
+        Job(average, "kernel regression", "sklearn rbf_kernel", y, kernel),
         Job(memory, "Hopfield memory", "scipy softmax", shown, recalled),
         Job(algorithms.Head(w_k, w_q, w_v), "a random head", "torch attention", None,
             attention),
@@ -277,14 +272,14 @@ def _looks(data: Patients) -> list[Job]:
 # ---------------------------------------------------------------------------------------------
 
 
-def machine_for(jobs: Sequence[Job], data: Patients) -> Machine:
+def machine_for(jobs: Sequence[Job], data: Patients) -> Rows:
     """The one frozen module, sized for all of them."""
     n, dim = data.x.shape
     return Machine.for_programs([job.program for job in jobs], dim, n)
 
 
 def run_programs(
-    machine: Machine, jobs: Sequence[Job], data: Patients, tick: Tick
+    machine: Rows, jobs: Sequence[Job], data: Patients, tick: Tick
 ) -> list[ProgramRow]:
     """Every program on the same weights, each checked."""
     before = machine.digest
@@ -311,11 +306,11 @@ def run_programs(
     return rows
 
 
-def literal_difference(machine: Machine, job: Job, data: Patients) -> float:
+def literal_difference(machine: Rows, job: Job, data: Patients) -> float:
     """How far the first pass of the literal matrices is from the formula they amount to."""
     target = job.program.targets(data.x, job.y)
     fast, _ = machine.attend(target)
-    literal = machine.network(machine.prompt(job.program, data.x, job.y))
+    literal = machine.network(machine.prompt(job.program, data.x, job.y).tokens)
     return _apart(literal[machine.padded(target).queries, : fast.shape[-1]], fast)
 
 

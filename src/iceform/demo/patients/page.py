@@ -53,7 +53,7 @@ def run_library(patients: int, tick: Tick) -> Library:
     rows = run_programs(machine, jobs, data, tick)
     literal = literal_difference(machine, jobs[0], data)
     tick("literal matrices")
-    steps = [j.program.steps for j in jobs if isinstance(j.program, algorithms.GradientDescent)]
+    steps = [j.program.steps for j in jobs if isinstance(j.program, algorithms.Descent)]
     plan = machine.plan
     return Library(
         rows=rows,

@@ -2,14 +2,16 @@
 
 Every rule is an identity over the reals wherever its left hand side is defined. Some are there to
 keep derivatives short, some because what is usually typed overflows: ``log(cosh(u))``,
-``log(1 + exp(u))`` and ``1/(1 + exp(u))`` are recognised for what they are. Numbers typed by name
-are left alone, so that ``2*pi`` stays ``2*pi``.
+``log(1 + exp(u))`` and ``1/(1 + exp(u))`` are recognised for what they are. Numbers
+are rational and folded exactly, as long as they can be written as decimals that float64 has room
+for. Those typed by name are left alone, so that ``2*pi`` stays ``2*pi``.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable
+from fractions import Fraction
 
 from iceform.functions.formulas.trees import Node, Number, Operation
 
@@ -19,16 +21,32 @@ __all__ = [
     "add",
     "call",
     "divide",
+    "is_decimal",
     "multiply",
     "negate",
     "power",
     "subtract",
 ]
 
-ZERO, ONE = Number(0.0), Number(1.0)
+ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
+
+_LARGEST = Fraction(sys.float_info.max)
+_LEAST = Fraction(sys.float_info.min) * 2**100  # float64 holds its digits, and of what is near
+_DIGITS = 200  # that a number may be written with
 
 
-def _plain(node: Node) -> float | None:
+def is_decimal(value: Fraction) -> bool:
+    """Whether a number can be a number: a decimal, neither too large, too small nor too long."""
+    if value and not _LEAST <= abs(value) <= _LARGEST:
+        return False
+    rest, digits = value.denominator, 0
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest, digits = rest // prime, digits + 1
+    return rest == 1 and digits <= 2 * _DIGITS and value.numerator.bit_length() <= 8 * _DIGITS
+
+
+def _plain(node: Node) -> Fraction | None:
     """The value of a number that was not typed by name."""
     return node.value if isinstance(node, Number) and node.name is None else None
 
@@ -38,19 +56,7 @@ def _parts(node: Node, name: str) -> tuple[Node, ...]:
     return node.arguments if isinstance(node, Operation) and node.name == name else ()
 
 
-def _folded(f: Callable[[float, float], float], a: Node, b: Node) -> Number | None:
-    """Two plain numbers combined, where the result is finite."""
-    x, y = _plain(a), _plain(b)
-    if x is None or y is None:
-        return None
-    try:
-        value = f(x, y)
-    except (ArithmeticError, ValueError):
-        return None
-    return Number(value) if math.isfinite(value) else None
-
-
-def _scaled(node: Node) -> tuple[float, Node]:
+def _scaled(node: Node) -> tuple[Fraction, Node]:
     """A plain factor and the rest: ``(-3, u)`` of ``-(3*u)``, ``(3, 1/u)`` of ``3/u``."""
     if (value := _plain(node)) is not None:
         return value, ONE
@@ -61,10 +67,10 @@ def _scaled(node: Node) -> tuple[float, Node]:
         return value, below[1]
     if (below := _parts(node, "/")) and (value := _plain(below[0])) is not None:
         return value, Operation("/", (ONE, below[1]))
-    return 1.0, node
+    return Fraction(1), node
 
 
-def _times(factor: float, rest: Node) -> Node:
+def _times(factor: Fraction, rest: Node) -> Node:
     """A factor put before a tree that has none."""
     if factor == 0 or rest == ONE:
         return Number(factor)
@@ -73,8 +79,9 @@ def _times(factor: float, rest: Node) -> Node:
     if below := _parts(rest, "/"):
         if below[0] == ONE:
             return Operation("/", (Number(factor), below[1]))
-        if (ratio := _folded(lambda x, y: x / y, Number(factor), below[1])) is not None:
-            return _times(ratio.value, below[0])
+        divisor = _plain(below[1])
+        if divisor and is_decimal(factor / divisor):
+            return _times(factor / divisor, below[0])
     return Operation("neg", (rest,)) if factor == -1 else Operation("*", (Number(factor), rest))
 
 
@@ -91,7 +98,7 @@ def add(a: Node, b: Node) -> Node:
     (c, u), (d, v) = _scaled(a), _scaled(b)
     if ZERO in (a, b):
         return b if a == ZERO else a
-    if u == v and math.isfinite(c + d):
+    if u == v and is_decimal(c + d):
         return _times(c + d, u)
     return subtract(a, negate(b)) if d < 0 else Operation("+", (a, b))
 
@@ -101,7 +108,7 @@ def subtract(a: Node, b: Node) -> Node:
     (c, u), (d, v) = _scaled(a), _scaled(b)
     if ZERO in (a, b):
         return negate(b) if a == ZERO else a
-    if u == v and math.isfinite(c - d):
+    if u == v and is_decimal(c - d):
         return _times(c - d, u)
     return add(a, negate(b)) if d < 0 else Operation("-", (a, b))
 
@@ -109,7 +116,7 @@ def subtract(a: Node, b: Node) -> Node:
 def multiply(a: Node, b: Node) -> Node:
     """The product of two trees, with a plain number in front."""
     (c, u), (d, v) = _scaled(a), _scaled(b)
-    if not math.isfinite(c * d):
+    if not is_decimal(c * d):
         return Operation("*", (a, b))
     rest = _product(u, v)
     return _times(c * d, Operation("*", (u, v)) if rest is None else rest)
@@ -120,7 +127,7 @@ def _product(u: Node, v: Node) -> Node | None:
     if ONE in (u, v):
         return v if u == ONE else u
     (x, m), (y, n) = _as_power(u), _as_power(v)
-    if x == y and m > 0 and n > 0 and m.is_integer() and n.is_integer():
+    if x == y and m > 0 and n > 0 and m.denominator == 1 and n.denominator == 1:
         return power(x, m + n)
     return _one_way(u, v) or _one_way(v, u)
 
@@ -148,14 +155,14 @@ def divide(a: Node, b: Node) -> Node:
     return _times(factor, divide(rest, b))
 
 
-def _divided_by(a: Node, value: float) -> Node:
+def _divided_by(a: Node, value: Fraction) -> Node:
     """A quotient by a number: into the factor if there is one, else ``u/2`` stays."""
     factor, rest = _scaled(a)
     if value < 0 or factor == -1:
         return negate(_divided_by(negate(a), value) if value > 0 else _divided_by(a, -value))
-    if (factor != 1 or rest == ONE) and math.isfinite(factor / value):
+    if (factor != 1 or rest == ONE) and is_decimal(factor / value):
         return _times(factor / value, rest)
-    if (below := _parts(a, "/")) and (inner := _plain(below[1])) and math.isfinite(inner * value):
+    if (below := _parts(a, "/")) and (inner := _plain(below[1])) and is_decimal(inner * value):
         return _divided_by(below[0], inner * value)
     for name, combine in (("+", add), ("-", subtract)):
         if (terms := _parts(a, name)) and all(abs(_scaled(t)[0]) == value for t in terms):
@@ -170,15 +177,18 @@ def _one_plus_exp(node: Node) -> tuple[Node, ...]:
     return _parts(below[1] if below[0] == ONE else below[0], "exp")
 
 
-def power(a: Node, exponent: float) -> Node:
+def power(a: Node, exponent: Fraction | int) -> Node:
     """A tree to the power of a number."""
+    exponent = Fraction(exponent)
     if exponent == 0:
         return ONE
-    if (folded := _folded(math.pow, a, Number(exponent))) is not None:
-        return folded
+    if (number := _plain(a)) is not None and exponent.denominator == 1 and (number or exponent > 0):
+        folded = number ** int(exponent)
+        if is_decimal(folded):
+            return Number(folded)
     base, inner = _as_power(a)
     if inner != 1:
-        if inner.is_integer() and exponent.is_integer():
+        if inner.denominator == 1 and exponent.denominator == 1:
             return power(base, inner * exponent)
         if _even(inner):
             return power(call("abs", base), inner * exponent)
@@ -187,15 +197,15 @@ def power(a: Node, exponent: float) -> Node:
     return a if exponent == 1 else Operation("^", (a, Number(exponent)))
 
 
-def _as_power(node: Node) -> tuple[Node, float]:
+def _as_power(node: Node) -> tuple[Node, Fraction]:
     """Base and exponent; any tree is the first power of itself."""
     below = _parts(node, "^")
     exponent = _plain(below[1]) if below else None
-    return (node, 1.0) if exponent is None else (below[0], exponent)
+    return (node, Fraction(1)) if exponent is None else (below[0], exponent)
 
 
-def _even(exponent: float) -> bool:
-    return exponent.is_integer() and exponent % 2 == 0
+def _even(exponent: Fraction) -> bool:
+    return exponent.denominator == 1 and exponent % 2 == 0
 
 
 def call(name: str, *arguments: Node) -> Node:

@@ -15,7 +15,7 @@ from iceform.functions.formulas.algebra import (
     power,
     subtract,
 )
-from iceform.functions.formulas.functions import UNARY, constant_value
+from iceform.functions.formulas.functions import UNARY, exponent_of
 from iceform.functions.formulas.polynomials import shortest
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
@@ -26,7 +26,7 @@ _BUILD: dict[str, Callable[..., Node]] = {
     "-": subtract,
     "*": multiply,
     "/": divide,
-    "^": lambda a, b: power(a, constant_value(b)),
+    "^": lambda a, b: power(a, exponent_of(b)),
     "neg": negate,
 }
 
@@ -77,7 +77,7 @@ def outer_derivative(node: Operation) -> Node:
     """g'(u) of the function or power g(u)."""
     u = node.arguments[0]
     if node.name == "^":
-        exponent = constant_value(node.arguments[1])
+        exponent = exponent_of(node.arguments[1])
         return multiply(Number(exponent), power(u, exponent - 1))
     return UNARY[node.name].outer(u)
 
@@ -85,7 +85,7 @@ def outer_derivative(node: Operation) -> Node:
 def _of_quotient(a: Node, b: Node, da: Node, db: Node) -> Node:
     if b.constant:
         return divide(da, b)
-    return divide(shortest(subtract(multiply(da, b), multiply(a, db))), power(b, 2.0))
+    return divide(shortest(subtract(multiply(da, b), multiply(a, db))), power(b, 2))
 
 
 def _of_max(a: Node, b: Node, da: Node, db: Node) -> Node:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, FormulaError, ProgramError
+from iceform.functions.curvature import Curvature
+from iceform.functions.extremes import extremes, signed
 from iceform.functions.formulas import parsing, printing
 from iceform.functions.formulas.calculus import canonical, derivative
-from iceform.functions.formulas.enclosure import Extremes, extremes, signed
+from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
-from iceform.functions.formulas.polynomials import line
-from iceform.functions.formulas.trees import Node
+from iceform.functions.formulas.polynomials import line, polynomial
+from iceform.functions.formulas.trees import Node, jumps
 from iceform.functions.losses import Loss
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
 
@@ -29,6 +31,7 @@ _ROUNDED_LOSS = (
 )
 _ABSURD = 1e30  # a bound this large says nothing
 _MESH = 4097  # points at which a formula must be finite
+_EVERYWHERE = 1e300  # as far as float64 goes, but for overflow
 _CLOSE = 1e-9  # what values on either side of a kink may differ by in float64
 _MOST_NODES = 10_000  # of a derivative
 _MOST_DEPTH = 200
@@ -90,7 +93,12 @@ class Formula:
         return printing.latex(self.tree, self.variable)
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The values at z, in its dtype; differentiable by autograd."""
+        """The values at z, in its dtype; differentiable by autograd.
+
+        Anything else that has an ``apply`` method (a value of a program) is handed the tree.
+        """
+        if not isinstance(z, Tensor) and hasattr(z, "apply"):
+            return z.apply(self.tree)
         if isinstance(z, Tensor) and not z.is_floating_point():
             raise DtypeError(f"a formula is evaluated in floating point, got {z.dtype}")
         return evaluate(self._canonical, z)
@@ -122,7 +130,7 @@ class Formula:
         parts = pieces(self._canonical, low, high)
         if parts is None:
             return None
-        largest = max(extremes(p.tree, *p.ends, order).size for p in parts)
+        largest = max(extremes(partial(jets, p.tree), *p.ends, order).size for p in parts)
         return largest if largest < _ABSURD else None
 
     def convex_on(self, low: float, high: float) -> bool | None:
@@ -131,7 +139,7 @@ class Formula:
         parts = pieces(self._canonical, low, high)
         if parts is None:
             return None
-        bends = [signed(p.tree, *p.ends, order=2) for p in parts]
+        bends = [signed(partial(jets, p.tree), *p.ends, order=2) for p in parts]
         steps = [gap(a.tree, b.tree, b.low) for a, b in pairwise(parts)]
         turns = [gap(derivative(a.tree), derivative(b.tree), b.low) for a, b in pairwise(parts)]
         if not all(bool(step.has_zero) for step in steps):
@@ -146,7 +154,9 @@ class Formula:
     @cached_property
     def function(self) -> ScalarFunction:
         """For a look-up table on any range; what can be proved is, once the range is known."""
-        return ScalarFunction(self, self._name, kinks=None, facts=self.scalar_function)
+        enclosed = partial(jets, self._canonical)
+        facts = self.scalar_function
+        return ScalarFunction(self, self._name, kinks=None, facts=facts, encloser=enclosed)
 
     def scalar_function(self, low: float, high: float) -> ScalarFunction:
         """For a look-up table on ``[low, high]``, with its kinks and proven derivatives.
@@ -172,7 +182,42 @@ class Formula:
         facts = partial(_facts, rate, loss=self)
         if span is not None:
             facts(*span)
-        return Loss(None, "residual", ScalarFunction(rate, rate._name, kinks=None, facts=facts))
+        enclosed = partial(jets, rate._canonical)
+        f = ScalarFunction(rate, rate._name, kinks=None, facts=facts, encloser=enclosed)
+        return Loss(None, "residual", f, _broken_line(rate))
+
+
+def _broken_line(rate: Formula) -> Curvature | None:
+    """The facts of a loss whose derivative is a convex broken line: l'' is a step function."""
+    parts = pieces(rate._canonical, -_EVERYWHERE, _EVERYWHERE)
+    lines = [polynomial(p.tree) for p in parts or []]
+    known = [p for p in lines if p is not None and len(p) <= 2]
+    if not known or len(known) < len(lines):
+        return None
+    steps = [gap(a.tree, b.tree, b.low) for a, b in pairwise(parts or [])]
+    slopes = [float(p[1]) if len(p) == 2 else 0.0 for p in known]
+    if min(slopes) < 0 or not all(bool((s.low == 0) & (s.high == 0)) for s in steps):
+        return None
+    breaks = tuple(float(p.low) for p in (parts or [])[1:])
+    return Curvature(
+        _Steps(breaks, tuple(slopes)),
+        bounds=(min(slopes), max(slopes)),
+        concordance=None if breaks else 0.0,
+        kinks=breaks,
+        encloser=Piecewise.of(parts or [], continuous=True).jets,
+    )
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """A step function: heights between breaks."""
+
+    breaks: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    def __call__(self, z: Tensor) -> Tensor:
+        breaks, heights = z.new_tensor(self.breaks), z.new_tensor(self.heights)
+        return heights[torch.bucketize(z.detach(), breaks)]
 
 
 @lru_cache(maxsize=128)
@@ -185,28 +230,15 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
         _check_finite(loss, low, high, loss._name)
     _check_finite(formula, low, high, name)
     cuts = cut(formula._canonical, low, high)
-    plain = ScalarFunction(formula, formula._name, kinks=None)
+    enclosed = partial(jets, formula._canonical)
+    plain = ScalarFunction(formula, formula._name, kinks=None, encloser=enclosed)
     if cuts is None:
         return replace(plain, kinks=_looked_for(plain, low, high, advice))
     _check_continuous(formula, cuts, name, advice)
     parts = merged(cuts)
-    call = Piecewise.of(parts)
+    call = Piecewise.of(parts, continuous=not jumps(formula._canonical))
     straight = line(parts[0].tree) if len(parts) == 1 else None
-    if straight is not None:
-        steady = (straight[0], straight[0])
-        return replace(plain, call=call, kinks=(), affine=straight, fourth=0.0, slope=steady)
-    slopes = _hull([extremes(p.tree, *p.ends, 1) for p in parts])
-    fourth = formula.bound(low, high)
-    return replace(plain, call=call, kinks=call.breaks, fourth=fourth, slope=slopes)
-
-
-def _hull(slopes: list[Extremes]) -> tuple[float, float] | None:
-    """Bounds of f', unless they leave a sign open that f' was not seen to have."""
-    low, high = min(s.low for s in slopes), max(s.high for s in slopes)
-    least, most = min(s.seen_low for s in slopes), max(s.seen_high for s in slopes)
-    if max(abs(low), abs(high)) >= _ABSURD or low < 0 <= least or most <= 0 < high:
-        return None
-    return low, high
+    return replace(plain, call=call, kinks=call.breaks, affine=straight, encloser=call.jets)
 
 
 def _check_finite(formula: Formula, low: float, high: float, name: str) -> None:
@@ -236,5 +268,5 @@ def _check_continuous(formula: Formula, parts: list[Piece], name: str, advice: s
 def _looked_for(f: ScalarFunction, low: float, high: float, advice: str) -> tuple[float, ...]:
     try:
         return find_kinks(f, low, high)
-    except ProgramError as jumps:
-        raise FormulaError(f"{jumps}; in a formula, {advice}") from None
+    except ProgramError as found:
+        raise FormulaError(f"{found}; in a formula, {advice}") from None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from torch.nn import functional as F
 from iceform.functions.formulas.algebra import ONE, ZERO, add, call, divide, multiply, negate, power
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["ARITY", "UNARY", "Unary", "constant_value", "evaluate"]
+__all__ = ["ARITY", "UNARY", "Unary", "constant_value", "evaluate", "exact_value", "exponent_of"]
 
 _LINEAR_FROM = 40.0  # softplus(u) - u < e^-40, far below an ulp of u
 _LOG_2 = math.log(2.0)
@@ -66,12 +68,12 @@ def _times_mirror(u: Node) -> Node:
 
 
 def _sech_squared(u: Node) -> Node:
-    return multiply(Number(4.0), _times_mirror(multiply(Number(2.0), u)))
+    return multiply(Number(Fraction(4)), _times_mirror(multiply(Number(Fraction(2)), u)))
 
 
 UNARY: dict[str, Unary] = {
     "abs": Unary(torch.abs, lambda u: call("sign", u)),
-    "atan": Unary(torch.atan, lambda u: divide(ONE, add(ONE, power(u, 2.0)))),
+    "atan": Unary(torch.atan, lambda u: divide(ONE, add(ONE, power(u, 2)))),
     "cos": Unary(torch.cos, lambda u: negate(call("sin", u))),
     "cosh": Unary(torch.cosh, lambda u: call("sinh", u)),
     "exp": Unary(torch.exp, lambda u: call("exp", u)),
@@ -85,9 +87,9 @@ UNARY: dict[str, Unary] = {
     "sin": Unary(torch.sin, lambda u: call("cos", u)),
     "sinh": Unary(torch.sinh, lambda u: call("cosh", u)),
     "softplus": Unary(_softplus, lambda u: call("sigmoid", u)),
-    "sqrt": Unary(torch.sqrt, lambda u: divide(Number(0.5), call("sqrt", u))),
+    "sqrt": Unary(torch.sqrt, lambda u: divide(Number(Fraction(1, 2)), call("sqrt", u))),
     "step": Unary(_step, _zero),
-    "tan": Unary(torch.tan, lambda u: add(ONE, power(call("tan", u), 2.0))),
+    "tan": Unary(torch.tan, lambda u: add(ONE, power(call("tan", u), 2))),
     "tanh": Unary(torch.tanh, _sech_squared),
 }
 
@@ -152,9 +154,61 @@ def _operation(name: str) -> Callable[..., Tensor]:
 def constant_value(tree: Node) -> float:
     """The value of a tree without the variable, in float64; NaN or infinite where it has none."""
     if isinstance(tree, Number):
-        return tree.value
+        return float(tree.value)
     assert isinstance(tree, Operation)
+    if (exact := exact_value(tree)) is not None and abs(exact) <= sys.float_info.max:
+        return float(exact)
     values = [torch.tensor(constant_value(a), dtype=torch.float64) for a in tree.arguments]
     if tree.name == "^":
         return float(values[0] ** values[1])
     return float(_operation(tree.name)(*values))
+
+
+_RATIONAL: dict[str, Callable[..., Fraction]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "max": max,
+    "min": min,
+    "relu": lambda a: max(a, Fraction(0)),
+}
+_MOST_BITS = 1 << 16  # of an exact number; beyond it is not worth having
+
+
+def exact_value(tree: Node, *, named: bool = True) -> Fraction | None:
+    """The value of a tree without the variable as a rational number, where it is one.
+
+    Numbers that were typed by name count as the float64 that they hold, unless ``named`` is False.
+    """
+    if isinstance(tree, Number):
+        return tree.value if named or tree.name is None else None
+    if isinstance(tree, Variable):
+        return None
+    parts = [exact_value(a, named=named) for a in tree.arguments]
+    known = [p for p in parts if p is not None]
+    if len(known) < len(parts) or sum(_bits(p) for p in known) > _MOST_BITS:
+        return None
+    if tree.name == "^":
+        return _exact_power(*known)
+    if tree.name not in _RATIONAL or (tree.name == "/" and known[1] == 0):
+        return None
+    return _RATIONAL[tree.name](*known)
+
+
+def _bits(value: Fraction) -> int:
+    return value.numerator.bit_length() + value.denominator.bit_length()
+
+
+def _exact_power(base: Fraction, exponent: Fraction) -> Fraction | None:
+    whole = exponent.denominator == 1 and (base != 0 or exponent > 0)
+    small = abs(exponent) * _bits(base) <= _MOST_BITS
+    return base ** int(exponent) if whole and small else None
+
+
+def exponent_of(tree: Node) -> Fraction:
+    """An exponent: exact, or the float64 that a constant such as sqrt(2) comes to."""
+    exact = exact_value(tree)
+    return Fraction(constant_value(tree)) if exact is None else exact

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 import re
+from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
 from iceform.errors import FormulaError
@@ -29,6 +30,7 @@ MOST_CHARACTERS = 200
 MOST_DEPTH = 48  # a sum of n terms is n deep
 MOST_NESTING = 32  # brackets and signs inside each other
 LARGEST_EXPONENT = 16.0
+MOST_EXPONENT = 400  # of a number: 10^-400 is as good as 0 beside any float64
 VARIABLES = ("z", "t", "r", "x", "m")
 CONSTANTS = {"pi": math.pi, "e": math.e}
 
@@ -202,10 +204,11 @@ class _Parser:
         self.refuse(token, f"expected a number, {VARIABLES[0]} or a function where {found}")
 
     def number(self, token: _Token) -> Node:
-        value = float(token.text)
-        if not math.isfinite(value):
+        if not math.isfinite(float(token.text)):
             self.refuse(token, "the number is too large; numbers go up to 1.8e308")
-        return Number(value)
+        if abs(int((token.text.lower().partition("e")[2]) or 0)) > MOST_EXPONENT:
+            self.refuse(token, f"the number is too small; exponents go to -{MOST_EXPONENT}")
+        return Number(Fraction(token.text))
 
     def named(self, token: _Token) -> Node:
         name = token.text
@@ -214,7 +217,7 @@ class _Parser:
         if self.token.text == "(" and (name in CONSTANTS or name in VARIABLES):
             self.refuse(self.token, f"`{name}` is not a function; for a product write {name}*(...)")
         if name in CONSTANTS:
-            return Number(CONSTANTS[name], name)
+            return Number(Fraction(CONSTANTS[name]), name)
         if name not in VARIABLES:
             self.refuse(
                 token,

@@ -7,20 +7,22 @@ branch that holds there. Where it is not, it must be proved to keep its sign.
 
 from __future__ import annotations
 
-import math
-import sys
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import Interval, Jet
+from iceform.arithmetic.intervals import above, below
+from iceform.arithmetic.jets import chosen
+from iceform.functions.extremes import signed
 from iceform.functions.formulas.algebra import ZERO, negate, subtract
 from iceform.functions.formulas.calculus import canonical
-from iceform.functions.formulas.enclosure import signed
+from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.functions import evaluate
-from iceform.functions.formulas.intervals import Interval, jet
 from iceform.functions.formulas.polynomials import polynomial, shortest, value_at
 from iceform.functions.formulas.trees import Node, Number, Operation
 
@@ -40,18 +42,7 @@ class Piece:
     @property
     def ends(self) -> tuple[float, float]:
         """In float64, outward where they are not exact."""
-        return _below(self.low), _above(self.high)
-
-
-def _below(exact: Fraction) -> float:
-    if abs(exact) > sys.float_info.max:
-        return -math.inf if exact < 0 else sys.float_info.max
-    near = float(exact)
-    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
-
-
-def _above(exact: Fraction) -> float:
-    return -_below(-exact)
+        return below(self.low), above(self.high)
 
 
 def pieces(tree: Node, low: float, high: float) -> list[Piece] | None:
@@ -107,9 +98,9 @@ def _branch(kink: Operation, known_sign: int) -> Node:
     first, last = kink.arguments[0], kink.arguments[-1]
     positive = known_sign >= 0
     if kink.name == "sign":
-        return Number(float(known_sign))
+        return Number(Fraction(known_sign))
     if kink.name == "step":
-        return Number(0.5 * (1 + known_sign))
+        return Number(Fraction(1 + known_sign, 2))
     if kink.name == "abs":
         return first if positive else negate(first)
     if kink.name == "relu":
@@ -121,7 +112,7 @@ def _by_sign(piece: Piece, switch: Node) -> list[tuple[Piece, int | None]]:
     """The piece, cut where ``switch`` changes sign, with its sign on each part."""
     line = polynomial(switch)
     if line is None or len(line) > 2:
-        return [(piece, signed(switch, *piece.ends).sign)]
+        return [(piece, signed(partial(jets, switch), *piece.ends).sign)]
     if len(line) < 2:
         return [(piece, 0 if not line else _sign(line[0]))]
     zero, rising = -line[0] / line[1], _sign(line[1])
@@ -155,13 +146,18 @@ def gap(left: Node, right: Node, at: Fraction) -> Interval:
     p, q = polynomial(left), polynomial(right)
     if p is not None and q is not None:
         step = value_at(q, at) - value_at(p, at)
-        return Interval(_point(_below(step)), _point(_above(step)))
-    here = Interval(_point(_below(at)), _point(_above(at)))
-    return jet(right, here, 0)[0] - jet(left, here, 0)[0]
+        return Interval(_point(below(step)), _point(above(step)))
+    here = Interval(_point(below(at)), _point(above(at)))
+    return jets(right, here, 0)[0] - jets(left, here, 0)[0]
 
 
 def _point(value: float) -> Tensor:
     return torch.tensor([value], dtype=torch.float64)
+
+
+def _meet(left: Piece, right: Piece) -> bool:
+    step = gap(left.tree, right.tree, right.low)
+    return bool((step.low == 0) & (step.high == 0))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -179,11 +175,24 @@ class Piecewise:
 
     breaks: tuple[float, ...]
     trees: tuple[Node, ...]
+    exact: tuple[Fraction, ...]
+    joined: tuple[bool, ...]  # whether the pieces are known to meet at each break
 
     @classmethod
-    def of(cls, parts: list[Piece]) -> Piecewise:
-        """From the pieces of a tree."""
-        return cls(tuple(float(p.low) for p in parts[1:]), tuple(p.tree for p in parts))
+    def of(cls, parts: list[Piece], *, continuous: bool) -> Piecewise:
+        """From the pieces of a tree; ``continuous`` if nothing in it jumps."""
+        exact = tuple(p.low for p in parts[1:])
+        joined = tuple(continuous or _meet(a, b) for a, b in pairwise(parts))
+        return cls(tuple(map(float, exact)), tuple(p.tree for p in parts), exact, joined)
+
+    def jets(self, cells: Interval, order: int) -> Jet:
+        """Taylor coefficients on cells; on a cell with a break, what the pieces on it allow."""
+        out = jets(self.trees[0], cells, order)
+        for at, joined, tree in zip(self.exact, self.joined, self.trees[1:], strict=True):
+            right, left = cells.low >= above(at), cells.high <= below(at)
+            after = jets(tree, cells, order)
+            out = chosen(right, left, after, out, order + 1, continuous=joined)
+        return out
 
     def __call__(self, z: Tensor) -> Tensor:
         """Elementwise."""

@@ -1,13 +1,12 @@
-"""Trees that are polynomials, exactly: over the rationals, which hold every float64 number."""
+"""Trees that are polynomials, exactly: over the rationals, as numbers are typed."""
 
 from __future__ import annotations
 
-import math
 import sys
 from fractions import Fraction
 
-from iceform.functions.formulas.algebra import ZERO, add, multiply, power
-from iceform.functions.formulas.functions import constant_value
+from iceform.functions.formulas.algebra import ZERO, add, is_decimal, multiply, power
+from iceform.functions.formulas.functions import exact_value, exponent_of
 from iceform.functions.formulas.trees import Node, Number, Variable
 
 __all__ = ["Polynomial", "line", "polynomial", "shortest", "value_at"]
@@ -22,10 +21,10 @@ def polynomial(tree: Node) -> Polynomial | None:
     if isinstance(tree, Variable):
         return (Fraction(0), Fraction(1))
     if isinstance(tree, Number) or tree.constant:
-        value = constant_value(tree)
-        return _trimmed([Fraction(value)]) if math.isfinite(value) else None
+        value = exact_value(tree)
+        return None if value is None else _trimmed([value])
     if tree.name == "^":
-        return _poly_power(tree.arguments[0], constant_value(tree.arguments[1]))
+        return _poly_power(tree.arguments[0], exponent_of(tree.arguments[1]))
     if tree.name not in ("+", "-", "*", "/", "neg"):
         return None
     parts = [polynomial(a) for a in tree.arguments]
@@ -46,9 +45,9 @@ def _poly_combined(name: str, parts: list[Polynomial]) -> Polynomial | None:
     return _trimmed([_at(a, k) + flip * _at(b, k) for k in range(width)])
 
 
-def _poly_power(base: Node, exponent: float) -> Polynomial | None:
+def _poly_power(base: Node, exponent: Fraction) -> Polynomial | None:
     factor = polynomial(base)
-    if factor is None or not exponent.is_integer() or not 0 <= exponent <= _MOST_DEGREE:
+    if factor is None or exponent.denominator != 1 or not 0 <= exponent <= _MOST_DEGREE:
         return None
     out: Polynomial | None = (Fraction(1),)
     for _ in range(int(exponent)):
@@ -90,16 +89,12 @@ def line(tree: Node) -> tuple[float, float] | None:
 
 
 def shortest(tree: Node) -> Node:
-    """A polynomial written out, where that is shorter and float64 holds its coefficients."""
+    """A polynomial written out, where that is shorter and its coefficients are decimals."""
     known = polynomial(tree)
-    if known is None or not all(map(_is_float, known)):
+    if known is None or not all(map(is_decimal, known)):
         return tree
     written: Node = ZERO
     for k in reversed(range(len(known))):
-        term = multiply(Number(float(known[k])), power(Variable(), float(k)))
+        term = multiply(Number(known[k]), power(Variable(), k))
         written = add(written, term)
     return written if written.size < tree.size else tree
-
-
-def _is_float(value: Fraction) -> bool:
-    return abs(value) <= sys.float_info.max and Fraction(float(value)) == value

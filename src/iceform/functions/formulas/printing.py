@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from fractions import Fraction
 
+from iceform.functions.formulas.algebra import is_decimal
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
 __all__ = ["brief", "latex", "text"]
@@ -13,6 +14,8 @@ __all__ = ["brief", "latex", "text"]
 _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 6)
 _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^": _POWER}
 _BRIEF = 80  # characters
+_PLAIN = 15  # digits of a whole number that is written without an exponent
+_LEAST_PLAIN = -4  # power of ten of the leading digit of one that is written without
 _LATEX_NAMES = {"atan": r"\arctan", "tan": r"\tan", "tanh": r"\tanh", "sin": r"\sin",
                 "sinh": r"\sinh", "cos": r"\cos", "cosh": r"\cosh", "exp": r"\exp",
                 "log": r"\log", "min": r"\min", "max": r"\max"}  # fmt: skip
@@ -35,11 +38,31 @@ def _needs(name: str) -> tuple[int, ...]:
     return (own, own + 1)
 
 
-def number(value: float) -> str:
-    """The shortest text that reads back as the same float64."""
-    if value.is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return re.sub(r"e\+?(-?)0*", r"e\1", repr(value))
+def number(value: Fraction) -> str:
+    """The shortest text that reads back as the same number, or the quotient that it is."""
+    if not is_decimal(value):
+        return f"({value.numerator}/{value.denominator})"
+    digits, scale = value.numerator, 0
+    # Over a power of ten: a denominator of 2^a 5^b takes max(a, b) digits.
+    while (shift := value * 10**scale).denominator != 1:
+        scale += 1
+    digits = shift.numerator
+    while digits and digits % 10 == 0:
+        digits, scale = digits // 10, scale - 1
+    return _decimal(digits, scale)
+
+
+def _decimal(digits: int, scale: int) -> str:
+    """digits/10^scale, with an exponent where that is shorter."""
+    sign, written = ("-" if digits < 0 else ""), str(abs(digits))
+    first = len(written) - 1 - scale  # the power of ten of the leading digit
+    if scale <= 0 and first < _PLAIN:
+        return sign + written + "0" * -scale
+    if scale > 0 and first >= _LEAST_PLAIN:
+        padded = written.rjust(scale + 1, "0")
+        return f"{sign}{padded[:-scale]}.{padded[-scale:]}"
+    rest = f".{written[1:]}" if len(written) > 1 else ""
+    return f"{sign}{written[0]}{rest}e{first}"
 
 
 def text(tree: Node, variable: str) -> str:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
-__all__ = ["KINKED", "Node", "Number", "Operation", "Variable"]
+__all__ = ["KINKED", "Node", "Number", "Operation", "Variable", "jumps"]
 
 KINKED = frozenset({"abs", "clip", "max", "min", "relu", "sign", "step"})
 
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number, and the name it was typed by if it has one."""
+    """A rational number, exactly, and the name it was typed by if it has one.
 
-    value: float
+    A number with a name (pi, e) holds the float64 next to what the name stands for.
+    """
+
+    value: Fraction
     name: str | None = None
     size = depth = 1
     constant = smooth = True
@@ -74,3 +78,10 @@ class Operation:
 
 
 Node = Number | Variable | Operation
+
+
+def jumps(tree: Node) -> bool:
+    """Whether something in a tree jumps: a sign or a step."""
+    if not isinstance(tree, Operation):
+        return False
+    return tree.name in ("sign", "step") or any(map(jumps, tree.arguments))

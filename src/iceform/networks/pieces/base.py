@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import copy
 import math
+import random
+import threading
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import primitives
+from iceform.backends import primitives, rounding_of
+from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
+from iceform.networks.watching import watching
 from iceform.validation import unit_roundoff
 
 __all__ = ["SMALLEST_SHARE", "Piece", "Settings", "Span", "looked_up"]
 
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
+_WIDENING = threading.RLock()  # not one a network: copies of one share their settings
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,11 @@ class Settings:
         return self.frozen
 
     @property
+    def literal(self) -> bool:
+        """Whether prompts are written and multiplied with the matrices."""
+        return rounding_of(self.backend).literal
+
+    @property
     def unit(self) -> float:
         """Unit roundoff."""
         return unit_roundoff(self.dtype)
@@ -107,6 +118,12 @@ class Piece(nn.Module, ABC):
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""
 
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        """An entry of its output, drawn at random, as a question to the literal layers."""
+        return None
+
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""
 
@@ -139,6 +156,11 @@ class Piece(nn.Module, ABC):
         """What its certificate takes for granted."""
         return ()
 
+    @property
+    def standing(self) -> str:
+        """Whether its error is "proven" or "estimated"."""
+        return "proven"
+
     def ranges(self) -> dict[str, Any]:
         """What :meth:`settle` fixed, JSON only."""
         return {}
@@ -158,14 +180,21 @@ class Piece(nn.Module, ABC):
                 self.order = min(self.order, self.settings.ticks)
                 self.settings.ticks += 1
             return self._out(output)
-        if not torch.compiler.is_exporting():
-            self._checked(*inputs)
-        output = self.emulate(*inputs)
+        with self._guard():
+            if not torch.compiler.is_exporting():
+                self._checked(*inputs)
+            output = self.emulate(*inputs)
+        if not torch.compiler.is_compiling() and (watch := watching()) is not None:
+            watch.saw(self, inputs, output)
         if mode == "measure":
             wide = [t.double() if t.is_floating_point() else t for t in inputs]
             off = (output.double() - self._in_double(*wide)).abs().max()
             self.measured = max(self.measured, float(off))
         return self._out(output)
+
+    def _guard(self) -> AbstractContextManager[object]:
+        """One thread at a time where an input may change the prompt."""
+        return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _checked(self, *inputs: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 
 from iceform.backends import rounding_of
-from iceform.errors import PrecisionError
+from iceform.certificates.entries import Asked
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
@@ -77,8 +79,18 @@ class Activation(Piece):
             return
         if not (self._widens and math.isfinite(largest)):
             self._out_of_range(f"max |input| of {self.function.name}", largest, self.high)
-        self.widened += 1
+        before = self.high
         self._set(_rounded_up(self.settings.headroom * largest))
+        room = self.settings.layers.sizes.tokens
+        if self.tokens > room:
+            needed = self.tokens
+            self._set(before)
+            raise BoundError(
+                f"{self.name}: max |input| of {self.function.name} is {largest:.6g}, and a table "
+                f"that far has {needed} tokens, the frozen layers are sized for {room}; pass "
+                f"tokens={needed}, or calibrate on data like this"
+            )
+        self.widened += 1
 
     @property
     def range(self) -> float:
@@ -123,21 +135,34 @@ class Table(Activation):
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        if self.settings.backend != "literal":
+        if not self.settings.literal and self.settings.layers.maps.attends:
             return looked_up(z, self.table)
+        keys, queries, values, margin = self._head(z)
+        mask, backend = z.new_zeros(1, len(keys)), self.settings.backend
+        return self.settings.layers.attend(keys, queries, values, mask, margin, backend)[..., 0, 0]
+
+    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Keys, queries and values of the head that looks z up, and its margin."""
         keys = torch.stack([self.table.keys.slopes, self.table.keys.biases], -1).to(z)
         queries = torch.stack([z, torch.ones_like(z)], -1)[..., None, :]
-        values = self.table.values.to(z)[:, None]
         logits = 2 * float((keys[:, 0].abs() * self.high + keys[:, 1].abs()).max())
-        margin = self.settings.layers.margin(logits)
-        mask = z.new_zeros(1, len(keys))
-        return self.settings.layers.attend(keys, queries, values, mask, margin)[..., 0, 0]
+        return keys, queries, self.table.values.to(z)[:, None], self.settings.layers.margin(logits)
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        place = tuple(draw.randrange(n) for n in output.shape)
+        keys, queries, values, margin = self._head(inputs[0].detach()[place])
+        mask = keys.new_zeros(1, len(keys))
+        return self.settings.layers.ask_attend(
+            keys, queries, values, mask, margin, 0, output[place], (self.table,)
+        )
 
     @property
     def certified(self) -> float:
         settings = self.settings
         model = rounding_of(settings.backend).model(settings.dtype, self.table, self.high, 1)
-        leak = 2 * self.table.size * settings.layers.leak if settings.backend == "literal" else 0.0
+        leak = 2 * self.table.size * settings.layers.leak if settings.literal else 0.0
         return self.table.error + self.table.rounding(model) + leak
 
     @property
@@ -148,6 +173,10 @@ class Table(Activation):
     def assumptions(self) -> tuple[str, ...]:
         return self.table.assumptions
 
+    @property
+    def standing(self) -> str:
+        return self.table.kind
+
     def ranges(self) -> dict[str, Any]:
         it = self.table
         table = {
@@ -157,6 +186,7 @@ class Table(Activation):
             "regime": it.regime,
             "error": it.error,
             "assumptions": list(it.assumptions),
+            "kind": it.kind,
         }
         return {**super().ranges(), "table": table}
 
@@ -171,6 +201,7 @@ class Table(Activation):
             float(saved["error"]),
             self.function,
             tuple(saved["assumptions"]),
+            str(saved["kind"]),
         )
 
 
@@ -208,14 +239,26 @@ class Gate(Activation):
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
+        keys, one, values, margin = self._head(z)
+        if not self.settings.literal and self.settings.layers.maps.attends:
+            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1)
+        mask, backend = z.new_zeros(1, 2), self.settings.backend
+        return self.settings.layers.attend(keys, one, values, mask, margin, backend)[..., 0, 0]
+
+    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Keys, queries and values of the head that chooses, and its margin."""
         keys = torch.stack([self.sharpness * z, torch.zeros_like(z)], -1)[..., None]
         values = torch.stack([z, torch.zeros_like(z)], -1)[..., None]
-        if self.settings.backend != "literal":
-            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1)
-        one = torch.ones_like(z)[..., None, None]
         margin = self.settings.layers.margin(self.sharpness * self.high)
-        mask = z.new_zeros(1, 2)
-        return self.settings.layers.attend(keys, one, values, mask, margin)[..., 0, 0]
+        return keys, torch.ones_like(z)[..., None, None], values, margin
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        place = tuple(draw.randrange(n) for n in output.shape)
+        keys, one, values, margin = self._head(inputs[0].detach()[place])
+        mask = keys.new_zeros(1, 2)
+        return self.settings.layers.ask_attend(keys, one, values, mask, margin, 0, output[place])
 
     @property
     def certified(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import rounding_of
+from iceform.certificates.entries import Asked
 from iceform.networks.pieces.base import Piece, Settings, Span, looked_up
 from iceform.networks.pieces.linear import powers_of_two
 
@@ -46,10 +48,20 @@ class EmbeddingMap(Piece):
         (ids,) = inputs
         frozen = self.settings.layers
         theta = F.embedding(ids, self.weight) / self.scale
-        if self.settings.backend == "literal":
-            ones = torch.ones_like(theta[..., :1])
-            return frozen.read(ones, theta[..., None]) * self.scale
-        return looked_up(theta, frozen.table) * self.scale
+        table = None if self.settings.literal else frozen.maps.table
+        if table is not None:
+            return looked_up(theta, table) * self.scale
+        ones = torch.ones_like(theta[..., :1])
+        return frozen.read(ones, theta[..., None], self.settings.backend) * self.scale
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        ids, width = inputs[0].reshape(-1), self.weight.shape[1]
+        token, row = draw.randrange(len(ids)), draw.randrange(width)
+        theta = (self.weight[ids[token]] / self.scale)[:, None]
+        got = output.reshape(-1, width)[token, row] / self.scale[row]
+        return self.settings.layers.ask_read(torch.ones_like(theta[0]), theta, row, got)
 
     def errors(self) -> Tensor:
         """Proven error of every feature."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Settings, Span
 from iceform.networks.pieces.linear import LinearMap
@@ -109,12 +111,32 @@ class Heads(Piece):
         return None
 
     def emulate(self, *inputs: Tensor) -> Tensor:
-        if self.settings.backend != "literal":
+        if not self.settings.literal and self.settings.layers.maps.attends:
             return self.exact(*inputs)
         q, k, v, *mask = inputs
         allowed = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])
+        return self.settings.layers.attend(k, q, v, allowed, self._margin, self.settings.backend)
+
+    @property
+    def _margin(self) -> float:
+        return self.settings.layers.margin(self.logits + self.bias)
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        q, k, v, *mask = (t.detach() for t in inputs)
+        *lead, token, feature = (draw.randrange(n) for n in output.shape)
+        here = tuple(lead)
+
+        def one(t: Tensor) -> Tensor:
+            return t.expand(*output.shape[:-2], *t.shape[-2:])[here]
+
+        added = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])
+        query, allowed = one(q)[token : token + 1], one(added)
+        allowed = allowed.expand(q.shape[-2], -1)[token : token + 1]
+        got = output[(*here, token, feature)]
         frozen = self.settings.layers
-        return frozen.attend(k, q, v, allowed, frozen.margin(self.logits + self.bias))
+        return frozen.ask_attend(one(k), query, one(v), allowed, self._margin, feature, got)
 
     @property
     def logits(self) -> float:

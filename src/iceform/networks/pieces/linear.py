@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import rounding_of
+from iceform.certificates.entries import Asked
 from iceform.errors import PrecisionError
 from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
 
@@ -131,11 +133,23 @@ class LinearMap(Piece):
     def emulate(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
         frozen = self.settings.layers
-        if self.settings.backend == "literal":
-            ones = torch.ones_like(x[..., :1])
-            theta = torch.cat([self.theta, self.offset[:, None]], -1)
-            return frozen.read(torch.cat([x, ones], -1), theta) * self.scale
-        return looked_up(F.linear(x, self.theta, self.offset), frozen.table) * self.scale
+        table = None if self.settings.literal else frozen.maps.table
+        if table is not None:
+            return looked_up(F.linear(x, self.theta, self.offset), table) * self.scale
+        return frozen.read(_with_one(x), self._prompted, self.settings.backend) * self.scale
+
+    @property
+    def _prompted(self) -> Tensor:
+        """Weights and biases as the prompt holds them."""
+        return torch.cat([self.theta, self.offset[:, None]], -1)
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        x = inputs[0].detach().reshape(-1, self.in_features)
+        token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
+        got = output.reshape(-1, self.out_features)[token, row] / self.scale[row]
+        return self.settings.layers.ask_read(_with_one(x[token]), self._prompted, row, got)
 
     @property
     def _terms(self) -> Tensor:
@@ -199,3 +213,7 @@ class LinearMap(Piece):
         self.norm = float(ranges["norm"])
         self._spectral = {}
         self._encode()
+
+
+def _with_one(x: Tensor) -> Tensor:
+    return torch.cat([x, torch.ones_like(x[..., :1])], -1)

@@ -2,6 +2,7 @@
 
 import { el } from './dom.js';
 import { short } from './model.js';
+import { settingOf } from './state.js';
 
 const METHODS = { gradient: 'gradient descent', momentum: 'momentum', newton: 'Newton (whitened)' };
 const REGIMES = { spectral: 'spectral', hard: "hard (the paper's)" };
@@ -11,14 +12,8 @@ const powers = (low, high, zero = false) => ({ low, high, step: 0.05, log: true,
 
 export const FIELDS = {
   degree: { title: 'Degree of the features', ...whole(1, 7) },
-  alpha: { title: 'Penalty α', ...powers(-5, 1, true) },
-  l1_ratio: { title: 'Share of absolute values ρ', low: 0, high: 1, step: 0.05 },
-  delta: { title: 'Where squares end, δ', ...powers(-2, 1) },
-  quantile: { title: 'Quantile q', low: 0.02, high: 0.98, step: 0.02 },
   formula: { title: 'Loss of the residual z', text: true,
     hint: 'for example z^2/2, log(cosh(4*z))/4, sqrt(z^2 + 0.01), softplus(z) − z/2' },
-  gamma: { title: 'Sharpness of the kernel γ', ...powers(-1, 3) },
-  neighbours: { title: 'Neighbours k', ...whole(1, 50) },
   method: { title: 'Kind of step', choices: METHODS },
   rate: { title: 'Learning rate, in units of 1/L', ...powers(-2, 0.6) },
   passes: { title: 'Steps', ...whole(1, 200) },
@@ -27,6 +22,22 @@ export const FIELDS = {
   eps: { title: 'ε, certified error of the look-up', ...powers(-14, -0.3) },
   sharpness: { title: 'Sharpness c', ...powers(-1.7, 1.8), auto: { at: -1.7, stored: 0, name: 'by rule' } },
 };
+
+const STEPS = 50; // of a slider that an algorithm's record describes, about
+
+/** A step of 1, 2 or 5 times a power of ten. */
+function rounded(step) {
+  const power = 10 ** Math.floor(Math.log10(step));
+  return Number((power * [1, 2, 5, 10].find((digit) => digit * power >= 0.99 * step)).toPrecision(3));
+}
+
+/** A control for a setting that an algorithm's record describes. */
+export function ownControl(slider, values, change) {
+  const { name, title, low, high, whole: counted, powers: byPowers, zero } = slider;
+  const range = byPowers ? powers(Math.log10(low), Math.log10(high), zero)
+    : { low, high, step: counted ? 1 : rounded((high - low) / STEPS) };
+  return control(name, { [name]: settingOf(slider, values) }, change, false, { title, ...range });
+}
 
 /** The position of a slider for a value. */
 function position(field, value) {
@@ -49,8 +60,8 @@ const spoken = (field, value) => (field.auto && value === field.auto.stored ? fi
  * A labelled control for one setting.
  * @param {(name: string, value: any) => void} change
  */
-export function control(name, state, change, disabled = false) {
-  const field = FIELDS[name], id = `set-${name}`;
+export function control(name, state, change, disabled = false, field = FIELDS[name]) {
+  const id = `set-${name}`;
   const label = el('label', { for: id }, field.title);
   if (field.choices) {
     const options = Object.entries(field.choices).map(([value, title]) => el('option', { value, selected: state[name] === value }, title));

@@ -2,7 +2,7 @@
 
 import { ask, awake, catalogue, Trouble } from './api.js';
 import { Board } from './board.js';
-import { control } from './controls.js';
+import { control, ownControl } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
 import { featureNames, linear, short } from './model.js';
 import { PANELS, provenOf } from './panels.js';
@@ -23,7 +23,7 @@ let board = null;
 
 function restore() {
   const found = fromLink(location.hash.slice(1));
-  page.state = { ...DEFAULTS, ...found };
+  page.state = { ...DEFAULTS, sliders: [], ...found };
   if (!Object.hasOwn(PRESETS, page.state.preset) && !found.points) page.state.preset = DEFAULTS.preset;
   if (!found.points) page.state.points = PRESETS[page.state.preset].points();
   if (!page.offer.algorithms.some((entry) => entry.name === page.state.algorithm)) page.state.algorithm = DEFAULTS.algorithm;
@@ -108,8 +108,8 @@ function drawFit() {
   else if (answer.plane) board.drawPlane(answer.plane, { middle: 0.5, levels: [], scale: 0.25 });
   else if (entry.task === 'curve') {
     const f = linear('curve', state.degree, at.coef, at.intercept);
-    const g = linear('curve', state.degree, at.exact, at.exact.at(-1));
-    board.drawCurves(sampled(f), sampled(g));
+    const g = at.exact && linear('curve', state.degree, at.exact, at.exact.at(-1));
+    board.drawCurves(sampled(f), g && sampled(g));
   } else {
     const f = linear('classes', state.degree, at.coef, at.intercept);
     const street = ['svm', 'hinge'].includes(state.algorithm) ? [-1, 1] : [];
@@ -146,7 +146,7 @@ function drawLegend() {
   const { entry, answer, state } = page;
   const item = (kind, text) => el('li', {}, el('i', { className: kind, 'aria-hidden': 'true' }), text);
   const items = [item('', answer.axes ? 'two deviations along each component' : entry.task === 'classes' ? 'where the classes meet' : 'by frozen attention')];
-  if (entry.task === 'curve' && answer.frames.length) items.push(item('exact', 'the same steps without the machine'));
+  if (entry.task === 'curve' && answer.frames[0]?.exact) items.push(item('exact', 'the same steps without the machine'));
   if (['svm', 'hinge'].includes(state.algorithm)) items.push(item('street', 'edges of the street'));
   byId('legend').replaceChildren(...items);
 }
@@ -179,7 +179,10 @@ function drawControls() {
     if (['method', 'regime', 'tokens'].includes(name)) dim();
   };
   const fill = (id, names) => byId(id).replaceChildren(...names.map((name) => control(name, state, set)));
-  fill('options', entry.options);
+  state.sliders = entry.sliders;
+  fill('options', [...(entry.linear ? ['degree'] : []), ...(entry.typed ? ['formula'] : [])]);
+  const own = (name, value) => change({ values: { ...page.state.values, [name]: value } });
+  byId('options').append(...entry.sliders.map((slider) => ownControl(slider, state.values, own)));
   fill('running', RUNNING);
   fill('lookup', LOOKUP);
   dim();
@@ -188,10 +191,9 @@ function drawControls() {
 /** Settings that do nothing for this algorithm are dimmed. */
 function dim() {
   const { state, entry } = page;
-  const descends = entry.options.includes('degree'), loop = descends && entry.name !== 'perceptron';
-  const sparse = ['lasso', 'elastic_net'].includes(entry.name);
+  const loop = entry.descends, sparse = ['lasso', 'elastic-net'].includes(entry.name);
   const active = {
-    method: loop, rate: loop && (state.method !== 'newton' || sparse), passes: descends,
+    method: loop, rate: loop && (state.method !== 'newton' || sparse), passes: loop || entry.name === 'perceptron',
     regime: loop, tokens: loop, eps: loop && !state.tokens, sharpness: loop,
   };
   for (const [name, on] of Object.entries(active)) {

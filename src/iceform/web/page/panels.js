@@ -77,7 +77,7 @@ const positive = (value) => (value === null || value <= 0 ? null : value);
 // ------------------------------------------------------------------- prompt, attention and margin
 
 function pickers({ state, set, answer, entry }, extra = []) {
-  const networks = entry.options.includes('degree') && state.algorithm !== 'perceptron' ? Object.keys(NETWORKS) : ['stream'];
+  const networks = entry.descends ? Object.keys(NETWORKS) : ['stream'];
   const network = el('select', { id: 'pick-network', onchange: (e) => set({ network: e.target.value, layer: 0, head: 0 }) },
     ...networks.map((name) => el('option', { value: name, selected: state.network === name }, NETWORKS[name])));
   const most = Math.max(0, state.points.length - 4);
@@ -91,7 +91,7 @@ function pickers({ state, set, answer, entry }, extra = []) {
 
 async function looked(node, page) {
   const { state, frame } = page;
-  const network = page.entry.options.includes('degree') ? state.network : 'stream';
+  const network = page.entry.descends ? state.network : 'stream';
   return ask('inside', insideQuestion({ ...state, network }, frame));
 }
 
@@ -203,7 +203,7 @@ async function drawMargin(node, page) {
 
 // ----------------------------------------------------------------------------- look-up and rates
 
-const looksUp = (entry) => entry.options.includes('degree') && entry.name !== 'perceptron';
+const looksUp = (entry) => entry.descends;
 const NO_LOSS = 'This algorithm looks no loss up. Choose one that descends, ridge or your own loss say.';
 
 async function drawLookup(node, page) {
@@ -287,6 +287,8 @@ function drawCertificate(node, { answer }) {
       row(el('td', {}, name), number(value)))),
     table('It holds for', heading(['what'], ['range']), Object.entries(domain).map(([name, value]) =>
       row(el('td', {}, name), el('td', {}, value)))),
+    el('p', {}, 'What ran, and what was computed where:'),
+    el('pre', { className: 'scroll' }, `${answer.attestation}\n\n${answer.ledger}`),
     about(assumptions.length ? `It takes for granted that: ${assumptions.join('; ')}.` : 'It takes nothing for granted beyond IEEE arithmetic and the accuracy of exp.'),
   );
 }

@@ -1,13 +1,15 @@
 // The state of the page: settings and points, kept in the link.
 
 export const DEFAULTS = Object.freeze({
-  algorithm: 'ridge', degree: 5, alpha: 0.001, l1_ratio: 0.5, delta: 0.25, quantile: 0.5,
-  formula: 'sqrt(z^2 + 0.01)', gamma: 20, neighbours: 5,
+  algorithm: 'ridge', degree: 5, formula: 'sqrt(z^2 + 0.01)',
   method: 'momentum', rate: 1, passes: 60,
   regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
   preset: 'wave', panel: 'passes', frame: -1,
   network: 'stream', first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
 });
+
+// Settings of algorithms are named as their records name them, after this, in the link.
+const OWN = 'o.';
 
 // A point in the link: x and y in 1/2000 of the board, and the group, three characters of 12 bits.
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
@@ -45,17 +47,21 @@ export function toLink(state) {
   for (const [name, usual] of Object.entries(DEFAULTS)) {
     if (state[name] !== usual) link.set(name, state[name]);
   }
+  for (const [name, value] of Object.entries(state.values)) link.set(OWN + name, value);
   if (!state.preset) link.set('points', packPoints(state.points));
   return link.toString();
 }
 
 /** Settings from a fragment; what is not understood is left out. */
 export function fromLink(fragment) {
-  const found = {};
+  const found = { values: {} };
   for (const [name, text] of new URLSearchParams(fragment)) {
     if (name === 'points') {
       const points = unpackPoints(text);
       if (points?.length) Object.assign(found, { points, preset: '' });
+    } else if (name.startsWith(OWN)) {
+      const value = Number(text);
+      if (value === value) found.values[name.slice(OWN.length)] = value;
     } else if (Object.hasOwn(DEFAULTS, name)) {
       const value = typeof DEFAULTS[name] === 'number' ? Number(text) : text;
       if (value === value) found[name] = value;
@@ -68,8 +74,7 @@ export function fromLink(fragment) {
 export function fitQuestion(state) {
   return {
     points: state.points,
-    model: { ...loss(state), degree: state.degree, alpha: state.alpha, l1_ratio: state.l1_ratio,
-      gamma: state.gamma, neighbours: state.neighbours },
+    model: { ...loss(state), degree: state.degree },
     running: { method: state.method, rate: state.rate, passes: state.passes },
     lookup: lookup(state),
   };
@@ -86,8 +91,15 @@ export function lookupQuestion(state) {
   return { loss: loss(state), lookup: lookup(state), reach: state.reach };
 }
 
-function loss({ algorithm, delta, quantile, formula }) {
-  return { algorithm, delta, quantile, formula };
+function loss({ algorithm, formula, sliders, values }) {
+  return { algorithm, formula, options: Object.fromEntries(sliders.map((one) => [one.name, settingOf(one, values)])) };
+}
+
+/** What a slider is set to: its start where nothing else fits its range. */
+export function settingOf({ name, low, high, start, zero }, values) {
+  const value = values[name];
+  const fits = value !== undefined && ((value >= low && value <= high) || (zero && value === 0));
+  return fits ? value : start;
 }
 
 function lookup({ regime, tokens, eps, sharpness }) {

@@ -1,0 +1,142 @@
+"""Cycles per second of the frozen computer: ``python -m benchmarks.computer``.
+
+Gradient descent for the logistic loss, compiled from the language, is run by one frozen block:
+
+* literal, every attention entry, and literal, the entries that can differ from 0; on a GPU the
+  latter as one CUDA graph, so that between cycles there is neither a launch nor a sync;
+* fused, against the same algorithm in plain torch, on long data.
+
+Every row prints the distance of its answer from plain torch's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.timing import machine
+from iceform.computer import Computer, Prompt, library
+from iceform.computer.compile import Program, compile
+
+_LR, _SECONDS = 0.5, 2.0
+_SIZES = ((64, 4), (256, 8))  # lanes and width
+
+
+def data(samples: int, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Samples in [-1, 1] and labels 0 and 1."""
+    draw = torch.Generator().manual_seed(0)
+    x = 2 * torch.rand(samples, dim, generator=draw, dtype=torch.float64) - 1
+    noise = torch.randn(samples, generator=draw, dtype=torch.float64)
+    y = (x @ torch.randn(dim, generator=draw, dtype=torch.float64) + 2 * noise > 0).double()
+    return x.to(device, dtype), y.to(device, dtype)
+
+
+def timed(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of a call, after one that does not count, until two seconds have passed."""
+    call()
+    times: list[float] = []
+    while not times or sum(times) < _SECONDS:
+        _wait(device)
+        begun = time.perf_counter()
+        call()
+        _wait(device)
+        times.append(time.perf_counter() - begun)
+    return min(times)
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def row(case: str, method: str, rate: float, unit: str, note: str = "") -> None:
+    """One line."""
+    print(f"{case:34} {method:30} {rate:12.1f} {unit:18} {note}", flush=True)
+
+
+def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device: torch.device,
+            batch: int) -> None:  # fmt: skip
+    """Cycles per second, all entries and those that are needed."""
+    computer = Computer.for_programs([program], lanes=lanes, dtype=dtype)
+    x, y = data(lanes, width, dtype, device)
+    settings = program.parameters(lr=_LR, steps=10)
+    prompt = computer.prompt(program, x.expand(batch, -1, -1), y.expand(batch, -1), **settings)
+    plan = computer.plan(program, lanes, batch=batch)
+    case = f"{lanes} lanes of {width}, {str(dtype)[6:]}, batch {batch}"
+    print(f"{case}: {plan.tokens} tokens, {plan.features} features, {plan.heads} heads, "
+          f"{plan.flops:.2g} of {plan.every_flops:.2g} flops a cycle")  # fmt: skip
+    for every in (True, False):
+        if every and plan.every_entry > 2**28:
+            row(
+                case,
+                "literal, every entry",
+                float("nan"),
+                "cycles/s",
+                "too many entries to wait for",
+            )
+            continue
+        cycles = 2 if every else 40
+        seconds = timed(lambda e=every, c=cycles: computer.execute(prompt, c, every=e), device)
+        row(case, f"literal, {'every entry' if every else 'needed entries'}",
+            batch * cycles / seconds, "problems x cycles/s")  # fmt: skip
+    if device.type == "cuda":
+        graph = computer.graphed(prompt, turns=50)
+        row(case, "literal, one CUDA graph", batch * 50 / timed(graph, device),
+            "problems x cycles/s")  # fmt: skip
+    _agree(computer, program, prompt, x, y)
+
+
+def _agree(computer: Computer, program: Program, prompt: Prompt, x: Tensor, y: Tensor) -> None:
+    exact = program.reference(x.double().cpu(), y.double().cpu(), lr=_LR, steps=10)
+    for backend in ("literal", "fused"):
+        run = computer.execute(prompt, backend=backend)
+        off = float((run.outputs["value"].double().cpu() - exact).abs().max())
+        row("", f"{backend}, whole program", run.cycles, "cycles", f"off by {off:.1e}")
+
+
+def fused(samples: int, dim: int, steps: int, dtype: torch.dtype, device: torch.device) -> None:
+    """A step of descent, fused, against plain torch."""
+    program = compile(library.logistic, dim=dim, samples=samples)
+    computer = Computer.for_programs([program], dtype=dtype)
+    x, y = data(samples, dim, dtype, device)
+    prompt = computer.prompt(program, x, y, **program.parameters(lr=_LR, steps=steps))
+
+    def plain() -> Tensor:
+        w = x.new_zeros(dim)
+        for _ in range(steps):
+            w = w - _LR * (x.mT @ (torch.sigmoid(x @ w) - y) / samples + 0.1 * w)
+        return w
+
+    own = timed(plain, device)
+    run = timed(lambda: computer.execute(prompt, backend="fused"), device)
+    found = computer.execute(prompt, backend="fused")
+    off = float((found.outputs["value"] - plain()).abs().max())
+    case = f"{samples} x {dim}, {str(dtype)[6:]}, {steps} steps"
+    row(case, "plain torch", 1e3 * own / steps, "ms a step")
+    row(case, "fused", 1e3 * run / steps, "ms a step", f"{run / own:.1f}x plain, off by {off:.1e}")
+
+
+def main() -> None:
+    """Print every row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--samples", type=int, default=100_000, help="of the fused run")
+    parser.add_argument("--dim", type=int, default=16, help="of the fused run")
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
+    asked = parser.parse_args()
+    device = torch.device(asked.device)
+    print(", ".join(f"{k} {v}" for k, v in machine(device).items()))
+    for lanes, width in _SIZES:
+        program = compile(library.logistic, dim=width, samples=lanes)
+        for dtype in (torch.float64, torch.float32):
+            for batch in asked.batches:
+                literal(program, lanes, width, dtype, device, batch)
+    fused(asked.samples, asked.dim, 5, torch.float64, device)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""``python -m benchmarks.tolerance``: proven tolerances of attention, attacked and measured.
+
+Four parts, each printed and kept in one JSON file: *attack* (correct kernels on small hard cases),
+*kernels* (PyTorch's, by shape and dtype, on every hard case), *search* (the bound over the largest
+error that an adversary among correct kernels finds) and *cost* (in native passes at n = 4096).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from iceform.tolerances.backends import BACKENDS, Backend
+from iceform.tolerances.cases import Shape
+from iceform.tolerances.report import DTYPES, attacked, cost, row, tightness
+
+PARTS = ("attack", "kernels", "search", "cost")
+SEARCHED = ("random", "same sign", "paths")
+EVERY = list(DTYPES.values())
+NATIVE = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
+
+SHAPES = {
+    "cpu": [
+        Shape(1, 2, 128, 32),
+        Shape(2, 4, 256, 64, kv_heads=2),
+        Shape(1, 2, 1024, 64),
+        Shape(1, 1, 16, 64, keys=32_768),
+    ],
+    "cuda": [
+        Shape(2, 4, 128, 32),
+        Shape(4, 8, 1024, 64, kv_heads=2),
+        Shape(4, 8, 1024, 64),
+        Shape(2, 8, 2048, 128),
+        Shape(1, 8, 64, 64, keys=32_768),
+    ],
+}
+SOUGHT = [Shape(1, 1, 64, 32), Shape(4, 8, 256, 64), Shape(4, 8, 1024, 64), Shape(2, 8, 512, 128)]
+COSTED = {"cpu": Shape(1, 1, 4096, 64), "cuda": Shape(4, 8, 4096, 64)}
+
+
+def main() -> None:
+    """Run the parts that are asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.tolerance", description=__doc__)
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="all by default")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cases", type=int, default=100_000, help="of the attack")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, help="out/tolerance-DEVICE.json by default")
+    asked = parser.parse_args()
+    device = torch.device(asked.device)
+    saved = asked.out or Path("out") / f"tolerance-{device.type}.json"
+    result = {
+        "machine": _machine(device),
+        "command": " ".join(["python -m benchmarks.tolerance", *sys.argv[1:]]),
+    }
+    print(result["machine"])
+    run = {
+        "attack": lambda: _attack(device, asked.cases, asked.seed),
+        "kernels": lambda: _kernels(device, asked.seed),
+        "search": lambda: _search(device, asked.seed),
+        "cost": lambda: _cost(device),
+    }
+    saved.parent.mkdir(parents=True, exist_ok=True)
+    for part in asked.parts or PARTS:
+        start = time.perf_counter()
+        result[part] = run[part]()
+        result[part]["seconds"] = round(time.perf_counter() - start, 1)
+        saved.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    print(f"wrote {saved}")
+
+
+def _machine(device: torch.device) -> str:
+    place = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor()
+    return f"{place or platform.machine()}, torch {torch.__version__}"
+
+
+def _backends(device: torch.device) -> list[Backend]:
+    names = ("sdpa", "math", "efficient", "flash") if device.type == "cuda" else ("sdpa", "math")
+    return [BACKENDS[name] for name in names]
+
+
+def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
+    shown = 0
+
+    def progress(done: int) -> None:
+        nonlocal shown
+        if done >= shown + cases // 10:
+            shown = done
+            print(f"attack: {done:,} of {cases:,} cases", flush=True)
+
+    totals = attacked(cases, EVERY, device, _backends(device), seed=seed, progress=progress)
+    for total in totals:
+        worst = (
+            "nothing to compare"
+            if total.ratio is None
+            else (f"largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})")
+        )
+        print(
+            f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} "
+            f"violations, {worst}"
+        )
+    return {
+        "rows": [asdict(total) for total in totals],
+        "cases": sum(total.cases for total in totals),
+        "elements": sum(total.elements for total in totals),
+        "violations": sum(total.violations for total in totals),
+    }
+
+
+def _kernels(device: torch.device, seed: int) -> dict[str, object]:
+    rows = []
+    for shape in SHAPES[device.type]:
+        for dtype in NATIVE:
+            for backend in _backends(device):
+                found = row(backend, shape, dtype, device, seed=seed)
+                rows.append(asdict(found))
+                ratio = "-" if found.ratio is None else f"{found.ratio:.3g}"
+                print(
+                    f"{found.kernel:10} {found.dtype:14} {found.shape:24} {found.cases:4} cases, "
+                    f"{found.violations} violations, largest error/bound {ratio} ({found.case}); "
+                    f"empty rows {found.empty_rows or '-'}; {len(found.skipped)} cases not taken",
+                    flush=True,
+                )
+    return {"rows": rows, "violations": sum(int(found["violations"]) for found in rows)}
+
+
+def _search(device: torch.device, seed: int) -> dict[str, object]:
+    rows = []
+    for shape in SOUGHT:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
+            found = tightness(
+                shape, dtype, device, _backends(device)[:1], seed=seed, cases=SEARCHED
+            )
+            rows.append(asdict(found))
+            print(
+                f"{found.dtype:14} {found.shape:16} bound/worst error {found.factor:6.1f} "
+                f"({found.case}), of PyTorch's kernel {found.native or 0:.0f}",
+                flush=True,
+            )
+    median = statistics.median(float(found["factor"]) for found in rows)
+    print(f"median bound/worst error {median:.1f}")
+    return {"rows": rows, "median": median}
+
+
+def _cost(device: torch.device) -> dict[str, object]:
+    shape = COSTED[device.type]
+    rows = [cost(shape, dtype, device) for dtype in (torch.float32, torch.bfloat16)]
+    for found in rows:
+        print(
+            f"cost {found.dtype:10} {found.shape}: {found.seconds * 1e3:.1f} ms, "
+            f"{found.passes:.1f} native passes of {found.native * 1e3:.2f} ms"
+        )
+    return {"rows": [asdict(found) for found in rows]}
+
+
+if __name__ == "__main__":
+    main()

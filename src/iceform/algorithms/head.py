@@ -1,0 +1,56 @@
+"""Any attention head, in the prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.record import Algorithm
+from iceform.certificates import Result
+from iceform.machine import Heads, Sizes, Target
+
+__all__ = ["Head"]
+
+
+@dataclass(frozen=True, eq=False)
+class Head(Algorithm):
+    """Any attention head: ``machine.run(Head(w_k, w_q, w_v), X)`` is its output on the tokens X."""
+
+    name: ClassVar[str] = "head"
+    title: ClassVar[str] = "An attention head"
+    says: ClassVar[str] = "Any attention head."
+    objective: ClassVar[str] = "softmax(X W_Q' W_K X') X W_V'"
+    lookup: ClassVar[str] = "nothing: the head itself is in the prompt"
+
+    w_k: Tensor
+    w_q: Tensor
+    w_v: Tensor
+
+    def sizes(self, dim: int, samples: int) -> Sizes:
+        parts = (self.w_k, self.w_q, self.w_v)
+        return Sizes(
+            tokens=samples,
+            features=dim,
+            head_dim=len(self.w_k),
+            value_dim=len(self.w_v),
+            bound=1.0,
+            weight_bound=float(torch.cat(parts).abs().max()),
+            reach=float(torch.cat(parts).abs().sum(-1).max()),
+            logits=float(self.w_k.abs().sum(-1) @ self.w_q.abs().sum(-1)),
+            nonzeros=dim,
+        )
+
+    def targets(self, x: Tensor, y: Tensor | None) -> Target:
+        return Target(x, self.w_k.to(x), self.w_q.to(x), self.w_v.to(x), slice(0, None))
+
+    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        out, error = machine.attend(self.targets(x, y))
+        domain: dict[str, float | str] = {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"}
+        machine.ledger.note("prompt", "the tokens, and the head as rows")
+        return machine.result(out, machine.certificate({"machine": error}, domain), 1)
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return self.targets(x, y).exact()

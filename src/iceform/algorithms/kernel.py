@@ -1,0 +1,293 @@
+r"""Kernel regression: softmax attention over the training samples, on either layout.
+
+Softmax attention with keys 2 gamma x_j and biases -gamma ||x_j||^2 weighs sample j for a query q by
+e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sample's token.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.descent import labels_of
+from iceform.algorithms.examples import wave
+from iceform.algorithms.memory import FARTHEST, centred, check_near, in_memory
+from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.attention import Average, Features
+from iceform.certificates import Certificate, Result, Step
+from iceform.errors import BoundError, ProgramError
+from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
+from iceform.machine.program import balanced
+from iceform.machine.stream import LARGEST_LOGIT
+from iceform.validation import check_bound
+
+__all__ = ["KernelMemory", "KernelRegression"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_WRITTEN = "samples, |x|^2 and labels, and the points that ask"
+_UNREAD = 60.0  # e^-60: query tokens are kept out of the average by this margin
+_STRAY = 2 * math.exp(-_UNREAD)  # what they carry into it all the same, on values up to 1
+
+
+class _Peer:
+    """Kernel regression with scikit-learn's distances; its own kernel would underflow far out."""
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+
+    def fit(self, x: Any, y: Any) -> _Peer:
+        """Remember the samples."""
+        self.x, self.y = x, y
+        return self
+
+    def predict(self, x: Any) -> Any:
+        """Weighted averages."""
+        import numpy as np
+        from sklearn.metrics.pairwise import euclidean_distances
+
+        squared = euclidean_distances(x, self.x, squared=True)
+        weights = np.exp(self.gamma * (squared.min(1, keepdims=True) - squared))
+        return weights @ self.y / weights.sum(1)
+
+
+@dataclass(frozen=True)
+class KernelRegression(Algorithm):
+    r"""Nadaraya and Watson's average of the labels with weights e^{-gamma ||q - x||^2}.
+
+    .. math:: \hat y(q) = \sum_i y_i e^{-\gamma\|q - x_i\|^2} / \sum_i e^{-\gamma\|q - x_i\|^2}
+
+    ``value`` are the fitted values at the samples.
+
+    Parameters
+    ----------
+    gamma
+        A number, or "scott" for the bandwidth n^(-1/(d + 4)) deviations, that is
+        n^(2/(d + 4)) / (2 X.var()), or "scale" for 1 / (n_features X.var()); a number in rows.
+    queries
+        In rows: points answered per pass.
+    """
+
+    name: ClassVar[str] = "kernel"
+    title: ClassVar[str] = "Kernel regression"
+    task: ClassVar[str] = "regression"
+    says: ClassVar[str] = "An average of all samples, the near ones first."
+    objective: ClassVar[str] = "sum_j y_j k(x, x_j) / sum_j k(x, x_j), k = exp(-gamma |x - x'|^2)"
+    lookup: ClassVar[str] = "nothing: softmax attention is the average"
+    estimator: ClassVar[str] = "InContextKernelRegressor"
+    family: ClassVar[str] = "average"
+    peer: ClassVar[Peer | None] = Peer("sklearn.metrics.pairwise.euclidean_distances", made=_Peer)
+    example = staticmethod(wave)
+
+    gamma: float | str = field(
+        default="scott",
+        metadata=option(
+            "The kernel is exp(-gamma |x - x'|^2).",
+            kind=float,
+            low=0,
+            open="low",
+            choices=("scott", "scale"),
+            slider=(0.1, 1000),
+        ),
+    )
+    queries: int = 16
+
+    def gamma_for(self, source: ArraySource) -> float:
+        """The number that ``gamma`` stands for on these data."""
+        if not isinstance(self.gamma, str):
+            return float(self.gamma)
+        variance = float(source.x.var(correction=0))
+        if not variance > 0:
+            return 1.0
+        if self.gamma == "scale":
+            return 1 / (source.dim * variance)
+        return float(source.rows ** (2 / (source.dim + 4)) / (2 * variance))
+
+    # ------------------------------------------------------------------------------------ stream
+
+    def opening(self, machine: Running, source: Source) -> Average:
+        """The samples themselves as the points that ask."""
+        data = in_memory(source)
+        x, _, _ = centred(data.x)
+        points = x[: machine.machine.samples]
+        return machine.kernel(x, data.y[:, None], points, self.gamma_for(data))
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        data = in_memory(source)
+        machine.check_dim(source.dim)
+        machine.machine.check_sees(source.rows)
+        gamma = self.gamma_for(data)
+        x, center, radius = centred(data.x)
+        certificate = _certificate(source, x, data.y, gamma, radius)
+        memory = KernelMemory(machine.machine, x, data.y, center, gamma, radius)
+        machine.ledger.note("prompt", _WRITTEN)
+        if isinstance(self.gamma, str):
+            machine.ledger.note("host", "gamma, from the variance of the samples")
+        return machine.result(
+            lambda: replace(memory, machine=machine)(data.x), certificate, 1,
+            parts={"gamma": gamma}, _predict=memory,
+        )  # fmt: skip
+
+    # -------------------------------------------------------------------------------------- rows
+
+    def _features(self, dim: int) -> Features:
+        return Features.of(x=dim, square=1, y=1, is_query=1)
+
+    def _number(self) -> float:
+        """gamma, for a layout whose weights are sized by it."""
+        if isinstance(self.gamma, str):
+            raise ProgramError(
+                f"gamma = {self.gamma!r} depends on the data, and a machine in rows is sized by "
+                "it; give a number, or use layout='stream'"
+            )
+        return float(self.gamma)
+
+    def sizes(self, dim: int, samples: int) -> Sizes:
+        scale = self._number()
+        k, q = self._spans(dim, samples, scale)
+        weights = self._weights(dim, samples, scale)
+        return Sizes(
+            tokens=samples + self.queries,
+            features=self._features(dim).total,
+            head_dim=dim + 2,
+            value_dim=1,
+            bound=float(max(1, dim)),
+            weight_bound=max(float(w.abs().max()) for w in weights),
+            reach=1.001 * float((k * q).sqrt().max().clamp(min=1.0)),
+            logits=float((k * q).sum()),
+            nonzeros=1,
+        )
+
+    def _margin(self, dim: int, samples: int, scale: float) -> float:
+        # On |x|, |q| <= 1 the best sample's logit is at least -3 d scale, and a query token, which
+        # has a point but no square, reaches 2 d scale as a key.
+        return 5 * dim * scale + math.log(self.queries) + _UNREAD
+
+    def _spans(self, dim: int, samples: int, scale: float) -> tuple[Tensor, Tensor]:
+        k = [2 * scale] * dim + [scale * dim, self._margin(dim, samples, scale)]
+        return torch.tensor(k, dtype=torch.float64), torch.ones(dim + 2, dtype=torch.float64)
+
+    def _weights(self, dim: int, samples: int, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        at = self._features(dim)
+        eye = torch.eye(dim, dtype=torch.float64)
+        w_k = torch.zeros(dim + 2, at.total, dtype=torch.float64)
+        w_k[:dim, at["x"]] = 2 * scale * eye
+        w_k[dim, at["square"]] = -scale
+        w_k[dim + 1, at["is_query"]] = -self._margin(dim, samples, scale)
+        w_q = torch.zeros_like(w_k)
+        w_q[:dim, at["x"]] = eye
+        w_q[dim:, at["is_query"]] = 1.0
+        w_v = torch.zeros(1, at.total, dtype=torch.float64)
+        w_v[:, at["y"]] = 1.0
+        return *balanced(w_k, w_q, *self._spans(dim, samples, scale)), w_v
+
+    def _target(self, x: Tensor, y: Tensor, points: Tensor, scale: float) -> Target:
+        n, dim = x.shape
+        at = self._features(dim)
+        tokens = x.new_zeros(n + len(points), at.total)
+        tokens[:n, at["x"]], tokens[n:, at["x"]] = x, points
+        tokens[:n, at["square"]] = x.square().sum(-1, keepdim=True)
+        tokens[:n, at["y"]] = y[:, None]
+        tokens[n:, at["is_query"]] = 1.0
+        w_k, w_q, w_v = (w.to(x) for w in self._weights(dim, n, scale))
+        return Target(tokens, w_k, w_q, w_v, slice(n, None))
+
+    def targets(self, x: Tensor, y: Tensor | None) -> Target:
+        return self._target(x, labels_of(y), x[: self.queries], self._number())
+
+    def _answer(
+        self, machine: Heads, x: Tensor, y: Tensor, points: Tensor
+    ) -> tuple[Tensor, float, int]:
+        check_bound("x", x, 1.0, "scale the samples into [-1, 1]")
+        check_bound("y", y, 1.0, "scale the labels into [-1, 1]")
+        check_bound("points", points, 1.0, "predict inside [-1, 1]")
+        parts, worst = [], 0.0
+        chunks = torch.split(points, self.queries)
+        scale = self._number()
+        for chunk in chunks:
+            out, error = machine.attend(self._target(x, y, chunk, scale))
+            parts.append(out[:, 0])
+            worst = max(worst, error + _STRAY)
+        return torch.cat(parts), worst, len(chunks)
+
+    def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        labels = labels_of(y)
+        fitted, error, passes = self._answer(machine, x, labels, x)
+        certificate = machine.certificate(
+            {"machine": error},
+            {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
+        )
+        memory = _RowsMemory(self, machine, x, labels)
+        machine.ledger.note("prompt", _WRITTEN)
+        return machine.result(
+            fitted, certificate, passes, parts={"gamma": self._number()}, _predict=memory
+        )
+
+    def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
+        return self.exact(x, labels_of(y), x)
+
+    def exact(self, x: Tensor, y: Tensor, points: Tensor) -> Tensor:
+        """The exact kernel average at ``points`` (float64)."""
+        distances = torch.cdist(
+            points.double(), x.double(), compute_mode="donot_use_mm_for_euclid_dist"
+        )
+        gamma = self.gamma_for(ArraySource(x.double(), y.double()))
+        return torch.softmax(-gamma * distances.square(), -1) @ y.double()
+
+
+@dataclass(frozen=True, eq=False)
+class _RowsMemory:
+    model: KernelRegression
+    machine: Heads
+    x: Tensor
+    y: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        return self.model._answer(self.machine, self.x, self.y, points)[0]
+
+
+def _certificate(source: Source, x: Tensor, y: Tensor, gamma: float, radius: float) -> Certificate:
+    """Logits off by tau move a softmax average by at most (e^{2 tau} - 1) of the labels' range."""
+    terms = gamma * (2 * FARTHEST + 1) * radius**2
+    tau = (x.shape[1] + 8) * _UNIT * terms
+    swing = float(y.max() - y.min())
+    moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
+    added = 2 * (len(x) + 8) * _UNIT * float(y.abs().max())
+    return Certificate.total(
+        {"rounding of the logits": moved, "rounding of the sums": added},
+        domain={
+            "data": f"these {source.rows} x {source.dim}, as given",
+            "queries": f"within {FARTHEST:g} radii ({FARTHEST * radius:.4g}) of the samples' mean",
+        },
+        dtype=torch.float64,
+        backend="fused",
+        derivation=(
+            Step("tau", "rounding of a logit", tau, "(d + 8) u gamma (2 |q| + |x|) |x|"),
+            Step("swing", "range of the labels", swing, "what a moved weight can carry"),
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMemory:
+    """Training samples as a prompt: called with points, it answers their averages, shape (m,)."""
+
+    machine: Stream | Running
+    x: Tensor  # centred
+    y: Tensor
+    center: Tensor
+    gamma: float
+    radius: float
+
+    def __call__(self, points: Tensor) -> Tensor:
+        q = check_near(points, self.center, self.radius)
+        biggest = self.gamma * (2 * float(q.norm(dim=1).max()) + self.radius) * self.radius
+        if not biggest <= LARGEST_LOGIT:
+            raise BoundError(
+                f"logits reach {biggest:.3g}, more than {LARGEST_LOGIT:.3g}; use a smaller gamma "
+                f"than {self.gamma:.3g}, or scale the samples"
+            )
+        return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]

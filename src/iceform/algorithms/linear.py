@@ -1,0 +1,301 @@
+"""Linear models: what they share.
+
+A model is a loss, a penalty, a solver and a proof. Its gradient is looked up by the frozen machine;
+the optimum that it is near is proven after the fact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from iceform.algorithms.memory import in_memory
+from iceform.algorithms.record import Algorithm, option
+from iceform.attention import LookUps
+from iceform.certificates import Certificate, Result, Step
+from iceform.errors import ShapeError
+from iceform.functions import Loss, loss_named
+from iceform.interpolation import Interpolant
+from iceform.machine import Run, Running, Source, Stream
+from iceform.machine.problem import Encoding, LinearProblem
+from iceform.machine.proofs import Proof, certificate_of, prove
+from iceform.machine.scaling import Scaling
+from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise
+from iceform.machine.tables import read_line, table_of
+from iceform.validation import check_positive
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+
+__all__ = ["Line", "LinearClassifier", "LinearModel", "fitted", "line_result"]
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """Predictions x.coef + intercept, looked up by the frozen machine."""
+
+    machine: Stream
+    coef: Tensor
+    intercept: Tensor
+    response: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if x.shape[1] != len(self.coef):
+            raise ShapeError(f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}")
+        z = read_line(self.machine, x @ self.coef + self.intercept)
+        return z if self.response is None else self.response(z)
+
+
+@dataclass(frozen=True)
+class LinearModel(Algorithm):
+    """What all linear models share.
+
+    Parameters
+    ----------
+    fit_intercept
+        Whether there is one; it is not penalised.
+    tol
+        Length of the last step, in the metric of the Hessian, relative to the coefficients.
+    max_passes
+        Most passes over the data.
+    precondition
+        "whiten", "diagonal" or "none", as for :func:`iceform.machine.solvers.minimise`.
+    """
+
+    family: ClassVar[str] = "line"
+    response: ClassVar[Callable[[Tensor], Tensor] | None] = None
+
+    fit_intercept: bool = field(
+        default=True,
+        kw_only=True,
+        metadata=option("Whether there is an intercept; it is not penalised.", command=False),
+    )
+    tol: float = field(
+        default=1e-9,
+        kw_only=True,
+        metadata=option(
+            "Length of the last step, relative to the coefficients.", low=0, open="low"
+        ),
+    )
+    max_passes: int = field(
+        default=1000,
+        kw_only=True,
+        metadata=option(
+            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+        ),
+    )
+    precondition: str = field(
+        default="whiten",
+        kw_only=True,
+        metadata=option(
+            "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
+            choices=PRECONDITIONERS,
+        ),
+    )
+
+    def loss(self) -> Loss:
+        """l, on scaled labels."""
+        return loss_named("squared")
+
+    def l2(self, rows: int) -> float:
+        """The penalty (l2/2) ||coef||^2 beside a mean over samples."""
+        return 0.0
+
+    def scaling(self, source: Source) -> Scaling:
+        """How the data are scaled before anything else."""
+        return Scaling.of(
+            source,
+            intercept=self.fit_intercept,
+            labels=self.loss().kind == "residual",
+            columns=self.precondition != "none",
+        )
+
+    def positive_label(self) -> float | None:
+        """For one class against the rest: the label that counts as 1."""
+        return None
+
+    def check_labels(self, source: Source) -> None:
+        """Refuse labels that the loss is not defined for."""
+        loss = self.loss()
+        if loss.kind != "residual" and self.positive_label() is None:
+            source.reduce(_LabelCheck(loss))
+
+    def problem(self, machine: Any, source: Source) -> LinearProblem:
+        """The objective on scaled data."""
+        l2 = check_positive("penalty", self.l2(source.rows), zero=True)
+        self.check_labels(source)
+        scaling = self.scaling(source)
+        ridge = scaling.penalty(l2)
+        problem = LinearProblem(machine, source, scaling, self.loss(), ridge, self.positive_label())
+        machine.ledger.note("host", "means and deviations of the columns")
+        return problem
+
+    def solve(self, problem: LinearProblem) -> Solution:
+        """Passes to the minimiser."""
+        return minimise(
+            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
+        )
+
+    def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
+        """How far w can be from the optimum."""
+        return prove(problem, w)
+
+    def table(self, machine: Stream, reach: float) -> Interpolant:
+        """What is looked up, as far out as asked."""
+        return table_of(self.loss(), machine.tokens).on(reach)
+
+    def scaling_at(self, source: Source, parts: Mapping[str, Any]) -> Scaling:
+        """How the data are scaled in the passes that ended with an answer of these parts."""
+        return self.scaling(source)
+
+    def opening(self, machine: Running, source: Source) -> LookUps:
+        """The look-ups of the first samples at w = 0."""
+        return self.look_ups(machine, source, self.scaling(source), None)
+
+    def look_ups(
+        self, machine: Running, source: Source, scaling: Scaling, w: Tensor | None
+    ) -> LookUps:
+        """The prompt of the first samples in memory at w, or at 0."""
+        data = in_memory(source)
+        rows = slice(0, machine.machine.samples)
+        encoding = Encoding(scaling, self.loss().kind, self.positive_label())
+        w = data.x.new_zeros(scaling.dim) if w is None else w
+        x, y, w, offsets = encoding.written(data.x[rows], data.y[rows], w)
+        table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
+        return machine.look_ups(table, x, y, w, offsets)
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        problem = self.problem(machine, source)
+        solution = self.solve(problem)
+        return fitted(self, problem, solution, self.prove(problem, solution.w))
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelCheck:
+    """Raises where a label is not what a loss takes."""
+
+    loss: Loss
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        self.loss.check_labels(y)
+        return [y.new_zeros(())]
+
+
+def fitted(
+    model: LinearModel,
+    problem: LinearProblem,
+    solution: Solution,
+    proof: Proof,
+    parts: Mapping[str, Any] | None = None,
+    instead: tuple[Tensor, Tensor] | None = None,
+) -> Result:
+    """Raw coefficients with their certificate.
+
+    ``instead`` are coefficients and an intercept with the same fitted values, up to rounding.
+    """
+    scaling, source = problem.scaling, problem.source
+    coef, intercept = scaling.raw(solution.w)
+    rows = scaling.functionals()
+    certificate = certificate_of(proof, rows[: len(coef)], coef, source)
+    last = 0.0
+    if scaling.intercept:
+        slip = scaling.intercept_slip(coef, intercept)
+        last = float(proof.bounds(rows[len(coef) :]).sum() + slip)
+        step = Step("intercept", "bound of its distance", last, "D times its norm, and rounding")
+        certificate = replace(certificate, derivation=(*certificate.derivation, step))
+    if not certificate.error < math.inf and proof.radius < math.inf:
+        told = instead or (coef, intercept)
+        certificate = _about_fitted_values(problem, proof, certificate, (coef, intercept), told)
+        coef, intercept = told
+    return line_result(
+        model, problem.machine, (coef, intercept), certificate, problem.passes,
+        parts=parts or {}, intercept_error=last, converged=solution.converged,
+        history=tuple(solution.history),
+    )  # fmt: skip
+
+
+def line_result(
+    model: Algorithm,
+    machine: Run,
+    line: tuple[Tensor, Tensor],
+    certificate: Certificate,
+    passes: int,
+    *,
+    parts: Mapping[str, Any],
+    intercept_error: float,
+    **rest: Any,
+) -> Result:
+    """The result of a run that ended with these coefficients and this intercept."""
+    coef, intercept = line
+    response = getattr(type(model), "response", None)
+    return machine.result(
+        coef, certificate, passes,
+        parts={"intercept": intercept, **parts}, errors={"intercept": intercept_error},
+        _predict=Line(machine.machine, coef, intercept, response), **rest,
+    )  # fmt: skip
+
+
+def _about_fitted_values(
+    problem: LinearProblem,
+    proof: Proof,
+    certificate: Certificate,
+    found: tuple[Tensor, Tensor],
+    told: tuple[Tensor, Tensor],
+) -> Certificate:
+    """Where coefficients are not unique: the fitted values still are."""
+    scaling = problem.scaling
+    worst = scaling.size * proof.movement(problem)
+    moved, size = problem.source.largest(_FittedTask(scaling.mean, found, told))
+    rounding = (len(found[0]) + 16) * _UNIT * (float(size) + abs(scaling.center))
+    step = Step("fitted", "distance of the fitted values", worst, "D max_i ||x_i||_{H^{-1}}")
+    return Certificate.total(
+        {
+            "distance of the fitted values": worst,
+            "choice of the coefficients": float(moved),
+            "rounding": rounding,
+        },
+        domain={**certificate.domain, "what": "fitted values; the coefficients are not unique"},
+        dtype=certificate.dtype,
+        backend=certificate.backend,
+        derivation=(*certificate.derivation, step),
+        assumptions=certificate.assumptions,
+        compared="fitted - optimally fitted",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FittedTask:
+    """Largest difference of two models' fitted values in a chunk, and the terms they add up."""
+
+    mean: Tensor
+    found: tuple[Tensor, Tensor]
+    told: tuple[Tensor, Tensor]
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        (coef, intercept), (other, constant) = self.found, self.told
+        moved = x @ (coef - other) + (intercept - constant)
+        sizes = (x.abs() + self.mean.abs()) @ (coef.abs() + other.abs())
+        return [moved.abs().max(), (sizes + intercept.abs() + constant.abs()).max()]
+
+
+@dataclass(frozen=True)
+class LinearClassifier(LinearModel):
+    """What lines between two classes share.
+
+    Parameters
+    ----------
+    positive
+        The label that counts as 1, every other one being the other class; None where labels are
+        as the loss takes them.
+    """
+
+    family: ClassVar[str] = "separator"
+
+    positive: float | None = field(default=None, kw_only=True)
+
+    def positive_label(self) -> float | None:
+        return self.positive

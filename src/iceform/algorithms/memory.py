@@ -1,0 +1,47 @@
+"""What algorithms that keep all samples in one prompt share."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from iceform.errors import BoundError, ProgramError
+from iceform.machine import ArraySource, Source
+
+__all__ = ["FARTHEST", "centred", "check_near", "in_memory"]
+
+FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
+
+
+def in_memory(source: Source) -> ArraySource:
+    """Refuse data that are not there at once."""
+    if not isinstance(source, ArraySource):
+        raise ProgramError(
+            "this needs all samples at once, as neighbours and kernels do, which keep them in one "
+            "prompt; pass arrays, X.compute() of a Dask collection"
+        )
+    return source
+
+
+def centred(x: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Samples less their mean, the mean, and the length of the longest.
+
+    The mean of samples in one place is that place to the last digit.
+    """
+    center = x[0] if bool((x == x[0]).all()) else x.mean(0)
+    moved = x - center
+    return moved, center, float(moved.norm(dim=1).max())
+
+
+def check_near(points: Tensor, center: Tensor, radius: float) -> Tensor:
+    """Points less the center; refused where they are farther out than answers are certified."""
+    q = points - center
+    far = float(q.norm(dim=1).max()) if len(q) else 0.0
+    # Samples in one place are equally near to whatever is asked.
+    if not far <= (FARTHEST * radius or math.inf):
+        raise BoundError(
+            f"a query lies {far:.4g} from the samples' mean, answers are certified up to "
+            f"{FARTHEST * radius:.4g}; add samples out there, or bring the query closer"
+        )
+    return q

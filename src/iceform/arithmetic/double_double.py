@@ -1,0 +1,150 @@
+r"""Numbers of about 106 bits: unevaluated sums hi + lo of two float64 with |lo| <= ulp(hi)/2.
+
+Error-free transformations: two_sum (Knuth) and two_prod (Dekker's product by Veltkamp's splitting,
+as tensors have no fused multiply-add) return a ∘ b = hi + lo exactly, unless 2^27 a overflows or
+the low part underflows (products below 2^-969). An operation on pairs is then off by at most a few
+2^-104 of its result (sums: of the sum of the magnitudes), see Joldes, Muller and Popescu, *Tight
+and rigorous error bounds for basic building blocks of double-word arithmetic*, 2017; `UNIT` is
+a cover for all of them here.
+
+exp(x) = 2^k exp(r)^512 with k = round(x / ln 2) and r = (x - k ln 2) / 2^9, ln 2 in three parts:
+a Taylor polynomial of degree 9 for expm1(r) (|r| < 7e-4: remainder < 1e-38), nine doublings
+expm1(2r) = expm1(r)(2 + expm1(r)), and one addition of 1. Results below 1e-290 lose bits of their
+low part to underflow, an absolute error of 2^-1074.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["UNIT", "Pair", "add", "div", "exp", "mul", "pair", "sub", "sum_last", "two_prod"]
+
+UNIT = 2.0**-98  # of the result of one operation; of e^x where that is above 1e-290
+
+_SPLITTER = 2.0**27 + 1
+_HALVINGS = 9
+_DEGREE = 9
+# ln 2 in three parts, to 1.4e-37.
+_LN2 = (
+    float.fromhex("0x1.62e42feep-1"),
+    float.fromhex("0x1.a39ef3578p-33"),
+    float.fromhex("0x1.3c7673007e5edp-69"),
+)
+_FLOOR = -740.0  # exp of less is below 1e-321 and counts as zero
+
+
+class Pair(NamedTuple):
+    """The number hi + lo."""
+
+    hi: Tensor
+    lo: Tensor
+
+    def span(self, start: int, stop: int) -> Pair:
+        """A stretch of the last axis."""
+        return Pair(self.hi[..., start:stop], self.lo[..., start:stop])
+
+    def double(self) -> Tensor:
+        """The nearest float64."""
+        return self.hi + self.lo
+
+
+def pair(x: Tensor) -> Pair:
+    """A float64 tensor as pairs."""
+    x = x.double()
+    return Pair(x, torch.zeros_like(x))
+
+
+def _two_sum(a: Tensor, b: Tensor) -> Pair:
+    total = a + b
+    back = total - a
+    return Pair(total, (a - (total - back)) + (b - back))
+
+
+def _quick_two_sum(a: Tensor, b: Tensor) -> Pair:
+    total = a + b
+    return Pair(total, b - (total - a))
+
+
+def _halves(a: Tensor) -> tuple[Tensor, Tensor]:
+    scaled = _SPLITTER * a
+    high = scaled - (scaled - a)
+    return high, a - high
+
+
+def two_prod(a: Tensor, b: Tensor) -> Pair:
+    """A product and its rounding error."""
+    product = a * b
+    (a1, a2), (b1, b2) = _halves(a), _halves(b)
+    return Pair(product, ((a1 * b1 - product) + a1 * b2 + a2 * b1) + a2 * b2)
+
+
+def add(x: Pair, y: Pair) -> Pair:
+    """X + y."""
+    high, low = _two_sum(x.hi, y.hi), _two_sum(x.lo, y.lo)
+    middle = _quick_two_sum(high.hi, high.lo + low.hi)
+    return _quick_two_sum(middle.hi, middle.lo + low.lo)
+
+
+def sub(x: Pair, y: Pair) -> Pair:
+    """X - y."""
+    return add(x, Pair(-y.hi, -y.lo))
+
+
+def mul(x: Pair, y: Pair) -> Pair:
+    """X y."""
+    product = two_prod(x.hi, y.hi)
+    return _quick_two_sum(product.hi, product.lo + (x.hi * y.lo + x.lo * y.hi))
+
+
+def div(x: Pair, y: Pair) -> Pair:
+    """X / y: three quotients, each of what the last left over."""
+    first = x.hi / y.hi
+    rest = sub(x, mul(pair(first), y))
+    second = rest.hi / y.hi
+    rest = sub(rest, mul(pair(second), y))
+    third = rest.hi / y.hi
+    return add(_quick_two_sum(first, second), pair(third))
+
+
+def sum_last(x: Pair) -> Pair:
+    """Sum over the last axis, by halves."""
+    while x.hi.shape[-1] > 1:
+        n = x.hi.shape[-1]
+        half = n // 2
+        total = add(x.span(0, half), x.span(half, 2 * half))
+        if n % 2:
+            total = Pair(*(torch.cat([t, o[..., -1:]], -1) for t, o in zip(total, x, strict=True)))
+        x = total
+    return Pair(x.hi[..., 0], x.lo[..., 0])
+
+
+def exp(x: Pair) -> Pair:
+    """e^x for x <= 709; zero below -740, where float64 has next to nothing left."""
+    tiny = x.hi < _FLOOR
+    x = Pair(x.hi.clamp(min=_FLOOR), torch.where(tiny, 0.0, x.lo))
+    k = torch.round(x.hi / math.log(2))
+    for part in _LN2:
+        x = sub(x, two_prod(k, torch.full_like(k, part)))
+    small = Pair(*(t * 2.0**-_HALVINGS for t in x))
+    grown = _expm1(small)
+    for _ in range(_HALVINGS):
+        grown = mul(grown, add(grown, pair(torch.full_like(k, 2.0))))
+    one = add(grown, pair(torch.ones_like(k)))
+    # Two factors: 2^k alone is subnormal for k < -1022.
+    half = torch.floor(k / 2)
+    scales = (torch.exp2(half), torch.exp2(k - half))
+    return Pair(*(torch.where(tiny, 0.0, t * scales[0] * scales[1]) for t in one))
+
+
+def _expm1(r: Pair) -> Pair:
+    """Taylor's polynomial without its 1: r (1 + r/2 (1 + r/3 (...)))."""
+    one = pair(torch.ones_like(r.hi))
+    nested = one
+    for degree in range(_DEGREE, 1, -1):
+        share = div(r, pair(torch.full_like(r.hi, float(degree))))
+        nested = add(one, mul(share, nested))
+    return mul(r, nested)

@@ -1,0 +1,85 @@
+"""Fused passes over prompts whose tokens are in memory, recognised layer by layer.
+
+Every layer is read once per digest, one recogniser a file: look-ups through a lift
+(:mod:`~iceform.backends.rows.lifted`), on the prompt's own tokens
+(:mod:`~iceform.backends.rows.embedded`), of stored patterns (:mod:`~iceform.backends.rows.memory`),
+and attention as it stands (:mod:`~iceform.backends.rows.heads`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from iceform.attention import (
+    Features,
+    FrozenNetwork,
+    HopfieldLayer,
+    LiftedAttention,
+    Prompt,
+    SoftmaxAttention,
+)
+from iceform.backends.recognition import Memory, refuse, require_finite
+from iceform.backends.rows.embedded import Embedded
+from iceform.backends.rows.heads import Heads
+from iceform.backends.rows.lifted import Lifted
+from iceform.backends.rows.memory import Stored
+from iceform.interpolation import Interpolant
+
+__all__ = ["Embedded", "Heads", "Layer", "Lifted", "Stored", "read_network", "stream"]
+
+
+class Layer(Protocol):
+    """What was read of one layer."""
+
+    def run(self, tokens: Tensor, name: str) -> Tensor:
+        """What the layer makes of the tokens."""
+
+
+_readings: Memory[tuple[Layer, ...]] = Memory()
+
+
+def stream(
+    network: FrozenNetwork, digest: str | None, prompt: Prompt, name: str
+) -> Iterator[Tensor]:
+    """The tokens after each layer in turn."""
+    tokens = prompt.tokens
+    for layer in read_network(network, digest):
+        tokens = layer.run(tokens, name)
+        yield tokens
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def read_network(network: FrozenNetwork, digest: str | None) -> tuple[Layer, ...]:
+    """The layers of a network with this digest; None reads them anew."""
+    if digest is None:
+        return _read(network)
+    # How wide a window must be depends on what a table's error is.
+    errors = tuple(table.error for table in network.tables)
+    return _readings.get((digest, network.features, errors), lambda: _read(network))
+
+
+def _read(network: FrozenNetwork) -> tuple[Layer, ...]:
+    require_finite(network)
+    names: Features | None = network.features
+    found = []
+    for layer in network.layers:
+        found.append(_recognise(layer, names, network.tables))
+        names = None  # of what a layer writes
+    if not found:
+        refuse("it has no layers")
+    return tuple(found)
+
+
+def _recognise(layer: nn.Module, names: Features | None, tables: tuple[Interpolant, ...]) -> Layer:
+    if type(layer) is LiftedAttention:
+        return Lifted.of(layer, tables)
+    if type(layer) is HopfieldLayer and names is not None:
+        return Stored.of(layer, names, tables)
+    if type(layer) is SoftmaxAttention:
+        placed = names is not None and "position" in names and "mask" not in names
+        return Embedded.of(layer, names, tables) if placed and names else Heads.of(layer)
+    refuse(f"one of its layers is {type(layer).__name__}")

@@ -1,0 +1,75 @@
+"""``iceform compile``: an algorithm of one's own as a program for the frozen computer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iceform.cli.as_json import AsJson, print_json
+from iceform.cli.failures import one_line_errors
+from iceform.errors import ProgramError
+
+if TYPE_CHECKING:
+    from iceform.computer.compile import Program
+    from iceform.computer.language import Algorithm
+
+__all__ = ["compile_"]
+
+
+def compile_(
+    file: Annotated[Path, typer.Argument(help="A Python file with an @ice.algorithm in it.")],
+    name: Annotated[str | None, typer.Option(help="Which one, where the file has several.")] = None,
+    dim: Annotated[int, typer.Option(help="Features of a sample.")] = 4,
+    samples: Annotated[int, typer.Option(help="The most samples.")] = 20,
+    bound: Annotated[float, typer.Option(help="|x| and |y| are at most this.")] = 1.0,
+    eps: Annotated[float, typer.Option(help="The error that tables are made for.")] = 1e-8,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print instructions, tables and errors.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compile an algorithm that you wrote; the file is run to find it.
+
+    Example: iceform compile lasso.py --explain
+    """
+    with one_line_errors():
+        from iceform.computer.compile import compile
+
+        found = _algorithm(file, name)
+        program = compile(found, dim=dim, samples=samples, domain=bound, eps=eps)
+        if as_json:
+            print_json({"name": program.name, **program.plan})
+        else:
+            typer.echo(program.explain() if explain else _brief(program))
+
+
+def _algorithm(file: Path, name: str | None) -> Algorithm:
+    import runpy
+
+    from iceform.computer.language import Algorithm
+
+    if not file.is_file():
+        raise ProgramError(f"there is no file {file}")
+    made = [v for v in runpy.run_path(str(file)).values() if isinstance(v, Algorithm)]
+    wanted = [a for a in made if name is None or a.name == name]
+    if len(wanted) != 1:
+        names = ", ".join(a.name for a in made) or "none"
+        raise ProgramError(
+            f"{file} defines these algorithms: {names}; name one with --name"
+            if made
+            else f"{file} defines no algorithm; decorate a function with @ice.algorithm"
+        )
+    return wanted[0]
+
+
+def _brief(program: Program) -> str:
+    plan = program.plan
+    lines = [
+        f"{program.name}: {plan['instructions']} instructions, {plan['variables']} variables, "
+        f"{plan['tables']} tables with {plan['entries']} entries",
+        *map(str, program.ranges.assumed.values()),
+        "see all of it with --explain",
+    ]
+    return "\n".join(lines)

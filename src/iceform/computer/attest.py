@@ -1,0 +1,199 @@
+"""Attestation of a fused run: random whole cycles, run again through the literal matrices.
+
+A cycle is kept at random as (state before, state after) while the fused backend runs. Afterwards
+the state before is written into tokens, one literal cycle is run on them, and memory, flag and
+program counter are compared with the state after. Both sides are within their rounding of the same
+instruction, so they differ by no more than both roundings together.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.computer.fused import Fused, State
+from iceform.computer.image import Code
+from iceform.computer.literal import Cycle
+from iceform.computer.lookups import GRID_UNITS
+from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
+
+__all__ = ["Replay", "Reservoir", "replay"]
+
+_KEPT = 16  # cycles kept to be run again
+_SHARE, _LEAST = 0.1, 0.03  # of the run, or seconds, that running again may take
+
+
+@dataclass
+class Reservoir:
+    """A uniform sample of the cycles of a run whose length is not known beforehand."""
+
+    kept: list[tuple[State, State]] = field(default_factory=list)
+    seen: int = 0
+    draw: random.Random = field(default_factory=random.SystemRandom)
+
+    def offer(self, before: State, after: State) -> None:
+        """Keep this cycle, or not."""
+        self.seen += 1
+        if len(self.kept) < _KEPT:
+            self.kept.append((before, after))
+        elif (at := self.draw.randrange(self.seen)) < _KEPT:
+            self.kept[at] = (before, after)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What running cycles again has found."""
+
+    rows: int
+    difference: float
+    allowed: float
+    cycles: int
+
+
+def replay(
+    fused: Fused, cycle: Cycle, tokens: Float[Tensor, "1 t d"], reservoir: Reservoir, spent: float
+) -> Replay:
+    """Run kept cycles again, of one problem each, for a tenth of the run's time or 30 ms.
+
+    ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn, and
+    cycles that average over lanes are left out.
+    """
+    until = time.perf_counter() + max(_SHARE * spent, _LEAST)
+    worst, done = (0.0, 0.0), 0
+    for before, after in reservoir.draw.sample(reservoir.kept, len(reservoir.kept)):
+        pair = _drawn(fused, before, after, reservoir.draw)
+        if pair is None:
+            continue
+        worst, done = max(worst, _compare(fused, cycle, tokens, *pair), key=_excess), done + 1
+        if time.perf_counter() > until:
+            break
+    return Replay(4 * done * tokens.shape[1], *worst, done)
+
+
+def _drawn(
+    fused: Fused, before: State, after: State, draw: random.Random
+) -> tuple[State, State] | None:
+    """One problem, and as many lanes of it as there are to run it on."""
+    row = draw.randrange(len(before.counters))
+    lanes = len(fused.image.lanes) - 1
+    there = before.before.shape[1] - 1
+    if lanes >= there:
+        return _one(before, row, None), _one(after, row, None)
+    code = fused.fetched(_one(before, row, [0]))[0]
+    if any(code.fields[f"{operand} {read}"] for operand in "ab" for read in ("mean", "like")):
+        return None
+    chosen = sorted(draw.sample(range(there), lanes))
+    return _one(before, row, chosen), _one(after, row, chosen)
+
+
+def _excess(pair: tuple[float, float]) -> float:
+    """How far a difference uses up what is allowed; anything not a number counts as too far."""
+    difference, allowed = pair
+    if math.isnan(difference):
+        return math.inf
+    return difference / allowed if allowed > 0 else (math.inf if difference > 0 else 0.0)
+
+
+def _compare(
+    fused: Fused, cycle: Cycle, tokens: Tensor, before: State, after: State
+) -> tuple[float, float]:
+    """Largest difference after one cycle, and what is allowed."""
+    literal = fused.start(cycle(fused.write(tokens, before)))
+    if literal.counters != after.counters:
+        return math.inf, 0.0
+    pairs = [(literal.memory[name], after.memory[name]) for name in after.memory]
+    pairs.append((literal.flag, after.flag))
+    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    code = fused.fetched(before)[0]
+    return difference, allowed_difference(fused, code, before)
+
+
+def _one(state: State, row: int, lanes: list[int] | None) -> State:
+    """One problem of a batch; of variables that samples hold, some of their lanes."""
+
+    def chosen(value: Tensor) -> Tensor:
+        part = value[row : row + 1]
+        return part if lanes is None or part.shape[1] == 1 else part[:, lanes]
+
+    before = state.before[row : row + 1]
+    if lanes is not None:
+        before = before[:, [0, *(lane + 1 for lane in lanes)]]
+    memory = {name: chosen(value) for name, value in state.memory.items()}
+    return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
+
+
+def allowed_difference(fused: Fused, code: Code, state: State) -> float:
+    """Twice the rounding of the instruction, from what memory holds, plus that of the store."""
+    unit = torch.finfo(state.flag.dtype).eps / 2
+    sizes = dict.fromkeys(("a", "b", "old"), 0.0)
+    for target, size in _sizes(fused, code, state):
+        sizes[target] += size
+    terms = _terms(fused, state)
+    operation = fused.operation
+    absolute = operation.arguments.abs()
+    half = len(absolute) // 2
+    reach = sizes["a"] * absolute[:half].sum(0) + sizes["b"] * absolute[half:].sum(0)
+    off = gamma(terms, unit) * reach + _likeness(fused, code, state, unit) * absolute.sum(0)
+    total = [
+        _head(fused, code, h, float(reach[h]), float(off[h]), unit)
+        for h in range(absolute.shape[1])
+    ]
+    moved = operation.results.abs().mT @ torch.tensor([t for t, _ in total]).to(operation.results)
+    result = operation.results.abs().mT @ torch.tensor([s for _, s in total]).to(moved)
+    stored = operation.store.abs().sum(0).max()
+    held = sizes["old"] + sizes["a"] + sizes["b"] + float(result.max())
+    store = gamma(4 * half + 2, unit) * float(stored) * held + 2 * unit * _largest(state)
+    return 2 * float(moved.max()) * max(1.0, float(stored)) + 2 * store
+
+
+def _sizes(fused: Fused, code: Code, state: State) -> Iterator[tuple[str, float]]:
+    """How large every read can make a, b and old."""
+    for read in fused.operation.reads:
+        held = state.memory.get(code.fields[read.field])
+        if held is not None:
+            parts = read.matrix.abs().sum(0).split(len(read.likeness))
+            for target, part in zip(("a", "b", "old"), parts, strict=True):
+                yield target, float(held.abs().max()) * float(part.max())
+
+
+def _head(
+    fused: Fused, code: Code, h: int, reach: float, off: float, unit: float
+) -> tuple[float, float]:
+    """A look-up's error for arguments of a size that are off by so much; and how large it is."""
+    table, operation = fused.image.entries[code.fields["with table"]], fused.operation
+    columns = (operation.slopes, operation.biases, operation.values)
+    slopes, biases, values = (table @ matrix[:, h] for matrix in columns)
+    ends = -reach - off, reach + off
+    facts = column_facts(slopes, biases, values, *ends, unit, extra=GRID_UNITS)
+    return facts.rounding + facts.slope * off + gamma(3, unit) * facts.largest, facts.largest
+
+
+def _terms(fused: Fused, state: State) -> int:
+    """Numbers that are added up in an argument, at most: lanes, components, reads."""
+    lanes = max(value.shape[1] for value in state.memory.values())
+    return lanes + 1 + len(fused.operation.reads) * fused.image.layout.sizes.width
+
+
+def _likeness(fused: Fused, code: Code, state: State, unit: float) -> float:
+    """The error of averages by likeness."""
+    total = 0.0
+    for read in fused.operation.reads:
+        held = state.memory.get(code.fields[read.field])
+        if read.kind == "like" and held is not None:
+            size = float(held.abs().max())
+            logit = state.before.abs() @ read.likeness.abs() @ held.abs().mT
+            off = (gamma(2 * held.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
+            sums = 2 * gamma(held.shape[1] + 2, unit)
+            total += (2 * math.tanh(off) + sums) * size * float(read.matrix.abs().sum(0).max())
+    return total
+
+
+def _largest(state: State) -> float:
+    return max(float(value.abs().max()) for value in state.memory.values())

@@ -1,0 +1,256 @@
+"""Graphs in ball arithmetic: the exact program on given data, enclosed.
+
+A value is an array of balls (``flint.arb``): midpoints of some hundred bits with a radius that
+holds every rounding. Data and parameters are floating-point numbers, so known exactly. A comparison
+is decided where its ball does not contain 0; how near it came to a tie is noted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from iceform.computer.graph import Node, Place
+from iceform.errors import PrecisionError, ProgramError
+from iceform.functions.formulas import trees
+
+__all__ = ["Balls", "UndecidedError", "available", "ball_array", "lowest", "uppermost"]
+
+Array = Any  # numpy arrays of flint.arb, which ships no types
+
+
+class UndecidedError(PrecisionError):
+    """A comparison whose ball contains 0."""
+
+
+def _flint() -> Any:
+    try:
+        import flint
+    except ImportError:
+        raise ProgramError(
+            "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
+        ) from None
+    return flint
+
+
+def available() -> bool:
+    """Whether there is ball arithmetic."""
+    try:
+        import flint  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def ball_array(values: Tensor) -> Array:
+    """Floating-point numbers as balls of radius 0."""
+    arb = _flint().arb
+    flat = values.detach().double().cpu().numpy()
+    return np.frompyfunc(lambda v: arb(float(v)), 1, 1)(flat)
+
+
+def uppermost(ball: Any) -> float:
+    """A double that is at least every point of a ball."""
+    return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
+
+
+def lowest(ball: Any) -> float:
+    """A double that is at most every point of a ball."""
+    return math.nextafter(float(ball.lower()), -math.inf) if ball.is_finite() else -math.inf
+
+
+# ---------------------------------------------------------------------------------------------
+# functions
+# ---------------------------------------------------------------------------------------------
+
+
+def _sigmoid(u: Any) -> Any:
+    return 1 / (1 + (-u).exp())
+
+
+def _softplus(u: Any) -> Any:
+    """log(1 + e^u) = relu(u) + log1p(e^-|u|)."""
+    return _larger(u, u * 0) + (-abs(u)).exp().log1p()
+
+
+def _logcosh(u: Any) -> Any:
+    size = abs(u)
+    return size + (-2 * size).exp().log1p() - _flint().arb.const_log2()
+
+
+def _larger(u: Any, v: Any) -> Any:
+    return u.max(v)
+
+
+def _sign(u: Any) -> Any:
+    if u > 0:
+        return u * 0 + 1
+    if u < 0:
+        return u * 0 - 1
+    if u == 0:
+        return u * 0
+    raise UndecidedError("the sign of a number that may be 0 is not known")
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "atan": lambda a: a.atan(),
+    "cos": lambda a: a.cos(),
+    "cosh": lambda a: a.cosh(),
+    "exp": lambda a: a.exp(),
+    "expm1": lambda a: a.expm1(),
+    "log": lambda a: a.log(),
+    "log1p": lambda a: a.log1p(),
+    "logcosh": _logcosh,
+    "max": _larger,
+    "min": lambda a, b: a.min(b),
+    "relu": lambda a: _larger(a, a * 0),
+    "sigmoid": _sigmoid,
+    "sign": _sign,
+    "sin": lambda a: a.sin(),
+    "sinh": lambda a: a.sinh(),
+    "softplus": _softplus,
+    "sqrt": lambda a: a.sqrt(),
+    "step": lambda a: (1 + _sign(a)) / 2,
+    "tan": lambda a: a.tan(),
+    "tanh": lambda a: a.tanh(),
+    "clip": lambda a, low, high: _larger(a, low).min(high),
+}
+
+
+def _evaluated(tree: trees.Node, z: Array) -> Array:
+    if isinstance(tree, trees.Variable):
+        return z
+    if isinstance(tree, trees.Number):
+        return np.full(z.shape, _rational(tree.value), dtype=object)
+    if tree.name == "^":
+        return _powered(_evaluated(tree.arguments[0], z), tree.arguments[1])
+    parts = [_evaluated(a, z) for a in tree.arguments]
+    return np.frompyfunc(_FUNCTIONS[tree.name], len(parts), 1)(*parts)
+
+
+def _powered(base: Array, exponent: trees.Node) -> Array:
+    assert isinstance(exponent, trees.Number)
+    value = exponent.value
+    if value.denominator == 1:
+        return np.frompyfunc(lambda b: b ** int(value), 1, 1)(base)
+    return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
+
+
+def _rational(value: Fraction) -> Any:
+    flint = _flint()
+    return flint.arb(flint.fmpq(value.numerator, value.denominator))
+
+
+# ---------------------------------------------------------------------------------------------
+# the arithmetic
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Balls:
+    """Arrays of balls, in the shapes of :class:`iceform.computer.exact.Exact`.
+
+    ``nearest`` is, for every comparison, a lower bound of how near it came to a tie.
+    """
+
+    samples: int
+    nearest: dict[Node, float] = field(default_factory=dict)
+    turns: int = 0
+
+    def constant(self, node: Node) -> Array:
+        """The value of a constant or a mask."""
+        arb = _flint().arb
+        if node.op == "constant":
+            return np.full(node.width or 1, arb(float(node.attr)), dtype=object)
+        first, width = node.attr
+        inside = [float(first <= k < first + width) for k in range(node.width or 1)]
+        return np.array([arb(v) for v in inside], dtype=object)
+
+    def compute(self, node: Node, args: list[Array]) -> Array:
+        """The value of an operation."""
+        compute: Callable[..., Array] = getattr(self, f"_{node.op}")
+        return compute(node, *args)
+
+    def positive(self, value: Array, where: Place | None) -> bool:
+        """Whether a condition's value, 0 or 1, is 1."""
+        goes_on = bool(value[0] > 0.5)
+        self.turns += goes_on
+        return goes_on
+
+    def whole(self, value: Array) -> int:
+        """A number of turns."""
+        return int(float(value[0].mid()))
+
+    # --------------------------------------------------------------------------------- operations
+
+    def _add(self, node: Node, a: Array, b: Array) -> Array:
+        return a + b
+
+    def _mul(self, node: Node, a: Array, b: Array) -> Array:
+        # A square is never negative; its ball should not be either.
+        return np.frompyfunc(lambda t: t**2, 1, 1)(a) if a is b else a * b
+
+    def _apply(self, node: Node, a: Array) -> Array:
+        return _evaluated(node.attr, a)
+
+    def _maximum(self, node: Node, a: Array, b: Array) -> Array:
+        return np.frompyfunc(_larger, 2, 1)(a, b)
+
+    def _minimum(self, node: Node, a: Array, b: Array) -> Array:
+        return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)
+
+    def _step(self, node: Node, a: Array) -> Array:
+        gap = min(lowest(abs(t)) for t in a.flat)
+        self.nearest[node] = min(self.nearest.get(node, math.inf), gap)
+        if any(t.contains(0) for t in a.flat):
+            raise UndecidedError("a comparison could not be decided")
+        arb = _flint().arb
+        return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
+
+    def _sum(self, node: Node, a: Array) -> Array:
+        return a.sum(-1, keepdims=True)
+
+    def _mean(self, node: Node, a: Array) -> Array:
+        return a.sum(-2) / self.samples
+
+    def _bounded(self, node: Node, a: Array) -> Array:
+        return a
+
+    def _stored(self, node: Node, a: Array) -> Array:
+        return a
+
+    def _spread(self, node: Node, a: Array) -> Array:
+        shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
+        return np.broadcast_to(a, shape)
+
+    def _component(self, node: Node, a: Array) -> Array:
+        return a[..., node.attr : node.attr + 1]
+
+    def _concat(self, node: Node, *parts: Array) -> Array:
+        rows = [self._lanes(p) if node.samples else p for p in parts]
+        return np.concatenate(rows, -1)
+
+    def _lanes(self, a: Array) -> Array:
+        return a if a.ndim == 2 else np.broadcast_to(a, (self.samples, len(a)))
+
+    def _attend(self, node: Node, q: Array, k: Array, v: Array, bias: Array = None) -> Array:
+        scores = (q[..., None, :] * self._lanes(k)).sum(-1)
+        if bias is not None:
+            scores = scores + self._lanes(bias)[:, 0]
+        # Taking off one number from all scores changes nothing and keeps exp small.
+        top = np.frompyfunc(lambda t: t.mid(), 1, 1)(scores).max(-1, keepdims=True)
+        weights = np.frompyfunc(lambda t: t.exp(), 1, 1)(scores - top)
+        total = weights.sum(-1, keepdims=True)
+        return (weights[..., None] * self._lanes(v)).sum(-2) / total

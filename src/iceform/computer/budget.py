@@ -1,0 +1,241 @@
+r"""Before the fact: how far a program's answers can be off, for all data of its domain.
+
+Every instruction adds its own error: of its table, of rounding (:mod:`~iceform.computer.rounding`),
+of coefficients that were rounded; the leak is 0. What a register is off by moves what is computed
+from it by at most the derivative of that instruction over the ranges,
+
+.. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
+
+which is the sum over all ways through the program of products of derivatives, each enclosed over
+its range. A counted loop is followed turn by turn for the number of turns that is given, another
+one until its errors settle or, where they do not, without bound. A loop that is proven to be a
+contraction at the given parameters (:mod:`~iceform.computer.contraction`) is followed in its norm.
+
+What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
+only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
+does not depend on any of this.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from iceform.certificates import Certificate, Step
+from iceform.computer.assemble import Assembled
+from iceform.computer.fuse import Fused
+from iceform.computer.instructions import Instruction, TablePair
+from iceform.computer.ranges import Ranges
+from iceform.computer.rounding import gamma, instruction_rounding
+from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
+from iceform.computer.virtual import Step as Comparison
+from iceform.functions.formulas.polynomials import polynomial
+from iceform.interpolation import RoundingModel
+from iceform.validation import unit_roundoff
+
+__all__ = ["Budget", "budget", "certify"]
+
+_SETTLED = 1 + 2.0**-20  # errors that grow by less than this a turn are taken to their limit
+_MOST_TURNS = 4000  # of a data-dependent loop before its errors are given up
+_OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What one instruction adds: its table's error and its rounding."""
+
+    table: float
+    rounding: float
+    folded: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return (self.table + self.rounding + self.folded) * _OUTWARD
+
+
+def budget(
+    assembled: Assembled, samples: int, width: int, dtype: torch.dtype, backend: str
+) -> dict[VirtualInstruction, Budget]:
+    """The own error of every instruction."""
+    bounds: dict[str, float] = {}
+    for register, name in assembled.registers.items():
+        bounds[name] = max(bounds.get(name, 0.0), register.range.size)
+    out: dict[VirtualInstruction, Budget] = {}
+    known: dict[tuple[object, ...], float] = {}
+    for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
+        if virtual is None or virtual in out:
+            continue
+        table = assembled.assembly.table(i.table)
+        key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
+        if key not in known:
+            known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
+        out[virtual] = Budget(table.f_error + table.g_error, known[key], virtual.folded)
+    return out
+
+
+def _rounding(
+    assembled: Assembled, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
+    dtype: torch.dtype, backend: str,
+) -> float:  # fmt: skip
+    table = assembled.assembly.table(i.table)
+    if table.jump is not None:
+        return 0.0  # within what a comparison is off by outside its gap
+    found = instruction_rounding(
+        assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
+    )
+    return (
+        _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
+    )
+
+
+def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
+    """Where keys are so steep that cells bound nothing: the interpolants' own bounds."""
+    unit, total = unit_roundoff(dtype), 0.0
+    for it in (table.f_interpolant, table.g_interpolant):
+        if it is None:
+            continue
+        reach = max(abs(table.low), abs(table.high)) + abs(it.grid.center)
+        model = RoundingModel(unit, squared=False, magnitude=reach, dot_terms=2)
+        argument = gamma(terms + 10, unit) * 4 * reach
+        total += it.rounding(model) + it.steepness * argument + 8 * unit * it.size
+    return total
+
+
+@dataclass
+class _Errors:
+    """Errors of registers, carried through the code."""
+
+    own: Mapping[VirtualInstruction, Budget]
+    width: int
+    turns: Mapping[VirtualLoop, float]
+    rates: Mapping[VirtualLoop, float]
+    off: dict[Register, float] = field(default_factory=dict)
+    before: Register | None = None
+
+    def code(self, code: Code) -> None:
+        """In order."""
+        for item in code.items:
+            if isinstance(item, VirtualLoop):
+                self.loop(item)
+            else:
+                self.one(item)
+
+    def loop(self, loop: VirtualLoop) -> None:
+        """Turn by turn; the errors after any number of turns are those after the most."""
+        rate = self.rates.get(loop)
+        if rate is not None and loop in self.turns:
+            self._contracted(loop, rate, int(self.turns[loop]))
+            return
+        most = int(self.turns.get(loop, _MOST_TURNS))
+        for _ in range(most):
+            start = dict(self.off)
+            self.code(loop.body)
+            for register, error in start.items():
+                self.off[register] = max(self.off.get(register, 0.0), error)
+            if all(e <= _SETTLED * start.get(r, 0.0) or e == start.get(r, 0.0)
+                   for r, e in self.off.items()) or not self._finite():  # fmt: skip
+                break
+        else:
+            if loop not in self.turns:
+                self.off = dict.fromkeys(self.off, math.inf)
+
+    def _contracted(self, loop: VirtualLoop, rate: float, turns: int) -> None:
+        """In the Euclidean norm: a turn's own error, and what is left of those before it."""
+        (state,) = loop.states
+        root = math.sqrt(state.width or 1)
+        begin, self.off[state] = self.off.get(state, 0.0), 0.0
+        self.code(loop.body)
+        own, total = root * self.off[state], root * begin
+        for _ in range(turns):
+            total = (rate * total + own) * _OUTWARD
+        self.off[state] = max(total, begin)
+        self.code(loop.body)
+        self.off[state] = max(total, begin)
+
+    def _finite(self) -> bool:
+        return all(e < 1e30 for e in self.off.values())
+
+    def one(self, i: VirtualInstruction) -> None:
+        """One instruction."""
+        a, b = self._operand(i.a), self._operand(i.b)
+        own = self.own[i].total if i in self.own else 0.0
+        bent = _bend(i) * a * b if a and b else 0.0
+        gains = 0.0
+        for gain, error in zip(i.gains, (a, b), strict=True):
+            gains += gain * error if error else 0.0
+        self.off[i.dst] = (gains + bent + own) * _OUTWARD
+        self.before = i.dst
+
+    def _operand(self, reads: tuple[Read, ...]) -> float:
+        return math.fsum(self._read(r) for r in reads)
+
+    def _read(self, read: Read) -> float:
+        error = self.off.get(read.register, 0.0)
+        if read.how == "rowsum":
+            return self.width * error
+        if read.how == "like" and self.before is not None:
+            asks, size = self.off.get(self.before, 0.0), read.register.range.size
+            moved = self.width * (self.before.range.size * error + size * asks + asks * error)
+            return error + 2 * size * math.tanh(min(moved, 700.0) / 2)
+        return error
+
+
+def _bend(i: VirtualInstruction) -> float:
+    """Of a product, its factor: the mixed derivative; 0 for what has none."""
+    if i.f is None or i.g is None or isinstance(i.f, Comparison) or isinstance(i.g, Comparison):
+        return 0.0
+    square = polynomial(i.f)
+    return 4 * abs(float(square[2])) if square is not None and len(square) == 3 else 0.0
+
+
+def certify(
+    fused: Fused,
+    assembled: Assembled,
+    ranges: Ranges,
+    turns: Mapping[VirtualLoop, float],
+    rates: Mapping[VirtualLoop, float],
+    dtype: torch.dtype = torch.float64,
+    backend: str = "literal",
+) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+    """The certificate over the domain, and every instruction's own error."""
+    width = assembled.assembly.width
+    own = budget(assembled, ranges.domain.samples, width, dtype, backend)
+    errors = _Errors(own, width, turns, rates)
+    errors.code(fused.code)
+    terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
+    worst = max(terms.values())
+    assumptions = dict.fromkeys(a for t in assembled.assembly.tables for a in t.assumptions)
+    certificate = Certificate(
+        worst,
+        {"tables, rounding and what they grow to": worst},
+        domain=_domain(ranges, turns, rates),
+        dtype=dtype,
+        backend=backend,
+        derivation=tuple(
+            Step(name, "errors through the program", e, "derivatives over the ranges")
+            for name, e in terms.items()
+        ),
+        assumptions=tuple(assumptions),
+        compared="computed - exact program",
+        kind="estimated" if assumptions else "proven",
+    )
+    return certificate, own
+
+
+def _domain(
+    ranges: Ranges, turns: Mapping[VirtualLoop, float], rates: Mapping[VirtualLoop, float]
+) -> dict[str, float | str]:
+    domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
+    domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
+    for assumed in ranges.assumed.values():
+        domain[assumed.name] = f"{assumed.range}, checked in every run"
+    if turns:
+        domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
+    if rates:
+        norms = ", ".join(f"{r:.6g}" for r in rates.values())
+        domain["parameters"] = f"those given; a turn's derivative has norm {norms}"
+    return domain

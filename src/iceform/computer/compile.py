@@ -1,0 +1,270 @@
+"""Compiling: an algorithm becomes a program for the frozen computer.
+
+The passes, each in the file of its name: trace, ranges, fuse, tables, registers, assemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.certificates import Certificate
+from iceform.computer.assemble import Assembled, assemble
+from iceform.computer.budget import Budget, certify
+from iceform.computer.contraction import contraction
+from iceform.computer.exact import Exact, shown
+from iceform.computer.explain import explain
+from iceform.computer.fuse import Fused, fuse
+from iceform.computer.graph import Graph, Parameter, run
+from iceform.computer.instructions import Assembly
+from iceform.computer.interpret import Interpreted, interpret
+from iceform.computer.language import Algorithm
+from iceform.computer.proofs import Enclosure, enclose
+from iceform.computer.ranges import Domain, Range, Ranges, find_ranges
+from iceform.computer.tables import Tables
+from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
+from iceform.errors import ProgramError
+from iceform.validation import check_size
+
+__all__ = ["Program", "compile"]
+
+_SHARE = 2.0**-6  # of eps that one look-up may be off by
+_MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
+_STILL = 1 + 2.0**-40  # the norm of a turn's derivative, up to rounding, that does not grow
+_LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled algorithm."""
+
+    algorithm: Algorithm
+    graph: Graph
+    ranges: Ranges
+    assembled: Assembled
+    fused: Fused
+    eps: float
+
+    @property
+    def name(self) -> str:
+        """The algorithm's."""
+        return self.graph.name
+
+    @property
+    def assembly(self) -> Assembly:
+        """Instructions, variables and tables."""
+        return self.assembled.assembly
+
+    @property
+    def samples(self) -> int:
+        """The most samples that it was compiled for."""
+        return self.domain.samples
+
+    @property
+    def domain(self) -> Domain:
+        """What data and parameters may be."""
+        return self.ranges.domain
+
+    def parameters(self, **settings: Any) -> dict[str, Tensor]:
+        """Every parameter's value, defaults filled in."""
+        return self.algorithm.values(self.graph.dim, settings)
+
+    def written(self, **settings: Any) -> dict[str, Tensor]:
+        """Every parameter as a prompt holds it: numbers, or vectors where the program has one."""
+        given = self.parameters(**settings)
+        wide = self.assembly.parameters
+        return {name: value if wide[name] else value[0] for name, value in given.items()}
+
+    def reference(self, X: Any, y: Any, **settings: Any) -> Any:
+        """The exact algorithm on tensors, but for float64's rounding."""
+        return self.algorithm(X, y, **settings)
+
+    def traced(self, X: Tensor, y: Tensor, **settings: Any) -> Any:
+        """The graph run on tensors."""
+        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
+        found = run(self.graph, Exact(len(X)), lambda node: given[node.attr])
+        return self.packed({n: shown(v, self.graph.outputs[n].width) for n, v in found.items()})
+
+    def interpreted(
+        self,
+        X: Tensor,
+        y: Tensor,
+        *,
+        exact: bool = False,
+        width: int | None = None,
+        **settings: Any,
+    ) -> Interpreted:
+        """The instructions run without attention; see :mod:`iceform.computer.interpret`."""
+        return interpret(self.assembly, X, y, self.parameters(**settings), exact=exact, width=width)
+
+    def enclosed(
+        self, X: Tensor, y: Tensor, computed: Mapping[str, Tensor], **settings: Any
+    ) -> Enclosure:
+        """The distance of computed answers from the exact ones, in ball arithmetic."""
+        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
+        columns = {
+            n: v[..., None] if self.graph.outputs[n].width is None else v
+            for n, v in computed.items()
+        }
+        return enclose(self.graph, self.ranges, self.fused.gaps, given, columns)
+
+    def certify(
+        self, dtype: torch.dtype = torch.float64, backend: str = "literal", **settings: Any
+    ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        """What is known before the fact at given parameters, and what every instruction adds."""
+        given = self.parameters(**settings)
+        scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
+        counted = [loop for loop in _virtual_loops(self.fused.code) if loop.counted]
+        turns = {
+            loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
+            for loop in counted
+        }
+        rates = {
+            loop: contraction(loop.source, self.ranges, scalars)
+            for loop in counted
+            if loop.source is not None
+        }
+        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
+        return certify(self.fused, self.assembled, self.ranges, turns, proven, dtype, backend)
+
+    @cached_property
+    def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
+        return self.certify()
+
+    @property
+    def certificate(self) -> Certificate:
+        """What is known before the fact: for all data of the domain, the default turns of loops."""
+        return self._certified[0]
+
+    @property
+    def budget(self) -> dict[VirtualInstruction, Budget]:
+        """What every instruction adds to the error."""
+        return self._certified[1]
+
+    def explain(self) -> str:
+        """The program as assembly, with the error budget of each instruction."""
+        return explain(self)
+
+    @property
+    def plan(self) -> dict[str, int]:
+        """What it takes, before anything is built."""
+        a = self.assembly
+        return {
+            "instructions": len(a.instructions),
+            "variables": len(a.variables),
+            "width": a.width,
+            "tables": len(a.tables),
+            "entries": sum(t.tokens for t in a.tables),
+            "samples": self.samples,
+        }
+
+    def packed(self, outputs: Mapping[str, Tensor]) -> Any:
+        """Answers in the way that the author returns them."""
+        if self.graph.packed == "dict":
+            return dict(outputs)
+        return tuple(outputs.values()) if self.graph.packed == "tuple" else outputs["value"]
+
+
+def compile(
+    algorithm: Algorithm,
+    dim: int,
+    samples: int,
+    domain: Any = None,
+    eps: float = 1e-8,
+    bounds: Mapping[str, Any] | None = None,
+    **parameter_ranges: Any,
+) -> Program:
+    r"""Compile an algorithm for samples of ``dim`` features.
+
+    Parameters
+    ----------
+    algorithm
+        A function decorated with ``@ice.algorithm``.
+    dim, samples
+        d, and the largest n.
+    domain
+        What the data may be: None for \\|x\\|, \\|y\\| <= 1, a number B for \\|x\\|, \\|y\\| <= B,
+        or ``{"x": (low, high), "y": (low, high)}``.
+    eps
+        The error that tables are made for.
+    bounds
+        Of names that loops carry: ``{"w": 4.0}`` says that \\|w\\| <= 4, ``{"w": (0, 1)}`` a range.
+    **parameter_ranges
+        For a parameter ``lr``, ``lr=(0.01, 1)``; without, from a sixteenth to twice its default.
+
+    Raises
+    ------
+    CompileError
+        Quotes the line of the algorithm that cannot be compiled.
+    """
+    if not isinstance(algorithm, Algorithm):
+        raise ProgramError(
+            f"compile takes a function made by @ice.algorithm, got {type(algorithm).__name__}"
+        )
+    check_size("dim", dim)
+    check_size("samples", samples)
+    graph = algorithm.graph(dim)
+    space = _domain(graph, domain, samples, parameter_ranges)
+    ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
+    fused = fuse(graph, ranges)
+    assembled = assemble(graph, fused, Tables(eps * _SHARE))
+    return Program(algorithm, graph, ranges, assembled, fused, eps)
+
+
+def _virtual_loops(code: Code) -> list[VirtualLoop]:
+    found = []
+    for item in code.items:
+        if isinstance(item, VirtualLoop):
+            found += [item, *_virtual_loops(item.body)]
+    return found
+
+
+def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:
+    unknown = set(ranges) - set(graph.parameters)
+    if unknown:
+        raise ProgramError(
+            f"{graph.name} has no parameter {sorted(unknown)[0]!r} to give a range; it has "
+            f"{', '.join(graph.parameters) or 'none'}"
+        )
+    given = (
+        domain
+        if isinstance(domain, Mapping)
+        else dict.fromkeys(("x", "y"), 1.0 if domain is None else domain)
+    )
+    counts = _counts(graph)
+    parameters = {
+        name: _range(name, ranges[name]) if name in ranges else _usual(p, name in counts)
+        for name, p in graph.parameters.items()
+    }
+    return Domain(_range("x", given["x"]), _range("y", given["y"]), parameters, samples)
+
+
+def _counts(graph: Graph) -> set[str]:
+    """The parameters that count turns."""
+    counts = [loop.count for loop in graph.block.loops()]
+    return {c.attr for c in counts if c is not None and c.op == "parameter"}
+
+
+def _range(name: str, given: Any) -> Range:
+    if isinstance(given, Range):
+        return given
+    low, high = given if isinstance(given, (tuple, list)) else (-abs(given), abs(given))
+    return Range(float(low), float(high))
+
+
+def _usual(parameter: Parameter, counts: bool) -> Range:
+    """The range of a parameter that was given none."""
+    if parameter.vector:
+        return Range(-1.0, 1.0)
+    default = float(parameter.default)  # type: ignore[arg-type]
+    if counts:
+        return Range(0.0, max(_MOST_STEPS, 2 * default))
+    if default == 0:
+        return Range(-1.0, 1.0)
+    ends = sorted((default / _LOWER, 2 * default))
+    return Range(*ends)

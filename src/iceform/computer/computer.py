@@ -1,0 +1,447 @@
+"""Computer: one frozen block of attention that executes programs given in its prompt."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import FrozenNetwork, is_checked
+from iceform.certificates import Attestation, Ledger, Result
+from iceform.computer.attest import Reservoir, replay
+from iceform.computer.block import Block
+from iceform.computer.compile import Program
+from iceform.computer.costs import Cost, cost
+from iceform.computer.fused import Fused, State
+from iceform.computer.image import Image
+from iceform.computer.instructions import Assembly
+from iceform.computer.layout import Layout
+from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
+from iceform.computer.prompt import Prompt, initial_memory, variable_numbers, write_prompt
+from iceform.computer.recognise import Operation, recognise
+from iceform.computer.running import run
+from iceform.computer.sizes import Sizes
+from iceform.computer.watching import ComputerTrace, watch
+from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
+from iceform.validation import check_capacity, check_choice, check_dtype, check_tensors
+
+__all__ = ["Computer", "Execution"]
+
+_LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
+_LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
+_FEW = 2  # lanes whose tokens tell the program
+_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again
+
+# Memory, how to get tokens, cycles, what was checked.
+_Ran = tuple[dict[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Execution:
+    """What a run left behind.
+
+    Attributes
+    ----------
+    prompt
+        What was written.
+    memory
+        What every variable holds at the end, shape (*batch, lanes, m).
+    cycles
+        Times that the block was applied.
+    backend
+        "literal" or "fused".
+    attestation
+        Which weights ran, and what running cycles again has shown.
+    ledger
+        What was computed where.
+    """
+
+    prompt: Prompt
+    memory: Mapping[str, Tensor]
+    cycles: int
+    backend: str
+    attestation: Attestation
+    ledger: Ledger
+    _tokens: Callable[[], Tensor]
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "*b t d"]:
+        """The tokens at the end."""
+        return self._tokens().reshape(self.prompt.tokens.shape)
+
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """The program's answers, by name."""
+        prompt = self.prompt
+        return {o.name: prompt.answer(self.memory[o.variable], o) for o in prompt.assembly.outputs}
+
+
+class Computer:
+    """A frozen block for a class of programs: its weights depend on these sizes alone.
+
+    Parameters
+    ----------
+    width
+        Components of a value.
+    lanes
+        Samples.
+    variables, tables, instructions, table_tokens
+        Of a program, the largest there may be; ``table_tokens`` counts the entries of all tables.
+    logits
+        The largest logit of a table or a likeness. Masks cover it.
+    dtype
+        float64 or float32.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        lanes: int,
+        variables: int,
+        tables: int,
+        instructions: int,
+        table_tokens: int,
+        logits: int = 1 << 14,
+        dtype: torch.dtype = torch.float64,
+    ) -> None:
+        self.sizes = Sizes(width, lanes, variables, tables, instructions, table_tokens, logits)
+        self.dtype = check_dtype(dtype)
+        self.layout = Layout.of(self.sizes)
+        self.block = Block(self.layout, self.sizes.margins(self.dtype))
+
+    @classmethod
+    def for_programs(
+        cls, programs: Iterable[Any], *, lanes: int | None = None,
+        dtype: torch.dtype = torch.float64,
+    ) -> Computer:  # fmt: skip
+        """The smallest computer, in powers of two, that holds every one of these programs.
+
+        ``lanes`` is the number of samples; programs that were compiled for one know theirs.
+        """
+        programs = list(programs)
+        most = max([lanes or 0, *(getattr(p, "samples", None) or 0 for p in programs)])
+        if most < 1:
+            raise ShapeError("these programs do not say for how many samples; give lanes=")
+        sizes = Sizes.for_programs([assembly_of(p) for p in programs], most)
+        return cls(**vars(sizes), dtype=dtype)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={value}" for name, value in vars(self.sizes).items())
+        return f"Computer({sizes}, dtype={self.dtype})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Computer) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __reduce__(self) -> tuple[type[Computer], tuple[Any, ...]]:
+        """Sizes are all there is: another process builds the same weights."""
+        return Computer, (*astuple(self.sizes), self.dtype)
+
+    # ------------------------------------------------------------------ the weights
+
+    @cached_property
+    def network(self) -> FrozenNetwork:
+        """The plain block: attention and nothing else."""
+        return self._sealed(residual=False)
+
+    @cached_property
+    def residual_network(self) -> FrozenNetwork:
+        """The same block on a residual stream."""
+        return self._sealed(residual=True)
+
+    def _sealed(self, *, residual: bool) -> FrozenNetwork:
+        return self.block.network(self.dtype, residual=residual).seal()
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the plain block's weights, from their bytes as they are now."""
+        return self.network.digest
+
+    def plan(
+        self, program: Any, samples: int | None = None, *, cycles: int | None = None, batch: int = 1
+    ) -> Cost:
+        """What a run would cost; refused where the program does not fit. Nothing is built."""
+        assembly, lanes = assembly_of(program), self._samples(program, samples)
+        self.sizes.check(assembly, lanes)
+        return cost(self.sizes, assembly, lanes, self.dtype, cycles=cycles, batch=batch)
+
+    def _samples(self, program: Any, samples: int | None) -> int:
+        known = samples or getattr(program, "samples", None)
+        if known is None:
+            raise ShapeError("this program does not say for how many samples; give samples=")
+        return int(known)
+
+    # ------------------------------------------------------------------ running
+
+    def prompt(self, program: Any, x: Tensor, y: Tensor | None = None, **parameters: Any) -> Prompt:
+        """A program and its data as tokens.
+
+        Parameters
+        ----------
+        program
+            An assembly, or a compiled program.
+        x, y
+            Samples (*batch, n, d) and targets (*batch, n) in the computer's dtype.
+        parameters
+            Of the program, by name; of a compiled one, those that are not given have its defaults.
+        """
+        assembly = assembly_of(program)
+        if hasattr(program, "written"):
+            parameters = {k: v.to(self.dtype) for k, v in program.written(**parameters).items()}
+        self._check_data(assembly, x, y)
+        self.sizes.check(assembly, x.shape[-2])
+        data = {"x": x, "y": x.new_zeros(x.shape[:-1]) if y is None else y}
+        data |= _settings(assembly, parameters, x)
+        memory = initial_memory(assembly, data, self.sizes.width)
+        return write_prompt(self.layout, assembly, memory, x.shape[-2])
+
+    def _check_data(self, assembly: Assembly, x: Tensor, y: Tensor | None) -> None:
+        if not isinstance(x, Tensor) or x.ndim < 2 or 0 in x.shape:
+            got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ShapeError(f"x must be a tensor (*batch, samples, {assembly.dim}), got {got}")
+        tensors: dict[str, tuple[Tensor, tuple[int, ...]]] = {"x": (x, (x.shape[-2], assembly.dim))}
+        if y is not None:
+            tensors["y"] = (y, (x.shape[-2],))
+        check_tensors(tensors, self.dtype, x.device)
+
+    def run(
+        self, program: Program, x: Tensor, y: Tensor | None = None, *, backend: str = "literal",
+        **settings: Any,
+    ) -> Result:  # fmt: skip
+        """Run a compiled program to its halt: the answer, its proof, attestation and ledger.
+
+        Parameters
+        ----------
+        program
+            From :func:`iceform.computer.compile`.
+        x, y
+            Samples (n, d) and targets (n,) within the program's domain.
+        backend
+            "literal" or "fused".
+        settings
+            Parameters of the algorithm, by name.
+        """
+        return run(self, program, x, y, backend=backend, **settings)
+
+    def execute(
+        self,
+        prompt: Prompt,
+        cycles: int | None = None,
+        *,
+        backend: str = "literal",
+        every: bool = False,
+        residual: bool = False,
+    ) -> Execution:
+        """Apply the block to a prompt.
+
+        Parameters
+        ----------
+        prompt
+            From :meth:`prompt`, or one whose tokens were changed.
+        cycles
+            How often; None runs until the program comes to an instruction that names itself.
+        backend
+            "literal" multiplies the matrices; "fused" computes what they and the tokens say.
+        every
+            Compute every attention entry, not only those that can differ from 0.
+        residual
+            Run the block that works on a residual stream.
+        """
+        check_choice("backend", backend, ("literal", "fused"))
+        device = next(iter(prompt.memory.values())).device
+        network = (self.residual_network if residual else self.network).to(device)
+        found, expected = network.check(), network.expected or ""
+        ran = self._fused if backend == "fused" else self._literal
+        memory, tokens, done, checked = ran(network, every or found != expected, prompt, cycles)
+        held = {name: v.reshape(*prompt.batch, *v.shape[-2:]) for name, v in memory.items()}
+        attestation = Attestation(found, expected, backend, **checked)
+        _check_attested(attestation)
+        ledger = _accounted(prompt, done, stops=cycles is None)
+        return Execution(prompt, held, done, backend, attestation, ledger, tokens)
+
+    def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
+        return every_entry(network) if every else needed_entries(network, prompt.kinds)
+
+    def _literal(
+        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+    ) -> _Ran:
+        self._check_memory(prompt)
+        cycle = self._cycle(network, prompt, every=every)
+        tokens, done = _flat(prompt.tokens).clone(), 0
+        with torch.no_grad():
+            while cycles is None or done < cycles:
+                turns = _LOOK if cycles is None else min(_LOOK, cycles - done)
+                tokens, done = loop(cycle, tokens, turns), done + turns
+                if cycles is None and _all_halt(prompt, tokens):
+                    break
+                _check_limit(done, cycles)
+        memory = {v.name: prompt.value(tokens, v.name) for v in prompt.assembly.variables}
+        return memory, lambda: tokens, done, {}
+
+    def _fused(
+        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+    ) -> _Ran:
+        operation, numbers = recognise(network, self.block), variable_numbers(prompt.assembly)
+        fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=True)
+        if fused.outside:
+            fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=False)
+        with torch.no_grad():
+            checked = self._replayed(network, every, operation, prompt, reservoir, spent)
+        memory = {name: fused.held(state, number) for name, number in numbers.items()}
+        return memory, lambda: self._dense(operation, prompt, state), reservoir.seen, checked
+
+    def _looped(
+        self, operation: Operation, prompt: Prompt, cycles: int | None, *, closed: bool
+    ) -> tuple[Fused, State, Reservoir, float]:
+        """Cycle after cycle, some of them kept, and how long that took."""
+        fused, state = self._decoded(operation, prompt, closed=closed)
+        reservoir, started = Reservoir(), time.perf_counter()
+        with torch.no_grad():
+            while cycles is None or reservoir.seen < cycles:
+                if cycles is None and fused.halted(state):
+                    break
+                before, state = state, fused.cycle(state)
+                reservoir.offer(before, state)
+                _check_limit(reservoir.seen, cycles)
+        return fused, state, reservoir, time.perf_counter() - started
+
+    def _decoded(
+        self, operation: Operation, prompt: Prompt, *, closed: bool
+    ) -> tuple[Fused, State]:
+        """The program and its first state: from tokens, or of unchanged prompts from a short one.
+
+        Lanes differ in their codes and values alone, so the tokens of two tell the program.
+        """
+        if prompt.changed is not None:
+            fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)), closed)
+            return fused, fused.start(_flat(prompt.tokens))
+        short = prompt.with_lanes(min(prompt.samples, _FEW))
+        image = Image.of(self.layout, _flat(short.tokens)[:1])
+        fused = Fused(operation, image.with_lanes(prompt.samples), closed)
+        flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
+        numbers = variable_numbers(prompt.assembly)
+        return fused, fused.begin({numbers[name]: value for name, value in flat.items()})
+
+    def _replayed(
+        self, network: FrozenNetwork, every: bool, operation: Operation, prompt: Prompt,
+        reservoir: Reservoir, spent: float,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
+
+        A cycle that averages over lanes can only be run again with all of them.
+        """
+        problem = prompt.one_problem()
+        lanes = prompt.samples if prompt.changed is not None else self._replayable(prompt)
+        short = problem.with_lanes(lanes)
+        fused = Fused(operation, Image.of(self.layout, _flat(short.tokens)))
+        cycle = self._cycle(network, short, every=every)
+        found = dict(vars(replay(fused, cycle, _flat(short.tokens), reservoir, spent)))
+        note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
+        if lanes < prompt.samples:
+            note += f", on {lanes} of {prompt.samples} lanes, and none that averages over lanes"
+        return {**found, "note": note}
+
+    def _replayable(self, prompt: Prompt) -> int:
+        """Lanes that a literal cycle can be run on in a moment."""
+        lanes = prompt.samples
+        while lanes > 1 and self.plan(prompt.assembly, lanes).entries > _REPLAYED:
+            lanes //= 2
+        return lanes
+
+    def _dense(self, operation: Operation, prompt: Prompt, state: State) -> Tensor:
+        """The tokens that a state stands for."""
+        tokens = _flat(prompt.tokens)
+        return Fused(operation, Image.of(self.layout, tokens)).write(tokens, state)
+
+    def _check_memory(self, prompt: Prompt) -> None:
+        """Refuse tokens that would not fit, before they are written."""
+        batch = prompt.batch.numel()
+        needed = self.plan(prompt.assembly, prompt.samples, batch=batch)
+        device = next(iter(prompt.memory.values())).device
+        check_capacity(
+            f"the tokens of {prompt.assembly.name!r}", needed.total_bytes, device,
+            "take fewer samples, a smaller batch, or the fused backend",
+        )  # fmt: skip
+
+    def trace(
+        self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
+        **parameters: Any,
+    ) -> ComputerTrace:  # fmt: skip
+        """Run a program on one data set and keep every cycle: memory, counter and attention."""
+        prompt = self.prompt(program, x, y, **parameters)
+        network = self.network.to(x.device)
+        cycle = self._cycle(network, prompt, every=network.check() != network.expected)
+        return watch(network, cycle, prompt, cycles)
+
+    def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
+        """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
+        network = self.network.to(prompt.tokens.device)
+        network.check()
+        tokens = _flat(prompt.tokens).clone()
+        return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """With one axis for the batch."""
+    return tensor.reshape(-1, *tensor.shape[-2:])
+
+
+def assembly_of(program: Any) -> Assembly:
+    """The assembly of a compiled program, or the assembly itself."""
+    assembly = getattr(program, "assembly", program)
+    if not isinstance(assembly, Assembly):
+        raise ProgramError(f"not a program for the frozen computer: {program!r}")
+    return assembly
+
+
+def _settings(assembly: Assembly, given: Mapping[str, Any], like: Tensor) -> dict[str, Tensor]:
+    """Parameters as tensors: of one number (*batch), of several (*batch, k)."""
+    unknown = sorted(set(given) - set(assembly.parameters))
+    if unknown:
+        there = ", ".join(assembly.parameters) or "none"
+        raise ProgramError(f"{assembly.name!r} has no parameter {unknown[0]!r}; it has {there}")
+    found = {}
+    for name, value in given.items():
+        tensor = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+        single = assembly.parameters[name] is None and tensor.numel() == 1
+        found[name] = tensor.reshape(()) if single else tensor
+    return found
+
+
+def _all_halt(prompt: Prompt, tokens: Tensor) -> bool:
+    halts = {i.address for i in prompt.assembly.instructions if i.halts}
+    return set(prompt.counter(tokens).flatten().tolist()) <= halts
+
+
+def _check_attested(attestation: Attestation) -> None:
+    if not attestation.within and is_checked():
+        raise IntegrityError(
+            f"the fused backend is off by {attestation.difference:.3g} from the literal matrices, "
+            f"{attestation.allowed:.3g} is allowed; use backend='literal', and please report it"
+        )
+
+
+def _accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
+    """What was computed where: between cycles there is nothing but the loop."""
+    ledger = Ledger()
+    ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")
+    ledger.note("attention", "cycles of the frozen block, four layers each", cycles)
+    ledger.note("readout", "answers copied out of memory tokens", len(prompt.assembly.outputs))
+    if stops:
+        ledger.note("host", "looks at the program counter, to end the loop at a halt")
+    return ledger
+
+
+def _check_limit(done: int, cycles: int | None) -> None:
+    if cycles is None and done >= _LIMIT:
+        raise CapacityError(
+            f"the program has not come to a halt after {done} cycles; give cycles= to run so many"
+        )

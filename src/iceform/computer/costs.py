@@ -1,0 +1,131 @@
+"""What a run costs, from sizes alone, before anything is built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from iceform.computer.block import LAYERS
+from iceform.computer.instructions import Assembly
+from iceform.computer.layout import KINDS, READ_FIELDS, Layout
+from iceform.computer.sizes import Sizes
+from iceform.validation import human_bytes
+
+__all__ = ["Cost", "cost", "prompt_tokens"]
+
+_LOGIT_ROWS = 3  # gates of a head: kind of key, kind of query, null token
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one run.
+
+    Attributes
+    ----------
+    tokens, features, heads
+        Of the prompt and of the plain block.
+    cycles
+        Times that the block is applied; None where the program decides.
+    weight_bytes, token_bytes, attention_bytes
+        Held at once: weights, tokens, and the largest layer's attention in the entries that are
+        needed.
+    entries, every_entry
+        Attention entries of a cycle that can differ from 0, and all of them.
+    flops, every_flops
+        Operations of a cycle, for those entries and for all.
+    """
+
+    tokens: int
+    features: int
+    heads: int
+    cycles: int | None
+    weight_bytes: int
+    token_bytes: int
+    attention_bytes: int
+    entries: int
+    every_entry: int
+    flops: int
+    every_flops: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Held at once by a literal run: tokens twice, logits and weights of a layer."""
+        return self.weight_bytes + 2 * self.token_bytes + 2 * self.attention_bytes
+
+    def __str__(self) -> str:
+        cycles = "as many cycles as it takes" if self.cycles is None else f"{self.cycles} cycles"
+        return "\n".join(
+            [
+                f"{self.tokens} tokens of {self.features} features, {self.heads} heads in "
+                f"{len(LAYERS)} layers, {cycles}",
+                f"memory: {human_bytes(self.total_bytes)}, of which weights "
+                f"{human_bytes(self.weight_bytes)}",
+                f"a literal cycle: {self.flops:.3g} operations on {self.entries:.3g} attention "
+                f"entries ({self.every_flops:.3g} on all {self.every_entry:.3g})",
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Heads of one shape: how many, rows of a logit, rank, tokens that ask and that answer."""
+
+    heads: int
+    logit: int
+    rank: int
+    asking: int
+    answering: int
+
+    def flops(self, features: int, tokens: int | None = None) -> int:
+        asking, answering = (tokens or self.asking), (tokens or self.answering)
+        maps = self.logit * (asking + answering) + self.rank * (asking + answering)
+        return 2 * self.heads * (features * maps + asking * answering * (self.logit + self.rank))
+
+
+def prompt_tokens(assembly: Assembly, samples: int) -> dict[str, int]:
+    """Tokens of every kind."""
+    held = sum(samples if v.lanes == "samples" else 1 for v in assembly.variables)
+    entries = sum(t.tokens for t in assembly.tables)
+    counts = (len(assembly.instructions), samples + 1, held, entries)
+    return {**dict(zip(KINDS, counts, strict=True)), "null": 1}
+
+
+def cost(
+    sizes: Sizes, assembly: Assembly, samples: int, dtype: torch.dtype, *,
+    cycles: int | None = None, batch: int = 1,
+) -> Cost:  # fmt: skip
+    """The cost of running a program on so many samples, ``batch`` problems at once."""
+    counts = prompt_tokens(assembly, samples)
+    tokens, features = sum(counts.values()), Layout.of(sizes).features.total
+    groups, item = list(_groups(sizes, counts)), torch.finfo(dtype).bits // 8
+    copies = [_Group(1, 2 * sizes.bits["id"], features, tokens, 1) for _ in LAYERS]
+    needed = [g.heads * g.asking * g.answering for g in groups]
+    heads = sum(g.heads for g in groups) + len(copies)
+    weights = sum(2 * g.heads * (g.logit + g.rank) * features for g in (*groups, *copies))
+    return Cost(
+        tokens=tokens,
+        features=features,
+        heads=heads,
+        cycles=cycles,
+        weight_bytes=item * weights,
+        token_bytes=item * batch * tokens * features,
+        attention_bytes=item * batch * max(needed),
+        entries=batch * (sum(needed) + len(copies) * tokens),
+        every_entry=batch * heads * tokens**2,
+        flops=batch * (sum(g.flops(features) for g in groups) + 2 * counts["unit"] * features**2),
+        every_flops=batch * sum(g.flops(features, tokens) for g in (*groups, *copies)),
+    )
+
+
+def _groups(sizes: Sizes, counts: dict[str, int]) -> Iterator[_Group]:
+    """The heads that are not copies, as the block has them."""
+    bits, width, units = sizes.bits, sizes.width, counts["unit"]
+    fields = (len(READ_FIELDS) + 1) * bits["variable"] + bits["table"] + bits["address"]
+    yield _Group(1, 2 * bits["address"] + 1 + _LOGIT_ROWS, fields, units, counts["instruction"])
+    reads = 2 * bits["variable"] + max(2 * bits["lane"], width) + _LOGIT_ROWS
+    yield _Group(len(READ_FIELDS) + 1, reads, width, units, counts["memory"] + 1)
+    yield _Group(2 * width, 2 * bits["table"] + 2 + _LOGIT_ROWS, 1, units, counts["entry"])
+    store = 2 * bits["variable"] + 2 * bits["lane"] + _LOGIT_ROWS
+    yield _Group(1, store, width, units + 1 + counts["memory"], units + 1)

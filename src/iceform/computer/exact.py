@@ -1,0 +1,92 @@
+"""Graphs on float64 tensors: the reference, exact but for rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from iceform.computer.graph import Node, Place
+from iceform.errors import ProgramError
+from iceform.functions.formulas.functions import evaluate
+
+__all__ = ["Exact", "as_column", "shown"]
+
+_OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add,
+    "mul": torch.mul,
+    "maximum": torch.maximum,
+    "minimum": torch.minimum,
+    "step": lambda a: (a > 0).to(a),
+    "sum": lambda a: a.sum(-1, keepdim=True),
+    "mean": lambda a: a.mean(-2),
+    "bounded": lambda a: a,
+    "stored": lambda a: a,
+}
+
+
+class Exact:
+    """Tensors of shape (n, width) in the samples' lanes and (width,) in lane 0; scalars are 1 wide.
+
+    ``width`` is what masks are as wide as.
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+
+    def constant(self, node: Node) -> Tensor:
+        """The value of a constant or a mask."""
+        if node.op == "constant":
+            return torch.full((node.width or 1,), float(node.attr), dtype=torch.float64)
+        first, width = node.attr
+        out = torch.zeros(node.width or 1, dtype=torch.float64)
+        out[first : first + width] = 1.0
+        return out
+
+    def compute(self, node: Node, args: list[Tensor]) -> Tensor:
+        """The value of an operation."""
+        if node.op == "apply":
+            return evaluate(node.attr, args[0])
+        if node.op == "attend":
+            return self._attend(*args)
+        if node.op == "concat":
+            rows = [self._spread(a) if node.samples else a for a in args]
+            return torch.cat(rows, -1)
+        if node.op == "spread":
+            shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
+            return args[0].expand(shape)
+        if node.op == "component":
+            return args[0][..., node.attr : node.attr + 1]
+        return _OPERATIONS[node.op](*args)
+
+    def positive(self, value: Tensor, where: Place | None) -> bool:
+        """Whether a condition's value, 0 or 1, is 1."""
+        return bool(value > 0.5)
+
+    def whole(self, value: Tensor) -> int:
+        """A number of turns."""
+        turns = float(value)
+        if turns != int(turns) or turns < 0:
+            raise ProgramError(f"repeat takes a whole number of turns, got {turns:g}")
+        return int(turns)
+
+    def _spread(self, value: Tensor) -> Tensor:
+        return value if value.ndim == 2 else value.expand(self.samples, -1)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+        scores = q @ self._spread(k).T
+        if bias is not None:
+            scores = scores + self._spread(bias)[:, 0]
+        return torch.softmax(scores, -1) @ self._spread(v)
+
+
+def as_column(value: object, vector: bool) -> Tensor:
+    """Data or a parameter as the arithmetic has it: float64, scalars 1 wide."""
+    tensor = torch.as_tensor(value, dtype=torch.float64)
+    return tensor if vector else tensor[..., None]
+
+
+def shown(value: Tensor, width: int | None) -> Tensor:
+    """A value without the axis of a scalar."""
+    return value[..., 0] if width is None else value

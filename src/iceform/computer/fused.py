@@ -1,0 +1,375 @@
+"""The fused run: what the block does, without attention over memory.
+
+Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.image`), and
+what is done with them from the network's matrices (:mod:`iceform.computer.recognise`). Reads become
+indexing, means and, for likeness, attention over the lanes; look-ups remain softmax over a table.
+Only lanes that hold the destination are computed, or all where the next instruction may ask by
+likeness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.computer.image import Code, Image, Lanes
+from iceform.computer.layout import code as binary
+from iceform.computer.lookups import TableLookup
+from iceform.computer.recognise import Operation, ReadMap
+from iceform.errors import BoundError, ProgramError
+
+__all__ = ["Fused", "State"]
+
+_TARGETS = ("a", "b", "old")
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Between two cycles: memory, flag, result of the instruction before, program counters."""
+
+    memory: dict[int, Float[Tensor, "b lanes m"]]
+    flag: Float[Tensor, "b m"]
+    before: Float[Tensor, "b units m"]
+    counters: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Fused:
+    """An operation and an image: a program that can be run."""
+
+    operation: Operation
+    image: Image
+    closed: bool = True
+
+    def start(self, tokens: Float[Tensor, "b t d"]) -> State:
+        """The state that tokens hold."""
+        layout = self.image.layout
+        value, before = layout.features["value"], layout.features["before"]
+        units = tokens[:, self.image.units]
+        bits = units[:, 0, layout.features["counter"]].long().tolist()
+        return State(
+            {n: _narrow(tokens[:, p.tokens, value]) for n, p in self.image.places.items()},
+            units[:, 0, value],
+            units[:, :, before],
+            tuple(sum(bit << k for k, bit in enumerate(row)) for row in bits),
+        )
+
+    def begin(self, memory: Mapping[int, Float[Tensor, "b lanes m"]]) -> State:
+        """The state before the first cycle, of memory that is in no tokens."""
+        flag = memory[self.image.flag][:, 0]
+        before = flag.new_zeros(len(flag), len(self.image.lanes), 1)
+        narrow = {name: _narrow(value) for name, value in memory.items()}
+        return State(narrow, flag, before, (0,) * len(flag))
+
+    def write(self, tokens: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t d"]:
+        """The tokens that hold a state."""
+        layout, tokens = self.image.layout, tokens.clone()
+        for name, place in self.image.places.items():
+            tokens[:, place.tokens, layout.features["value"]] = state.memory[name]
+        units = tokens[:, self.image.units]
+        units[..., layout.features["value"]] = state.flag[:, None]
+        units[..., layout.features["before"]] = state.before
+        bits = binary(torch.tensor(state.counters), layout.size("counter")).to(tokens)
+        units[..., layout.features["counter"]] = bits[:, None]
+        tokens[:, self.image.units] = units
+        return tokens
+
+    def held(self, state: State, name: int) -> Float[Tensor, "b lanes m"]:
+        """What a variable holds, with all its lanes and components."""
+        lanes = len(self.image.places[name].lanes)
+        return state.memory[name].expand(len(state.counters), lanes, self._width)
+
+    def cycle(self, state: State) -> State:
+        """One instruction, in every problem of the batch."""
+        groups = self._fetch(state)
+        if len(groups) == 1:
+            return self._execute(groups[0][0], state)
+        for code, rows in groups:
+            state = _merged(state, self._execute(code, _rows(state, rows)), rows)
+        return state
+
+    def fetched(self, state: State) -> list[Code]:
+        """The instructions that the problems of a batch run next."""
+        return [code for code, _ in self._fetch(state)]
+
+    def halted(self, state: State) -> bool:
+        """Whether every problem has come to an instruction that names itself."""
+        return all(self._halts(counter) for counter in set(state.counters))
+
+    def _halts(self, counter: int) -> bool:
+        found = self.image.at(counter)
+        return len(found) == 1 and found[0].fields["next"] == counter
+
+    # ------------------------------------------------------------------ fetch
+
+    def _fetch(self, state: State) -> list[tuple[Code, list[int]]]:
+        """Which problems run which instruction."""
+        groups: dict[int, tuple[Code, list[int]]] = {}
+        for counter in sorted(set(state.counters)):
+            rows = [i for i, other in enumerate(state.counters) if other == counter]
+            for code, chosen in self._choose(counter, state, rows):
+                groups.setdefault(id(code), (code, []))[1].extend(chosen)
+        return list(groups.values())
+
+    def _choose(self, counter: int, state: State, rows: list[int]) -> list[tuple[Code, list[int]]]:
+        found = self.image.at(counter)
+        if len(found) == 1:
+            return [(found[0], rows)]
+        if not found:
+            raise ProgramError(f"there is no instruction at address {counter}")
+        flags = (state.flag[rows] @ self.operation.flag)[:, None]
+        logits = flags * flags.new_tensor([code.sign for code in found])
+        top, at = logits.topk(2, -1)
+        if not bool((top[:, 0] - top[:, 1] >= self.operation.tau).all()):
+            raise BoundError(
+                f"at address {counter} the flag is {float(state.flag[rows][:, 0].abs().min()):.3g},"
+                " too near to 0 to decide a branch; compare things that differ by more"
+            )
+        chosen = at[:, 0].tolist()
+        split = [(code, [r for r, c in zip(rows, chosen, strict=True) if c == k])
+                 for k, code in enumerate(found)]  # fmt: skip
+        return [(code, members) for code, members in split if members]
+
+    # ------------------------------------------------------------------ execute
+
+    def _execute(self, code: Code, state: State) -> State:
+        destination = code.fields["destination"]
+        lanes = self._lanes(code)
+        operands = self._read(code, state, lanes)
+        result = self._compute(code, operands)
+        memory, flag = dict(state.memory), state.flag
+        change = self._stored(result, operands)
+        place = self.image.places.get(destination)
+        if place is not None:
+            held = self._aligned(change, lanes, place.lanes)
+            memory[destination] = memory[destination] + held if self._adds else held
+        if destination == self.image.flag and 0 in lanes:
+            moved = self._wide(change[:, lanes.index(0)])
+            flag = flag + moved if self._adds else moved
+        before = self._remembered(result, lanes, state.before)
+        counters = (code.fields["next"],) * len(state.counters)
+        return State(memory, flag, before, counters)
+
+    def _lanes(self, code: Code) -> Lanes:
+        """The lanes whose results are needed."""
+        place = self.image.places.get(code.fields["destination"])
+        following = self.image.at(code.fields["next"])
+        if place is None or any(f["a like"] or f["b like"] for f in (c.fields for c in following)):
+            return self.image.lanes
+        if code.fields["destination"] == self.image.flag and 0 not in place.lanes:
+            return self.image.lanes
+        return place.lanes
+
+    def _read(self, code: Code, state: State, lanes: Lanes) -> dict[str, Tensor]:
+        """A, b and old: (batch, lanes or 1, m)."""
+        totals: dict[str, Tensor | None] = dict.fromkeys(_TARGETS)
+        for read in self.operation.reads:
+            if code.fields[read.field] == 0 or (read.field == "destination" and not self._adds):
+                continue
+            found = self._found(read, code.fields[read.field], state, lanes)
+            for target, matrix in self._targets[read.field].items():
+                if found is not None:
+                    share = found if matrix is None else self._wide(found) @ matrix
+                    held = totals[target]
+                    totals[target] = share if held is None else held + share
+        zero = state.flag.new_zeros(len(state.flag), 1, 1)
+        return {name: zero if total is None else total for name, total in totals.items()}
+
+    def _found(self, read: ReadMap, name: int, state: State, lanes: Lanes) -> Tensor | None:
+        """What a read finds: None where the null token answers."""
+        place = self.image.places.get(name)
+        if place is None:
+            return None
+        held = state.memory[name]
+        if read.kind == "mean":
+            return held.mean(1, keepdim=True)
+        if read.kind == "like":
+            before = self._wide(self._aligned(state.before, self.image.lanes, lanes))
+            held = self._wide(held)
+            return torch.softmax(before @ read.likeness @ held.mT, -1) @ held
+        if read.kind == "lane0":
+            at = place.lanes.index(0) if 0 in place.lanes else None
+            return None if at is None else held[:, at : at + 1]
+        return self._aligned(held, place.lanes, lanes)
+
+    def _compute(self, code: Code, operands: dict[str, Tensor]) -> Tensor:
+        pair = torch.broadcast_tensors(operands["a"], operands["b"])
+        narrow = pair[0].shape[-1] == 1 and self._plain_sums and self._plain_results
+        if not narrow:
+            pair = torch.broadcast_tensors(*map(self._wide, pair))
+        active, table = self._table(code.fields["with table"], narrow=narrow)
+        if not active:
+            return torch.zeros_like(pair[0])
+        if self._plain_sums and self._plain_results and len(active) == 2 * pair[0].shape[-1]:
+            found = table.pair(pair[0] + pair[1], pair[0] - pair[1])
+            if found is not None:
+                return found
+        return self._spread(table(self._arguments(pair, active)), active)
+
+    @property
+    def outside(self) -> bool:
+        """Whether an argument has left where a closed form is its table: then run without them."""
+        return any(bool(table.outside > 0) for _, table in self._tables.values())
+
+    def _table(self, number: int, *, narrow: bool) -> tuple[list[int], TableLookup]:
+        """The heads that find anything but zeros in a table, and what they see of it.
+
+        Where all components are equal (``narrow``), the first one's heads.
+        """
+        if (number, narrow) not in self._tables:
+            self._tables[number, narrow] = self._seen(number, 2 if narrow else None)
+        return self._tables[number, narrow]
+
+    def _seen(self, number: int, heads: int | None) -> tuple[list[int], TableLookup]:
+        entries, operation = self.image.entries.get(number), self.operation
+        if entries is None:
+            raise ProgramError(f"there is no table {number} in the prompt")
+        values = entries @ operation.values
+        active = values[:, :heads].any(0).nonzero()[:, 0].tolist()
+        keys = entries @ operation.slopes[:, active], entries @ operation.biases[:, active]
+        return active, TableLookup(*keys, values[:, active], closed=self.closed)
+
+    def _stored(self, result: Tensor, operands: dict[str, Tensor]) -> Tensor:
+        """What the store head finds in a unit; the result itself where it replaces what is held."""
+        if not self._adds:
+            return result
+        parts = map(self._wide, (result, operands["old"], operands["a"], operands["b"]))
+        return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
+
+    def _wide(self, value: Tensor) -> Tensor:
+        """With all components, where equal ones were kept once."""
+        width = self._width
+        return value if value.shape[-1] == width else value.expand(*value.shape[:-1], width)
+
+    def _remembered(self, result: Tensor, lanes: Lanes, before: Tensor) -> Tensor:
+        full = result.expand(-1, len(lanes), -1)
+        return full if lanes == self.image.lanes else before
+
+    def _arguments(self, pair: tuple[Tensor, ...], active: list[int]) -> Tensor:
+        if self._plain_sums:
+            width = pair[0].shape[-1]
+            if active == list(range(0, 2 * width, 2)):
+                return pair[0] + pair[1]
+            if active == list(range(1, 2 * width, 2)):
+                return pair[0] - pair[1]
+            if active == list(range(2 * width)):
+                return torch.stack([pair[0] + pair[1], pair[0] - pair[1]], -1).flatten(-2)
+        return torch.cat(pair, -1) @ self.operation.arguments[:, active]
+
+    def _spread(self, looked: Tensor, active: list[int]) -> Tensor:
+        width = looked.shape[-1] // 2
+        if self._plain_results and active == list(range(2 * width)):
+            return looked.reshape(*looked.shape[:-1], width, 2).sum(-1)
+        same = range(active[0], active[0] + 2 * len(active), 2)
+        if self._plain_results and active == list(same) and len(active) in (1, self._width):
+            return looked
+        return looked @ self.operation.results[active]
+
+    # ------------------------------------------------------------------ what is fixed
+
+    @property
+    def _width(self) -> int:
+        return self.image.layout.sizes.width
+
+    @cached_property
+    def _targets(self) -> dict[str, dict[str, Tensor | None]]:
+        """For every field: what a read adds to a, b and old; None stands for the identity."""
+        width = self.image.layout.sizes.width
+        found: dict[str, dict[str, Tensor | None]] = {}
+        for read in self.operation.reads:
+            parts = zip(_TARGETS, read.matrix.split(width, 1), strict=True)
+            found[read.field] = {
+                target: None if torch.equal(part, _eye(part)) else _narrow(part)
+                for target, part in parts
+                if part.any()
+            }
+        return found
+
+    @cached_property
+    def _adds(self) -> bool:
+        """Whether a write is anything but replacing what is held: held + result - old = result."""
+        store, width = self.operation.store, self.image.layout.sizes.width
+        eye = _eye(store[:width])
+        plain = torch.cat([eye, -eye, 0 * eye, 0 * eye])
+        return not (torch.equal(store, plain) and self._targets["destination"] == {"old": None})
+
+    @cached_property
+    def _plain_sums(self) -> bool:
+        """Whether arguments are a_j + b_j and a_j - b_j in turn."""
+        eye = _eye(self.operation.arguments[:, ::2][: self.image.layout.sizes.width])
+        sums = torch.stack([torch.cat([eye, eye]), torch.cat([eye, -eye])], -1).flatten(1)
+        return torch.equal(self.operation.arguments, sums)
+
+    @cached_property
+    def _plain_results(self) -> bool:
+        """Whether heads 2 j and 2 j + 1 find component j of the result."""
+        eye = _eye(self.operation.results[::2])
+        return torch.equal(self.operation.results, eye.repeat_interleave(2, 0))
+
+    @cached_property
+    def _tables(self) -> dict[tuple[int, bool], tuple[list[int], TableLookup]]:
+        return {}
+
+    @cached_property
+    def _indices(self) -> dict[tuple[Lanes, Lanes], Tensor]:
+        return {}
+
+    def _aligned(self, held: Tensor, lanes: Lanes, wanted: Lanes) -> Tensor:
+        """Rows of some lanes as those of others; zeros where there are none."""
+        if lanes == wanted:
+            return held
+        held = held.expand(-1, len(lanes), -1)
+        if len(wanted) == 1 and wanted[0] in lanes:
+            at = lanes.index(wanted[0])
+            return held[:, at : at + 1]
+        if (lanes, wanted) not in self._indices:
+            at_lane = {lane: row for row, lane in enumerate(lanes)}
+            rows = [at_lane.get(lane, len(lanes)) for lane in wanted]
+            self._indices[lanes, wanted] = torch.tensor(rows, device=held.device)
+        padded = torch.cat([held, torch.zeros_like(held[:, :1])], 1)
+        return padded[:, self._indices[lanes, wanted]]
+
+
+def _narrow(value: Tensor) -> Tensor:
+    """One component where all are equal."""
+    return value[..., :1] if bool((value == value[..., :1]).all()) else value
+
+
+def _eye(like: Tensor) -> Tensor:
+    return torch.eye(like.shape[0], like.shape[1], dtype=like.dtype, device=like.device)
+
+
+def _rows(state: State, rows: list[int]) -> State:
+    return State(
+        {name: value[rows] for name, value in state.memory.items()},
+        state.flag[rows],
+        state.before[rows],
+        tuple(state.counters[i] for i in rows),
+    )
+
+
+def _merged(state: State, part: State, rows: list[int]) -> State:
+    """A state with some of its problems replaced."""
+    memory = {name: _replaced(v, part.memory[name], rows) for name, v in state.memory.items()}
+    counters = list(state.counters)
+    for row, counter in zip(rows, part.counters, strict=True):
+        counters[row] = counter
+    return replace(
+        state,
+        memory=memory,
+        flag=_replaced(state.flag, part.flag, rows),
+        before=_replaced(state.before, part.before, rows),
+        counters=tuple(counters),
+    )
+
+
+def _replaced(whole: Tensor, part: Tensor, rows: list[int]) -> Tensor:
+    sizes = [max(a, b) for a, b in zip(whole.shape[1:], part.shape[1:], strict=True)]
+    out = whole.expand(-1, *sizes).clone()
+    out[rows] = part
+    return out

@@ -1,0 +1,230 @@
+r"""An algorithm as a graph: values that are computed once, and loops around blocks of them.
+
+A node is one operation on earlier nodes. Its value has a place and a shape: it lives in lane 0 or
+in every sample's lane, and is a scalar or a vector. In arithmetic a scalar is a vector of width 1
+that every operation spreads, and what lives in lane 0 is spread over the samples' lanes.
+
+===========  ====================================================================================
+constant     a number (``attr``)
+mask         ones in ``attr = (first, width)``, zeros elsewhere
+data         "x", the features of a sample, or "y", its target (``attr``)
+parameter    by name (``attr``)
+add, mul     of two nodes, elementwise
+apply        a scalar function, elementwise; ``attr`` is its tree, a formula's
+maximum,     of two nodes, elementwise
+minimum
+step         1 where the argument is positive, else 0: the value of a comparison
+sum          of the components
+mean         over the samples
+attend       :math:`\sum_i p_i v_i` with :math:`p = \mathrm{softmax}_i(q \cdot k_i + b_i)` over the
+             samples; arguments q, k, v and, if there is one, b
+concat       vectors and scalars side by side
+component    number ``attr`` of a vector
+spread       the argument, given to every component or to every sample's lane
+bounded      the argument, of which the author says that it stays within ``attr = (low, high)``
+stored       the argument, held in memory: what comes after is not fused with it
+state        what a loop carries, at the start of a turn; ``attr`` is its name
+result       the same after the loop
+===========  ====================================================================================
+
+A loop (:class:`Loop`) runs its block a number of times (``count``) or while a condition holds. The
+condition is held rotated: ``first`` decides about the first turn, ``again``, computed in the block
+from the new state, about each further one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+from iceform.errors import ProgramError
+
+__all__ = ["Arithmetic", "Block", "Carried", "Graph", "Loop", "Node", "Parameter", "Place", "run"]
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the author's file."""
+
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One operation; see the module's table."""
+
+    op: str
+    args: tuple[Node, ...]
+    samples: bool  # lives in every sample's lane, not in lane 0
+    width: int | None  # None: a scalar
+    attr: Any = None
+    place: Place | None = None
+    name: str = ""
+
+    def __repr__(self) -> str:
+        return f"<{self.op} in line {self.place.line if self.place else '?'}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """A name that changes in a loop."""
+
+    name: str
+    start: Node  # before the first turn
+    state: Node  # at the start of a turn
+    next: Node  # at its end
+    result: Node  # after the loop
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A block that runs ``count`` times, or first if ``first`` and further while ``again``."""
+
+    body: Block
+    carried: tuple[Carried, ...]
+    count: Node | None = None
+    first: Node | None = None
+    again: Node | None = None
+    place: Place | None = None
+
+
+@dataclass(eq=False)
+class Block:
+    """Nodes and loops in the order in which they run."""
+
+    items: list[Node | Loop] = field(default_factory=list)
+
+    def loops(self) -> Iterator[Loop]:
+        """Every loop, those in loops included."""
+        for item in self.items:
+            if isinstance(item, Loop):
+                yield item
+                yield from item.body.loops()
+
+    def walk(self) -> Iterator[Node]:
+        """Every node, those in loops included."""
+        for item in self.items:
+            if isinstance(item, Loop):
+                yield from item.body.walk()
+                yield from (c.result for c in item.carried)
+            else:
+                yield item
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an algorithm: its default, and whether it is a vector."""
+
+    name: str
+    default: float | tuple[float, ...]
+    vector: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A traced algorithm for samples of ``dim`` features."""
+
+    name: str
+    dim: int
+    block: Block
+    outputs: Mapping[str, Node]
+    parameters: Mapping[str, Parameter]
+    packed: str = "one"  # how the author returned them: "one", "tuple" or "dict"
+    names: frozenset[str] = frozenset()  # that loops carry, needed or not
+    place: Place | None = None
+
+
+class Arithmetic(Protocol[V]):
+    """What a graph is run in: numbers, balls, ..."""
+
+    def constant(self, node: Node) -> V:
+        """The value of a constant or a mask."""
+
+    def compute(self, node: Node, args: list[V]) -> V:
+        """The value of an operation."""
+
+    def positive(self, value: V, where: Place | None) -> bool:
+        """Whether a condition's value, 0 or 1, is 1."""
+
+    def whole(self, value: V) -> int:
+        """A number of turns."""
+
+
+@dataclass
+class _Run(Generic[V]):
+    """One execution of a graph."""
+
+    arithmetic: Arithmetic[V]
+    given: Callable[[Node], V]
+    seen: Callable[[Node, V], None]
+    most_turns: int
+    known: dict[Node, V] = field(default_factory=dict)
+
+    def block(self, block: Block) -> None:
+        for item in block.items:
+            if isinstance(item, Loop):
+                self.loop(item)
+            else:
+                self.known[item] = self.value(item)
+                self.seen(item, self.known[item])
+
+    def value(self, node: Node) -> V:
+        if node.op in ("data", "parameter"):
+            return self.given(node)
+        if node.op in ("constant", "mask"):
+            return self.arithmetic.constant(node)
+        return self.arithmetic.compute(node, [self.known[a] for a in node.args])
+
+    def loop(self, loop: Loop) -> None:
+        state = [self.known[c.start] for c in loop.carried]
+        turns = self._turns(loop)
+        while next(turns):
+            for carried, value in zip(loop.carried, state, strict=True):
+                self.known[carried.state] = value
+                self.seen(carried.state, value)
+            self.block(loop.body)
+            state = [self.known[c.next] for c in loop.carried]
+        for carried, value in zip(loop.carried, state, strict=True):
+            self.known[carried.result] = value
+            self.seen(carried.state, value)
+
+    def _turns(self, loop: Loop) -> Iterator[bool]:
+        if loop.count is not None:
+            for _ in range(self.arithmetic.whole(self.known[loop.count])):
+                yield True
+            yield False
+            return
+        assert loop.first is not None
+        assert loop.again is not None
+        condition = loop.first
+        for _ in range(self.most_turns):
+            yield self.arithmetic.positive(self.known[condition], loop.place)
+            condition = loop.again
+        raise ProgramError(
+            f"a while_ loop did not stop within {self.most_turns} turns; its condition may never "
+            "fail on these data, or raise most_turns"
+        )
+
+
+def _ignore(node: Node, value: object) -> None:
+    return None
+
+
+MOST_TURNS = 100_000  # of a while_ loop before it is taken for one that does not stop
+
+
+def run(
+    graph: Graph,
+    arithmetic: Arithmetic[V],
+    given: Callable[[Node], V],
+    seen: Callable[[Node, V], None] = _ignore,
+    most_turns: int = MOST_TURNS,
+) -> dict[str, V]:
+    """Run a graph in some arithmetic; ``seen`` is told of every value as it is computed."""
+    run = _Run(arithmetic, given, seen, most_turns)
+    run.block(graph.block)
+    return {name: run.known[node] for name, node in graph.outputs.items()}

@@ -1,0 +1,310 @@
+r"""The one instruction of the frozen computer, and the programs made of it.
+
+**Instruction.** ``dst <- F(a + b) - G(a - b)``, elementwise in vectors of ``width`` components, at
+once in every lane that holds ``dst``. F and G are the two values columns of one table
+(:class:`TablePair`), which share their keys:
+
+.. math:: F(z) = \sum_k p_k(z) f_k, \quad G(z) = \sum_k p_k(z) g_k, \quad
+          p(z) = \mathrm{softmax}_k(s_k z + b_k).
+
+**Lanes.** Lane 0 holds what is global, lanes 1 .. n one sample each. A variable lives in lane 0
+(``"lane0"``) or in every sample's lane (``"samples"``), never in both.
+
+**Operands.** An operand is the sum of at most five reads, each of one variable v:
+
+======  ==========================================================================================
+own     v of this lane; v must live where ``dst`` does
+rowsum  the sum of the components of ``own``, in every component
+mean    the mean of v over the lanes that hold it
+lane0   v of lane 0
+like    the softmax average of v over the lanes that hold it, with logits r . v, where r is this
+        lane's result of the instruction before (in time), whatever that wrote to; the instruction
+        before must write to the same kind of lanes
+======  ==========================================================================================
+
+A read that names no variable reads the zero register.
+
+**Control.** Instructions start at address 0. Every one names its successor. Two with one address
+and opposite ``when`` are a branch: the one with ``when = +1`` is fetched if the first component of
+the lane-0 variable :data:`FLAG` is positive, the other if it is negative. Whenever a branch is met,
+FLAG is within 2^-10 of +1 or -1, and it was not written by the instruction executed just before
+(:meth:`Assembly.check`), so a machine may look at it one cycle late. An instruction that names
+itself is a halt: it may be executed any number of times more, and its result is always the same.
+
+**Vectors and scalars.** A vector of d <= width components is held in the components from 0 on (or
+from a stated first one); a scalar is held in *every* component, so that it multiplies a vector
+without further ado, and is read from component 0. A variable is *clean* if the components beyond
+its vector are zero up to the error of the tables that wrote them. Every rowsum is of a clean
+variable, and in every like r or v is clean, so a program means the same on a wider computer.
+
+**Before the first cycle** a variable holds the sum of its writes (:class:`Write`), zero where it
+has none: what is written is affine in the data and in the parameters, with coefficients that the
+program fixes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from torch import Tensor
+
+from iceform.errors import ProgramError
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
+
+__all__ = [
+    "FLAG",
+    "READS",
+    "Assembly",
+    "Instruction",
+    "Operand",
+    "Output",
+    "TablePair",
+    "Variable",
+    "Write",
+]
+
+_Item = TypeVar("_Item", "Variable", "TablePair")
+
+FLAG = "FLAG"  # the lane-0 variable whose sign decides branches
+READS = ("own", "rowsum", "mean", "lane0", "like")
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A sum of reads; ``None`` is the zero register."""
+
+    own: str | None = None
+    rowsum: str | None = None
+    mean: str | None = None
+    lane0: str | None = None
+    like: str | None = None
+
+    def reads(self) -> Iterator[tuple[str, str]]:
+        """The reads that name a variable, as (kind, variable)."""
+        for kind in READS:
+            name = getattr(self, kind)
+            if name is not None:
+                yield kind, name
+
+    def __str__(self) -> str:
+        return " + ".join(f"{kind}[{name}]" for kind, name in self.reads()) or "0"
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """``dst <- F(a + b) - G(a - b)`` with the F and G of ``table``, then on to ``next``.
+
+    ``when`` is 0, or +1 / -1 for the two sides of a branch; ``note`` says in words what it does and
+    ``line`` is the line of the source that asked for it (0: none).
+    """
+
+    address: int
+    dst: str
+    a: Operand
+    b: Operand
+    table: str
+    next: int
+    when: int = 0
+    note: str = ""
+    line: int = 0
+
+    @property
+    def halts(self) -> bool:
+        """Whether it names itself."""
+        return self.next == self.address and self.when == 0
+
+
+@dataclass(frozen=True, eq=False)
+class TablePair:
+    """F and G on shared keys: ``softmax_k(slopes[k] z + biases[k])`` against two columns of values.
+
+    Attributes
+    ----------
+    name
+        Unique in its assembly.
+    slopes, biases
+        The keys, float64, shape (tokens,); the centre of the grid is folded into the biases.
+    f, g
+        The values of F and G, float64, shape (tokens,).
+    low, high
+        The range of arguments for which the errors hold.
+    f_error, g_error
+        Bounds of sup |F - exact F| and sup |G - exact G| there, in exact arithmetic.
+    exact_f, exact_g
+        The functions that F and G stand for; None is the zero function.
+    f_interpolant, g_interpolant
+        Where the values come from; None for zeros and for tables with keys of their own.
+    assumptions
+        What the errors take for granted; empty where they are proven.
+    jump, gap
+        Of a comparison's table: where the function that it stands for jumps, and how near to that
+        no argument may come for the errors to hold.
+    """
+
+    name: str
+    slopes: Tensor
+    biases: Tensor
+    f: Tensor
+    g: Tensor
+    low: float
+    high: float
+    f_error: float
+    g_error: float
+    exact_f: ScalarFunction | None = None
+    exact_g: ScalarFunction | None = None
+    f_interpolant: Interpolant | None = None
+    g_interpolant: Interpolant | None = None
+    assumptions: tuple[str, ...] = ()
+    jump: float | None = None
+    gap: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Entries of the table."""
+        return len(self.slopes)
+
+    @property
+    def steepest_logit(self) -> float:
+        """Bound of |logit - largest logit| on the range: what a mask must beat."""
+        reach = max(abs(self.low), abs(self.high))
+        rise = float(self.slopes.max() - self.slopes.min()) * reach
+        return rise + float(self.biases.max() - self.biases.min())
+
+
+@dataclass(frozen=True)
+class Write:
+    """``scale`` times a datum, written into a variable before the first cycle.
+
+    ``source`` is "x" (a sample's features), "y" (its target), "one" (the number 1), "samples" (n),
+    or the name of a parameter. It goes to the components ``first .. first + width - 1``; ``width =
+    None`` writes a scalar into every component of the machine.
+    """
+
+    source: str
+    scale: float = 1.0
+    first: int = 0
+    width: int | None = None
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A name in memory: ``lanes`` is "samples" or "lane0"; ``writes`` is what it starts with."""
+
+    name: str
+    lanes: str
+    writes: tuple[Write, ...] = ()
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where an answer is read: a scalar from component 0, a vector from ``width`` components."""
+
+    name: str
+    variable: str
+    width: int | None = None  # None: a scalar
+    first: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Assembly:
+    """A program for the frozen computer: everything that is written into the prompt but the data.
+
+    Attributes
+    ----------
+    name
+        The algorithm's.
+    width
+        The components that it needs; a computer may have more.
+    dim
+        d, the features of a sample.
+    variables, tables, instructions
+        In prompt order; FLAG is among the variables.
+    outputs
+        The answers, in order.
+    parameters
+        Names of the parameters that writes refer to, with their width (None: scalar).
+    """
+
+    name: str
+    width: int
+    dim: int
+    variables: tuple[Variable, ...]
+    tables: tuple[TablePair, ...]
+    instructions: tuple[Instruction, ...]
+    outputs: tuple[Output, ...]
+    parameters: dict[str, int | None] = field(default_factory=dict)
+
+    def variable(self, name: str) -> Variable:
+        """The variable of that name."""
+        return _named(self.variables, name, "variable")
+
+    def table(self, name: str) -> TablePair:
+        """The table of that name."""
+        return _named(self.tables, name, "table")
+
+    def lanes(self, name: str) -> str:
+        """Where a variable lives."""
+        return self.variable(name).lanes
+
+    def at(self, address: int) -> tuple[Instruction, ...]:
+        """The instruction at an address; two where it is a branch."""
+        return tuple(i for i in self.instructions if i.address == address)
+
+    def fetch(self, address: int, flag: float) -> Instruction:
+        """The instruction that runs at an address when FLAG is ``flag``."""
+        found = self.at(address)
+        return next(i for i in found if i.when == 0 or (i.when > 0) == (flag > 0))
+
+    def check(self) -> None:
+        """Refuse a program that breaks a rule of this module's docstring."""
+        for instruction in self.instructions:
+            self._check_reads(instruction)
+            self._check_control(instruction)
+        addresses = {i.address for i in self.instructions}
+        for address in addresses:
+            whens = sorted(i.when for i in self.at(address))
+            if whens not in ([0], [-1, 1]):
+                raise ProgramError(
+                    f"address {address} has instructions with when = {whens}; one with 0, or two "
+                    "with -1 and +1, are an instruction"
+                )
+
+    def _check_reads(self, i: Instruction) -> None:
+        home = self.lanes(i.dst)
+        self.table(i.table)
+        for kind, name in (*i.a.reads(), *i.b.reads()):
+            lanes = self.lanes(name)
+            if (kind in ("own", "rowsum") and lanes != home) or (
+                kind == "lane0" and lanes != "lane0"
+            ):
+                raise ProgramError(
+                    f"instruction {i.address} writes {i.dst} ({home}) and reads {kind}[{name}], "
+                    f"which lives in {lanes}"
+                )
+
+    def _check_control(self, i: Instruction) -> None:
+        following = self.at(i.next)
+        if not following:
+            raise ProgramError(f"instruction {i.address} goes on to {i.next}, where there is none")
+        if i.dst == FLAG and any(j.when for j in following):
+            raise ProgramError(
+                f"instruction {i.address} writes FLAG just before the branch at {i.next}; put an "
+                "instruction between them"
+            )
+        for j in following:
+            reads = {kind for kind, _ in (*j.a.reads(), *j.b.reads())}
+            if "like" in reads and self.lanes(j.dst) != self.lanes(i.dst):
+                raise ProgramError(
+                    f"instruction {j.address} asks by likeness with the result of {i.address}, "
+                    "which was computed for other lanes"
+                )
+
+
+def _named(items: tuple[_Item, ...], name: str, kind: str) -> _Item:
+    for item in items:
+        if item.name == name:
+            return item
+    raise ProgramError(f"there is no {kind} {name!r} in this program")

@@ -1,0 +1,157 @@
+"""Programs without attention: instructions interpreted on memory, with tables or exactly.
+
+With tables, this is what the frozen computer computes, up to rounding. Exactly, F and G are the
+functions that the tables stand for: what the program means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair, Write
+from iceform.errors import BoundError, ProgramError
+from iceform.functions import ScalarFunction
+
+__all__ = ["Interpreted", "interpret", "written"]
+
+MOST_CYCLES = 1_000_000
+Seen = Callable[[Instruction, Tensor, Tensor, Tensor], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Interpreted:
+    """Memory after the halt, the answers, and how many cycles it took."""
+
+    memory: Mapping[str, Tensor]
+    outputs: Mapping[str, Tensor]
+    cycles: int
+
+
+def written(
+    assembly: Assembly, X: Tensor, y: Tensor, parameters: Mapping[str, Tensor], width: int
+) -> dict[str, Tensor]:
+    """Memory before the first cycle: (n, width) in the samples' lanes, (width,) in lane 0."""
+    memory = {}
+    for variable in assembly.variables:
+        shape = (len(X), width) if variable.lanes == "samples" else (width,)
+        value = torch.zeros(shape, dtype=X.dtype)
+        for write in variable.writes:
+            _write(value, write, _source(write.source, X, y, parameters))
+        memory[variable.name] = value
+    return memory
+
+
+def _source(name: str, X: Tensor, y: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    if name == "x":
+        return X
+    if name == "y":
+        return y[:, None]
+    if name == "one":
+        return torch.ones(1, dtype=X.dtype)
+    if name == "samples":
+        return torch.full((1,), float(len(X)), dtype=X.dtype)
+    return parameters[name].to(X.dtype)
+
+
+def _write(value: Tensor, write: Write, source: Tensor) -> None:
+    last = value.shape[-1] if write.width is None else write.first + write.width
+    value[..., write.first : last] += write.scale * source
+
+
+def interpret(
+    assembly: Assembly,
+    X: Tensor,
+    y: Tensor,
+    parameters: Mapping[str, Tensor],
+    *,
+    exact: bool = False,
+    width: int | None = None,
+    most_cycles: int = MOST_CYCLES,
+    seen: Seen | None = None,
+) -> Interpreted:
+    """Run a program from address 0 to its halt.
+
+    Parameters
+    ----------
+    X, y, parameters
+        The data, shapes (n, d) and (n,), and a tensor for every parameter.
+    exact
+        Whether F and G are the functions that the tables stand for.
+    width
+        Components of the machine; None for as many as the program needs.
+    seen
+        Told of every instruction with a + b, a - b and the result.
+    """
+    width = assembly.width if width is None else width
+    run = _Machine(assembly, written(assembly, X, y, parameters, width), exact)
+    address, cycles = 0, 0
+    while True:
+        instruction = assembly.fetch(address, float(run.memory[FLAG][0]))
+        if instruction.halts:
+            break
+        if cycles == most_cycles:
+            raise ProgramError(
+                f"{assembly.name} did not halt within {most_cycles} cycles; raise most_cycles, or "
+                "look at its loops"
+            )
+        arguments = run.cycle(instruction)
+        if seen is not None:
+            seen(instruction, *arguments)
+        address, cycles = instruction.next, cycles + 1
+    outputs = {o.name: _answer(run.memory[o.variable], o.first, o.width) for o in assembly.outputs}
+    return Interpreted(run.memory, outputs, cycles)
+
+
+def _answer(value: Tensor, first: int, width: int | None) -> Tensor:
+    return value[..., first] if width is None else value[..., first : first + width]
+
+
+class _Machine:
+    """Memory, and one cycle at a time."""
+
+    def __init__(self, assembly: Assembly, memory: dict[str, Tensor], exact: bool) -> None:
+        self.assembly, self.memory, self.exact = assembly, memory, exact
+        self.tables = {t.name: t for t in assembly.tables}
+        self.result: Tensor | None = None
+
+    def cycle(self, i: Instruction) -> tuple[Tensor, Tensor, Tensor]:
+        """Execute an instruction; a + b, a - b and the result."""
+        held = self.memory[i.dst]
+        a, b = self._operand(i.a, held), self._operand(i.b, held)
+        table = self.tables[i.table]
+        out = self._column(table, a + b, "f") - self._column(table, a - b, "g")
+        self.memory[i.dst] = out
+        self.result = out
+        return a + b, a - b, out
+
+    def _operand(self, operand: Operand, like: Tensor) -> Tensor:
+        total = torch.zeros_like(like)
+        for kind, name in operand.reads():
+            total = total + self._read(kind, self.memory[name])
+        return total
+
+    def _read(self, kind: str, value: Tensor) -> Tensor:
+        if kind == "rowsum":
+            return value.sum(-1, keepdim=True)
+        if kind == "mean":
+            return value.mean(0) if value.ndim == 2 else value
+        if kind == "like":
+            if self.result is None:
+                raise BoundError("the first instruction asks by likeness, with nothing to ask for")
+            rows = value if value.ndim == 2 else value[None]
+            return torch.softmax(self.result @ rows.T, -1) @ rows
+        return value
+
+    def _column(self, table: TablePair, z: Tensor, column: str) -> Tensor:
+        values = getattr(table, column)
+        if self.exact:
+            function: ScalarFunction | None = getattr(table, f"exact_{column}")
+            return torch.zeros_like(z) if function is None else function.call(z)
+        if not values.any():
+            return torch.zeros_like(z)
+        found: Tensor = torch.softmax(z[..., None] * table.slopes + table.biases, -1) @ values
+        return found

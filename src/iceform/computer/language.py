@@ -1,0 +1,332 @@
+"""The language: algorithms written for one sample, in Python.
+
+>>> @algorithm
+... def least_squares(x, y, *, lr=0.5, steps=50):
+...     w = zeros_like(x)
+...     for _ in repeat(steps):
+...         w = w - lr * mean(x * ((x * w).sum() - y))
+...     return w
+
+``x`` is one sample's features, ``y`` its target; ``w`` is one for all. What a name means for all
+samples follows from where it lives: a value that depends on x or y is one a sample, ``mean`` and
+``attend`` make one of them. Keyword parameters with a number as default are scalars, those with
+:func:`vector` as default have as many components as x.
+
+The same function runs on tensors, ``least_squares(X, y, lr=0.3)``, which is the exact algorithm but
+for float64's rounding, and is traced by :func:`iceform.compile`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import cached_property, update_wrapper
+from types import FrameType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.computer.exact import Exact, as_column, shown
+from iceform.computer.graph import Arithmetic, Graph, Node, Parameter, Place
+from iceform.computer.places import here, refuse
+from iceform.computer.torch_names import maximum, minimum, where
+from iceform.computer.trace import Tracer, traced
+from iceform.computer.values import Value, applied, emit, function
+from iceform.errors import ProgramError, ShapeError
+
+__all__ = [
+    "Algorithm",
+    "algorithm",
+    "apply",
+    "attend",
+    "bounded",
+    "concat",
+    "constant",
+    "maximum",
+    "mean",
+    "minimum",
+    "reciprocal",
+    "repeat",
+    "soft_threshold",
+    "stored",
+    "vector",
+    "where",
+    "while_",
+    "zeros_like",
+]
+
+
+# ---------------------------------------------------------------------------------------------
+# words
+# ---------------------------------------------------------------------------------------------
+
+
+def mean(value: Value) -> Value:
+    """The mean over the samples."""
+    _one_a_sample("mean", value)
+    return emit("mean", (value,), False, value.width)
+
+
+def attend(query: Value, key: Value, value: Value, bias: Value | None = None) -> Value:
+    r"""Softmax attention over the samples: :math:`\sum_i p_i v_i`, p = softmax(q . k_i + b_i).
+
+    ``key`` and ``value`` are one a sample; ``query`` is one, or one a sample, and so is the answer.
+    """
+    _one_a_sample("attend", key)
+    if key.width is None or query.width != key.width:
+        raise refuse(
+            f"attend takes the inner product of query and key, and they have {query.width or 1} "
+            f"and {key.width or 1} components",
+            here(),
+        )
+    parts = (query, key, value) if bias is None else (query, key, value, bias)
+    if bias is not None and bias.width is not None:
+        raise refuse("attend's bias is one number a sample", here())
+    return emit("attend", parts, query.samples, value.width)
+
+
+def zeros_like(value: Value) -> Value:
+    """Zeros, one for all, of the shape of ``value``."""
+    node = Node("constant", (), False, value.width, 0.0, here())
+    return Value(value.scope, value.scope.emit(node, ()), False, value.width)
+
+
+def concat(*parts: Value) -> Value:
+    """Vectors and scalars side by side, as one vector."""
+    if not parts or not all(isinstance(p, Value) for p in parts):
+        raise refuse("concat takes values of the program", here())
+    width = sum(p.width or 1 for p in parts)
+    return emit("concat", parts, any(p.samples for p in parts), width)
+
+
+def bounded(value: Value, low: float, high: float | None = None) -> Value:
+    """``value``, of which you say that it stays within [low, high], or within +-low.
+
+    The compiler takes your word; every run checks it, and refuses its answer where it fails.
+    """
+    low, high = (-abs(low), abs(low)) if high is None else (low, high)
+    if not low < high:
+        raise refuse(f"a bound needs low < high, got [{low}, {high}]", here())
+    return emit("bounded", (value,), value.samples, value.width, (float(low), float(high)))
+
+
+def stored(value: Value) -> Value:
+    """``value``, held in memory: what is computed from it is not fused with it into one look-up.
+
+    It matters where the look-up would be worse: ``guess = stored(1 / v)`` is a rough reciprocal,
+    and ``guess * (2 - v * guess)`` a better one by Newton's step, which fused is 1/v once more.
+    """
+    return emit("stored", (value,), value.samples, value.width)
+
+
+def reciprocal(value: Value, low: float, high: float) -> Value:
+    """1/value for a value that stays within [low, high], low > 0.
+
+    By a look-up, and a step of Newton's that squares its relative error.
+    """
+    if not 0 < low < high:
+        raise refuse(f"reciprocal needs 0 < low < high, got [{low}, {high}]", here())
+    value = bounded(value, low, high)
+    guess = stored(1.0 / value)
+    product = bounded(value * guess, 0.75, 1.25)
+    return bounded(guess * (2.0 - product), 0.75 / high, 1.25 / low)
+
+
+def apply(f: Any, value: Value) -> Value:
+    """A scalar function, elementwise: an ``ice.Formula``, or a function written in the language."""
+    return applied(f, value)
+
+
+def soft_threshold(value: Value, threshold: Any) -> Value:
+    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
+    return function("relu", value - threshold) - function("relu", -value - threshold)
+
+
+def repeat(count: Any) -> Any:
+    """``for _ in repeat(steps):`` makes a loop of the program, not of Python.
+
+    ``count`` is a parameter or a number.
+    """
+    if isinstance(count, Value):
+        if isinstance(count.scope, Tracer):
+            return count.scope.repeat(count)
+        return _turns(count.scope.arithmetic.whole(count.read()))  # type: ignore[attr-defined]
+    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+        raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", here())
+    scope = _scope_of(sys._getframe(1))
+    return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(count)
+
+
+def _turns(count: int) -> Iterator[None]:
+    """A turn has no number: a program that needs one counts."""
+    return iter([None] * count)
+
+
+def constant(number: float) -> Value:
+    """A number as a value of the program, for a name that changes in a loop."""
+    scope = _scope_of(sys._getframe(1))
+    node = Node("constant", (), False, None, float(number), here())
+    return Value(scope, scope.emit(node, ()), False, None)
+
+
+def while_(condition: Value) -> bool:
+    """``while while_(gap > tolerance):`` makes a loop whose number of turns depends on the data."""
+    if not isinstance(condition, Value):
+        raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", here())
+    if isinstance(condition.scope, Tracer):
+        return condition.scope.again(condition, sys._getframe(1))
+    goes_on: bool = condition.scope.arithmetic.positive(condition.read(), None)  # type: ignore[attr-defined]
+    return goes_on
+
+
+def vector(value: float = 0.0) -> Vector:
+    """As the default of a parameter: a vector as long as x, filled with ``value``."""
+    return Vector(value)
+
+
+class Vector:
+    """The default of a parameter that is a vector."""
+
+    def __init__(self, value: float) -> None:
+        self.value = float(value)
+
+
+def _one_a_sample(word: str, value: Any) -> None:
+    if not isinstance(value, Value):
+        raise refuse(f"{word} takes a value of the program, got {type(value).__name__}", here())
+    if not value.samples:
+        raise refuse(f"{word} goes over the samples, and this value is one for all", here())
+
+
+def _scope_of(frame: FrameType | None) -> Any:
+    """The scope of the values that the nearest caller's names hold."""
+    while frame is not None:
+        for value in frame.f_locals.values():
+            if isinstance(value, Value):
+                return value.scope
+        frame = frame.f_back
+    raise refuse("this word belongs into an algorithm, beside its x and y", here())
+
+
+# ---------------------------------------------------------------------------------------------
+# algorithms
+# ---------------------------------------------------------------------------------------------
+
+
+class Running:
+    """A scope that computes at once, in some arithmetic."""
+
+    traced = False
+
+    def __init__(self, arithmetic: Arithmetic[Any]) -> None:
+        self.arithmetic = arithmetic
+
+    def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
+        """The value of an operation."""
+        if node.op in ("constant", "mask"):
+            return self.arithmetic.constant(node)
+        return self.arithmetic.compute(node, list(args))
+
+
+class Algorithm:
+    """A function of the language; calling it runs it on tensors."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        update_wrapper(self, function)
+        self.name = function.__name__
+
+    @cached_property
+    def place(self) -> Place:
+        """Where it is defined."""
+        code = self.function.__code__
+        return Place(code.co_filename, code.co_firstlineno)
+
+    @cached_property
+    def parameters(self) -> dict[str, Parameter]:
+        """Its keyword parameters and their defaults."""
+        arguments = list(inspect.signature(self.function).parameters.values())
+        positional = [a for a in arguments if a.kind is not a.KEYWORD_ONLY]
+        if len(positional) != 2:
+            raise refuse(
+                f"an algorithm takes two arguments, x and y, and parameters after a *; "
+                f"{self.name} takes {', '.join(a.name for a in positional) or 'none'}",
+                self.place,
+            )
+        return {a.name: self._parameter(a) for a in arguments if a not in positional}
+
+    def _parameter(self, argument: inspect.Parameter) -> Parameter:
+        default = argument.default
+        if isinstance(default, Vector):
+            return Parameter(argument.name, default.value, vector=True)
+        if isinstance(default, bool) or not isinstance(default, (int, float)):
+            raise refuse(
+                f"parameter {argument.name} needs a number, or ice.vector(), as its default",
+                self.place,
+            )
+        return Parameter(argument.name, float(default))
+
+    def graph(self, dim: int) -> Graph:
+        """The algorithm traced for samples of ``dim`` features."""
+        return traced(self.function, self.name, dim, self.parameters, self.place)
+
+    def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
+        """Every parameter's value, defaults filled in."""
+        unknown = set(settings) - set(self.parameters)
+        if unknown:
+            raise ProgramError(
+                f"{self.name} has no parameter {sorted(unknown)[0]!r}; it has "
+                f"{', '.join(self.parameters) or 'none'}"
+            )
+        return {p.name: _setting(p, settings.get(p.name), d) for p in self.parameters.values()}
+
+    def __call__(self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"], **settings: Any) -> Any:
+        """Run on tensors in float64; what the function returns, as tensors."""
+        x = torch.as_tensor(X, dtype=torch.float64)
+        targets = torch.as_tensor(y, dtype=torch.float64)
+        if x.ndim != 2 or targets.shape != x.shape[:1]:
+            raise ShapeError(
+                f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
+                f"and {tuple(targets.shape)}"
+            )
+        scope = Running(Exact(len(x)))
+        given = self.values(x.shape[1], settings)
+        returned = self.function(
+            Value(scope, x, True, x.shape[1]),
+            Value(scope, targets[:, None], True, None),
+            **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
+        )
+        return _unpacked(returned)
+
+    def _width(self, name: str, d: int) -> int | None:
+        return d if self.parameters[name].vector else None
+
+
+def _setting(parameter: Parameter, given: Any, d: int) -> Tensor:
+    value = as_column(parameter.default if given is None else given, parameter.vector)
+    if parameter.vector and value.ndim == 0:
+        value = value.expand(d)
+    if value.shape != ((d,) if parameter.vector else (1,)):
+        wanted = f"{d} numbers" if parameter.vector else "a number"
+        raise ShapeError(
+            f"parameter {parameter.name} must be {wanted}, got shape {tuple(value.shape)}"
+        )
+    return value
+
+
+def _unpacked(returned: Any) -> Any:
+    if isinstance(returned, dict):
+        return {k: _unpacked(v) for k, v in returned.items()}
+    if isinstance(returned, tuple):
+        return tuple(_unpacked(v) for v in returned)
+    if not isinstance(returned, Value):
+        return torch.as_tensor(returned, dtype=torch.float64)
+    return shown(returned.read(), returned.width)
+
+
+def algorithm(function: Callable[..., Any]) -> Algorithm:
+    """Make a function an algorithm of the language; use as a decorator."""
+    return Algorithm(function)

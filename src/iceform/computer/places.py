@@ -1,0 +1,37 @@
+"""Where in the author's file something was asked for, and refusals that quote it."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+
+from iceform.computer.graph import Place
+from iceform.errors import CompileError
+
+__all__ = ["here", "refuse"]
+
+_OURS = str(Path(__file__).parent)
+
+
+def here() -> Place | None:
+    """The line that called into the language."""
+    frame = sys._getframe(1)
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _internal(file: str) -> bool:
+    torch = sys.modules["torch"].__file__ or ""
+    inside = file.startswith((_OURS, str(Path(torch).parent), "<frozen"))
+    return inside and not file.startswith(str(Path(_OURS) / "library"))
+
+
+def refuse(message: str, place: Place | None) -> CompileError:
+    """The exception for what cannot be compiled, with the line that asks for it."""
+    if place is None:
+        return CompileError(message)
+    source = linecache.getline(place.file, place.line).strip()
+    text = f'{message}\n  in "{place.file}", line {place.line}:\n    {source}'
+    return CompileError(text, place.file, place.line, source)

@@ -1,0 +1,370 @@
+"""The prompt: a program and its data as tokens.
+
+Tokens in order: instructions, table entries, units (lane 0, 1, ... n), the null token, memory
+(variable by variable, in a variable its lanes in order). Instructions, entries, units and the null
+token are the program: they are the same bytes for all data of one number of samples. Of a memory
+token only ``value`` depends on data: it is the sum of the variable's writes, affine in X, y and the
+parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.computer.instructions import (
+    FLAG,
+    Assembly,
+    Instruction,
+    Output,
+    TablePair,
+    Variable,
+    Write,
+)
+from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
+from iceform.computer.sizes import FLAG_BOUND, largest_result, likenesses
+from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
+
+__all__ = ["Prompt", "initial_memory", "variable_numbers", "write_prompt"]
+
+_FIRST_VARIABLE = 1  # code 0 is the zero register
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt:
+    """A program with its data; as tokens where somebody asks for them.
+
+    Attributes
+    ----------
+    assembly
+        The program.
+    layout
+        Where the features of a token are.
+    samples
+        Lanes beside lane 0.
+    memory
+        What every variable starts with, shape (*batch, lanes, m).
+    changed
+        Tokens written by hand in place of those that program and memory make; else None.
+    """
+
+    assembly: Assembly
+    layout: Layout
+    samples: int
+    memory: Mapping[str, Tensor]
+    changed: Tensor | None = None
+
+    @property
+    def batch(self) -> torch.Size:
+        """Shape of the batch of problems."""
+        if self.changed is not None:
+            return self.changed.shape[:-2]
+        return torch.Size(torch.broadcast_shapes(*(v.shape[:-2] for v in self.memory.values())))
+
+    @cached_property
+    def tokens(self) -> Float[Tensor, "*b t d"]:
+        """All of it as tokens."""
+        return self._written() if self.changed is None else self.changed
+
+    def with_tokens(self, tokens: Float[Tensor, "*b t d"]) -> Prompt:
+        """The same places with other tokens in them."""
+        return replace(self, changed=tokens)
+
+    def with_lanes(self, samples: int) -> Prompt:
+        """The same program with the first few samples alone."""
+        kept = {
+            v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
+            for v in self.assembly.variables
+        }
+        return replace(self, samples=samples, memory=kept)
+
+    def one_problem(self) -> Prompt:
+        """The first problem of a batch, as a batch of one."""
+        if self.changed is not None:
+            return replace(self, changed=_first(self.changed))
+        return replace(self, memory={name: _first(v) for name, v in self.memory.items()})
+
+    @cached_property
+    def kinds(self) -> dict[str, slice]:
+        """The tokens of every kind, "null" included."""
+        assembly = self.assembly
+        counts = {
+            "instruction": len(assembly.instructions),
+            "entry": sum(t.tokens for t in assembly.tables),
+            "unit": self.samples + 1,
+            "null": 1,
+            "memory": sum(len(_lanes(v, self.samples)) for v in assembly.variables),
+        }
+        return _slices(counts)
+
+    @cached_property
+    def variables(self) -> dict[str, slice]:
+        """The memory tokens of every variable, lanes in order."""
+        counts = {v.name: len(_lanes(v, self.samples)) for v in self.assembly.variables}
+        return _slices(counts, self.kinds["memory"].start)
+
+    def value(self, tokens: Float[Tensor, "*b t d"], name: str) -> Float[Tensor, "*b lanes m"]:
+        """What a variable holds in these tokens, lane by lane."""
+        at = self.layout.features["value"]
+        return tokens[..., self.variables[name], at]
+
+    def answer(self, held: Float[Tensor, "*b lanes m"], output: Output) -> Tensor:
+        """An answer out of its variable: of lane 0 (*batch, k), of samples (*batch, n, k)."""
+        if self.assembly.lanes(output.variable) == "lane0":
+            held = held[..., 0, :]
+        if output.width is None:
+            return held[..., 0]
+        return held[..., output.first : output.first + output.width]
+
+    def read(self, tokens: Float[Tensor, "*b t d"], output: Output) -> Tensor:
+        """An answer out of tokens."""
+        return self.answer(self.value(tokens, output.variable), output)
+
+    def counter(self, tokens: Float[Tensor, "*b t d"]) -> Tensor:
+        """The program counter, as lane 0 has it: (*batch) whole numbers."""
+        bits = tokens[..., self.kinds["unit"].start, self.layout.features["counter"]]
+        return (bits.round().long() << torch.arange(bits.shape[-1], device=bits.device)).sum(-1)
+
+    @property
+    def roles(self) -> list[str]:
+        """What each token is, in words."""
+        lanes = range(self.samples + 1)
+        names = [f"instruction, {i.address}" for i in self.assembly.instructions]
+        names += [f"{t.name}, {k}" for t in self.assembly.tables for k in range(t.tokens)]
+        names += [f"unit, {lane}" for lane in lanes] + ["null"]
+        for variable in self.assembly.variables:
+            names += [f"{variable.name}, {lane}" for lane in _lanes(variable, self.samples)]
+        return names
+
+    def _written(self) -> Tensor:
+        layout, assembly = self.layout, self.assembly
+        rows = torch.cat(
+            [
+                _instructions(layout, assembly),
+                _entries(layout, assembly),
+                _units(layout, assembly, self.samples),
+                _filled(layout, 1, {"null": torch.ones(1)}),
+                _memory(layout, assembly, self.samples),
+            ]
+        )
+        rows[:, layout.features["id"]] = code(torch.arange(len(rows)), layout.size("id"))
+        like = self.memory[FLAG]
+        tokens = rows.to(like).expand(*self.batch, *rows.shape).clone()
+        for name, at in self.variables.items():
+            tokens[..., at, layout.features["value"]] = self.memory[name]
+        tokens[..., self.kinds["unit"], layout.features["value"]] = self.memory[FLAG]
+        return tokens
+
+
+def write_prompt(
+    layout: Layout,
+    assembly: Assembly,
+    memory: Mapping[str, Float[Tensor, "*b lanes m"]],
+    samples: int,
+) -> Prompt:
+    """A program with the given memory; dtype and device are the memory's."""
+    _check(layout, assembly, memory)
+    return Prompt(assembly, layout, samples, memory)
+
+
+def initial_memory(
+    assembly: Assembly, data: Mapping[str, Tensor], width: int
+) -> dict[str, Float[Tensor, "*b lanes m"]]:
+    """What every variable holds before the first cycle.
+
+    Parameters
+    ----------
+    assembly
+        The program.
+    data
+        "x" (*batch, n, d), "y" (*batch, n), and the program's parameters (*batch) or (*batch, k).
+    width
+        Components of a value.
+    """
+    x = data["x"]
+    known = {**data, "one": x.new_ones(()), "samples": x.new_tensor(float(x.shape[-2]))}
+    return {
+        v.name: _starts_with(v, known, x.shape[-2], width, assembly) for v in assembly.variables
+    }
+
+
+def _starts_with(
+    variable: Variable, data: Mapping[str, Tensor], samples: int, width: int, assembly: Assembly
+) -> Tensor:
+    lanes = len(_lanes(variable, samples))
+    total = data["x"].new_zeros(lanes, width)
+    for write in variable.writes:
+        total = total + _written(variable, write, data, lanes, width, assembly)
+    return total
+
+
+def _written(
+    variable: Variable,
+    write: Write,
+    data: Mapping[str, Tensor],
+    lanes: int,
+    width: int,
+    assembly: Assembly,
+) -> Tensor:
+    """One datum as (*batch, lanes, width), zero outside the components that it is written to."""
+    if write.source not in data:
+        raise ProgramError(
+            f"{assembly.name!r} writes {write.source!r} into {variable.name}; it was not given"
+        )
+    datum = _per_lane(write, data[write.source], assembly)
+    count = width if write.width is None else write.width
+    if datum.shape[-1] not in (1, count):
+        raise ShapeError(
+            f"{write.source} has {datum.shape[-1]} components, {assembly.name!r} takes {count}"
+        )
+    placed = datum.new_zeros(*datum.shape[:-2], lanes, width)
+    placed[..., write.first : write.first + count] = write.scale * datum
+    return placed
+
+
+def _per_lane(write: Write, datum: Tensor, assembly: Assembly) -> Tensor:
+    """A datum with an axis for lanes and one for components."""
+    if write.source == "x":
+        return datum
+    if write.source == "y":
+        return datum[..., None]
+    vector = assembly.parameters.get(write.source) is not None
+    return datum[..., None, :] if vector else datum[..., None, None]
+
+
+def variable_numbers(assembly: Assembly) -> dict[str, int]:
+    """The number that stands for every variable in a code."""
+    return {v.name: _FIRST_VARIABLE + i for i, v in enumerate(assembly.variables)}
+
+
+# ---------------------------------------------------------------------- tokens of each kind
+
+
+def _filled(layout: Layout, count: int, blocks: Mapping[str, Tensor]) -> Tensor:
+    rows = torch.zeros(count, layout.features.total, dtype=torch.float64)
+    for name, values in blocks.items():
+        rows[:, layout.features[name]] = values.double()
+    return rows
+
+
+def _real(kind: str) -> dict[str, Tensor]:
+    return {"real": torch.ones(1), kind: torch.ones(1)}
+
+
+def _instructions(layout: Layout, assembly: Assembly) -> Tensor:
+    return torch.cat([_instruction(layout, assembly, i) for i in assembly.instructions])
+
+
+def _instruction(layout: Layout, assembly: Assembly, i: Instruction) -> Tensor:
+    tables = [t.name for t in assembly.tables]
+    blocks = _real("instruction") | {
+        "key": code(i.address, layout.size("key")),
+        "sign": torch.tensor([float(i.when)]),
+        "destination": _variable_code(layout, assembly, i.dst),
+        "with table": code(tables.index(i.table), layout.size("with table")),
+        "next": code(i.next, layout.size("next")),
+    }
+    operands = dict(zip(OPERANDS, (i.a, i.b), strict=True))
+    for field in READ_FIELDS:
+        operand, read = field.split()
+        blocks[field] = _variable_code(layout, assembly, getattr(operands[operand], read))
+    return _filled(layout, 1, blocks)
+
+
+def _entries(layout: Layout, assembly: Assembly) -> Tensor:
+    each = [_table(layout, number, table) for number, table in enumerate(assembly.tables)]
+    return torch.cat(each)
+
+
+def _table(layout: Layout, number: int, table: TablePair) -> Tensor:
+    columns = {"slope": table.slopes, "bias": table.biases, "f": table.f, "g": table.g}
+    blocks = _real("entry") | {name: column[:, None] for name, column in columns.items()}
+    return _filled(layout, table.tokens, blocks | {"table": code(number, layout.size("table"))})
+
+
+def _units(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
+    lanes = torch.arange(samples + 1)
+    blocks = _real("unit") | {
+        "lane": code(lanes, layout.size("lane")),
+        "variable": _variable_code(layout, assembly, FLAG),
+    }
+    return _filled(layout, len(lanes), blocks)
+
+
+def _memory(layout: Layout, assembly: Assembly, samples: int) -> Tensor:
+    each = []
+    for variable in assembly.variables:
+        lanes = torch.tensor(_lanes(variable, samples))
+        blocks = _real("memory") | {
+            "home": code(lanes, layout.size("home")),
+            "variable": _variable_code(layout, assembly, variable.name),
+        }
+        each.append(_filled(layout, len(lanes), blocks))
+    return torch.cat(each)
+
+
+def _variable_code(layout: Layout, assembly: Assembly, name: str | None) -> Tensor:
+    number = 0 if name is None else variable_numbers(assembly)[name]
+    return code(number, layout.size("variable"))
+
+
+def _lanes(variable: Variable, samples: int) -> range:
+    return range(1) if variable.lanes == "lane0" else range(1, samples + 1)
+
+
+def _first(tensor: Tensor) -> Tensor:
+    return tensor.reshape(-1, *tensor.shape[-2:])[:1]
+
+
+def _slices(counts: Mapping[str, int], start: int = 0) -> dict[str, slice]:
+    found = {}
+    for name, count in counts.items():
+        found[name] = slice(start, start + count)
+        start += count
+    return found
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def _check(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
+    names = {v.name for v in assembly.variables}
+    if FLAG not in names:
+        raise ProgramError(f"{assembly.name!r} has no variable {FLAG}; every program has one")
+    if set(memory) != names:
+        raise ProgramError(f"memory holds {sorted(memory)}, the program has {sorted(names)}")
+    _check_finite(memory)
+    _check_flag(assembly)
+    _check_likeness(layout, assembly, memory)
+
+
+def _check_finite(memory: Mapping[str, Tensor]) -> None:
+    for name, value in memory.items():
+        if not bool(torch.isfinite(value).all()):
+            raise BoundError(f"{name} would start with NaN or infinity; mend the data")
+
+
+def _check_flag(assembly: Assembly) -> None:
+    for i in assembly.instructions:
+        if i.dst == FLAG and not largest_result(assembly, i) <= FLAG_BOUND:
+            raise ProgramError(
+                f"instruction {i.address} may write up to {largest_result(assembly, i):.4g} into "
+                f"{FLAG}; the margin of the fetch covers {FLAG_BOUND:g}, write a sign there"
+            )
+
+
+def _check_likeness(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
+    """|r . v| for what v starts with; Sizes has seen to what programs write."""
+    for name, result in likenesses(assembly).items():
+        largest = float(memory[name].abs().sum(-1).max()) * result
+        if not largest <= layout.sizes.logits:
+            raise CapacityError(
+                f"likeness to {name} makes logits up to {largest:.4g}, this computer was sized "
+                f"for {layout.sizes.logits}; scale the data, or build one with "
+                f"logits={int(largest) + 1}"
+            )

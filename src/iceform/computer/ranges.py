@@ -1,0 +1,400 @@
+r"""Ranges: an interval for every node, from the domain of the data.
+
+Interval arithmetic, rounded outward, one interval for all components and samples. A loop's states
+start from what they have before it and are joined with what a turn makes of them until nothing
+grows. States that go on growing get a bound:
+
+* the author's (``bounds={"w": 4}``, or :func:`iceform.bounded` in the program);
+* else one that is assumed: :data:`_SAFETY` times the largest value seen when the exact algorithm
+  ran on :data:`_DRAWS` random data sets of the domain with the default parameters.
+
+Either is checked in every run: an answer whose states left their bounds is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from iceform.computer.enclosures import enclosed
+from iceform.computer.exact import Exact
+from iceform.computer.graph import Block, Carried, Graph, Loop, Node, run
+from iceform.computer.places import refuse
+from iceform.errors import BoundError, ProgramError
+from iceform.functions.formulas import trees
+
+__all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
+
+_SAFETY = 2.0
+_DRAWS = 8
+_LARGEST = 1e6  # a state that was seen larger than this is unbounded
+_PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4
+_ROUNDS = 12  # of joining before states that still grow are given a bound
+_TURNS = 2000  # of a while_ loop in a draw
+
+
+@dataclass(frozen=True)
+class Range:
+    """All real numbers from ``low`` to ``high``."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise BoundError(f"a range needs low <= high, got [{self.low}, {self.high}]")
+
+    @property
+    def size(self) -> float:
+        """The largest absolute value."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def finite(self) -> bool:
+        """Whether it is bounded."""
+        return math.isfinite(self.size)
+
+    def __add__(self, other: Range) -> Range:
+        return _outward(self.low + other.low, self.high + other.high)
+
+    def __neg__(self) -> Range:
+        return Range(-self.high, -self.low)
+
+    def __sub__(self, other: Range) -> Range:
+        return self + -other
+
+    def __mul__(self, other: Range) -> Range:
+        ends = [a * b for a in (self.low, self.high) for b in (other.low, other.high)]
+        return _outward(min(ends), max(ends))
+
+    def times(self, factor: float) -> Range:
+        """By a number."""
+        return self * Range(factor, factor)
+
+    def join(self, other: Range) -> Range:
+        """The least range that holds both."""
+        return Range(min(self.low, other.low), max(self.high, other.high))
+
+    def meet(self, other: Range) -> Range:
+        """What both hold; ``other`` where they have nothing in common."""
+        low, high = max(self.low, other.low), min(self.high, other.high)
+        return Range(low, high) if low <= high else other
+
+    def widened(self, old: Range) -> Range:
+        """With each end that moved since ``old`` moved on to 0 or to a power of 4."""
+        low = self.low if self.low == old.low else -_power_of_four(-self.low)
+        high = self.high if self.high == old.high else _power_of_four(self.high)
+        return Range(low, high)
+
+    def holds(self, other: Range) -> bool:
+        """Whether ``other`` lies within."""
+        return self.low <= other.low and other.high <= self.high
+
+    def of(self, tree: trees.Node) -> Range:
+        """What a scalar function makes of it."""
+        low, high = enclosed(tree, self.low, self.high)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return Range(-math.inf, math.inf)
+        return Range(low, high)
+
+    def __str__(self) -> str:
+        return f"[{self.low:.4g}, {self.high:.4g}]"
+
+
+def _power_of_four(value: float) -> float:
+    """The least power of 4, or 0, that is at least this."""
+    return 0.0 if value <= 0 else 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+
+
+def _outward(low: float, high: float) -> Range:
+    if math.isnan(low) or math.isnan(high):
+        return Range(-math.inf, math.inf)
+    return Range(
+        low if low == 0 else math.nextafter(low, -math.inf),
+        high if high == 0 else math.nextafter(high, math.inf),
+    )
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What the data and the parameters may be."""
+
+    x: Range
+    y: Range
+    parameters: Mapping[str, Range]
+    samples: int
+
+    def of(self, node: Node) -> Range:
+        """The range of a datum or a parameter."""
+        if node.op == "data":
+            return self.x if node.attr == "x" else self.y
+        return self.parameters[node.attr]
+
+    def check(self, X: Any, y: Any, parameters: Mapping[str, Any]) -> None:
+        """Refuse data outside."""
+        for name, value, allowed in (
+            ("X", X, self.x), ("y", y, self.y),
+            *((n, v, self.parameters[n]) for n, v in parameters.items()),
+        ):  # fmt: skip
+            inside = (value >= allowed.low) & (value <= allowed.high)
+            if not bool(inside.all()):
+                worst = float(value[~inside].flatten()[0])
+                raise BoundError(
+                    f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
+                    f"was compiled; scale the data, or compile with a wider range of {name}"
+                )
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """A bound that was not proven: of ``node``, by the author or by what was seen."""
+
+    node: Node
+    name: str
+    range: Range
+    by_author: bool
+
+    def __str__(self) -> str:
+        who = "you say" if self.by_author else "assumed, checked in every run"
+        return f"{self.name} in {self.range} ({who})"
+
+
+@dataclass
+class Ranges:
+    """The range of every node, and what they rest on."""
+
+    graph: Graph
+    domain: Domain
+    bounds: Mapping[str, Range]
+    known: dict[Node, Range] = field(default_factory=dict)
+    assumed: dict[Node, Assumed] = field(default_factory=dict)
+    _seen: dict[Node, float] | None = None
+
+    def __getitem__(self, node: Node) -> Range:
+        return self.known[node]
+
+    # ------------------------------------------------------------------------------------ blocks
+
+    def block(self, block: Block) -> None:
+        """Every node of a block, in order."""
+        for item in block.items:
+            if isinstance(item, Loop):
+                self.loop(item)
+            else:
+                self.known[item] = self.node(item)
+
+    def node(self, node: Node) -> Range:
+        """One node, from its arguments."""
+        if node.op in ("data", "parameter"):
+            return self.domain.of(node)
+        args = [self.known[a] for a in node.args]
+        found: Range = _RULES[node.op](node, args)
+        if node.op == "bounded":
+            self.assumed[node] = Assumed(node, _told(node), found, by_author=True)
+        if not found.finite and all(a.finite for a in args):
+            raise _unbounded(node, args)
+        return found
+
+    def loop(self, loop: Loop) -> None:
+        """States joined with what a turn makes of them, until they hold."""
+        for carried in loop.carried:
+            start = self.known[carried.start]
+            stated = self.bounds.get(carried.name)
+            if stated is not None:
+                self._assume(carried.state, carried.name, stated.join(start), by_author=True)
+            self.known[carried.state] = self._of_state(carried.state, start)
+        rounds = 0
+        while growing := self._grown(loop, widen=rounds >= _PLAIN):
+            rounds += 1
+            if rounds > _ROUNDS:
+                for name in growing:
+                    self._bound(loop, name)
+        for carried in loop.carried:
+            start, new = self.known[carried.start], self.known[carried.next]
+            self.known[carried.result] = self._of_state(carried.state, start.join(new))
+
+    def _grown(self, loop: Loop, widen: bool) -> list[str]:
+        """Run a turn, join the states with it; the names of those that were not held."""
+        try:
+            self.block(loop.body)
+        except ProgramError:
+            free = [c.name for c in loop.carried if self._grew(c)]
+            if not free:
+                raise
+            # The states grew until an operation had no range: bound them and see again.
+            for name in free:
+                self._bound(loop, name)
+            return free
+        names = []
+        for carried in loop.carried:
+            old, new = self.known[carried.state], self.known[carried.next]
+            if carried.state not in self.assumed and not old.holds(new):
+                joined = old.join(new)
+                self.known[carried.state] = joined.widened(old) if widen else joined
+                names.append(carried.name)
+        return names
+
+    def _grew(self, carried: Carried) -> bool:
+        start = self.known[carried.start]
+        return carried.state not in self.assumed and self.known[carried.state] != start
+
+    def _bound(self, loop: Loop, name: str) -> None:
+        (carried,) = (c for c in loop.carried if c.name == name)
+        if carried.state in self.assumed:
+            return
+        seen = self._seen_of(carried.state)
+        if not seen <= _LARGEST:
+            raise refuse(
+                f"{name} has no bounded range in this loop, and was seen to reach {seen:.3g} with "
+                f"the default parameters; state a bound, bounds={{{name!r}: ...}}, or write the "
+                "loop so that it stays bounded",
+                loop.place,
+            )
+        size = 2.0 ** math.ceil(math.log2(_SAFETY * max(seen, 2.0**-20)))
+        bound = Range(-size, size).join(self.known[carried.start])
+        self._assume(carried.state, name, bound, by_author=False)
+        self.known[carried.state] = bound
+
+    def _assume(self, node: Node, name: str, bound: Range, *, by_author: bool) -> None:
+        self.assumed[node] = Assumed(node, name, bound, by_author)
+
+    def _of_state(self, state: Node, otherwise: Range) -> Range:
+        return self.assumed[state].range if state in self.assumed else otherwise
+
+    def _seen_of(self, node: Node) -> float:
+        if self._seen is None:
+            self._seen = _largest_seen(self.graph, self.domain)
+        return self._seen.get(node, 0.0)
+
+
+# ---------------------------------------------------------------------------------------------
+# operations
+# ---------------------------------------------------------------------------------------------
+
+
+def _attended(node: Node, args: list[Range]) -> Range:
+    return args[2]
+
+
+def _concatenated(node: Node, args: list[Range]) -> Range:
+    out = args[0]
+    for other in args[1:]:
+        out = out.join(other)
+    return out
+
+
+def _product(node: Node, args: list[Range]) -> Range:
+    a, b = args
+    if node.args[0] is node.args[1]:
+        low = 0.0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
+        return _outward(low * low, a.size * a.size).meet(Range(0.0, math.inf))
+    return a * b
+
+
+def _larger(node: Node, args: list[Range]) -> Range:
+    a, b = args
+    return Range(max(a.low, b.low), max(a.high, b.high))
+
+
+def _smaller(node: Node, args: list[Range]) -> Range:
+    a, b = args
+    return Range(min(a.low, b.low), min(a.high, b.high))
+
+
+_RULES: dict[str, Any] = {
+    "constant": lambda node, args: Range(node.attr, node.attr),
+    "mask": lambda node, args: Range(0.0, 1.0),
+    "add": lambda node, args: args[0] + args[1],
+    "mul": _product,
+    "apply": lambda node, args: args[0].of(node.attr),
+    "maximum": _larger,
+    "minimum": _smaller,
+    "step": lambda node, args: Range(0.0, 1.0),
+    "sum": lambda node, args: args[0].times(float(node.args[0].width)),
+    "mean": lambda node, args: args[0],
+    "attend": _attended,
+    "concat": _concatenated,
+    "component": lambda node, args: args[0],
+    "spread": lambda node, args: args[0],
+    "stored": lambda node, args: args[0],
+    "bounded": lambda node, args: args[0].meet(Range(*node.attr)),
+}
+
+
+def _told(node: Node) -> str:
+    return node.name or f"the value bounded in line {node.place.line if node.place else '?'}"
+
+
+def _unbounded(node: Node, args: list[Range]) -> Exception:
+    argument = args[0]
+    if node.op == "apply" and isinstance(node.attr, trees.Operation):
+        name = node.attr.name
+        if name in ("/", "^") and argument.low <= 0 <= argument.high:
+            return refuse(
+                f"this divides by a value in {argument}, which contains 0; say that it stays away "
+                "from 0 with ice.bounded(value, low, high), or add a positive constant to it",
+                node.place,
+            )
+        return refuse(f"{name} has no bounded range on {argument}", node.place)
+    return refuse(f"the range of this {node.op} is not bounded", node.place)
+
+
+# ---------------------------------------------------------------------------------------------
+# what is seen
+# ---------------------------------------------------------------------------------------------
+
+
+def _largest_seen(graph: Graph, domain: Domain) -> dict[Node, float]:
+    """The largest value of every state in runs on random data with the default parameters."""
+    seen: dict[Node, float] = {}
+
+    def note(node: Node, value: torch.Tensor) -> None:
+        if node.op == "state":
+            size = float(value.abs().max())
+            seen[node] = max(seen.get(node, 0.0), math.inf if math.isnan(size) else size)
+
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(_DRAWS):
+        given = drawn(graph, domain, generator)
+        try:
+            run(graph, Exact(domain.samples), lambda n, g=given: g[n.attr], note, _TURNS)  # type: ignore[misc]
+        except ProgramError:
+            continue
+    return seen
+
+
+def drawn(graph: Graph, domain: Domain, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Random data of the domain, and the default parameters, as the exact arithmetic has them."""
+
+    def uniform(allowed: Range, *shape: int) -> torch.Tensor:
+        u = torch.rand(*shape, dtype=torch.float64, generator=generator)
+        return allowed.low + (allowed.high - allowed.low) * u
+
+    given = {
+        "x": uniform(domain.x, domain.samples, graph.dim),
+        "y": uniform(domain.y, domain.samples, 1),
+    }
+    for p in graph.parameters.values():
+        width = graph.dim if p.vector else 1
+        given[p.name] = (
+            uniform(domain.parameters[p.name], width)
+            if p.vector
+            else torch.full((1,), float(p.default), dtype=torch.float64)  # type: ignore[arg-type]
+        )
+    return given
+
+
+def find_ranges(graph: Graph, domain: Domain, bounds: Mapping[str, Range]) -> Ranges:
+    """The range of every node of a graph."""
+    ranges = Ranges(graph, domain, bounds)
+    for name in set(bounds) - graph.names:
+        raise refuse(
+            f"bounds names {name!r}; the loops of this algorithm carry {sorted(graph.names)}",
+            graph.place,
+        )
+    ranges.block(graph.block)
+    return ranges

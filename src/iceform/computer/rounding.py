@@ -1,0 +1,313 @@
+r"""How far floating point carries a cycle from the instruction that it executes.
+
+Symbols: u is the unit roundoff, :math:`\gamma_k = k u / (1 - k u)`; a sum of k products has an
+error of at most :math:`\gamma_k` times the sum of their sizes, in any order, with or without fused
+multiply-add, and products with exact zeros do not count. exp is taken to be right to four units in
+the last place. What is said of reads and look-ups holds for a literal cycle and for a fused one.
+
+**Leak.** Masks are exact (:mod:`iceform.computer.heads`): weights that should be 0 are 0, and a row
+that should see one key has the weight exp(0)/exp(0) = 1 there. So ``own`` and ``lane0`` reads,
+fetches and copies are exact, and the leak is 0.
+
+**Reads.** rowsum adds m components: :math:`\gamma_{m-1} \sum |v_j|`. mean has n equal logits,
+exactly 0, hence weights fl(1/n): :math:`\gamma_{n+1}` times the mean of \|v\|. like has logits
+:math:`r \cdot v_i` with errors :math:`\delta = \gamma_m \max \sum_j |r_j v_{ij}|`; logits off by
+delta move a softmax average of values by at most :math:`\tanh(\delta/2)` times their oscillation.
+An operand adds at most five reads, an argument two operands.
+
+**Look-up.** Entry k has the logit :math:`\ell_k = s_k z + b_k`, computed with an error of at most
+
+.. math:: \delta_k = \gamma_2 (|s_k z| + |b_k|) + u |\ell_k - \max \ell| + 4 u,
+
+subtraction of the maximum and exp included (:math:`\gamma_3` where the entries are rounded when
+they are written). With weights p and average A that moves the average by
+
+.. math:: \Big|\frac{\sum p_k (e^{\delta_k} - 1)(v_k - A)}{\sum p_k e^{\delta_k}}\Big|
+    \le e^{\sum p_k \delta_k} \sum_k p_k (e^{\delta_k} - 1) |v_k - A|,
+
+and its two sums, of weights and of weighted values, add
+:math:`(2 \gamma_{K+1} + 2 u) \sum p_k |v_k|` if K entries have a weight above u, and twice what the
+others weigh, t: of the nodes of any tree of additions at most K - 1 join two parts that both hold
+one of the K; at any other a part that holds none is added, once, with an error of at most itself
+(and inside such parts u times it, a depth of N at most: hence N u t more). These are bounded cell
+by cell over the range of arguments, the weights of a cell by
+
+.. math:: p_k(z) = \frac{w_k e^{(s_k - s)(z - z_0)}}{\sum_j w_j e^{(s_j - s)(z - z_0)}}
+    \le \min(1, w_k e^{|s_k - s| r})
+
+where z_0 is the cell's middle, r half its width, w the weights and s the mean slope at z_0; by
+Jensen's inequality the denominator is at least 1. The same sums bound the average's derivative,
+:math:`|A'| \le \sum_k p_k |s_k - s| |v_k - A|`.
+
+A fused cycle may look up in a window of an even grid (:mod:`iceform.computer.lookups`): keys may
+miss that grid by :data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the
+window's own rounding is that of :meth:`iceform.Interpolant.rounding`; a parabola is off by
+:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation. All are added.
+
+**Store.** A write adds fl(result - old) to what is held, which is old:
+:math:`u (|r - o| + |r|)(1 + u)`. A fused cycle replaces it: 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
+from iceform.computer.lookups import CLOSED_UNITS, GRID_UNITS, uniform
+from iceform.interpolation import RoundingModel
+from iceform.validation import unit_roundoff
+
+__all__ = [
+    "ColumnFacts",
+    "InstructionRounding",
+    "column_facts",
+    "gamma",
+    "instruction_rounding",
+    "table_facts",
+]
+
+EXP_UNITS = 4.0  # units in the last place that exp may be off
+_CELLS = 8  # per entry of a table
+_CHUNK = 1 << 21  # numbers held at once
+_OUTWARD = 1 + 2.0**-30  # covers the rounding of these bounds themselves
+
+
+def gamma(terms: float, unit: float) -> float:
+    """Gamma_k = k u / (1 - k u); infinite where that bounds nothing."""
+    return terms * unit / (1 - terms * unit) if terms * unit < 1 else math.inf
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """Of one column of a table over a range of arguments."""
+
+    rounding: float  # of the look-up of an exact argument
+    slope: float  # sup |A'|
+    largest: float  # sup |A|
+
+
+def column_facts(
+    slopes: Tensor, biases: Tensor, values: Tensor, low: float, high: float, unit: float,
+    *, extra: float = 0.0,
+) -> ColumnFacts:  # fmt: skip
+    """Bounds of a look-up's rounding, derivative and size for arguments in [low, high].
+
+    Entries are off by ``extra`` units in the last place themselves: by one where they are rounded
+    when they are written, and by more where they are read as an even grid.
+    """
+    s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
+    if not v.any():
+        return ColumnFacts(0.0, 0.0, 0.0)
+    edges = _edges(s, b, low, high)
+    cells = len(edges) - 1
+    rows = max(1, _CHUNK // len(s))
+    parts = [
+        _cells(s, b, v, edges[i], edges[i + 1], unit, extra)
+        for i in torch.arange(cells).split(rows)
+    ]  # fmt: skip
+    rounding, slope, largest = (float(max(p[k] for p in parts)) * _OUTWARD for k in range(3))
+    return ColumnFacts(rounding, slope, largest)
+
+
+def _edges(s: Tensor, b: Tensor, low: float, high: float) -> Tensor:
+    """Ends of cells that are as narrow as the entries are close: each gap between the arguments at
+    which neighbours weigh the same, cut into parts.
+    """
+    order = s.argsort()
+    apart, lower = s[order].diff(), b[order].diff()
+    equal = (-lower[apart > 0] / apart[apart > 0]).clamp(low, high)
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    gaps = torch.unique(torch.cat([ends, equal]))
+    if len(gaps) == 1:
+        return ends
+    parts = torch.arange(_CELLS, dtype=torch.float64) / _CELLS
+    inside = gaps[:-1, None] + gaps.diff()[:, None] * parts
+    edges: Tensor = torch.cat([inside.flatten(), ends[1:]])
+    return edges
+
+
+def _cells(
+    s: Tensor, b: Tensor, v: Tensor, left: Tensor, right: Tensor, unit: float, extra: float
+) -> tuple[float, float, float]:
+    """The largest bounds over some cells, whose ends are given."""
+    middle, half = ((left + right) / 2)[:, None], ((right - left) / 2)[:, None]
+    logits = middle * s + b
+    weights = torch.softmax(logits, -1)
+    mean = (weights * s).sum(-1, keepdim=True)
+    tilt = (s - mean).abs() * half
+    at = (weights * v).sum(-1, keepdim=True)
+    weights = (torch.log_softmax(logits, -1) + tilt).clamp(max=0.0).exp()
+    off = (v - at).abs()
+    off = off + (weights * off).sum(-1, keepdim=True)
+    products = gamma(2 + extra, unit) * (s.abs() * (middle.abs() + half) + b.abs())
+    errors = products + _exp_errors(logits, tilt, unit)
+    moved = (weights * errors.expm1() * off).sum(-1) * (weights * errors).sum(-1).exp()
+    size = (weights * v.abs()).sum(-1)
+    sums = _sum_errors(weights, unit)
+    written = unit * min(extra, 1.0)
+    slope = (weights * (s - mean).abs() * off).sum(-1)
+    return (
+        float((moved + (sums[0] + written) * size + sums[1] * float(v.abs().max())).max()),
+        float(slope.max()),
+        float(torch.minimum(size, v.abs().max()).max()),
+    )
+
+
+def _sum_errors(weights: Tensor, unit: float) -> tuple[Tensor, Tensor]:
+    """Of both sums over a row: relative to the sum of sizes, and to the largest value."""
+    large = weights > unit
+    terms = large.sum(-1).double() + 1
+    light = weights.masked_fill(large, 0.0).sum(-1) * (1 + gamma(weights.shape[-1], unit))
+    return 2 * terms * unit / (1 - terms * unit) + 2 * unit, 4 * light
+
+
+def _exp_errors(logits: Tensor, tilt: Tensor, unit: float) -> Tensor:
+    """Of subtracting the largest logit, and of exp."""
+    below = (logits.max(-1, keepdim=True).values - logits) + tilt + tilt.max(-1, True).values
+    return unit * below + EXP_UNITS * unit
+
+
+@lru_cache(maxsize=1024)
+def table_facts(
+    table: TablePair, dtype: torch.dtype, backend: str = "literal"
+) -> tuple[ColumnFacts, ColumnFacts]:
+    """Of both columns over the table's range, as they are in a prompt of this dtype."""
+    unit = unit_roundoff(dtype)
+    extra = float(dtype != torch.float64) + (GRID_UNITS if backend == "fused" else 0.0)
+    keys, ends = (table.slopes, table.biases), (table.low, table.high)
+    f, g = (column_facts(*keys, v, *ends, unit, extra=extra) for v in (table.f, table.g))
+    if backend == "fused":
+        return tuple(_windowed(*keys, v, at, unit) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
+    return f, g
+
+
+def _windowed(
+    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, unit: float
+) -> ColumnFacts:
+    """The same for a look-up that may be made in a window of an even grid."""
+    table = uniform(slopes, biases, values) if facts.largest else None
+    if table is None:
+        return facts
+    reach = max(abs(table.low), abs(table.high))
+    model = RoundingModel(unit, True, reach, 1, table.half_width(unit))
+    closed = (CLOSED_UNITS + 8) * unit * facts.largest  # a parabola's own, and evaluating it
+    return replace(facts, rounding=facts.rounding + table.rounding(model) + closed)
+
+
+@dataclass(frozen=True)
+class InstructionRounding:
+    """How far one instruction's execution is from ``dst <- F(a + b) - G(a - b)`` with its table.
+
+    Attributes
+    ----------
+    argument
+        Error of a + b and of a - b, given what memory holds.
+    look_up
+        Error of F - G, given its arguments.
+    store
+        Error of writing it.
+    leak
+        What masks let through: 0, exactly.
+    slope
+        sup |F'| + sup |G'| over the table's range: what ``argument`` is multiplied by.
+    """
+
+    argument: float
+    look_up: float
+    store: float
+    slope: float
+    leak: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """All of it, in the value that is stored."""
+        return (self.slope * self.argument + self.look_up + self.store + self.leak) * _OUTWARD
+
+
+def instruction_rounding(
+    assembly: Assembly,
+    instruction: Instruction,
+    bounds: Mapping[str, float],
+    *,
+    samples: int,
+    width: int,
+    dtype: torch.dtype,
+    backend: str = "literal",
+) -> InstructionRounding:
+    """The rounding of one instruction.
+
+    Parameters
+    ----------
+    assembly, instruction
+        The program and one of its instructions.
+    bounds
+        For every variable a bound of the size of its components.
+    samples, width
+        n and m: of the run and of the computer.
+    dtype, backend
+        The arithmetic; "literal" or "fused".
+    """
+    unit, table = unit_roundoff(dtype), assembly.table(instruction.table)
+    f, g = table_facts(table, dtype, backend)
+    result = f.largest + g.largest
+    stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
+    reads = _Reads(bounds, _result_before(assembly, instruction), samples, width, unit)
+    return InstructionRounding(
+        argument=reads.argument(instruction.a, instruction.b) + _stored_argument(table, unit),
+        look_up=f.rounding + g.rounding + gamma(2, unit) * result,
+        store=stored if backend == "literal" else 0.0,
+        slope=f.slope + g.slope,
+    )
+
+
+def _stored_argument(table: TablePair, unit: float) -> float:
+    """A sum of two operands is rounded once more."""
+    return unit * max(abs(table.low), abs(table.high))
+
+
+def _result_before(assembly: Assembly, instruction: Instruction) -> float:
+    """Bound of r, the result of the instruction before."""
+    before = [i for i in assembly.instructions if i.next == instruction.address]
+    tables = [assembly.table(i.table) for i in before]
+    return max((float(t.f.abs().max() + t.g.abs().max()) for t in tables), default=0.0)
+
+
+@dataclass(frozen=True)
+class _Reads:
+    bounds: Mapping[str, float]
+    before: float
+    samples: int
+    width: int
+    unit: float
+
+    def argument(self, a: Operand, b: Operand) -> float:
+        """Of two operands: each read's own error, and of adding them up."""
+        sizes = list(self._sizes(a)) + list(self._sizes(b))
+        own = math.fsum(self._error(kind, v) for o in (a, b) for kind, v in o.reads())
+        return own + gamma(max(0, len(sizes) - 1), self.unit) * math.fsum(sizes)
+
+    def _sizes(self, operand: Operand) -> Iterator[float]:
+        for kind, name in operand.reads():
+            yield self.bounds[name] * (self.width if kind == "rowsum" else 1)
+
+    def _error(self, kind: str, name: str) -> float:
+        size, unit = self.bounds[name], self.unit
+        if kind == "rowsum":
+            return gamma(self.width - 1, unit) * self.width * size
+        if kind == "mean":
+            return gamma(self.samples + 1, unit) * size
+        if kind == "like":
+            return self._likeness(size)
+        return 0.0
+
+    def _likeness(self, size: float) -> float:
+        logit = self.width * self.before * size
+        off = gamma(self.width, self.unit) * logit + 2 * self.unit * logit + EXP_UNITS * self.unit
+        sums = gamma(self.samples, self.unit) + gamma(self.samples + 1, self.unit) + 2 * self.unit
+        return math.tanh(off) * 2 * size + sums * size

@@ -1,0 +1,406 @@
+r"""Tables: for every instruction a pair of curves F, G becomes values on one grid of keys.
+
+**Polynomials of degree two and less** (sums, products, negations: most instructions) share one grid
+on [-R, R], R a power of two: spacing h = R/2, sharpness c = 1/4, 12 guards. With equally spaced
+keys the softmax average of L is the argument z and that of L^2 is z^2 + h^2/(2c), both up to
+aliasing of order exp(-pi^2/c) = 7e-18, so
+
+.. math:: v_k = a_2 (L_k^2 - h^2/(2c)) + a_1 L_k + a_0
+
+is the polynomial to rounding on any range. Its error is proven once, on [-1, 1], and scales.
+
+**Other curves** are fitted (:class:`iceform.Interpolant`): on a uniform grid where they are smooth,
+graded at their kinks. The second curve of a pair is fitted on the grid of the first.
+
+**Comparisons** are two entries with keys +-s: offset + height tanh(s (z - at)), exact for itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from iceform.computer.enclosures import enclosed
+from iceform.computer.graph import Place
+from iceform.computer.instructions import TablePair
+from iceform.computer.places import refuse
+from iceform.computer.ranges import Range
+from iceform.computer.virtual import Curve, Step, VirtualInstruction
+from iceform.errors import IceformError, PrecisionError
+from iceform.functions import ScalarFunction
+from iceform.functions.formulas import Formula, trees
+from iceform.functions.formulas.polynomials import polynomial
+from iceform.interpolation import GradedGrid, Grid, Interpolant
+from iceform.interpolation.bounds import linear_reproduction
+from iceform.interpolation.fitting import Fit, fit_values
+from iceform.interpolation.posterior import posterior_error
+
+__all__ = ["Tables"]
+
+_CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
+_UNIT = torch.finfo(torch.float64).eps / 2
+_ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by their errors
+# Smooth curves: as many cells as it takes to be seen within a share of eps.
+_FITS = ((0.25, 6), (0.4, 4))  # sharpness and guards
+_FIT_SHARE = 0.5
+_ENOUGH, _SLOW = 76, 0.3  # cells from which a size must bring this factor to go on
+_TRIED = (6, 10, 16, 24, 36, 52, 76, 110, 160, 230, 330)
+# Kinked curves: how fast the spacing grows from a kink on, and the share of equally spaced entries.
+_GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
+_GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
+_TRIED_GRADED = (60, 120, 200)
+_APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
+_FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
+
+_ZERO = ScalarFunction(torch.zeros_like, "0", affine=(0.0, 0.0))
+
+
+@dataclass
+class Tables:
+    """The tables of a program, each made once.
+
+    ``eps`` is the error that a look-up may have, relative to nothing.
+    """
+
+    eps: float
+    made: dict[tuple[object, ...], TablePair] = field(default_factory=dict)
+
+    def table(self, instruction: VirtualInstruction) -> TablePair:
+        """The table of an instruction."""
+        f, g = instruction.f, instruction.g
+        key: tuple[object, ...]
+        if isinstance(f, Step) or isinstance(g, Step):
+            step = f if isinstance(f, Step) else g
+            span = instruction.plus if isinstance(f, Step) else instruction.minus
+            key = (f, g, _power_of_two(span.size))
+            return self._made(key, lambda name: _comparison(name, f, g, step, span))
+        span = _needed(instruction)
+        if _low_degree(f) and _low_degree(g):
+            size = _power_of_two(span.size * (1 + _ROOM))
+            key = (f, g, size)
+            return self._made(key, lambda name: _polynomials(name, f, g, size))
+        room = _with_room(span, f, g)
+        key = (f, g, room.low, room.high)
+        return self._made(
+            key, lambda name: _fitted_pair(name, f, g, room, self.eps, instruction.place)
+        )
+
+    def line(self) -> TablePair:
+        """A table that 0 can always be looked up in."""
+        return self._made((trees.Variable(), None, 1.0),
+                          lambda name: _polynomials(name, trees.Variable(), None, 1.0))  # fmt: skip
+
+    def _made(self, key: tuple[object, ...], make: Callable[[str], TablePair]) -> TablePair:
+        if key not in self.made:
+            self.made[key] = make(f"T{len(self.made)}")
+        return self.made[key]
+
+
+def _needed(instruction: VirtualInstruction) -> Range:
+    """Every argument that is looked up for a value."""
+    spans = [
+        span
+        for span, curve in ((instruction.plus, instruction.f), (instruction.minus, instruction.g))
+        if curve is not None
+    ]
+    return spans[0] if len(spans) == 1 else spans[0].join(spans[1])
+
+
+def _power_of_two(size: float) -> float:
+    """At least this, and no less than 1/32: narrower tables have steeper keys and gain nothing."""
+    return 2.0 ** max(-5, math.ceil(math.log2(size))) if size > 0 else 2.0**-5
+
+
+# ---------------------------------------------------------------------------------------------
+# polynomials
+# ---------------------------------------------------------------------------------------------
+
+
+def _low_degree(curve: Curve | None) -> bool:
+    if curve is None:
+        return True
+    found = None if isinstance(curve, Step) else polynomial(curve)
+    return found is not None and len(found) <= 3
+
+
+def _polynomials(name: str, f: Curve | None, g: Curve | None, size: float) -> TablePair:
+    grid = Grid(-size, size, _CELLS, _GUARDS)
+    keys = grid.keys(_SHARPNESS)
+    columns = [_column(curve, grid) for curve in (f, g)]
+    return TablePair(
+        name, keys.slopes, keys.biases, columns[0].values, columns[1].values, -size, size,
+        columns[0].error, columns[1].error, _exact(f), _exact(g), columns[0].interpolant,
+        columns[1].interpolant,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Column:
+    values: Tensor
+    error: float
+    interpolant: Interpolant | None = None
+    assumptions: tuple[str, ...] = ()
+
+
+def _column(curve: Curve | None, grid: Grid) -> _Column:
+    """A polynomial of degree two at the nodes, and the error of its look-up."""
+    nodes = grid.nodes
+    if curve is None:
+        return _Column(torch.zeros_like(nodes), 0.0)
+    assert not isinstance(curve, Step)
+    coefficients = polynomial(curve) or ()
+    a0, a1, a2 = (float(c) for c in (*coefficients, *[Fraction(0)] * 3)[:3])
+    offset = grid.spacing**2 / (2 * _SHARPNESS)
+    values = a2 * (nodes.square() - offset) + a1 * nodes + a0
+    line, square = _unit_errors()
+    sizes = abs(a2) * (float(nodes.square().max()) + offset) + abs(a1) * float(nodes.abs().max())
+    # Coefficients, nodes and values are stored in float64: five roundings at most of any of them.
+    stored = 5 * _UNIT * _weighted(sizes + abs(a0), a2, a1, a0, grid)
+    error = abs(a2) * grid.high**2 * square + abs(a1) * grid.high * line + stored
+    function = _exact(curve)
+    interpolant = Interpolant(grid, _SHARPNESS, values, "spectral", error, function)
+    return _Column(values, math.nextafter(error, math.inf), interpolant)
+
+
+def _weighted(largest: float, a2: float, a1: float, a0: float, grid: Grid) -> float:
+    """Bound of the softmax average of |a2| (L^2 + offset) + |a1 L| + |a0| on the range."""
+    offset = grid.spacing**2 / (2 * _SHARPNESS)
+    second = grid.high**2 + 1.001 * offset
+    average = abs(a2) * (second + offset) + abs(a1) * math.sqrt(second) + abs(a0)
+    return min(largest, average)
+
+
+@lru_cache(maxsize=1)
+def _unit_errors() -> tuple[float, float]:
+    """Proven errors on [-1, 1] of the look-ups of z and of z^2."""
+    grid = Grid(-1.0, 1.0, _CELLS, _GUARDS)
+    line = grid.spacing * linear_reproduction(_SHARPNESS, _GUARDS, _CELLS)
+    nodes = grid.nodes
+    values = nodes.square() - grid.spacing**2 / (2 * _SHARPNESS)
+    # z * z is correctly rounded: the one thing the certificate takes for granted is true of it.
+    square = ScalarFunction(lambda z: z * z, "z^2")
+    draft = Interpolant(grid, _SHARPNESS, values, "spectral", math.inf, square)
+    return line, posterior_error(draft, square, None).error
+
+
+def _exact(curve: Curve | None) -> ScalarFunction | None:
+    """The function that a column stands for."""
+    if curve is None:
+        return None
+    if isinstance(curve, Step):
+        return ScalarFunction(_jump(curve), "a jump")
+    formula = Formula(curve, "z")
+    return ScalarFunction(formula, str(formula))
+
+
+@dataclass(frozen=True)
+class _Jump:
+    step: Step
+
+    def __call__(self, z: Tensor) -> Tensor:
+        return self.step.offset + self.step.height * torch.where(z > self.step.at, 1.0, -1.0).to(z)
+
+
+def _jump(step: Step) -> _Jump:
+    return _Jump(step)
+
+
+# ---------------------------------------------------------------------------------------------
+# comparisons
+# ---------------------------------------------------------------------------------------------
+
+
+def _comparison(
+    name: str, f: Curve | None, g: Curve | None, step: Curve | None, span: Range
+) -> TablePair:
+    assert isinstance(step, Step)
+    slopes = torch.tensor([step.sharpness, -step.sharpness], dtype=torch.float64)
+    columns = [
+        torch.zeros(2, dtype=torch.float64)
+        if c is None
+        else torch.tensor([step.offset + step.height, step.offset - step.height]).double()
+        for c in (f, g)
+    ]
+    errors = [0.0 if c is None else step.beside() for c in (f, g)]
+    size = _power_of_two(span.size * (1 + _ROOM))
+    return TablePair(
+        name, slopes, -slopes * step.at, columns[0], columns[1], -size, size, errors[0], errors[1],
+        _exact(f), _exact(g), jump=step.at, gap=step.gap,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------
+# fitted
+# ---------------------------------------------------------------------------------------------
+
+
+def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
+    """The range, and a little more at each end where the curves allow it."""
+    low, high = span.low, span.high
+    room = _ROOM * max(high - low, 2.0**-10 * span.size, 2.0**-30)
+    for end in (low - room, low - _ROOM * abs(low)):
+        if end < low and _bounded(f, end, high) and _bounded(g, end, high):
+            low = end
+            break
+    step = 2.0 ** (math.floor(math.log2(max(high - low, 2.0**-40))) - 2)
+    for end in (high + room, high + _ROOM * abs(high)):
+        if end > high and _bounded(f, low, end) and _bounded(g, low, end):
+            high = end
+            break
+    # Round ends are met again by other instructions, and their table with them.
+    for left, right in ((_down(low, step), _up(high, step)), (low, _up(high, step))):
+        near = (low <= 0 or left >= low / 2) and (high >= 0 or right <= high / 2)
+        if near and _bounded(f, left, right) and _bounded(g, left, right):
+            return Range(left, right)
+    return Range(low, high)
+
+
+def _down(value: float, step: float) -> float:
+    return math.floor(value / step) * step
+
+
+def _up(value: float, step: float) -> float:
+    return math.ceil(value / step) * step
+
+
+def _bounded(curve: Curve | None, low: float, high: float) -> bool:
+    if curve is None or isinstance(curve, Step):
+        return True
+    return all(map(math.isfinite, enclosed(curve, low, high)))
+
+
+def _fitted_pair(
+    name: str, f: Curve | None, g: Curve | None, span: Range, eps: float, place: Place | None
+) -> TablePair:
+    try:
+        first, second = _interpolants(f, g, span, eps)
+    except IceformError as error:
+        raise refuse(f"no table for this function on {span}: {error}", place) from error
+    lead = first if first is not None else second
+    assert lead is not None
+    for it in (first, second):
+        if it is not None and it.error > _WORST * max(it.size, 2.0**-20):
+            raise refuse(
+                f"the table of {it.function.name if it.function else 'this function'} on {span} is "
+                f"off by {it.error:.2g}: the range is too wide for it; give narrower ranges to "
+                "parameters, bounds to names, or ice.bounded to a value",
+                place,
+            )
+    center = lead.grid.center
+    columns = [torch.zeros_like(lead.values) if it is None else it.values for it in (first, second)]
+    errors = [0.0 if it is None else it.error for it in (first, second)]
+    assumptions = dict.fromkeys(
+        a for it in (first, second) if it is not None for a in it.assumptions
+    )
+    keys = lead.keys
+    return TablePair(
+        name, keys.slopes, keys.biases - keys.slopes * center, columns[0], columns[1],
+        span.low, span.high, errors[0], errors[1], _exact(f), _exact(g), first, second,
+        tuple(assumptions),
+    )  # fmt: skip
+
+
+def _interpolants(
+    f: Curve | None, g: Curve | None, span: Range, eps: float
+) -> tuple[Interpolant | None, Interpolant | None]:
+    """Both on one grid: that of the curve that is no polynomial; of f where neither is."""
+    if f is None or _low_degree(f):
+        assert g is not None
+        second = _fit(_tree(g), span.low, span.high, eps)
+        return None if f is None else second.refit(_function(f, span)), second
+    first = _fit(_tree(f), span.low, span.high, eps)
+    return first, None if g is None else first.refit(_function(g, span))
+
+
+def _tree(curve: Curve) -> trees.Node:
+    assert not isinstance(curve, Step)
+    return curve
+
+
+def _function(curve: Curve, span: Range) -> ScalarFunction:
+    return Formula(_tree(curve), "z").scalar_function(span.low, span.high)
+
+
+@lru_cache(maxsize=512)
+def _fit(tree: trees.Node, low: float, high: float, eps: float) -> Interpolant:
+    """A table that holds ``eps``, or the best there is where none does."""
+    if not low < high:
+        low, high = low - 2.0**-10, high + 2.0**-10
+    function = Formula(tree, "z").scalar_function(low, high)
+    if function.kinks_in(low, high):
+        return _graded(function, low, high, eps)
+    found = _uniform(function, low, high, eps)
+    if found.error > eps:
+        graded = _crowded(function, low, high, eps)
+        found = found if graded is None or found.error <= graded.error else graded
+    return found
+
+
+def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
+    """Fitted values on as many cells as it takes, certified once."""
+    best: tuple[Grid, float, Fit] | None = None
+    before = math.inf
+    for cells in _TRIED:
+        for sharpness, guards in _FITS:
+            grid = Grid(low, high, cells, guards)
+            fit = fit_values(function, grid, sharpness)
+            if best is None or fit.seen < best[2].seen:
+                best = (grid, sharpness, fit)
+        assert best is not None
+        if best[2].seen <= max(_FIT_SHARE * eps, _FLOOR * best[2].size):
+            break
+        if cells >= _ENOUGH and best[2].seen > _SLOW * before:
+            break  # it may be singular beyond an end
+        before = best[2].seen
+    assert best is not None
+    grid, sharpness, fit = best
+    draft = Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function)
+    proven = posterior_error(draft, function, eps)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+
+
+def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant | None:
+    """Entries that crowd at the end where the curve is steepest: it may be singular beyond."""
+    ends = torch.tensor([low, high], dtype=torch.float64)
+    slopes = function.derivatives(ends, 1)
+    if slopes is None:
+        return None
+    left = abs(float(slopes[1][0])) >= abs(float(slopes[1][1]))
+    inward = 0.1 * min(abs(low if left else high) or math.inf, high - low)
+    kink = low + inward if left else high - inward
+    try:
+        return _graded(replace(function, kinks=(kink,)), low, high, eps)
+    except IceformError:
+        return None
+
+
+def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
+    """Fitted values on entries that crowd at the kinks of a curve, certified once."""
+    kinks = function.kinks_in(low, high)
+    best: tuple[GradedGrid, Fit] | None = None
+    for cells in _TRIED_GRADED:
+        before = math.inf if best is None else best[1].seen
+        for growth, share in _GRADINGS:
+            coarsest = (high - low) / (share * cells)
+            grid = GradedGrid(low, high, cells, _GRADED_GUARDS, kinks, growth, coarsest)
+            if grid.spacing <= _APART * max(abs(low), abs(high)):
+                continue
+            fit = fit_values(function, grid, _GRADED_SHARPNESS)
+            if best is None or fit.seen < min(best[1].seen, before / 2):
+                best = (grid, fit)
+        if best is not None and (best[1].seen <= _FIT_SHARE * eps or best[1].seen > before / 2):
+            break
+    if best is None:
+        raise PrecisionError(
+            f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells"
+        )
+    draft = Interpolant(best[0], _GRADED_SHARPNESS, best[1].values, "graded", math.inf, function)
+    proven = posterior_error(draft, function, eps)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions)

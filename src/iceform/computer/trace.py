@@ -1,0 +1,353 @@
+"""Tracing: the author's function is run once on values that write down what happens to them.
+
+**Where a node goes.** Into the innermost loop that one of its arguments belongs to: what does not
+change in a loop is computed before it. A node that is there already is not written twice.
+
+**Loops.** The body of a loop runs at least twice. The first time finds out which names of the
+author's function it changes; then these names are given states (what the loop carries) and the body
+runs again, for the program. Names are found in the caller's frame, and so are values in lists,
+tuples and dictionaries that a name holds.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+from iceform.computer.graph import Block, Carried, Graph, Loop, Node, Parameter, Place
+from iceform.computer.places import here, refuse
+from iceform.computer.values import Value
+
+__all__ = ["Tracer", "traced"]
+
+_MOST_ROUNDS = 6  # times a body is run before its names must have settled
+
+
+class Tracer:
+    """A scope that writes a graph."""
+
+    traced = True
+
+    def __init__(self) -> None:
+        self.blocks = [Block()]
+        self.home: dict[Node, Block] = {}
+        self.written: dict[tuple[Any, ...], Node] = {}
+        self.loops: dict[tuple[int, int], _Turns] = {}
+
+    def emit(self, node: Node, args: tuple[Node, ...]) -> Node:
+        """Write a node into the innermost block that an argument belongs to."""
+        key = (node.op, args, node.samples, node.width, node.attr)
+        found = self.written.get(key)
+        if found is not None and self.home[found] in self.blocks:
+            return found
+        node = replace(node, args=args)
+        depth = max((self.blocks.index(self.home[a]) for a in args), default=0)
+        self._put(node, self.blocks[depth])
+        self.blocks[depth].items.append(node)
+        self.written[key] = node
+        return node
+
+    def constant(self, number: float, place: Place | None = None) -> Node:
+        """A number as a node."""
+        return self.emit(Node("constant", (), False, None, float(number), place), ())
+
+    def _put(self, node: Node, block: Block) -> None:
+        self.home[node] = block
+
+    def enter(self) -> Block:
+        """Begin the body of a loop."""
+        self.blocks.append(Block())
+        return self.blocks[-1]
+
+    def leave(self) -> None:
+        """End it."""
+        self.blocks.pop()
+
+    def state(self, name: str, samples: bool, width: int | None, place: Place | None) -> Node:
+        """What a loop carries, at the start of a turn."""
+        node = Node("state", (), samples, width, name, place, name)
+        self._put(node, self.blocks[-1])
+        return node
+
+    def close(self, loop: Loop) -> None:
+        """Write a loop whose body has ended."""
+        self.blocks[-1].items.append(loop)
+        for carried in loop.carried:
+            self._put(carried.result, self.blocks[-1])
+
+    # ------------------------------------------------------------------------------------ loops
+
+    def repeat(self, count: Value) -> _Turns:
+        """The turns of a counted loop, for Python's ``for``."""
+        if count.samples or count.width is not None:
+            raise refuse("repeat takes one number of turns, not one a sample", here())
+        return _Turns(self, here(), count=count.read())
+
+    def again(self, condition: Value, frame: FrameType) -> bool:
+        """One question of a ``while ice.while_(...)``."""
+        if condition.samples or condition.width is not None:
+            raise refuse(
+                "while_ asks one question of the whole program; take ice.mean, or a component, of "
+                "what is compared",
+                here(),
+            )
+        key = (id(frame), frame.f_lineno)
+        turns = self.loops.get(key)
+        if turns is None:
+            turns = self.loops[key] = _Turns(self, here(), first=condition.read())
+        goes_on = turns.turn(frame, condition)
+        if not goes_on:
+            del self.loops[key]
+        return goes_on
+
+
+class _Turns:
+    """A loop while its body is being run."""
+
+    def __init__(
+        self, tracer: Tracer, place: Place | None, count: Node | None = None,
+        first: Node | None = None,
+    ) -> None:  # fmt: skip
+        self.tracer, self.place = tracer, place
+        self.count, self.first = count, first
+        self.start: dict[str, Any] = {}
+        self.began: dict[str, tuple[Node, bool, int | None]] = {}
+        self.states: dict[str, Node] = {}
+        self.held: dict[str, Any] = {}
+        self.rounds = -1
+
+    def __iter__(self) -> Iterator[None]:
+        return self
+
+    def __next__(self) -> None:
+        if not self.turn(sys._getframe(1), None):
+            raise StopIteration
+
+    def turn(self, frame: FrameType, condition: Value | None) -> bool:
+        """Called before every run of the body and after the last."""
+        self.rounds += 1
+        names = dict(_leaves(frame.f_locals))
+        if self.rounds == 0:
+            self.start = names
+            self.held = names
+            self.tracer.enter()
+            return True
+        changed = {n for n in self.start if self._changed(n, names)}
+        settled = changed <= set(self.states) and self._shapes_hold(names) and self.rounds > 1
+        self.held = names
+        if settled:
+            self._finish(names, condition)
+            return False
+        if self.rounds > _MOST_ROUNDS:
+            raise refuse(
+                "the values that this loop carries change their shape every turn", self.place
+            )
+        self._again(changed | set(self.states), names)
+        return True
+
+    def _changed(self, name: str, names: dict[str, Any]) -> bool:
+        """Whether the last turn gave a name another value.
+
+        A Python number that is the same after every turn, such as the last index of a Python loop
+        inside, is none of the program's business.
+        """
+        now, before = names.get(name), self.held.get(name)
+        numbers = not isinstance(now, Value) and not isinstance(self.start[name], Value)
+        if numbers:
+            return self.rounds > 1 and now != before
+        return now is not before
+
+    def _shapes_hold(self, names: dict[str, Any]) -> bool:
+        return all(_shape(names[n], s) == (s.samples, s.width) for n, s in self.states.items())
+
+    def _again(self, changed: set[str], names: dict[str, Any]) -> None:
+        """Run the body again with a state under every name that changes."""
+        for name in changed - set(self.began):
+            self.began[name] = self._began(name)
+        shapes = {n: self._joined(n, names[n]) for n in changed}
+        self.tracer.leave()
+        self.tracer.enter()
+        self.states = {}
+        self._check_apart(changed, names)
+        for name in sorted(changed):
+            self.states[name] = self.tracer.state(name, *shapes[name], self.place)
+            value = names[name]
+            value.handle, value.lost = self.states[name], ""
+            value.samples, value.width = shapes[name]
+
+    def _began(self, name: str) -> tuple[Node, bool, int | None]:
+        value = self.start[name]
+        if isinstance(value, Value):
+            return value.read(), value.samples, value.width
+        outside = self.tracer.blocks.pop()
+        node = self.tracer.constant(value, self.place)
+        self.tracer.blocks.append(outside)
+        return node, False, None
+
+    def _joined(self, name: str, now: Any) -> tuple[bool, int | None]:
+        if not isinstance(now, Value):
+            raise refuse(
+                f"{name} is a Python {type(now).__name__} that changes in this loop; begin with "
+                f"{name} = ice.constant(...), which is a value of the program",
+                self.place,
+            )
+        _, samples, width = self.began[name]
+        if width is not None and now.width is not None and width != now.width:
+            raise refuse(
+                f"{name} is a vector of {width} before this loop and of {now.width} after a turn",
+                self.place,
+            )
+        return samples or now.samples, now.width if width is None else width
+
+    def _check_apart(self, changed: set[str], names: dict[str, Any]) -> None:
+        """Two names for one object cannot be given two states."""
+        owners: dict[int, str] = {}
+        for name, value in names.items():
+            if not isinstance(value, Value) or (name not in changed and name not in self.start):
+                continue
+            other = owners.setdefault(id(value), name)
+            if other != name and {other, name} & changed and not self._same(other, name):
+                raise refuse(
+                    f"{other} and {name} are one value at the end of a turn but not before the "
+                    f"loop; write {name} = +{other}, which gives it a value of its own",
+                    self.place,
+                )
+
+    def _same(self, a: str, b: str) -> bool:
+        return a in self.began and b in self.began and self.began[a] == self.began[b]
+
+    def _finish(self, names: dict[str, Any], condition: Value | None) -> None:
+        again = None if condition is None else condition.read()
+        body = self.tracer.blocks[-1]
+        carried = tuple(self._carried(name, names[name]) for name in sorted(self.states))
+        self.tracer.leave()
+        self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place))
+        results = {id(names[c.name]): c.result for c in carried}
+        for name, value in names.items():
+            if id(value) in results:
+                value.handle = results[id(value)]
+            elif isinstance(value, Value) and name not in self.start:
+                value.lost = (
+                    f"{name} is set inside a loop and read after it; give it a value before the "
+                    "loop, so that it has one if the loop makes no turn"
+                )
+
+    def _carried(self, name: str, value: Any) -> Carried:
+        state = self.states[name]
+        start = self._spread(*self.began[name], state, outside=True)
+        result = replace(state, op="result")
+        new = self._spread(value.read(), value.samples, value.width, state, outside=False)
+        return Carried(name, start, state, new, result)
+
+    def _spread(
+        self, node: Node, samples: bool, width: int | None, like: Node, *, outside: bool
+    ) -> Node:
+        """The node in the shape of a state."""
+        if (samples, width) == (like.samples, like.width):
+            return node
+        inside = self.tracer.blocks.pop() if outside else None
+        out = self.tracer.emit(
+            Node("spread", (), like.samples, like.width, None, self.place), (node,)
+        )
+        if inside is not None:
+            self.tracer.blocks.append(inside)
+        return out
+
+
+def _shape(value: Any, state: Node) -> tuple[bool, int | None]:
+    """Of a new value, spread as wide as the state that takes it."""
+    if not isinstance(value, Value):
+        return False, -1
+    return (value.samples or state.samples, state.width if value.width is None else value.width)
+
+
+def _leaves(names: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Values and numbers held by names, in lists, tuples and dictionaries too."""
+    pairs = names.items() if isinstance(names, dict) else enumerate(names)
+    for key, value in pairs:
+        place = f"{path}[{key!r}]" if path else str(key)
+        if isinstance(value, Value) or (
+            isinstance(value, (int, float)) and not isinstance(value, bool)
+        ):
+            yield place, value
+        elif isinstance(value, (list, tuple, dict)):
+            yield from _leaves(value, place)
+
+
+# ---------------------------------------------------------------------------------------------
+# a whole function
+# ---------------------------------------------------------------------------------------------
+
+
+def traced(
+    function: Any, name: str, dim: int, parameters: dict[str, Parameter], place: Place | None
+) -> Graph:
+    """The graph of an author's function for samples of ``dim`` features."""
+    tracer = Tracer()
+    x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
+    y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
+    settings = {
+        p.name: _given(
+            tracer, Node("parameter", (), False, dim if p.vector else None, p.name, place, p.name)
+        )
+        for p in parameters.values()
+    }
+    returned = function(x, y, **settings)
+    packed, outputs = _outputs(tracer, returned, place)
+    block = tracer.blocks[0]
+    names = frozenset(c.name for loop in block.loops() for c in loop.carried)
+    live = _live(block, set(outputs.values()))
+    return Graph(name, dim, live, outputs, parameters, packed, names, place)
+
+
+def _given(tracer: Tracer, node: Node) -> Value:
+    return Value(tracer, tracer.emit(node, ()), node.samples, node.width)
+
+
+def _outputs(tracer: Tracer, returned: Any, place: Place | None) -> tuple[str, dict[str, Node]]:
+    if isinstance(returned, dict):
+        packed, named = "dict", {str(k): v for k, v in returned.items()}
+    elif isinstance(returned, tuple):
+        packed, named = "tuple", {str(i): v for i, v in enumerate(returned)}
+    else:
+        packed, named = "one", {"value": returned}
+    if not named or not all(isinstance(v, Value) for v in named.values()):
+        raise refuse(
+            f"an algorithm returns values of its program, as one, a tuple or a dict; got "
+            f"{type(returned).__name__}",
+            place,
+        )
+    return packed, {k: v.read() for k, v in named.items()}
+
+
+def _live(block: Block, needed: set[Node]) -> Block:
+    """The block without what nothing needs; adds what it needs itself to ``needed``."""
+    kept: list[Node | Loop] = []
+    for item in reversed(block.items):
+        if isinstance(item, Node):
+            if item in needed:
+                needed.update(item.args)
+                kept.append(item)
+        elif any(c.result in needed for c in item.carried):
+            kept.append(_live_loop(item, needed))
+    return Block(kept[::-1])
+
+
+def _live_loop(loop: Loop, needed: set[Node]) -> Loop:
+    """A loop that carries only what its results or its own turns need."""
+    wanted = {c for c in loop.carried if c.result in needed}
+    while True:
+        inside = {c.next for c in wanted} | ({loop.again} if loop.again is not None else set())
+        body = _live(loop.body, inside)
+        more = {c for c in loop.carried if c.state in inside}
+        if more <= wanted:
+            break
+        wanted |= more
+    needed.update(inside - set(body.walk()))
+    needed.update(c.start for c in wanted)
+    needed.update(n for n in (loop.count, loop.first) if n is not None)
+    carried = tuple(c for c in loop.carried if c in wanted)
+    return replace(loop, body=body, carried=carried)

@@ -1,0 +1,278 @@
+"""Values of the language: numbers with a place and a shape, on which Python's operators act.
+
+A :class:`Value` belongs to a :class:`Scope`, which does the work: it computes at once (on tensors,
+or on balls), or it writes down what is to be computed. The rules of places and shapes are the same
+for all and stand here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any, NoReturn, Protocol
+
+from iceform.computer.graph import Node, Place
+from iceform.computer.places import here, refuse
+from iceform.errors import CompileError
+from iceform.functions.formulas import Formula, trees
+
+__all__ = ["Scope", "Value", "applied", "combine", "emit", "function"]
+
+Number = int | float
+_Z = trees.Variable()
+
+
+class Scope(Protocol):
+    """Where operations are carried out or written down."""
+
+    @property
+    def traced(self) -> bool:
+        """Whether operations are written down instead of carried out."""
+
+    def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
+        """The handle of an operation's value; ``node.args`` is empty, ``args`` are handles."""
+
+
+class Value:
+    """A number or a vector, one of it (lane 0) or one a sample."""
+
+    __slots__ = ("handle", "lost", "samples", "scope", "width")
+    __array_priority__ = 1000  # NumPy's scalars leave the operators to us
+
+    def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
+        self.scope, self.handle = scope, handle
+        self.samples, self.width = samples, width
+        self.lost = ""  # why it may no longer be read
+
+    # ------------------------------------------------------------------------------- arithmetic
+
+    def __add__(self, other: Any) -> Value:
+        if _number(other):
+            return self.apply(_operation("+", _Z, _literal(other)))
+        return combine("add", self, other)
+
+    def __radd__(self, other: Any) -> Value:
+        return self.apply(_operation("+", _literal(_checked(other)), _Z))
+
+    def __sub__(self, other: Any) -> Value:
+        if _number(other):
+            return self.apply(_operation("-", _Z, _literal(other)))
+        return self + -_checked_value(other, self)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.apply(_operation("-", _literal(_checked(other)), _Z))
+
+    def __mul__(self, other: Any) -> Value:
+        if _number(other):
+            return self.apply(_operation("*", _literal(other), _Z))
+        return combine("mul", self, other)
+
+    def __rmul__(self, other: Any) -> Value:
+        return self * _checked(other)
+
+    def __truediv__(self, other: Any) -> Value:
+        if _number(other):
+            return self.apply(_operation("/", _Z, _literal(other)))
+        return self * (1.0 / _checked_value(other, self))
+
+    def __rtruediv__(self, other: Any) -> Value:
+        return self.apply(_operation("/", _literal(_checked(other)), _Z))
+
+    def __pow__(self, exponent: Any) -> Value:
+        if not _number(exponent) or abs(exponent) > 16:
+            raise refuse(f"a power must be a number from -16 to 16, got {exponent!r}", here())
+        if exponent in (0, 1):
+            return self * 0.0 + 1.0 if exponent == 0 else +self
+        return self.apply(_operation("^", _Z, _literal(exponent)))
+
+    def __matmul__(self, other: Any) -> Value:
+        return (self * _checked_value(other, self)).sum()
+
+    def __neg__(self) -> Value:
+        return self.apply(_operation("neg", _Z))
+
+    def __pos__(self) -> Value:
+        """The same value under a name of its own."""
+        return Value(self.scope, self.read(), self.samples, self.width)
+
+    def __abs__(self) -> Value:
+        return self.apply(_operation("abs", _Z))
+
+    # ------------------------------------------------------------------------------ comparisons
+
+    def __gt__(self, other: Any) -> Value:
+        return _step(self - other)
+
+    def __lt__(self, other: Any) -> Value:
+        return _step(other - self)
+
+    __ge__ = __gt__
+    __le__ = __lt__
+
+    def __and__(self, other: Value) -> Value:
+        return self * other
+
+    def __or__(self, other: Value) -> Value:
+        return combine("maximum", self, other)
+
+    def __invert__(self) -> Value:
+        return 1.0 - self
+
+    def __eq__(self, other: object) -> Any:
+        raise refuse("no program can tell whether two real numbers are equal; use < or >", here())
+
+    __hash__ = object.__hash__
+
+    # ------------------------------------------------------------------------------- other words
+
+    def apply(self, tree: trees.Node) -> Value:
+        """A scalar function of one variable, elementwise."""
+        return emit("apply", (self,), self.samples, self.width, tree)
+
+    def sum(self) -> Value:
+        """The sum of the components."""
+        if self.width is None:
+            raise refuse("sum() adds the components of a vector, and this is a scalar", here())
+        return emit("sum", (self,), self.samples, None)
+
+    def __getitem__(self, index: Any) -> Value:
+        if self.width is None or not isinstance(index, int):
+            raise refuse(
+                f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
+                f"on {self._shape}",
+                here(),
+            )
+        if not -self.width <= index < self.width:
+            raise refuse(f"component {index} of a vector of {self.width}", here())
+        return emit("component", (self,), self.samples, None, index % self.width)
+
+    def read(self) -> Any:
+        """The handle, unless the value is lost."""
+        if self.lost:
+            raise refuse(self.lost, here())
+        return self.handle
+
+    @property
+    def _shape(self) -> str:
+        shape = "a scalar" if self.width is None else f"a vector of {self.width}"
+        return f"{shape} per sample" if self.samples else shape
+
+    def __repr__(self) -> str:
+        return f"<{self._shape} of a traced algorithm>" if self.scope.traced else str(self.handle)
+
+    # ---------------------------------------------------------------- what Python may not ask for
+
+    def __bool__(self) -> bool:
+        self._decided("if, and, or, while or assert", "ice.where, ice.while_, & and |")
+
+    def __float__(self) -> float:
+        self._decided("float()", "the value itself")
+
+    def __int__(self) -> int:
+        self._decided("int()", "the value itself")
+
+    def __index__(self) -> int:
+        self._decided("range() or an index", "ice.repeat(steps)")
+
+    def __iter__(self) -> Any:
+        self._decided("iteration", "v[0], v[1], ...")
+
+    def __len__(self) -> int:
+        self._decided("len()", "sum() and ice.mean")
+
+    def _decided(self, what: str, instead: str) -> NoReturn:
+        raise refuse(
+            f"Python's {what} needs a number now, but a program's values are known only when it "
+            f"runs; use {instead}",
+            here(),
+        )
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
+    ) -> Value:
+        from iceform.computer.torch_names import call
+
+        return call(func, args, kwargs or {})
+
+
+# ---------------------------------------------------------------------------------------------
+# emission
+# ---------------------------------------------------------------------------------------------
+
+
+def combine(op: str, a: Value, b: Any) -> Value:
+    """An elementwise operation on two values."""
+    b = _checked_value(b, a)
+    return emit(op, (a, b), a.samples or b.samples, _joined(a, b))
+
+
+def function(name: str, value: Value) -> Value:
+    """A function of the formulas' language."""
+    return value.apply(_operation(name, _Z))
+
+
+def _step(difference: Value) -> Value:
+    return emit("step", (difference,), difference.samples, difference.width)
+
+
+def emit(
+    op: str, values: tuple[Value, ...], samples: bool, width: int | None, attr: Any = None
+) -> Value:
+    """The value of an operation; its arguments are of one scope."""
+    handles = tuple(v.read() for v in values)
+    place: Place | None = here() if values[0].scope.traced else None
+    scope = values[0].scope
+    return Value(
+        scope, scope.emit(Node(op, (), samples, width, attr, place), handles), samples, width
+    )
+
+
+def _joined(a: Value, b: Value) -> int | None:
+    if a.width is not None and b.width is not None and a.width != b.width:
+        raise refuse(f"vectors of {a.width} and of {b.width} components do not fit", here())
+    return b.width if a.width is None else a.width
+
+
+def _operation(name: str, *arguments: trees.Node) -> trees.Node:
+    return trees.Operation(name, arguments)
+
+
+def _literal(value: Number) -> trees.Node:
+    value = float(value)
+    if value - value != 0:
+        raise refuse(f"a constant must be finite, got {value}", here())
+    return trees.Number(Fraction(value))
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _checked(value: Any) -> Number:
+    if not _number(value):
+        raise _foreign(value)
+    return value  # type: ignore[no-any-return]
+
+
+def _checked_value(value: Any, beside: Value) -> Value:
+    if not isinstance(value, Value):
+        raise _foreign(value)
+    if value.scope is not beside.scope:
+        raise refuse("a value of another run of an algorithm is used here", here())
+    return value
+
+
+def _foreign(value: Any) -> CompileError:
+    return refuse(
+        f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
+        "arrays as data or as parameters",
+        here(),
+    )
+
+
+def applied(f: Formula | Callable[[Value], Value], value: Value) -> Value:
+    """A formula, or anything that maps a value to a value."""
+    if isinstance(f, Formula):
+        return value.apply(f.tree)
+    return f(value)

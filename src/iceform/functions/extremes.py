@@ -1,0 +1,179 @@
+"""Bounds of a derivative over a range, by splitting it until they are tight."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import Interval, Jet
+
+__all__ = ["Extremes", "concordance", "extremes", "signed"]
+
+_FIRST = 64  # cells to start with
+_LEAST = 256  # cells that a round costs as much as
+_WORK = 1 << 14  # cells that one bound may cost
+_ROUNDED = 1 + 2.0**-40  # quotients are computed
+_ROUNDS = 20  # bisections
+_BEYOND = 3  # coefficients after the one that is enclosed
+_LOOSE = 1.25  # the same for a ratio of derivatives
+_TIGHT = 1.05  # stop where the bound is within this factor of a value that is taken
+_NEGLIGIBLE = 2.0**-20  # of sup|f|/(half the range)^order: smaller derivatives need no care
+
+
+@dataclass(frozen=True)
+class Extremes:
+    """Proven bounds of a function over a range, and values between which it is seen to go.
+
+    ``low <= inf f <= seen_low`` and ``seen_high <= sup f <= high``.
+    """
+
+    low: float
+    high: float
+    seen_low: float
+    seen_high: float
+
+    @property
+    def sign(self) -> int | None:
+        """+1 where f >= 0 is proved, -1 where f <= 0 is, None where neither is."""
+        if self.low >= 0:
+            return 1
+        return -1 if self.high <= 0 else None
+
+    @property
+    def size(self) -> float:
+        """A bound of |f|."""
+        return max(abs(self.low), abs(self.high))
+
+    @property
+    def seen_size(self) -> float:
+        """A value that |f| takes, or 0."""
+        return max(-self.seen_low, self.seen_high, 0.0)
+
+
+_UNKNOWN = Extremes(-math.inf, math.inf, math.inf, -math.inf)
+
+Unsettled = Callable[[Interval, Extremes], Tensor]
+Encloser = Callable[[Interval, int], Jet]
+
+
+def extremes(f: Encloser, low: float, high: float, order: int) -> Extremes:
+    """Of the derivative of that order, to five per cent where it can be.
+
+    A derivative that is seen to keep its sign is refined until that is proved.
+    """
+    values = _sweep(f, low, high, 0, lambda cells, seen: cells.magnitude.isinf())
+    if math.isinf(values.size):
+        return _UNKNOWN
+    # 2^-+1000 keeps the powers of very short and very long ranges finite.
+    half = max(0.5 * high - 0.5 * low, sys.float_info.min)
+    scale = math.ldexp(1.0, round(max(-1000.0, min(1000.0, -order * math.log2(half)))))
+    floor = _NEGLIGIBLE * values.size * scale
+
+    def unsettled(cells: Interval, seen: Extremes) -> Tensor:
+        loose = cells.magnitude > max(_TIGHT * seen.seen_size, floor)
+        wrong_sign = (cells.low < 0) & (seen.seen_low >= 0)
+        wrong_sign |= (cells.high > 0) & (seen.seen_high <= 0)
+        return loose | (wrong_sign & (cells.magnitude > floor))
+
+    return _sweep(f, low, high, order, unsettled)
+
+
+def signed(f: Encloser, low: float, high: float, order: int = 0) -> Extremes:
+    """The same, no further than it takes to tell the derivative's sign."""
+
+    def unsettled(cells: Interval, seen: Extremes) -> Tensor:
+        undecided = not seen.seen_low < 0 < seen.seen_high
+        return (cells.low < 0) & (cells.high > 0) & undecided
+
+    return _sweep(f, low, high, order, unsettled)
+
+
+def _sweep(f: Encloser, low: float, high: float, order: int, unsettled: Unsettled) -> Extremes:
+    """Halve the cells that are unsettled until none is, or the budget is spent."""
+    left = _WORK
+    edges = torch.linspace(low, high, _FIRST + 1, dtype=torch.float64)
+    edges[-1] = high
+    cells = Interval(edges[:-1], edges[1:])
+    known = Extremes(math.inf, -math.inf, math.inf, -math.inf)
+    for _ in range(_ROUNDS):
+        values, middles = enclosed(f, cells, order)
+        known = _with_seen(known, middles)
+        again = unsettled(values, known)
+        known = _with_bounds(known, values[~again])
+        left -= max(len(cells), _LEAST)
+        if not bool(again.any()) or 2 * int(again.sum()) > left:
+            break
+        cells, values = _halved(cells[again]), values[again]
+    return _with_bounds(known, values) if bool(again.any()) else known
+
+
+def enclosed(f: Encloser, cells: Interval, order: int) -> tuple[Interval, Interval]:
+    """The derivative of that order on each cell, and at each cell's middle.
+
+    What the jet on the cell says is met with Taylor's formula around its middle m,
+    f^(k)(x)/k! = sum_j C(k + j, k) t_{k+j} (x - m)^j, whose last coefficient is taken on the
+    whole cell: the excess falls with a higher power of the cell's width.
+    """
+    middle = Interval.point(cells.low + 0.5 * (cells.high - cells.low))
+    whole, centre = f(cells, order + _BEYOND), f(middle, order + _BEYOND - 1)
+    away = cells - middle
+    series = [centre[order + j] for j in range(_BEYOND)] + [whole[order + _BEYOND]]
+    found = series[-1].times(float(math.comb(order + _BEYOND, order)))
+    for j in reversed(range(_BEYOND)):
+        found = series[j].times(float(math.comb(order + j, order))) + away * found
+    met = _met(whole[order], found)
+    factorial = float(math.factorial(order))
+    return met.times(factorial), centre[order].times(factorial)
+
+
+def _met(a: Interval, b: Interval) -> Interval:
+    """What both allow; they enclose the same, so they have a point in common."""
+    return Interval(torch.maximum(a.low, b.low), torch.minimum(a.high, b.high))
+
+
+def _with_seen(known: Extremes, middles: Interval) -> Extremes:
+    return Extremes(
+        known.low,
+        known.high,
+        min(known.seen_low, float(middles.high.min())),
+        max(known.seen_high, float(middles.low.max())),
+    )
+
+
+def _with_bounds(known: Extremes, values: Interval) -> Extremes:
+    if len(values) == 0:
+        return known
+    low, high = float(values.low.min()), float(values.high.max())
+    return Extremes(min(known.low, low), max(known.high, high), known.seen_low, known.seen_high)
+
+
+def _halved(cells: Interval) -> Interval:
+    middle = 0.5 * (cells.low + cells.high)
+    return Interval(torch.cat([cells.low, middle]), torch.cat([middle, cells.high]))
+
+
+def concordance(f: Encloser, low: float, high: float) -> float:
+    """A bound s with |f''| <= s f' on [low, high], where f' > 0 is proved; else infinity.
+
+    Of a loss's derivative f = l' this is |l'''| <= s l''.
+    """
+    edges = torch.linspace(low, high, _FIRST + 1, dtype=torch.float64)
+    edges[-1] = high
+    cells, settled, left = Interval(edges[:-1], edges[1:]), 0.0, _WORK
+    while True:
+        slope, here = enclosed(f, cells, 1)
+        bend, there = enclosed(f, cells, 2)
+        ratio = torch.where(slope.low > 0, bend.magnitude / slope.low, math.inf)
+        seen = torch.where(here.low > 0, there.absolute().low / here.high, 0.0)
+        again = ratio > _LOOSE * max(float(seen.max()), settled)
+        settled = max([settled, *ratio[~again].tolist()])
+        left -= max(len(cells), _LEAST)
+        if not bool(again.any()) or 2 * int(again.sum()) > left:
+            worst: float = max([settled, *ratio[again].tolist()])
+            return worst * _ROUNDED
+        cells = _halved(cells[again])

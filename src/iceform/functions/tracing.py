@@ -1,0 +1,292 @@
+"""What a torch callable computes, as a tape of operations on one real variable.
+
+The callable is run once on a tensor that has a shape but no entries. Every operation that reaches
+it is written down; one that would need the entries (a Python branch, ``.item()``, ``.numpy()``), is
+not elementwise, or is not known to the arithmetic of jets, ends the tracing: such a function
+cannot be enclosed. Numbers are taken as the doubles they are.
+
+A function may still answer differently from call to call. It is traced three times, on tensors of
+different lengths, and must leave the same tape each time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.errors import ProgramError
+
+__all__ = ["Step", "Tape", "UntraceableError", "Use", "trace"]
+
+_LENGTHS = (7, 11, 2)  # of the tensors that are traced
+_MOST = 2000  # operations
+_VIEWS = frozenset({"alias", "detach"})
+_REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "logsumexp", "prod"})
+
+
+class UntraceableError(ProgramError):
+    """A function that cannot be followed, and why."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """The result of an earlier step."""
+
+    step: int
+
+
+Argument = Use | float | bool | str | None | tuple[Use, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: its name in torch, what it acts on, and its options."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    options: tuple[tuple[str, Argument], ...] = ()
+
+
+@dataclass(frozen=True)
+class Tape:
+    """Operations in order; step 0 is the variable, the last one the result."""
+
+    steps: tuple[Step, ...]
+
+
+def trace(f: Callable[[Tensor], Tensor], known: frozenset[str]) -> Tape:
+    """The tape of an elementwise function made of ``known`` operations.
+
+    Raises
+    ------
+    UntraceableError
+        Says what cannot be followed.
+    """
+    first, *others = (_traced(f, length, known) for length in _LENGTHS)
+    if any(other != first for other in others):
+        raise UntraceableError("it does not compute the same each time it is called")
+    return first
+
+
+def _traced(f: Callable[[Tensor], Tensor], length: int, known: frozenset[str]) -> Tape:
+    recorder = _Recorder(known, length)
+    variable = _Hollow(recorder, recorder.write(Step("variable", ())), (length,), torch.float64)
+    try:
+        with torch.no_grad():
+            out = f(variable)
+    except UntraceableError:
+        raise
+    except Exception as error:
+        raise UntraceableError(f"following it raises {type(error).__name__}: {error}") from error
+    if not isinstance(out, _Hollow) or out.dtype != torch.float64 or out.parts is not None:
+        out = recorder.constant(out)
+    return recorder.tape(out)
+
+
+class _Recorder:
+    """The tape while it is written."""
+
+    def __init__(self, known: frozenset[str], length: int) -> None:
+        self.known = known
+        self.length = length
+        self.steps: list[Step] = []
+        self.places: dict[Step, int] = {}
+        self.aliased = False
+
+    def write(self, step: Step) -> int:
+        """The place of a step, the same for the same operation on the same things."""
+        if step not in self.places:
+            if len(self.steps) >= _MOST:
+                raise UntraceableError(f"it takes more than {_MOST} operations")
+            self.places[step] = len(self.steps)
+            self.steps.append(step)
+        return self.places[step]
+
+    def constant(self, out: Any) -> _Hollow:
+        """A result that does not depend on the variable."""
+        if not isinstance(out, Tensor) or out.shape != (self.length,):
+            raise UntraceableError("it does not return a tensor of the shape it is given")
+        place = self.write(Step("full_like", (Use(0), self.argument(out))))
+        return _Hollow(self, place, (self.length,), torch.float64)
+
+    def argument(self, value: Any) -> Argument:
+        """A tensor that is followed, or a number."""
+        if isinstance(value, _Hollow):
+            if value.parts is not None:
+                raise UntraceableError("it mixes entries of a stack")
+            return Use(value.place)
+        if isinstance(value, Tensor):
+            return _number(value)
+        if isinstance(value, bool | str) or value is None:
+            return value
+        if isinstance(value, int | float):
+            if math.isnan(value):
+                raise UntraceableError("it has a NaN among its constants")
+            return float(value)
+        raise UntraceableError(f"it passes a {type(value).__name__} to torch")
+
+    def tape(self, out: _Hollow) -> Tape:
+        """The steps that the result needs, renumbered."""
+        needed: set[int] = set()
+        todo = [out.place, 0]
+        while todo:
+            place = todo.pop()
+            if place not in needed:
+                needed.add(place)
+                todo += [use.step for use in _uses(self.steps[place])]
+        order = sorted(needed - {out.place} | {0})
+        order += [out.place] if out.place else []
+        new = {old: k for k, old in enumerate(order)}
+        return Tape(tuple(_renumbered(self.steps[old], new) for old in order))
+
+
+def _number(value: Tensor) -> float | bool:
+    """A tensor of one value, however often."""
+    if value.numel() == 0 or value.dim() > 1 or not bool((value == value.flatten()[0]).all()):
+        raise UntraceableError("it reads a tensor of several values, or a NaN")
+    found = value.flatten()[0].item()
+    return found if isinstance(found, bool) else float(found)
+
+
+def _uses(step: Step) -> list[Use]:
+    flat: list[Argument] = []
+    for argument in (*step.arguments, *(value for _, value in step.options)):
+        flat += argument if isinstance(argument, tuple) else (argument,)
+    return [a for a in flat if isinstance(a, Use)]
+
+
+def _renumbered(step: Step, new: dict[int, int]) -> Step:
+    def renamed(argument: Argument) -> Argument:
+        if isinstance(argument, Use):
+            return Use(new[argument.step])
+        if isinstance(argument, tuple):
+            return tuple(Use(new[use.step]) for use in argument)
+        return argument
+
+    options = tuple((name, renamed(value)) for name, value in step.options)
+    return Step(step.name, tuple(map(renamed, step.arguments)), options)
+
+
+class _Hollow(torch.Tensor):
+    """A tensor without entries whose operations are written down."""
+
+    recorder: _Recorder
+    place: int
+    parts: tuple[int, tuple[Use, ...]] | None  # axis and entries of a stack
+
+    @staticmethod
+    def __new__(
+        cls: type[_Hollow], recorder: _Recorder, place: int, shape: tuple[int, ...],
+        dtype: torch.dtype, parts: tuple[int, tuple[Use, ...]] | None = None,
+    ) -> _Hollow:  # fmt: skip
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+        made.recorder, made.place, made.parts = recorder, place, parts
+        return made
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        recorder = _recorder_of([args, kwargs or {}])
+        return _written(recorder, func, args, kwargs or {})
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"a tensor that is being followed, step {self.place}"
+
+
+def _flat(tree: Any) -> list[Any]:
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, list | tuple):
+        return [leaf for branch in tree for leaf in _flat(branch)]
+    return [tree]
+
+
+def _recorder_of(tree: Any) -> _Recorder:
+    return next(leaf.recorder for leaf in _flat(tree) if isinstance(leaf, _Hollow))
+
+
+def _written(recorder: _Recorder, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    name = func.overloadpacket.__name__
+    stacked = name == "stack" or (name in _REDUCTIONS and args[0].parts is not None)
+    if stacked:
+        return _stack(recorder, *args, **kwargs) if name == "stack" else _reduced(name, args)
+    in_place = name.endswith("_") and func._schema.is_mutable
+    name = name.rstrip("_") if in_place else name
+    if name not in recorder.known:
+        raise UntraceableError(f"it uses {func}, which is not enclosed")
+    recorder.aliased |= name in _VIEWS
+    if in_place and recorder.aliased:
+        raise UntraceableError("it changes a tensor in place that another name may share")
+    shape, dtype, several = _meta(recorder, func, args, kwargs)
+    place = recorder.write(_step(recorder, name, args, kwargs))
+    if in_place:
+        args[0].place = place
+        return args[0]
+    out = _Hollow(recorder, place, shape, dtype)
+    return (out, *several) if several is not None else out
+
+
+def _step(recorder: _Recorder, name: str, args: Any, kwargs: dict[str, Any]) -> Step:
+    kept = {k: v for k, v in kwargs.items() if k not in _LAYOUT}
+    return Step(
+        name,
+        tuple(map(recorder.argument, args)),
+        tuple(sorted((k, recorder.argument(v)) for k, v in kept.items())),
+    )
+
+
+_LAYOUT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking"})
+
+
+def _meta(
+    recorder: _Recorder, func: Any, args: Any, kwargs: dict[str, Any]
+) -> tuple[tuple[int, ...], torch.dtype, list[Any] | None]:
+    """Shape and dtype of a result; what else is returned."""
+
+    def hollow(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return value
+
+    with torch._C._DisableTorchDispatch():
+        out = func(*map(hollow, args), **{k: hollow(v) for k, v in kwargs.items() if k != "device"})
+    several = list(out[1:]) if isinstance(out, tuple) else None
+    out = out[0] if isinstance(out, tuple) else out
+    if out.shape != (recorder.length,):
+        raise UntraceableError(f"{func} is not elementwise: it gives the shape {tuple(out.shape)}")
+    if out.dtype not in (torch.float64, torch.bool):
+        raise UntraceableError(f"{func} leaves float64 for {out.dtype}")
+    return tuple(out.shape), out.dtype, several
+
+
+def _stack(recorder: _Recorder, tensors: Any, dim: int = 0) -> _Hollow:
+    entries = []
+    for tensor in tensors:
+        if isinstance(tensor, _Hollow) and tensor.dtype != torch.float64:
+            raise UntraceableError("it stacks tensors that are not float64")
+        followed = tensor if isinstance(tensor, _Hollow) else recorder.constant(tensor)
+        entries.append(recorder.argument(followed))
+    shape = [recorder.length]
+    axis = dim % 2
+    shape.insert(axis, len(entries))
+    uses = tuple(use for use in entries if isinstance(use, Use))
+    return _Hollow(recorder, -1, tuple(shape), torch.float64, (axis, uses))
+
+
+def _reduced(name: str, args: Any) -> _Hollow:
+    """A sum or the like over the entries of a stack."""
+    stack, *rest = args
+    axis, entries = stack.parts
+    axes = rest[0] if rest else None
+    axes = [axes] if isinstance(axes, int) else axes
+    if axes is None or [a % 2 for a in axes] != [axis] or (len(rest) > 1 and rest[1]):
+        raise UntraceableError(f"it takes a {name} over all entries")
+    recorder = stack.recorder
+    place = recorder.write(Step(f"stacked_{name}", (entries,)))
+    return _Hollow(recorder, place, (recorder.length,), torch.float64)

@@ -1,0 +1,169 @@
+"""Running: a stream in a run, its backend under watch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Average, LookUps
+from iceform.backends import Ablated, Backend, bind
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Witness
+from iceform.interpolation import Interpolant
+
+if TYPE_CHECKING:
+    from iceform.machine.machine import Machine
+    from iceform.machine.stream import Stream
+
+__all__ = ["Run", "Running"]
+
+
+class Run:
+    """A machine in a run: its ledger, and how answers get their names.
+
+    Attributes
+    ----------
+    machine
+        What runs.
+    ledger
+        What was done where so far.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine: Any = machine
+        self.ledger = Ledger()
+
+    @property
+    def backend(self) -> str:
+        """How the network is evaluated."""
+        return str(self.machine.backend)
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse data with more features than the machine has."""
+        self.machine.check_dim(dim)
+
+    def attest(self) -> Attestation:
+        """Which weights ran, as they are now."""
+        network = self.machine.network
+        return Attestation(network.check(), network.expected or "", self.backend)
+
+    def result(
+        self, answer: Tensor | Callable[[], Tensor], certificate: Certificate, passes: int,
+        **rest: Any,
+    ) -> Result:  # fmt: skip
+        """An answer with this run's name to it."""
+        certificate = replace(certificate, backend=self.backend)
+        return Result(answer, certificate, self.attest(), self.ledger, passes, **rest)
+
+
+class Running(Run):
+    """A stream in a run: its backend under watch, and the ledger of what was done where.
+
+    In another process it is the same machine in a run of its own, which nobody watches.
+
+    Parameters
+    ----------
+    machine
+        What runs.
+    attention
+        False takes it out: look-ups return what is looked up.
+    """
+
+    machine: Stream
+
+    def __init__(self, machine: Stream, *, attention: bool = True) -> None:
+        super().__init__(machine)
+        self.witness: Backend = (
+            Witness(bind(machine.network, machine.backend), self.ledger)
+            if attention
+            else Ablated(machine.network)
+        )
+
+    def __reduce__(self) -> tuple[object, tuple[Stream, bool]]:
+        return _elsewhere, (self.machine, isinstance(self.witness, Witness))
+
+    @property
+    def dim(self) -> int:
+        """Features of a sample."""
+        return self.machine.dim
+
+    @property
+    def tokens(self) -> int:
+        """Grid tokens per sample."""
+        return self.machine.tokens
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights that run."""
+        return self.witness.digest or ""
+
+    def attest(self) -> Attestation:
+        """Which weights ran, and what running rows again literally shows."""
+        if isinstance(self.witness, Witness):
+            return self.witness.attest()
+        return Attestation.none("attention was taken out")
+
+    # ---------------------------------------------------------------------------------- prompts
+
+    def look_ups(
+        self,
+        table: Interpolant,
+        x: Float[Tensor, "n d"],
+        y: Float[Tensor, "n"],
+        w: Float[Tensor, "d"],
+        offsets: Float[Tensor, "n"] | None = None,
+    ) -> LookUps:
+        """The prompts that answer sample i with (A(w.x_i - y_i) - o_i) (x_i, 1)."""
+        self.machine.check_table(table)
+        offsets = None if offsets is None else self._cast(offsets)
+        x, y, w = self._cast(x), self._cast(y), self._cast(w)
+        return LookUps(self.machine.geometry, table, x, y, w, offsets)
+
+    def kernel(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
+    ) -> Average:
+        """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
+
+        Of equally near samples the earlier one is preferred by the factor e^{ties}.
+        """
+        order = torch.arange(len(x), dtype=x.dtype, device=x.device)
+        biases = -gamma * x.square().sum(-1) - ties * order
+        inputs = (self._cast(t) for t in (2 * gamma * x, biases, values, points))
+        return Average(self.machine.geometry, *inputs)
+
+    def _cast(self, t: Tensor) -> Tensor:
+        """As the machine's dtype holds it."""
+        return t.to(self.machine.dtype)
+
+    # ------------------------------------------------------------------------------- evaluation
+
+    def total(self, prompt: LookUps) -> Float[Tensor, "d"]:
+        """The sum of the samples' rows: one pass of the frozen layer, and a sum by the readout."""
+        return self.witness.total(prompt)
+
+    def count(self, prompt: LookUps) -> Tensor:
+        """The sum of the look-ups themselves."""
+        return self.witness.count(prompt)
+
+    def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
+        """A(z) for every entry: numbers are samples of one feature, and w is 1."""
+        flat = z.reshape(-1, 1)
+        zeros, one = flat.new_zeros(len(flat)), flat.new_ones(1)
+        rows = self.witness.run(self.look_ups(table, flat, zeros, one))
+        return rows[:, -1].reshape(z.shape).to(z)
+
+    def average(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
+    ) -> Tensor:
+        """The values' kernel average at the points."""
+        return self.witness.run(self.kernel(x, values, points, gamma, ties)).to(values)
+
+
+@lru_cache(maxsize=16)
+def _elsewhere(machine: Stream, attention: bool) -> Running:
+    return Running(machine, attention=attention)

@@ -1,0 +1,99 @@
+"""A network under watch: what its pieces computed where, and some of it run again literally."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from iceform.attention import is_checked
+from iceform.backends import rounding_of
+from iceform.certificates import Attestation, Ledger
+from iceform.certificates.entries import run_again
+from iceform.errors import IntegrityError
+
+if TYPE_CHECKING:
+    from iceform.networks.pieces.base import Piece, Settings
+
+__all__ = ["Watching", "watching"]
+
+_KEPT = 16  # pieces' inputs and outputs that are kept of a run, each as likely as any other
+_SECONDS, _SHARE = 0.03, 0.1  # that running some of it again may take: the larger
+_NOW: ContextVar[Watching | None] = ContextVar("what watches a network run", default=None)
+
+
+def watching() -> Watching | None:
+    """What watches this run, if anything does."""
+    return _NOW.get()
+
+
+class Watching:
+    """Sees every piece run.
+
+    Attributes
+    ----------
+    ledger
+        What was computed where.
+    passes
+        Pieces that the frozen layers ran.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self.ledger, self.passes = Ledger(), 0
+        self._seen: list[tuple[Piece, tuple[Tensor, ...], Tensor]] = []
+        self._random = random.Random()  # of its own: a run must not disturb anybody's seeds
+        self._begun = time.perf_counter()
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Watch what runs inside."""
+        token = _NOW.set(self)
+        try:
+            yield
+        finally:
+            _NOW.reset(token)
+
+    def saw(self, piece: Piece, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        """A piece ran."""
+        self.ledger.note("host", "ranges checked")
+        if not piece.emulated:
+            self.ledger.note("host", f"{piece.kind}, as the original has it")
+            return
+        self.ledger.note("prompt", f"{piece.kind}: inputs, and what the network is made of")
+        self.ledger.note("attention", f"{piece.kind}: {piece.how}")
+        self.passes += 1
+        one = (piece, inputs, output)
+        if len(self._seen) < _KEPT:
+            self._seen.append(one)
+        elif (place := self._random.randrange(self.passes)) < _KEPT:
+            self._seen[place] = one
+
+    def attest(self) -> Attestation:
+        """Hash the weights once more, and run entries of some pieces again literally."""
+        frozen, backend = self._settings.layers, self._settings.backend
+        weights = frozen.check()
+        expected = frozen.network.expected or weights
+        rounding = rounding_of(backend)
+        if rounding.literal:
+            return Attestation(weights, expected, backend)
+        now = time.perf_counter()
+        until = now + max(_SECONDS, _SHARE * (now - self._begun))
+        self._random.shuffle(self._seen)
+        asked = (p.asked(inputs, out.detach(), self._random) for p, inputs, out in self._seen)
+        again = run_again((one for one in asked if one is not None), rounding, until)
+        found = Attestation(
+            weights, expected, backend, again.rows, again.difference, again.allowed, again.note
+        )
+        if not found.within and is_checked():
+            raise IntegrityError(
+                f"the {backend} backend is off by {found.difference:.3g} from the literal "
+                f"matrices, {found.allowed:.3g} is allowed; use backend='literal', and please "
+                "report it"
+            )
+        return found

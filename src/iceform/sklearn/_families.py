@@ -1,0 +1,287 @@
+"""How estimators of a family of algorithms fit and predict.
+
+``line``
+    Coefficients; predictions are a look-up of x.w + b.
+``separator``
+    Lines between classes, one class against the rest where there are more than two.
+``average``, ``neighbours``, ``vote``
+    Samples that are kept in the prompt.
+``components``
+    Directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from sklearn.base import (
+    ClassifierMixin,
+    ClassNamePrefixFeaturesOutMixin,
+    RegressorMixin,
+    TransformerMixin,
+)
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from iceform.algorithms import LinearClassifier
+from iceform.certificates import Certificate
+from iceform.machine import ArraySource
+from iceform.machine.tables import read_line
+from iceform.sklearn._base import InContext, as_tensor, is_dask
+
+__all__ = ["FAMILIES"]
+
+
+class Line(RegressorMixin, InContext):  # type: ignore[misc]
+    """Fits coefficients by passes, predicts by a look-up of x.w + b."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Write the prompts of the data and loop the frozen machine over them.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
+        y
+            Labels, shape (n_samples,).
+        """
+        self._validate_params()
+        source = self._source(X, y, y_numeric=True)
+        machine = self._machine(source)
+        self.__dict__.pop("_batches", None)
+        self._take(machine, machine.run(self._algorithm(), source))
+        return self
+
+    def _take(self, machine: Any, found: Any) -> None:
+        self._keep(machine, found)
+        self.coef_ = found.coef.cpu().numpy()
+        self.intercept_ = float(found.intercept)
+        self._warn(found.converged, found.passes)
+
+    def predict(self, X: Any) -> Any:
+        """Predictions of the frozen machine, shape (n_samples,); lazy for Dask collections."""
+        if is_dask(X):
+            return self._by_blocks("predict", X)
+        x = self._points(X)
+        z = read_line(self.machine_, x @ as_tensor(self.coef_, self.device) + self.intercept_)
+        response = getattr(self.algorithm, "response", None)
+        return (z if response is None else response(z)).cpu().numpy()
+
+
+class Batches(Line):
+    """A line that also takes its data in batches."""
+
+    def partial_fit(self, X: Any, y: Any) -> Any:
+        """Take in a batch: one pass over it, whatever came before."""
+        self._validate_params()
+        first = not hasattr(self, "_batches")
+        source = self._source(X, y, y_numeric=True, reset=first)
+        if first:
+            self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
+        machine = self._machine(source)
+        self._take(machine, self._batches.update(machine.start(), source))
+        return self
+
+
+class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
+    """One line, or one for each class against the rest."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit one line, or one for each class against the rest.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
+        y
+            Classes, shape (n_samples,).
+        """
+        self._validate_params()
+        source = self._labelled(X, y)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
+                f"{self.classes_[0]!r}"
+            )
+        machine, model = self._machine(source), self._algorithm()
+        assert isinstance(model, LinearClassifier)
+        wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
+        fits = [machine.run(replace(model, positive=float(k)), source) for k in wanted]
+        self._keep(machine, *fits)
+        self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
+        self.coef_ = np.stack([fit.coef.cpu().numpy() for fit in fits])
+        self.intercept_ = np.array([float(fit.intercept) for fit in fits])
+        self._warn(all(fit.converged for fit in fits), self.n_passes_)
+        return self
+
+    def _scores(self, X: Any) -> Tensor:
+        x = self._points(X)
+        z = x @ as_tensor(self.coef_, self.device).mT + as_tensor(self.intercept_, self.device)
+        return read_line(self.machine_, z)
+
+    def decision_function(self, X: Any) -> Any:
+        """x.w + b: shape (n_samples,) for two classes, (n_samples, n_classes) for more."""
+        check_is_fitted(self)
+        if is_dask(X):
+            shape = (len(self.classes_),) if len(self.classes_) > 2 else ()
+            return self._by_blocks("decision_function", X, shape)
+        scores = self._scores(X).cpu().numpy()
+        return scores[:, 0] if len(self.classes_) == 2 else scores
+
+    def predict(self, X: Any) -> Any:
+        """The class with the largest score."""
+        check_is_fitted(self)
+        if is_dask(X):
+            return self._by_blocks("predict", X, dtype=self.classes_.dtype)
+        scores = self.decision_function(X)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(1)
+        return self.classes_[best]
+
+
+class Chances(Separator):
+    """A separator whose scores stand for probabilities."""
+
+    def predict_proba(self, X: Any) -> Any:
+        """Looked-up probabilities, scaled to sum to 1, shape (n_samples, n_classes)."""
+        check_is_fitted(self)
+        if is_dask(X):
+            return self._by_blocks("predict_proba", X, (len(self.classes_),))
+        looked = self._algorithm().chances(self.machine_, self._scores(X))  # type: ignore[attr-defined]
+        chances = looked.cpu().numpy()
+        if len(self.classes_) == 2:
+            chances = np.hstack([1 - chances, chances])
+        total = chances.sum(1, keepdims=True)
+        even = np.full_like(chances, 1 / chances.shape[1])
+        return np.divide(chances, total, out=even, where=total > 0)
+
+
+class _Memory(InContext):
+    """Keeps the samples in the prompt."""
+
+    def _remember(self, source: Any) -> None:
+        machine = self._machine(source, whole=True)
+        found = machine.run(self._algorithm(), source)
+        self._memory: Any = found.predictor
+        self._keep(machine, found)
+
+
+class Average(RegressorMixin, _Memory):  # type: ignore[misc]
+    """An average of the samples' labels."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Write the samples into the prompt.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features).
+        y
+            Labels, shape (n_samples,).
+        """
+        self._validate_params()
+        self._remember(self._source(X, y, y_numeric=True))
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Averages, shape (n_samples,)."""
+        points = self._points(X)
+        return self._memory(points).cpu().numpy()
+
+
+class _Neighbours(_Memory):
+    """Finds neighbours in the prompt."""
+
+    def kneighbors(self, X: Any) -> tuple[Any, Any]:
+        """Distances and indices of the nearest samples, nearest first, (n_queries, k) each."""
+        points = self._points(X)
+        found = self._memory.neighbors(points)
+        return self._memory.distances(points, found).cpu().numpy(), found.cpu().numpy()
+
+
+class NeighbourAverage(_Neighbours, Average):
+    """An average of the nearest samples' labels."""
+
+
+class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
+    """The most frequent class among the nearest samples."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Write the samples into the prompt.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features).
+        y
+            Classes, shape (n_samples,).
+        """
+        self._validate_params()
+        self._remember(self._labelled(X, y))
+        return self
+
+    def predict_proba(self, X: Any) -> Any:
+        """Shares of the classes among the neighbours, shape (n_samples, n_classes)."""
+        points = self._points(X)
+        found, shares = (t.cpu().numpy() for t in self._memory.shares(points))
+        labels = self._memory.y.cpu().numpy().astype(int)[found]
+        return np.stack([(shares * (labels == k)).sum(1) for k in range(len(self.classes_))], 1)
+
+    def predict(self, X: Any) -> Any:
+        """The class with the largest share; the first of equal ones."""
+        best = self.predict_proba(X).argmax(1)
+        return self.classes_[best]
+
+
+class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext):  # type: ignore[misc]
+    """Directions, each found one taken out of the prompt."""
+
+    def fit(self, X: Any, y: Any = None) -> Any:
+        """Find the directions.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features).
+        y
+            Not used.
+        """
+        self._validate_params()
+        x = as_tensor(validate_data(self, X, dtype=np.float64, ensure_min_samples=2), self.device)
+        source = ArraySource(x, x.new_zeros(len(x)))
+        machine = self._machine(source)
+        found = machine.run(self._algorithm(), source)
+        self._keep(machine, found)
+        self.components_ = found.value.cpu().numpy()
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Coordinates along the components, shape (n_samples, n_components)."""
+        check_is_fitted(self)
+        x = self._points(X) - as_tensor(self.mean_, self.device)
+        z = x @ as_tensor(self.components_, self.device).mT
+        return read_line(self.machine_, z).cpu().numpy()
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Back to samples."""
+        check_is_fitted(self)
+        return np.asarray(X) @ self.components_ + self.mean_
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.n_components_)
+
+
+FAMILIES: Mapping[str, type[InContext]] = MappingProxyType(
+    {
+        "line": Line,
+        "separator": Separator,
+        "average": Average,
+        "neighbours": NeighbourAverage,
+        "vote": Vote,
+        "components": Components,
+    }
+)

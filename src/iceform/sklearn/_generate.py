@@ -1,0 +1,139 @@
+"""Estimators from records: each a class with its own signature, ranges and docstring."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import textwrap
+from numbers import Integral, Real
+from typing import Any
+
+from sklearn.utils._param_validation import Interval, StrOptions
+
+from iceform.algorithms import Algorithm, Option
+from iceform.errors import ProgramError
+from iceform.sklearn._base import InContext
+from iceform.sklearn._families import FAMILIES, Batches, Chances
+
+__all__ = ["estimator_of"]
+
+_SHARED = {"device": None, "backend": "auto"}
+_SHARED_SAYS = {
+    "device": "Where passes run.",
+    "backend": 'How passes are evaluated: "auto", "literal" (every matrix multiplied), ...',
+}
+_ATTRIBUTES = """Attributes
+----------
+certificate_
+    Proven distance of the answer from the exact one.
+attestation_
+    Which weights ran, and what running rows again literally has shown.
+ledger_
+    What was computed where.
+digest_
+    SHA-256 of the frozen weights.
+n_passes_
+    Passes of the frozen machine over the data."""
+
+
+_MADE: dict[type[Algorithm], type[InContext]] = {}
+
+
+def estimator_of(kind: type[Algorithm]) -> type[InContext]:
+    """The estimator that a record describes; the same class every time."""
+    if kind not in _MADE:
+        _MADE[kind] = _made(kind)
+    return _MADE[kind]
+
+
+def _made(kind: type[Algorithm]) -> type[InContext]:
+    base = _base(kind)
+    options = kind.options()
+    members = {
+        "__init__": _init(options.values()),
+        "__module__": "iceform.sklearn",
+        "__doc__": _docstring(kind),
+        "algorithm": kind,
+        "_parameter_constraints": {
+            **{o.estimator: _constraints(o) for o in options.values()},
+            "device": [None, str],
+            "backend": [str],  # which there are is known when it is asked for
+        },
+    }
+    return type(kind.estimator, (base,), members)
+
+
+def _base(kind: type[Algorithm]) -> type[InContext]:
+    if kind.family not in FAMILIES:
+        raise ProgramError(
+            f"{kind.name} is of the family {kind.family!r}; estimators are made for "
+            f"{', '.join(FAMILIES)}"
+        )
+    base = FAMILIES[kind.family]
+    if kind.family == "line" and getattr(kind, "batches", None) is not None:
+        return Batches
+    if kind.family == "separator" and hasattr(kind, "chances"):
+        return Chances
+    return base
+
+
+def _init(options: Any) -> Any:
+    """An ``__init__`` that stores its parameters, with the signature that scikit-learn reads."""
+    parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    first: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    for one in options:
+        parameters.append(inspect.Parameter(one.estimator, first, default=_default(one)))
+        first = inspect.Parameter.KEYWORD_ONLY
+    for name, default in _SHARED.items():
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
+    signature = inspect.Signature(parameters)
+
+    def store(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        given.apply_defaults()
+        for name, value in list(given.arguments.items())[1:]:
+            setattr(self, name, value)
+
+    store.__signature__ = signature  # type: ignore[attr-defined]
+    store.__name__ = "__init__"
+    return store
+
+
+def _default(one: Option) -> Any:
+    """A seed that is not given is scikit-learn's None."""
+    return None if one.estimator == "random_state" else one.default
+
+
+def _constraints(one: Option) -> list[Any]:
+    """scikit-learn's form of a range."""
+    if one.kind is bool:
+        return ["boolean"]
+    found: list[Any] = [StrOptions(set(one.choices))] if one.choices else []
+    if one.kind in (float, int):
+        low = None if one.low == -math.inf else one.low
+        high = None if one.high == math.inf else one.high
+        closed = {
+            (True, True): "neither", (True, False): "right", (False, True): "left",
+            (False, False): "both",
+        }["low" in one.open, "high" in one.open or high is None]  # fmt: skip
+        whole = one.kind is int and one.estimator != "max_iter"
+        found.append(Interval(Integral if whole else Real, low, high, closed=closed))
+    if one.optional or one.estimator == "random_state":
+        found.append(None)
+    return found
+
+
+def _docstring(kind: type[Algorithm]) -> str:
+    """The record's own words, its options, and what every fit leaves behind."""
+    own = inspect.cleandoc(kind.__doc__ or kind.says)
+    lines = [own.split("\nParameters\n")[0].rstrip(), "", "Parameters", "----------"]
+    for one in kind.options().values():
+        lines += [one.estimator, textwrap.indent(_says(one), "    ")]
+    for name, says in _SHARED_SAYS.items():
+        lines += [name, f"    {says}"]
+    return "\n".join([*lines, "", _ATTRIBUTES])
+
+
+def _says(one: Option) -> str:
+    within = one.within if one.kind in (float, int) else ""
+    return f"{one.says} In {within}." if within else one.says

@@ -1,0 +1,35 @@
+"""Stock transformers that run algorithms: folders that ``AutoModel.from_pretrained`` loads."""
+
+from iceform.targets.ablation import Contribution, contribution
+from iceform.targets.answering_descent import AnsweringDescent
+from iceform.targets.architectures import ARCHITECTURES
+from iceform.targets.checking import Checked, attest, check, network
+from iceform.targets.data import Domain
+from iceform.targets.folder import StockModel, load, write
+from iceform.targets.general_descent import GeneralDescent
+from iceform.targets.linear_descent import LinearDescent
+from iceform.targets.stochastic_descent import StochasticDescent
+from iceform.targets.stock_computer import StockComputer
+from iceform.targets.target import Target
+from iceform.targets.written_descent import WrittenDescent
+
+__all__ = [
+    "ARCHITECTURES",
+    "AnsweringDescent",
+    "Checked",
+    "Contribution",
+    "Domain",
+    "GeneralDescent",
+    "LinearDescent",
+    "StochasticDescent",
+    "StockComputer",
+    "StockModel",
+    "Target",
+    "WrittenDescent",
+    "attest",
+    "check",
+    "contribution",
+    "load",
+    "network",
+    "write",
+]

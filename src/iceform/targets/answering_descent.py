@@ -1,0 +1,244 @@
+r"""A GPT-2 that answers: pairs (x, y) and a query in, the prediction as the next token out.
+
+The prompt is the samples and a query x_q, one token per number. The next token is the level nearest
+to w_T . x_q, with w_T after T steps of gradient descent on least squares from 0. All of it happens
+in one forward pass, at the query's last token:
+
+1. **gather**: y tokens gather their x, the query's last token the query (``decoding``);
+2. **T layers of descent**: pairs of heads (``linear_descent``), w is kept at that token;
+3. **predict**: the token sees itself with the logit t (w . x_q), by pairs again, beside the begin
+   token of weight 2^K: it carries w . x_q into ``out`` (``linear_account.carried``);
+4. **square**, which the scores need (``levels``).
+
+**Error**: ||x_q|| times that of w_T, plus what pairs add in step 3, plus ``Levels.blur``. The
+answer is the nearest level unless the exact prediction is that near to a midpoint.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.certificates import Certificate, Step
+from iceform.errors import ShapeError
+from iceform.targets.data import Domain
+from iceform.targets.decoding import COPIED, LEAK_BITS, MASK, Decoder, routed
+from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.linear_account import LinearAccount, Stream, carried
+from iceform.targets.precise import linear_descent
+from iceform.targets.rounding import SECOND_ORDER, Arithmetic
+from iceform.validation import check_positive, check_size
+
+__all__ = ["AnsweringDescent"]
+
+
+@dataclass(frozen=True)
+class AnsweringDescent(Decoder):
+    """Least squares in context, its prediction as the next token.
+
+    Parameters
+    ----------
+    dim
+        Features of a sample.
+    steps
+        T.
+    lr
+        The step size; in the weights, as is everything here but the data.
+    bound, step
+        Levels are the multiples of ``step`` (a power of two) up to ``bound``.
+    pairs
+        The most pairs of heads.
+    positions
+        Tokens of a prompt: 1 + (d + 1) n + d.
+    """
+
+    dim: int
+    steps: int
+    lr: float = 0.5
+    bound: float = 2.0
+    step: float = 2.0**-9
+    pairs: int = 8
+    positions: int = 256
+    dtype: str = "float64"
+
+    kind: ClassVar[str] = "answering_descent"
+    title: ClassVar[str] = "least squares in context, answered by the next token"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "steps", "pairs", "positions"):
+            check_size(name, getattr(self, name))
+        check_positive("lr", self.lr)
+        self.check_decoder()
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        return ("x", "y", "query", "last")
+
+    @cached_property
+    def design(self) -> Design:
+        d = self.dim
+        flags = dict.fromkeys(("begin", *self.kinds), 1)
+        features = Features.of(
+            **flags, number=1, label=1, weight=1, base=1, one=1, p=1, pp=1, a=d, w=d, out=1, q=1
+        )
+        gather = tuple(self._gather(k) for k in range(d))
+        descend = self.pair_heads("w", ("begin", "query", "last"), _OTHERS, self._descend)
+        square = self.square_heads(("begin", "query", "last"), _OTHERS)
+        return Design(features, (gather, *(descend,) * self.steps, self._predict(), square))
+
+    def _gather(self, k: int) -> Head:
+        shifts = {"y": k - self.dim, "last": k - self.dim + 1}
+        moves = (Move(Row.of("number"), {("a", k): 1.0}),)
+        return self.copy(f"gather coordinate {k}", shifts, moves, ("begin", "x", "query"))
+
+    def _descend(self, c: float) -> tuple[Move, ...]:
+        return tuple(Move(Row.of("a", k), {("w", k): -c}) for k in range(self.dim))
+
+    def _predict(self) -> tuple[Head, ...]:
+        out = []
+        for j, a in enumerate(self.combination.weights, 1):
+            for sign in (1, -1):
+                t = sign * j * self.combination.delta
+                logit = (
+                    *((Row.of("w", k, t), Row.of("a", k)) for k in range(self.dim)),
+                    (Row(constant=1.0), Row.of("base")),
+                    (Row(constant=-MASK), Row.flags(x=1.0, y=1.0, query=1.0)),
+                    routed(_OTHERS, 4 * MASK),
+                )
+                moves = (
+                    Move(Row.flags(last=1.0), {("out", 0): sign * a * 2.0 ** (LEAK_BITS - 1)}),
+                )
+                out.append(Head(f"predict, t = {t:+g}", logit, moves))
+        return tuple(out)
+
+    def table(self) -> Float[Tensor, "ids f"]:
+        out = super().table()
+        out[0, self.design.features["base"]] = LEAK_BITS * math.log(2)
+        return out
+
+    def scores(self) -> Float[Tensor, "ids f"]:
+        return self.score("y")
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def prompt(
+        self, x: Tensor, y: Tensor, query: Tensor | None = None, **parameters: Any
+    ) -> Int[Tensor, "1 t"]:
+        self.check_parameters(parameters)
+        ids = self.levels.ids(self._query(query))
+        asked = [self.token("query", ids[:-1]), self.token("last", ids[-1:])]
+        return torch.cat([self.sample_ids(x, y, self.dim), *asked])[None]
+
+    def _query(self, query: Tensor | None) -> Float[Tensor, "d"]:
+        """The query; None asks for the prediction at (1, 0, ..., 0)."""
+        if query is None:
+            return torch.eye(self.dim, dtype=torch.float64)[0]
+        if query.shape != (self.dim,):
+            raise ShapeError(f"query must have shape ({self.dim},), got {tuple(query.shape)}")
+        return query.double()
+
+    def read(self, out: Int[Tensor, "1 t"]) -> Float[Tensor, ""]:
+        """The level that the last token stands for."""
+        first = int(self.token("y", torch.zeros((), dtype=torch.long)))
+        place = int(out[0, -1]) - first
+        known = 0 <= place < len(self.levels)
+        return self.levels.values[place] if known else torch.tensor(math.nan).double()
+
+    def run(
+        self, network: Any, x: Tensor, y: Tensor, query: Tensor | None = None, **parameters: Any
+    ) -> Tensor:
+        ids = self.prompt(x, y, query, **parameters).to(network.device)
+        made = network.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
+            max_new_tokens=1,
+        )  # fmt: skip
+        return self.read(made.cpu())
+
+    def exact(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> Float[Tensor, ""]:
+        """The prediction before it is rounded to a level, of the data as tokens hold them."""
+        w = linear_descent(*self.rounded(x, y), self.recurrence(self.steps))[-1]
+        return w @ self.levels.nearest(self._query(query))
+
+    def reference(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> Float[Tensor, ""]:
+        """The level that is to be answered."""
+        return self.levels.nearest(self.exact(x, y, query))
+
+    def tie(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> bool:
+        """Whether the exact prediction is so near to a midpoint that the answer is not certain."""
+        error = self.certificate(self.domain(x, y, query=query)).terms["arithmetic"]
+        return not bool(self.levels.certain(self.exact(x, y, query), error))
+
+    def distance(
+        self, value: Tensor, x: Tensor, y: Tensor, query: Tensor | None = None, **parameters: Any
+    ) -> float:
+        off = abs(float(value - self.exact(x, y, query).clamp(-self.bound, self.bound)))
+        return off if math.isfinite(off) else math.inf
+
+    def layout(self) -> list[str]:
+        return [
+            "the begin token, id 0",
+            "per sample: x_1 ... x_d, then y, each by its level",
+            "the query: d - 1 tokens of kind query and one of kind last",
+            "generated: the prediction, a level of kind y",
+        ]
+
+    # ---------------------------------------------------------------------------- the certificate
+
+    def domain(self, x: Tensor, y: Tensor, query: Tensor | None = None, **rest: Any) -> Domain:
+        asked = float(self.levels.nearest(self._query(query)).norm()) * (1 + 2.0**-30)
+        return replace(super().domain(x, y, **rest), reach=asked)
+
+    def typical(self) -> Domain:
+        plain = super().typical()
+        return replace(plain, reach=plain.rows)
+
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+        self.check_parameters(parameters)
+        a = Arithmetic(self.torch_dtype, attention)
+        null, nulls = self.null_logit, domain.samples * self.dim
+        stream = Stream(
+            self.dim, self.combination, LEAK_BITS, null, self.design, largest=4 * self.bound,
+            copied=COPIED, spread=nulls,
+        )  # fmt: skip
+        run = LinearAccount(stream, domain, self.recurrence(self.steps, domain), a)
+        descent = math.fsum(run.terms().values())
+        asked, w = domain.reach, max(run.r.coefficients) * domain.rms + descent
+        alone = replace(stream, null=LEAK_BITS * math.log(2), spread=1)
+        predicted = carried(alone, a, asked * w, max(asked * w, 2.0**-20))
+        error = SECOND_ORDER * (asked * descent + predicted)
+        blur = SECOND_ORDER * self.blur(a, domain.samples, asked * w)
+        described = {k: v for k, v in domain.describe().items() if k != "max |z_i|"}
+        return Certificate.total(
+            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
+            domain={**described, "||x_q||": asked, "lr": self.lr, "steps": float(self.steps)},
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=(
+                *run.derivation(),
+                Step("w_T", "", descent, "what the coefficients are off by"),
+                Step("product", "", predicted, "what pairs add to w . x_q"),
+                Step("blur", "", blur, "by which scores may misplace a midpoint"),
+            ),
+            assumptions=a.assumptions,
+            compared="answered level - exact prediction",
+        )
+
+    def sizes(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim, "steps": self.steps, "lr": self.lr, "bound": self.bound,
+            "step": self.step, "pairs": self.pairs, "positions": self.positions,
+            "dtype": self.dtype,
+        }  # fmt: skip
+
+
+_OTHERS = ("begin", "x", "y", "query")  # tokens that do not ask

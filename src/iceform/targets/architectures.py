@@ -1,0 +1,263 @@
+"""Stock architectures as files: a design's config.json and tensors, by transformers' own names.
+
+Nothing of transformers is needed to write them. Feed-forward maps, embeddings and positions are
+zero; every norm is the identity (``rounding``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.errors import TargetError
+from iceform.targets.design import Design, Vocabulary, mirrored
+from iceform.targets.rounding import EPSILON, WEIGHT
+
+__all__ = ["ARCHITECTURES", "Architecture", "architecture"]
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """One stock model: how a design becomes its config and its tensors.
+
+    Attributes
+    ----------
+    name
+        ``model_type`` in config.json.
+    causal
+        Whether a token sees only those before it.
+    norms
+        Norms that the stream itself passes through in a layer (0: they are on the branches).
+    dtypes
+        In which it can be certified.
+    """
+
+    name: str
+    model: str
+    causal: bool
+    norms: int
+    dtypes: tuple[torch.dtype, ...]
+    config: Callable[[Design, int], dict[str, Any]]
+    tensors: Callable[[Design, int], Tensors]
+    with_ids: Callable[[Design, Vocabulary], tuple[dict[str, Any], Tensors]] | None = None
+
+    def check_dtype(self, dtype: torch.dtype) -> None:
+        """Refuse a dtype that the stock code does not compute in."""
+        if dtype not in self.dtypes:
+            name = str(dtype).removeprefix("torch.")
+            raise TargetError(
+                f"a {self.name} computes its norms and its softmax in float32 whatever it is "
+                f"loaded in, so {name} promises nothing; write it in float32, or as gpt2"
+            )
+
+
+def architecture(name: str) -> Architecture:
+    """The architecture of that name."""
+    if name not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        raise TargetError(f"no target is called {name!r}; there are {known}")
+    return ARCHITECTURES[name]
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(*shape, dtype=torch.float64)
+
+
+def _norm(prefix: str, width: int) -> Tensors:
+    return {f"{prefix}.weight": _zeros(width) + WEIGHT, f"{prefix}.bias": _zeros(width)}
+
+
+def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2Model"],
+        "model_type": "gpt2",
+        "vocab_size": 1,
+        "n_positions": positions,
+        "n_embd": design.hidden,
+        "n_layer": len(design.unrolled),
+        "n_head": design.heads,
+        "n_inner": 1,
+        "activation_function": "relu",
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "attn_pdrop": 0.0,
+        "layer_norm_epsilon": EPSILON,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+
+
+def _gpt2_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", h)}
+    for number, layer in enumerate(design.unrolled):
+        maps, biases = design.matrices(layer)
+        at = f"h.{number}."
+        out |= _norm(at + "ln_1", h) | _norm(at + "ln_2", h)
+        # Conv1D keeps (in, out), queries, keys and values side by side.
+        out[at + "attn.c_attn.weight"] = torch.cat([maps["q"], maps["k"], maps["v"]]).T.contiguous()
+        out[at + "attn.c_attn.bias"] = torch.cat([biases["q"], biases["k"], biases["v"]])
+        out[at + "attn.c_proj.weight"] = maps["o"].T.contiguous()
+        out[at + "attn.c_proj.bias"] = _zeros(h)
+        out[at + "mlp.c_fc.weight"], out[at + "mlp.c_fc.bias"] = _zeros(h, 1), _zeros(1)
+        out[at + "mlp.c_proj.weight"], out[at + "mlp.c_proj.bias"] = _zeros(1, h), _zeros(h)
+    return out
+
+
+def _gpt2_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], Tensors]:
+    """GPT2LMHeadModel: the same network between embeddings and a head of its own."""
+    positions = len(words.positions)
+    config = {
+        **_gpt2_config(design, positions),
+        "architectures": ["GPT2LMHeadModel"],
+        "vocab_size": len(words),
+        "tie_word_embeddings": False,
+        "use_cache": True,
+    }
+    tensors = _gpt2_tensors(design, positions)
+    tensors["wte.weight"] = mirrored(design, words.tokens)
+    tensors["wpe.weight"] = mirrored(design, words.positions)
+    named = {f"transformer.{name}": tensor for name, tensor in tensors.items()}
+    return config, {**named, "lm_head.weight": mirrored(design, words.scores) / 2}
+
+
+def _bert_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["BertModel"],
+        "model_type": "bert",
+        "vocab_size": 1,
+        "hidden_size": design.hidden,
+        "num_hidden_layers": len(design.unrolled),
+        "num_attention_heads": design.heads,
+        "intermediate_size": 1,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "max_position_embeddings": positions,
+        "type_vocab_size": 1,
+        "layer_norm_eps": EPSILON,
+        "pad_token_id": None,
+    }
+
+
+def _linear(prefix: str, out: int, into: int) -> Tensors:
+    return {f"{prefix}.weight": _zeros(out, into), f"{prefix}.bias": _zeros(out)}
+
+
+def _bert_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = _norm("embeddings.LayerNorm", h) | _linear("pooler.dense", h, h)
+    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
+        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
+    for number, layer in enumerate(design.unrolled):
+        maps, biases = design.matrices(layer)
+        at = f"encoder.layer.{number}."
+        for name, key in (("query", "q"), ("key", "k"), ("value", "v")):
+            out[f"{at}attention.self.{name}.weight"] = maps[key]
+            out[f"{at}attention.self.{name}.bias"] = biases[key]
+        out[at + "attention.output.dense.weight"] = maps["o"]
+        out[at + "attention.output.dense.bias"] = _zeros(h)
+        out |= _norm(at + "attention.output.LayerNorm", h) | _norm(at + "output.LayerNorm", h)
+        out |= _linear(at + "intermediate.dense", 1, h) | _linear(at + "output.dense", h, 1)
+    return out
+
+
+def _albert_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["AlbertModel"],
+        "model_type": "albert",
+        "vocab_size": 1,
+        "embedding_size": design.hidden,
+        "hidden_size": design.hidden,
+        "num_hidden_layers": design.repeats,
+        "num_hidden_groups": 1,
+        "inner_group_num": len(design.layers),
+        "num_attention_heads": design.heads,
+        "intermediate_size": 1,
+        "hidden_act": "relu",
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+        "classifier_dropout_prob": 0.0,
+        "max_position_embeddings": positions,
+        "type_vocab_size": 1,
+        "layer_norm_eps": EPSILON,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+
+
+def _albert_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    out = _norm("embeddings.LayerNorm", h) | _linear("pooler", h, h)
+    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
+        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
+    out |= _linear("encoder.embedding_hidden_mapping_in", h, h)
+    out["encoder.embedding_hidden_mapping_in.weight"] = torch.eye(h, dtype=torch.float64)
+    for number, layer in enumerate(design.layers):
+        maps, biases = design.matrices(layer)
+        at = f"encoder.albert_layer_groups.0.albert_layers.{number}."
+        for name, key in (("query", "q"), ("key", "k"), ("value", "v"), ("dense", "o")):
+            out[f"{at}attention.{name}.weight"] = maps[key]
+            out[f"{at}attention.{name}.bias"] = biases.get(key, _zeros(h))
+        out |= _norm(at + "attention.LayerNorm", h) | _norm(at + "full_layer_layer_norm", h)
+        out |= _linear(at + "ffn", 1, h) | _linear(at + "ffn_output", h, 1)
+    return out
+
+
+def _llama_config(design: Design, positions: int) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaModel"],
+        "model_type": "llama",
+        "vocab_size": 1,
+        "hidden_size": design.hidden,
+        "intermediate_size": 1,
+        "num_hidden_layers": len(design.unrolled),
+        "num_attention_heads": design.heads,
+        "num_key_value_heads": design.heads,
+        "head_dim": design.head_size,
+        "hidden_act": "relu",
+        "max_position_embeddings": positions,
+        "rms_norm_eps": EPSILON,
+        # Angles of 1e-30 times the position: every rotation is the identity.
+        "rope_parameters": {"rope_type": "linear", "factor": 1e30, "rope_theta": 1e4},
+        "attention_bias": True,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "use_cache": False,
+    }
+
+
+def _llama_tensors(design: Design, positions: int) -> Tensors:
+    h = design.hidden
+    one = _zeros(h) + WEIGHT
+    out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
+    for number, layer in enumerate(design.unrolled):
+        maps, biases = design.matrices(layer)
+        at = f"layers.{number}."
+        for name in ("q", "k", "v", "o"):
+            out[f"{at}self_attn.{name}_proj.weight"] = maps[name]
+            out[f"{at}self_attn.{name}_proj.bias"] = biases.get(name, _zeros(h))
+        out[at + "mlp.gate_proj.weight"] = out[at + "mlp.up_proj.weight"] = _zeros(1, h)
+        out[at + "mlp.down_proj.weight"] = _zeros(h, 1)
+        out[at + "input_layernorm.weight"] = out[at + "post_attention_layernorm.weight"] = one
+    return {name: tensor.clone() for name, tensor in out.items()}
+
+
+_BOTH = (torch.float64, torch.float32)
+_KNOWN = (
+    Architecture("albert", "AlbertModel", False, 2, _BOTH, _albert_config, _albert_tensors),
+    Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
+    Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
+    Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),
+)
+ARCHITECTURES = {known.name: known for known in _KNOWN}

@@ -1,0 +1,248 @@
+r"""Token ids in, token ids out: what the two decoders share.
+
+**Words.** A begin token; for every kind of number (a sample's x, its y, ...) one token per level.
+A prompt is the begin token and, per sample, its x_1 ... x_d and then its y: n is not in the
+weights.
+
+**Copies.** Positions are features p = position/P and p^2 (P a power of two: exact). A head with
+the logits M P^2 (2 t p - p^2) sees the position t P alone: neighbours are e^{-M} below. So a y
+token gathers the x of its own sample from the d positions before it, whatever came earlier. All
+other tokens are routed to the begin token, whose numbers are 0, and gather nothing.
+
+**Null weight.** The x tokens are the null tokens of ``linear_descent``: logit
+K ln 2 - ln(lr d) and value 0, d of them per sample, so they weigh n 2^K/lr together without
+anybody counting.
+
+**Square.** The last layer makes q near out^2, which the scores need (``levels``): every y token
+with the logit t out and the value one gives lr 2^{-K} e^{t out}, and central differences of order
+six,
+
+.. math:: f''(0) \approx \frac{1}{\delta^2} \Big(\tfrac32 (f(\delta) + f(-\delta))
+    - \tfrac{3}{20} (f(2\delta) + f(-2\delta)) + \tfrac1{90} (f(3\delta) + f(-3\delta))
+    - \tfrac{49}{18} f(0)\Big),
+
+of e^{t out} at t = 0 are out^2 within out^8 delta^6 cosh(3 delta out)/560.
+
+Everything is float64: at a few hundred positions the logits of a copy reach 10^7.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.errors import DtypeError
+from iceform.targets.data import Domain, check_data
+from iceform.targets.design import Head, Move, Row, Vocabulary
+from iceform.targets.levels import Levels
+from iceform.targets.pairs import Pairs
+from iceform.targets.recurrence import Recurrence
+from iceform.targets.rounding import READ, Arithmetic
+from iceform.targets.target import Target
+
+__all__ = ["COPIED", "Decoder"]
+
+LEAK_BITS = 46  # K
+MASK = 4096.0  # hides tokens from heads that compare
+_SHARP = 64.0  # M
+COPIED = READ + 5.0  # units of a copy: weight, value, output, stream; neighbours add e^-64
+_TYPICAL_NOISE = 192
+_SPACING = 0.125  # delta of the square
+_SECOND = (3 / 2, -3 / 20, 1 / 90)  # central differences of order six
+_CENTRE = 49 / 18
+_OTHERS = 1024.0  # below every level of the right kind, in squares of the bound
+
+
+class Decoder(Target):
+    """A model of token ids, as a residual stream."""
+
+    dim: int
+    lr: float
+    bound: float
+    step: float
+    pairs: int
+    why_not: ClassVar[dict[str, str]] = {
+        "bert": "an encoder does not generate",
+        "llama": "its softmax is in float32, where copies by position are not sharp enough",
+    }
+    architectures: ClassVar[tuple[str, ...]] = ("gpt2",)
+
+    @cached_property
+    def levels(self) -> Levels:
+        """The numbers that tokens stand for."""
+        return Levels(self.bound, self.step)
+
+    @cached_property
+    def combination(self) -> Pairs:
+        """The pairs of heads, tuned for typical residuals."""
+        a = Arithmetic(self.torch_dtype)
+        noise = (a.exp + _TYPICAL_NOISE) * a.u
+        return Pairs.for_reach(2 * self.bound, self.pairs, a.dtype, noise)
+
+    def check_decoder(self) -> None:
+        """What both decoders require."""
+        self.levels  # noqa: B018
+        if self.dtype != "float64":
+            raise DtypeError(f"decoders are written in float64, got {self.dtype!r}")
+
+    # ---------------------------------------------------------------------------------- words
+
+    @property
+    @abstractmethod
+    def kinds(self) -> Sequence[str]:
+        """Kinds of numbers, in the order of their tokens."""
+
+    def token(self, kind: str, ids: Tensor) -> Tensor:
+        """Token ids of a kind's levels."""
+        return 1 + self.kinds.index(kind) * len(self.levels) + ids
+
+    def table(self) -> Float[Tensor, "ids f"]:
+        """Every token's features: its kind's flag, its level."""
+        at, count = self.design.features, len(self.levels)
+        out = torch.zeros(1 + len(self.kinds) * count, at.total, dtype=torch.float64)
+        out[0, at["begin"]] = 1.0
+        for i, kind in enumerate(self.kinds):
+            rows = out[1 + i * count : 1 + (i + 1) * count]
+            rows[:, at[kind]] = 1.0
+            rows[:, at["number"]] = self.levels.values[:, None]
+            if kind == "y":
+                rows[:, at["label"]] = self.levels.values[:, None]
+            if kind == "x":
+                rows[:, at["weight"]] = self.null_logit
+        return out
+
+    @property
+    def null_logit(self) -> float:
+        """Of every x token."""
+        return LEAK_BITS * math.log(2) - math.log(self.lr * self.dim)
+
+    def places(self) -> Float[Tensor, "p f"]:
+        """Every position's features."""
+        at = self.design.features
+        out = torch.zeros(self.positions, at.total, dtype=torch.float64)
+        p = torch.arange(self.positions, dtype=torch.float64)[:, None] / self._scale
+        out[:, at["one"]], out[:, at["p"]], out[:, at["pp"]] = 1.0, p, p * p
+        return out
+
+    @property
+    def _scale(self) -> float:
+        """P."""
+        return 2.0 ** math.ceil(math.log2(self.positions))
+
+    def score(self, kind: str, flag: Row | None = None) -> Float[Tensor, "ids f"]:
+        """Rows of the head that choose a level of ``kind``; ``flag`` adds to all of them."""
+        at, levels = self.design.features, self.levels
+        out = torch.zeros(1 + len(self.kinds) * len(levels), at.total, dtype=torch.float64)
+        out[:, at["one"]] = -_OTHERS * max(levels.bound, 1.0) ** 2
+        ids = self.token(kind, torch.arange(len(levels)))
+        out[ids] = 0.0
+        out[ids, at["out"].start] = 2 * levels.values
+        out[ids, at["q"].start] = -1.0
+        out[ids, at["one"].start] = _CENTRE / _SPACING**2 - levels.values**2
+        for where, c in ({} if flag is None else flag.reads).items():
+            out[ids, self.design.place(where)] += c
+        return out
+
+    @abstractmethod
+    def scores(self) -> Float[Tensor, "ids f"]:
+        """The language-model head."""
+
+    def vocabulary(self) -> Vocabulary:
+        return Vocabulary(self.table(), self.places(), self.scores())
+
+    # ---------------------------------------------------------------------------------- heads
+
+    def copy(
+        self, role: str, shifts: dict[str, int], moves: tuple[Move, ...], others: Sequence[str]
+    ) -> Head:
+        """Tokens of the kinds in ``shifts`` see one position, by its distance; ``others`` begin."""
+        sharp = _SHARP * self._scale**2
+        reads = {(kind, 0): 2 * sharp * shift / self._scale for kind, shift in shifts.items()}
+        logit = (
+            (Row({("p", 0): 2 * sharp, **reads}), Row.of("p")),
+            (Row(constant=-sharp), Row.of("pp")),
+            routed(others, 8 * sharp),
+        )
+        return Head(role, logit, moves)
+
+    def pair_heads(
+        self, asks: str, hidden: Sequence[str], others: Sequence[str], moves: Any
+    ) -> tuple[Head, ...]:
+        """Pairs whose logits are t (asks . a - label), beside the weights."""
+        out = []
+        for j, a in enumerate(self.combination.weights, 1):
+            for sign in (1, -1):
+                t = sign * j * self.combination.delta
+                logit = (
+                    *((Row.of(asks, k, t), Row.of("a", k)) for k in range(self.dim)),
+                    (Row(constant=-t), Row.of("label")),
+                    (Row(constant=1.0), Row.of("weight")),
+                    (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
+                    routed(others, 4 * MASK),
+                )
+                out.append(
+                    Head(f"pair, t = {t:+g}", logit, moves(sign * a * 2.0 ** (LEAK_BITS - 1)))
+                )
+        return tuple(out)
+
+    def square_heads(self, hidden: Sequence[str], others: Sequence[str]) -> tuple[Head, ...]:
+        """q, but for its constant part."""
+        out = []
+        for j, c in enumerate(_SECOND, 1):
+            for sign in (1, -1):
+                t = sign * j * _SPACING
+                logit = (
+                    (Row.of("out", 0, t), Row.flags(y=1.0)),
+                    (Row(constant=1.0), Row.of("weight")),
+                    (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
+                    routed(others, 4 * MASK),
+                )
+                scale = c / _SPACING**2 * 2.0**LEAK_BITS / self.lr
+                moves = (Move(Row.flags(y=1.0), {("q", 0): scale}),)
+                out.append(Head(f"square, t = {t:+g}", logit, moves))
+        return tuple(out)
+
+    def blur(self, a: Arithmetic, samples: int, out: float) -> float:
+        """``Levels.blur``, with q as this stream makes it, for |out| up to the number given."""
+        parts = 2 * sum(abs(c) * math.cosh(j * _SPACING * out) for j, c in enumerate(_SECOND, 1))
+        parts = (parts + _CENTRE) / _SPACING**2
+        units = 4 * abs(self.null_logit) + 2 * a.exp + samples * (self.dim + 2) + 16 * out + 32
+        rest = out**8 * _SPACING**6 * math.cosh(3 * _SPACING * out) / 560
+        leak = 2.0**-LEAK_BITS * self.lr * 4 * math.cosh(3 * _SPACING * out)
+        return self.levels.blur(a.u, out, parts, rest + (units * a.u + leak) * parts)
+
+    # ------------------------------------------------------------------------------ prompts
+
+    def sample_ids(self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], room: int) -> Tensor:
+        """The begin token, then every sample's x and y."""
+        most = (self.positions - 1 - room) // (self.dim + 1)
+        check_data(x, y, self.dim, most)
+        parts = [self.token("x", self.levels.ids(x)), self.token("y", self.levels.ids(y))[:, None]]
+        return torch.cat([torch.zeros(1, dtype=torch.long), torch.cat(parts, 1).flatten()])
+
+    def rounded(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The data as tokens hold them."""
+        return self.levels.nearest(x), self.levels.nearest(y)
+
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+        return Domain.of(*self.rounded(x, y), self.torch_dtype)
+
+    def typical(self) -> Domain:
+        return Domain.box(self.dim, 8, min(1.0, self.bound))
+
+    def recurrence(self, steps: int, domain: Domain | None = None) -> Recurrence:
+        """Plain gradient descent."""
+        low, high = (domain.bottom, domain.top) if domain else (0.0, 1.0)
+        return Recurrence(self.lr, (1.0,) * steps, 0.0, 0.0, low, high)
+
+
+def routed(kinds: Sequence[str], weight: float) -> tuple[Row, Row]:
+    """Tokens of these kinds see the begin token alone."""
+    return Row.flags(**dict.fromkeys(kinds, weight)), Row.flags(begin=1.0)

@@ -1,0 +1,199 @@
+r"""A residual stream on paper: named features, and heads that read and write them.
+
+A head of a stock block is softmax(q.k) v followed by an output map. Here it is written by its
+rows: pairs (query row, key row) whose products add up to the logit, and values, each with where
+it is added in the stream. A row reads features with coefficients and may add a constant (a bias:
+exact, whatever the norm does).
+
+Architectures keep every feature f twice, as f in the first half of the stream and as -f in the
+second (``rounding`` says why). A coefficient c of a row becomes c/2 and -c/2; a coefficient c of a
+write becomes c and -c. Between the two, stock blocks do nothing: the feed-forward maps are zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+
+__all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
+
+Place = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Row:
+    """sum of coefficients times features, plus a constant."""
+
+    reads: Mapping[Place, float] = field(default_factory=dict)
+    constant: float = 0.0
+
+    @classmethod
+    def of(cls, name: str, index: int = 0, coefficient: float = 1.0) -> Row:
+        """One feature, scaled."""
+        return cls({(name, index): coefficient})
+
+    @classmethod
+    def flags(cls, **coefficients: float) -> Row:
+        """A sum of features of width one."""
+        return cls({(name, 0): c for name, c in coefficients.items()})
+
+
+@dataclass(frozen=True)
+class Move:
+    """One number that a head carries: what is read at the key, where it is added."""
+
+    value: Row
+    writes: Mapping[Place, float]
+
+
+@dataclass(frozen=True)
+class Head:
+    """One head: what it is for, its logit, and what it carries."""
+
+    role: str
+    logit: tuple[tuple[Row, Row], ...]
+    moves: tuple[Move, ...]
+
+    @property
+    def width(self) -> int:
+        """The head size it needs."""
+        return max(len(self.logit), len(self.moves))
+
+
+@dataclass(frozen=True)
+class Design:
+    """Features and layers; sizes of the stock architecture that holds them.
+
+    ``repeats`` is how often the layers are applied, one after the other.
+    """
+
+    features: Features
+    layers: tuple[tuple[Head, ...], ...]
+    repeats: int = 1
+
+    @property
+    def unrolled(self) -> tuple[tuple[Head, ...], ...]:
+        """All layers, repeats one by one."""
+        return self.layers * self.repeats
+
+    @property
+    def head_size(self) -> int:
+        """A power of four: its root is a power of two, so the logits' scaling is exact."""
+        return power_of_four(max(head.width for layer in self.layers for head in layer))
+
+    @property
+    def scaling_units(self) -> int:
+        """Roundings of a kernel that scales queries and keys by the root of the logits' scaling."""
+        return 0 if math.log(self.head_size, 16).is_integer() else 2
+
+    @property
+    def heads(self) -> int:
+        """Heads per layer, as many as the widest layer and the mirrored features need."""
+        size = self.head_size
+        most = max(len(layer) for layer in self.layers)
+        return max(most, -(-2 * self.features.total // size))
+
+    @property
+    def hidden(self) -> int:
+        """The width of the stream; even, since the head size is."""
+        return self.heads * self.head_size
+
+    def place(self, where: Place) -> int:
+        """The index of a feature."""
+        name, index = where
+        start: int = self.features[name].start
+        return start + index
+
+    def ground_truth(self) -> list[list[dict[str, object]]]:
+        """Per layer, per head: its role, what it reads and where it writes; idle heads too."""
+        return [
+            [_describe(head) for head in layer]
+            + [{"role": "idle"} for _ in range(self.heads - len(layer))]
+            for layer in self.layers
+        ]
+
+    def row(self, row: Row) -> Float[Tensor, "hidden"]:
+        """The row over the mirrored stream."""
+        out = torch.zeros(self.hidden, dtype=torch.float64)
+        half = self.hidden // 2
+        for where, c in row.reads.items():
+            out[self.place(where)] += c / 2
+            out[half + self.place(where)] -= c / 2
+        return out
+
+    def matrices(
+        self, layer: tuple[Head, ...]
+    ) -> tuple[dict[str, Float[Tensor, "hidden hidden"]], dict[str, Float[Tensor, "hidden"]]]:
+        """Query, key, value and output maps (out, in) of one layer, and the first three's biases.
+
+        The queries carry the root of the head size, which the stock scaling takes away again.
+        """
+        h, size, half = self.hidden, self.head_size, self.hidden // 2
+        maps = {name: torch.zeros(h, h, dtype=torch.float64) for name in ("q", "k", "v", "o")}
+        biases = {name: torch.zeros(h, dtype=torch.float64) for name in ("q", "k", "v")}
+        root = float(round(size**0.5))
+        for number, head in enumerate(layer):
+            for i, (query, key) in enumerate(head.logit, number * size):
+                maps["q"][i] = root * self.row(query)
+                maps["k"][i] = self.row(key)
+                biases["q"][i], biases["k"][i] = root * query.constant, key.constant
+            for i, move in enumerate(head.moves, number * size):
+                maps["v"][i] = self.row(move.value)
+                biases["v"][i] = move.value.constant
+                for where, c in move.writes.items():
+                    maps["o"][self.place(where), i] += c
+                    maps["o"][half + self.place(where), i] -= c
+        return maps, biases
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """What token ids and positions mean: features that they start with, rows that score them."""
+
+    tokens: Float[Tensor, "ids f"]
+    positions: Float[Tensor, "p f"]
+    scores: Float[Tensor, "ids f"]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def power_of_four(least: int) -> int:
+    """The least power of four that is at least this."""
+    size = 1
+    while size < least:
+        size *= 4
+    return size
+
+
+def mirrored(design: Design, tokens: Float[Tensor, "*b t f"]) -> Float[Tensor, "*b t h"]:
+    """Features as a stock stream holds them: f and -f, each padded with zeros."""
+    half = design.hidden // 2
+    out = tokens.new_zeros(*tokens.shape[:-1], design.hidden)
+    out[..., : tokens.shape[-1]] = tokens
+    out[..., half : half + tokens.shape[-1]] = -tokens
+    return out
+
+
+def unmirrored(design: Design, stream: Float[Tensor, "*b t h"]) -> Float[Tensor, "*b t f"]:
+    """Features out of a stream, in float64: (f - (-f))/2."""
+    half, count = design.hidden // 2, design.features.total
+    wide = stream.double()
+    return (wide[..., :count] - wide[..., half : half + count]) / 2
+
+
+def _describe(head: Head) -> dict[str, object]:
+    return {
+        "role": head.role,
+        "reads": sorted({name for m in head.moves for name, _ in m.value.reads}),
+        "writes": sorted({name for m in head.moves for name, _ in m.writes}),
+        "queries": sorted({name for q, _ in head.logit for name, _ in q.reads}),
+        "keys": sorted({name for _, k in head.logit for name, _ in k.reads}),
+    }

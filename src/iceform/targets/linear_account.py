@@ -1,0 +1,228 @@
+r"""What descent on least squares by pairs of heads is off by, and what becomes of it.
+
+The stream holds w at the token that asks, x_i and y_i at the samples, and null tokens of value 0
+whose weights add up to e^m (``linear_descent``).
+
+**Error of one step**, in the 2-norm, for |z_i| <= Z, rms(z) <= s, ||x_i|| <= X, eta = rho_t lr:
+
+* remainder: eta X R(Z).
+* leak: F = N (1 - l + l^2/(1 + l)). The first order is the same combination applied to
+  e^{t (z_i + z_k)}, so it is not amplified: eta lr 2^-K X (2 s + R(2 Z) + (s + R(Z))/n); the
+  second is at most eta X times sum_j |a_j| cosh(j delta Z) times the largest l^2.
+* common: what all heads of the layer read alike is off as if the data were (``rounding``), so it
+  is not amplified: NORM u (2 S + s) X for x, y and w, with S = ||x|| ||w|| + |y|, and
+  (3 + NORM) u |m| s X for the null logit, which the host rounds too.
+* noise: every weight e^{t z_i - m} is off by a relative error, so the combination by eta times
+  the root mean square of ||x_i|| times that of sum_j |a_j| cosh(j delta z_i) nu_j
+  (``Pairs.mean_amplitude``). In units of u, nu_j is (2 + c)|m| for the null logit (its sum, the
+  difference; c = 0 or 2 for the scaling of a fused kernel where the root of the head size is no
+  even power of two), j delta S (d + 6 + c) for the logit itself, the exponential, n + 1 for the
+  sum over samples, min(n, l/u) for the normaliser, 5 for division, value and output.
+* writing: adding up the heads and the stream rounds by (heads + 2) u times what is added up.
+* gates: alpha is off relatively by 5 |ln(alpha/(1 - alpha))| + EXP + 4 units, its value by READ.
+
+Errors of a step arrive at the end multiplied by polynomials of the Hessian (``recurrence``),
+which also bounds Z and s over the whole run, so nothing is assumed about the iterates: they are
+allowed a slack, and the sum of all errors must be below it.
+
+Where the samples' features are themselves copies made by attention, ``copied`` units are added to
+what is common; where the null weight is spread over many tokens, ``spread`` of them are summed.
+Padding adds to l(t) what the state's own token does: 1/n each.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from iceform.certificates import Step
+from iceform.targets.data import Domain
+from iceform.targets.design import Design
+from iceform.targets.pairs import Pairs
+from iceform.targets.recurrence import Recurrence
+from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
+
+__all__ = ["OFF", "LinearAccount", "Stream", "carried", "log_odds"]
+
+OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
+_SLACK = 2.0**-10  # of the labels' size: iterates may leave their exact bounds by this much
+_SMALL = 2.0**-10  # labels below this are certified as if they were this large
+
+
+@dataclass(frozen=True)
+class Stream:
+    """How a network does it.
+
+    Attributes
+    ----------
+    dim, pairs, leak_bits, null
+        Of w; the combination, K, and the logit m of a null token.
+    largest
+        A bound of what the token that asks holds beside w and v.
+    copied, spread
+        Units of copying the samples' features; number of null tokens.
+    """
+
+    dim: int
+    pairs: Pairs
+    leak_bits: int
+    null: float
+    design: Design
+    largest: float
+    copied: float = 0.0
+    spread: int = 1
+
+    @property
+    def heads(self) -> int:
+        """Of the widest layer: what one feature may be added up from."""
+        return max(len(layer) for layer in self.design.layers)
+
+
+@dataclass(frozen=True)
+class LinearAccount:
+    """The account of one run: what each step's error is, and what it becomes."""
+
+    stream: Stream
+    domain: Domain
+    r: Recurrence
+    a: Arithmetic
+
+    def terms(self) -> dict[str, float]:
+        """The error's parts; infinite if iterates could leave what was allowed for them."""
+        for stretch in (1.0, 4.0, 16.0, 64.0):
+            found = self._account(self._slack * stretch)
+            if math.fsum(found.values()) <= self._slack * stretch:
+                return found
+        return {"rounding": math.inf}
+
+    @property
+    def _slack(self) -> float:
+        return _SLACK * max(self.domain.rms, _SMALL)
+
+    def _account(self, slack: float) -> dict[str, float]:
+        """The terms, if computed iterates stay within ``slack`` of the exact ones."""
+        names = ("remainder", "leak", "common", "noise")
+        out = dict.fromkeys((*names, "writing", "gates"), 0.0)
+        for t, (by_w, by_v, both) in enumerate(self.r.arrivals):
+            step = self._step(t, slack)
+            for name in names:
+                out[name] += both * step[name]
+            out["gates"] += both * step["shrink"] + by_w * step["kept"] + by_v * step["lost"]
+            out["writing"] += (by_w + by_v) * step["writing"]
+        size = self.r.coefficients[-1] * self.domain.rms + slack + self._mean
+        out["writing"] += READ * self.a.u * size
+        return {name: SECOND_ORDER * value for name, value in out.items()}
+
+    def _step(self, t: int, slack: float) -> dict[str, float]:
+        """2-norm errors of step t by cause."""
+        r, rms = self.r, self.domain.rms
+        w = r.coefficients[t] * rms + slack
+        after = r.coefficients[t + 1] * rms + slack
+        v = (r.coefficients[t] + r.coefficients[max(t - 1, 0)]) * rms + 2 * slack
+        eta, shrink = r.factors[t] * r.lr, r.lr * r.penalty
+        gradient = self.gradient(eta, w, r.residuals[t] * rms + slack * self._rows)
+        added = gradient.pop("added") + r.factors[t] * shrink * w + v
+        return {
+            **gradient,
+            "shrink": r.factors[t] * shrink * w * self._gate_error(shrink),
+            "kept": r.momentum * v * self._gate_error(r.momentum),
+            "lost": (1 - r.momentum) * v * self._gate_error(r.momentum),
+            "writing": (self.stream.heads + 2) * self.a.u * (added + after),
+        }
+
+    def gradient(self, eta: float, w: float, rms: float) -> dict[str, float]:
+        """2-norm errors of eta mean(x_i z_i) by cause, for ||w|| <= w and rms(z) <= rms.
+
+        ``added`` is the size of what its heads add up.
+        """
+        p, u, rows = self.stream.pairs, self.a.u, self._rows
+        size = rows * (w + math.sqrt(self.stream.dim) * self._mean) + self.domain.label + self._mean
+        common = (NORM + self.stream.copied) * (2 * size + rms) + (3 + NORM) * self._null * rms
+        return {
+            "remainder": eta * rows * p.remainder(size),
+            "leak": eta * rows * self._leak(size, rms),
+            "common": eta * rows * u * common,
+            "noise": eta * self.domain.rms_rows * self._noise(size, rms),
+            "added": eta * self.domain.rms_rows * p.mean_amplitude(size, rms),
+        }
+
+    @property
+    def _rows(self) -> float:
+        return self.domain.rows + math.sqrt(self.stream.dim) * self._mean
+
+    @property
+    def _ratio(self) -> float:
+        return self.r.lr * 2.0**-self.stream.leak_bits
+
+    def _leak(self, size: float, rms: float) -> float:
+        beside = self.domain.samples / (1 + self.domain.padding)
+        return self.stream.pairs.leak(self._ratio, beside, size, rms)
+
+    def _noise(self, size: float, rms: float) -> float:
+        """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
+        p, scaling = self.stream.pairs, self.stream.design.scaling_units
+        n = self.domain.samples + self.domain.padding
+        heaviest = p.heaviest(self._ratio, size) * (1 + self.domain.padding)
+        full = min(n, heaviest / self.a.u) + self.stream.spread - 1
+        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
+        return p.noise(self.a.u, fixed, size * (self.stream.dim + 6 + scaling), size, rms)
+
+    def _gate_error(self, alpha: float) -> float:
+        odds = log_odds(alpha)
+        log = 0.0 if abs(odds) == OFF else abs(odds)
+        return inflate((5 * log + self.a.exp + 4 + READ + self.stream.dim) * self.a.u)
+
+    @property
+    def _null(self) -> float:
+        """|m|, with the mean that reading it may add."""
+        return abs(self.stream.null) + self._mean
+
+    @cached_property
+    def _mean(self) -> float:
+        """A bound of |mu|, the mean that rounding leaves in any token."""
+        sample = self.domain.rows * self.stream.dim + self.domain.label
+        state = (
+            3 * max(self.r.coefficients) * self.domain.rms * self.stream.dim + self.stream.largest
+        )
+        width = self.stream.design.hidden
+        held = max(sample, state, abs(self.stream.null)) + 4.0
+        return NORM * (width + 2) * self.a.u * 2 * held / width
+
+    def derivation(self) -> tuple[Step, ...]:
+        """Where the numbers come from."""
+        p, domain = self.stream.pairs, self.domain
+        largest = max(self.r.coefficients) * domain.rms
+        reach = domain.rows * largest + domain.label
+        arrival = max(both for _, _, both in self.r.arrivals)
+        return (
+            Step("w", "sup sqrt(x) |q_t(x)| rms(y)", largest, "bounds ||w_t|| over the run"),
+            Step("Z", "max ||x_i|| w + max |y_i|", reach, "bounds |z_i| over the run"),
+            Step("delta", "k 2^-j", p.delta, f"spacing of the {p.count} pairs of heads"),
+            Step("R", "|sum_j a_j sinh(j delta z) - z|", p.remainder(reach), "at |z| = Z"),
+            Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding is amplified"),
+            Step("arrival", "max sup |P_t|", arrival, "an error of one step, at the end"),
+        )
+
+
+def carried(stream: Stream, a: Arithmetic, size: float, z: float, samples: int = 1) -> float:
+    """What a residual is off by that pairs of heads carry into a feature.
+
+    One token with the logit t z and the value one beside a null token of logit K ln 2: the account
+    of a gradient with one sample and x = 1. ``size`` bounds what z is added up from.
+    """
+    p, u, scaling = stream.pairs, a.u, stream.design.scaling_units
+    ratio = 2.0**-stream.leak_bits
+    full = min(samples, p.heaviest(ratio, z) / u) + stream.spread - 1
+    fixed = (2 + scaling) * stream.null + a.exp + samples + 2 + full + 5
+    noise = p.noise(u, fixed, size * (stream.dim + 6 + scaling), z, z)
+    common = u * ((NORM + stream.copied) * (2 * size + z) + (3 + NORM) * stream.null * z)
+    writing = (2 * p.count + 3) * u * p.amplitude(z)
+    return p.remainder(z) + p.leak(ratio, samples, z, z) + noise + common + writing
+
+
+def log_odds(alpha: float) -> float:
+    """ln(alpha/(1 - alpha)); for 0 and 1 a number whose exponential underflows."""
+    if alpha == 0:
+        return -OFF
+    return OFF if alpha == 1 else math.log(alpha / (1 - alpha))

@@ -1,0 +1,272 @@
+r"""Full-batch descent on least squares, one layer a step, any number of samples.
+
+**Algorithm.** With z_i = w.x_i - y_i and g = mean(x_i z_i) + penalty w,
+
+    v <- momentum v - rho_t lr g,    w <- w + v,    from w = v = 0:
+
+gradient descent, ridge, heavy-ball momentum, and with factors rho_t Chebyshev steps.
+
+**Tokens.** A null token, one token (x_i, y_i) per sample, a state token that holds w and v. The
+order is this one, so a causal mask takes nothing away.
+
+**Pairs of heads.** The state asks with logits t z_i; the null token has the logit
+m = ln(n/lr) + K ln 2 and the value 0. So the head returns
+
+.. math:: F(t) = \frac{\sum_i x_i e^{t z_i}}{e^m + 1 + \sum_i e^{t z_i}}
+    = \frac{lr\,2^{-K}\,\mathrm{mean}(x_i e^{t z_i})}{1 + \ell(t)},\qquad
+    \ell(t) = lr\,2^{-K} (\mathrm{mean}(e^{t z_i}) + 1/n),
+
+and the combination 2^K sum_j a_j (F(j delta) - F(-j delta))/2 is lr mean(x_i z_i) (``pairs``).
+Number of samples and step size are in the null token. Penalty and momentum are gates: a state that
+sees itself with the logit ln(alpha/(1 - alpha)) and the null token with 0 receives alpha times its
+own value. So one checkpoint serves every n, lr, penalty and momentum; factors are in the weights.
+All other tokens look at the null token alone (a logit that underflows to 0 elsewhere), whose value
+is 0, and stay what they are.
+
+**Error**: ``linear_account``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.certificates import Certificate
+from iceform.constructions.schedules import chebyshev_steps
+from iceform.errors import BoundError, ShapeError
+from iceform.targets.data import Domain, check_data
+from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
+from iceform.targets.pairs import Pairs
+from iceform.targets.precise import linear_descent
+from iceform.targets.recurrence import Recurrence
+from iceform.targets.rounding import Arithmetic
+from iceform.targets.target import FeatureTarget
+from iceform.validation import check_positive, check_size
+
+__all__ = ["LinearDescent"]
+
+_ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
+_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
+_LEAST_POSITIONS = 3
+_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
+
+
+@dataclass(frozen=True)
+class LinearDescent(FeatureTarget):
+    """Least squares by descent, as a residual stream.
+
+    Parameters
+    ----------
+    dim
+        Features of a sample.
+    steps
+        Layers.
+    factors
+        rho_t, in the weights; empty for all one. :meth:`chebyshev` makes those.
+    reach
+        |z| for which the pairs are tuned. Larger residuals are certified too, less tightly.
+    pairs
+        The most pairs of heads; as many are used as make the error least in the dtype.
+    positions
+        Tokens that a prompt may have, so samples + 2.
+    dtype
+        "float64" or "float32".
+    """
+
+    dim: int
+    steps: int
+    factors: tuple[float, ...] = ()
+    reach: float = 4.0
+    pairs: int = 8
+    positions: int = 1024
+    dtype: str = "float64"
+    lr: float = field(default=0.5, kw_only=True)
+    penalty: float = field(default=0.0, kw_only=True)
+    momentum: float = field(default=0.0, kw_only=True)
+
+    kind: ClassVar[str] = "linear_descent"
+    title: ClassVar[str] = "full-batch descent on least squares, one layer a step"
+    architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
+    defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "steps", "pairs"):
+            check_size(name, getattr(self, name))
+        if self.positions < _LEAST_POSITIONS:
+            raise ShapeError(f"positions must be at least {_LEAST_POSITIONS}, got {self.positions}")
+        check_positive("reach", self.reach)
+        if self.factors and len(self.factors) != self.steps:
+            raise ShapeError(f"{len(self.factors)} factors for {self.steps} steps; give one each")
+        for rho in self.factors:
+            check_positive("a factor", rho)
+        self.recurrence(None)
+
+    @classmethod
+    def chebyshev(cls, dim: int, steps: int, kappa: float, **rest: Any) -> LinearDescent:
+        """Chebyshev steps for eigenvalues in [top/kappa, top]; lr is then 1/top.
+
+        In Leja order (``constructions.schedules``), so that iterates on the way stay small.
+        """
+        check_positive("kappa", kappa)
+        return cls(dim, steps, chebyshev_steps(1 / kappa, 1.0, steps), **rest)
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Of the dtype."""
+        return Arithmetic(getattr(torch, self.dtype))
+
+    @property
+    def schedule(self) -> tuple[float, ...]:
+        """rho_t, one a step."""
+        return self.factors or (1.0,) * self.steps
+
+    @cached_property
+    def combination(self) -> Pairs:
+        """The pairs of heads."""
+        a = self.arithmetic
+        return Pairs.for_reach(self.reach, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+
+    @cached_property
+    def design(self) -> Design:
+        d = self.dim
+        features = Features.of(
+            x=d, y=1, w=d, v=d, null=1, data=1, weight=1, penalty=1, momentum=1
+        )  # fmt: skip
+        return Design(features, tuple(self._layer(rho) for rho in self.schedule))
+
+    def _layer(self, rho: float) -> tuple[Head, ...]:
+        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
+        pairs = tuple(self._pair_head(j, sign, rho) for j, sign in ticks)
+        return (
+            *pairs,
+            self._gate("penalty", "penalty", 1.0, "w", {"w": -rho, "v": -rho}),
+            self._gate("momentum, kept", "momentum", 1.0, "v", {"w": 1.0}),
+            self._gate("momentum, lost", "momentum", -1.0, "v", {"v": -1.0}),
+        )
+
+    def _pair_head(self, j: int, sign: int, rho: float) -> Head:
+        t = sign * j * self.combination.delta
+        a = self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
+        asks = tuple((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim))
+        residual = (Row(constant=-t), Row.of("y"))
+        outweighed = (Row(constant=1.0), Row.of("weight"))
+        moves = tuple(
+            Move(Row.of("x", k), {("w", k): -sign * rho * a, ("v", k): -sign * rho * a})
+            for k in range(self.dim)
+        )
+        return Head(f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED), moves)
+
+    def _gate(
+        self, role: str, odds: str, sign: float, source: str, target: dict[str, float]
+    ) -> Head:
+        seen = (Row(constant=1.0), Row.flags(**{odds: sign, "data": -_ROUTE}))
+        moves = tuple(
+            Move(Row.of(source, k), {(name, k): c for name, c in target.items()})
+            for k in range(self.dim)
+        )
+        return Head(role, (seen, _ROUTED), moves)
+
+    @property
+    def leak_bits(self) -> int:
+        """K."""
+        return _LEAK_BITS[self.arithmetic.dtype]
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def tokens(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
+    ) -> Float[Tensor, "t f"]:
+        check_data(x, y, self.dim, self.positions - 2 - padding)
+        r = self.recurrence(None, **parameters)
+        at, n = self.design.features, len(x)
+        out = torch.zeros(n + padding + 2, at.total, dtype=torch.float64)
+        out[0, at["null"]] = 1.0
+        out[0, at["weight"]] = self.null_logit(n, r.lr)
+        # Padding is samples of zeros that the null token does not count.
+        out[1:-1, at["data"]] = 1.0
+        out[1 : 1 + n, at["x"]] = x.double()
+        out[1 : 1 + n, at["y"]] = y.double()[:, None]
+        out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
+        out[-1, at["momentum"]] = log_odds(r.momentum)
+        return out
+
+    def layout(self) -> list[str]:
+        return [
+            "null: null = 1, weight = ln(n/lr) + K ln 2",
+            "one token per sample: data = 1, x, y",
+            "state: penalty and momentum as log odds; w and v start at 0",
+        ]
+
+    def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
+        return features[-1, self.design.features["w"]]
+
+    def null_logit(self, samples: int, lr: float) -> float:
+        """The null token's: m = ln(n/lr) + K ln 2."""
+        return math.log(samples / lr) + self.leak_bits * math.log(2)
+
+    def reference(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], padding: int = 0, **parameters: Any
+    ) -> Float[Tensor, "d"]:
+        r = self.recurrence(None, **parameters)
+        return linear_descent(x, y, r)[-1]
+
+    def recurrence(self, domain: Domain | None, **parameters: Any) -> Recurrence:
+        """The method's numbers, for the eigenvalues of a domain."""
+        self.check_parameters(parameters)
+        lr = check_positive("lr", parameters.get("lr", self.lr))
+        penalty = check_positive("penalty", parameters.get("penalty", self.penalty), zero=True)
+        momentum = check_positive("momentum", parameters.get("momentum", self.momentum), zero=True)
+        for name, value in (("lr * penalty", lr * penalty), ("momentum", momentum)):
+            if not value < 1:
+                raise BoundError(f"{name} must be below 1 (it is a gate), got {value:.6g}")
+        low, high = (domain.bottom, domain.top) if domain else (0.0, 1.0)
+        return Recurrence(lr, self.schedule, penalty, momentum, low, high)
+
+    # ---------------------------------------------------------------------------- the certificate
+
+    def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> Domain:
+        return replace(Domain.of(x, y, self.arithmetic.dtype), padding=padding)
+
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+        a = Arithmetic(self.torch_dtype, attention)
+        r = self.recurrence(domain, **parameters)
+        stream = Stream(
+            self.dim,
+            self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
+            largest=2 * OFF,
+        )  # fmt: skip
+        run = LinearAccount(stream, domain, r, a)
+        return Certificate.total(
+            run.terms(),
+            domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
+                    "momentum": r.momentum, "steps": float(self.steps)},
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=run.derivation(),
+            assumptions=a.assumptions,
+            compared="stock network's answer - exact algorithm's",
+        )  # fmt: skip
+
+    def sizes(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim, "steps": self.steps, "factors": list(self.factors),
+            "reach": self.reach, "pairs": self.pairs, "positions": self.positions,
+            "dtype": self.dtype,
+        }  # fmt: skip
+
+    def typical(self) -> Domain:
+        return Domain.box(self.dim, min(32, self.positions - 2), 1.0)
+
+
+# Tokens that do not ask look at the null token alone.
+_ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE), Row.flags(null=1.0))

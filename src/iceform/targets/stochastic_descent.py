@@ -1,0 +1,378 @@
+r"""Stochastic gradient descent for any bounded f under a causal mask, three layers a step.
+
+**Algorithm.** w <- w - lr f(w.x_i - y_i) x_i with i = order[t], from w = 0. Everything happens at
+the last token: samples come before it and never see w.
+
+**Tokens.** A null token, table entries, one token per sample, the state. Every token but the null
+token and the sample of step t has the flag ``not``_t; so the order is in the prompt, any order, and
+a head of step t sees the null token and one sample. Loss, step size, order and n are in the prompt.
+
+1. *Residual.* Pairs of heads with logits t z_i (``pairs``) beside a null token of weight 2^K carry
+   the number one: sum_j a_j (F(j delta) - F(-j delta)) 2^{K-1} = z_i.
+2. *Look-up.* The state looks o(z) = ln((1 + f(z)/R)/(1 - f(z)/R)) up, |f| < R.
+3. *Step.* The state sees the sample with the logit o and the null token with 0, so it receives
+   (1 + f/R)/2 times u_i = 2 R lr x_i; a second head with the logit 0 receives u_i/2. Their
+   difference is lr f x_i. A third head sees the state alone and takes z and o away again.
+
+**Error of a step**, with |z| <= Z, u_i = 2 R lr x_i, X = ||x_i||:
+
+* z is off by eps_z: remainder R(Z), leak 2^-K (2 Z + ...), noise (as in ``linear_descent`` with one
+  sample), NORM (2 S + Z) + (3 + NORM) |m| Z units of what all heads read alike, writing, and
+  what erasing the last z left: READ + 2 units of Z.
+* o is off by eps_o: the table's proven error, its rounding (``RoundingModel``), its steepness
+  times eps_z, and what erasing left.
+* alpha(o) = 1/(1 + e^{-o}) moves by eps_o/4; the heads' weights are off by nu units. So w is off
+  by 2 R lr X (eps_o/4 + nu u) + writing.
+* Errors are multiplied in later steps by q = max |1 - lr f' s|, s from 0 to X^2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.certificates import Certificate, Step
+from iceform.errors import ShapeError
+from iceform.functions.formulas import Formula
+from iceform.interpolation import Interpolant, RoundingModel
+from iceform.targets.data import Domain, check_data
+from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.linear_account import Stream, carried
+from iceform.targets.pairs import Pairs
+from iceform.targets.rounding import READ, SECOND_ORDER, Arithmetic, inflate
+from iceform.targets.tables import Bounded, fitted
+from iceform.targets.target import FeatureTarget
+from iceform.validation import check_positive, check_size
+
+__all__ = ["StochasticDescent"]
+
+_MASK = 4096.0  # hides tokens: e^-4096 underflows, and it beats every logit
+_ROUTE = 4 * _MASK  # of the null token for those that do not ask
+_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K
+_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
+_LARGEST_LOGIT = _MASK / 8
+_SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
+
+
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """o = ln((1 + f/R)/(1 - f/R)) for one f and range."""
+
+    odds: Interpolant
+    scale: float  # R
+    slopes: tuple[float, float]  # bounds of f'
+
+
+@lru_cache(maxsize=16)
+def _table(f: str, reach: float, dtype: torch.dtype) -> _Table:
+    known = Bounded.of(f, reach)
+    odds = fitted(f"log({known.term('+')}/{known.term('-')})", reach, dtype)
+    return _Table(odds, known.scale, known.slopes)
+
+
+@dataclass(frozen=True)
+class StochasticDescent(FeatureTarget):
+    """Stochastic gradient descent, one sample a step, as a residual stream.
+
+    Parameters
+    ----------
+    dim
+        Features of a sample.
+    steps
+        T; the network has 3 T layers.
+    pairs, span
+        The most pairs of heads, and the |z| for which they are tuned; in the weights.
+    positions
+        Tokens that a prompt may have: 2 + n + table entries.
+    dtype
+        "float64" or "float32".
+    f, lr, reach
+        The loss's derivative as a formula, the step size, the table's range: in the prompt.
+    """
+
+    dim: int
+    steps: int
+    pairs: int = 8
+    span: float = 3.0
+    positions: int = 512
+    dtype: str = "float64"
+    f: str = field(default="tanh(z)", kw_only=True)
+    lr: float = field(default=0.3, kw_only=True)
+    reach: float = field(default=3.0, kw_only=True)
+
+    kind: ClassVar[str] = "stochastic_descent"
+    title: ClassVar[str] = "stochastic gradient descent for any bounded f, three layers a step"
+    architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
+    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "steps", "positions", "pairs"):
+            check_size(name, getattr(self, name))
+        check_positive("span", self.span)
+        self._settings({})
+
+    def _settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
+        self.check_parameters({k: v for k, v in given.items() if k != "order"})
+        f = str(given.get("f", self.f))
+        lr = check_positive("lr", given.get("lr", self.lr))
+        return f, lr, check_positive("reach", given.get("reach", self.reach))
+
+    def _order(self, samples: int, order: Sequence[int] | None = None) -> list[int]:
+        found = [t % samples for t in range(self.steps)] if order is None else list(order)
+        if len(found) != self.steps or not all(0 <= i < samples for i in found):
+            raise ShapeError(
+                f"order must name {self.steps} of the samples 0 to {samples - 1}, got {found}"
+            )
+        return found
+
+    def table(self, **parameters: Any) -> _Table:
+        """The prompt's table."""
+        f, _, reach = self._settings(parameters)
+        return _table(f, reach, self.torch_dtype)
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @cached_property
+    def combination(self) -> Pairs:
+        """The pairs of heads."""
+        a = Arithmetic(self.torch_dtype)
+        return Pairs.for_reach(self.span, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+
+    @property
+    def leak_bits(self) -> int:
+        """K."""
+        return _LEAK_BITS[Arithmetic(self.torch_dtype).dtype]
+
+    @cached_property
+    def design(self) -> Design:
+        d = self.dim
+        features = Features.of(
+            null=1, table=1, data=1, state=1, x=d, u=d, y=1, weight=1, slope=1, bias=1, value=1,
+            w=d, z=1, o=1, absent=self.steps,
+        )  # fmt: skip
+        return Design(
+            features, tuple(layer for t in range(self.steps) for layer in self._layers(t))
+        )
+
+    def _layers(self, t: int) -> tuple[tuple[Head, ...], ...]:
+        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
+        residual = tuple(self._residual(t, j, sign) for j, sign in ticks)
+        return residual, (self._look_up(),), (*self._step(t), self._erase())
+
+    def _residual(self, step: int, j: int, sign: int) -> Head:
+        t = sign * j * self.combination.delta
+        a = sign * self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
+        logit = (
+            *((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim)),
+            (Row(constant=-t), Row.of("y")),
+            (Row(constant=1.0), Row.of("weight")),
+            (Row(constant=-_MASK), Row.of("absent", step)),
+            _ROUTED,
+        )
+        return Head(f"residual, t = {t:+g}", logit, (Move(Row.of("data"), {("z", 0): a}),))
+
+    def _look_up(self) -> Head:
+        logit = (
+            (Row.of("z"), Row.of("slope")),
+            (Row(constant=1.0), Row.of("bias")),
+            (Row(constant=-_MASK), Row.flags(null=1.0, data=1.0, state=1.0)),
+            _ROUTED,
+        )
+        return Head(
+            "look up ln((1 + f/R)/(1 - f/R))", logit, (Move(Row.of("value"), {("o", 0): 1.0}),)
+        )
+
+    def _step(self, t: int) -> tuple[Head, Head]:
+        hidden = (Row(constant=-_MASK), Row.of("absent", t))
+        moves = [
+            tuple(Move(Row.of("u", k), {("w", k): sign}) for k in range(self.dim))
+            for sign in (-1.0, 1.0)
+        ]
+        asked = (Row.of("o"), Row.of("data"))
+        return (
+            Head("step, weight (1 + f/R)/2", (asked, hidden, _ROUTED), moves[0]),
+            Head("step, weight 1/2", (hidden, _ROUTED), moves[1]),
+        )
+
+    def _erase(self) -> Head:
+        logit = ((Row(constant=_MASK), Row.flags(state=1.0)), _ROUTED)
+        return Head("erase", logit, tuple(Move(Row.of(n), {(n, 0): -1.0}) for n in ("z", "o")))
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def tokens(
+        self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
+    ) -> Float[Tensor, "t f"]:
+        _, lr, _ = self._settings(parameters)
+        table = self.table(**parameters)
+        count, n, at = table.odds.tokens, len(x), self.design.features
+        check_data(x, y, self.dim, self.positions - 2 - count)
+        out = torch.zeros(2 + count + n, at.total, dtype=torch.float64)
+        out[1:, at["absent"]] = 1.0
+        out[0, at["null"]], out[0, at["weight"]] = 1.0, self.leak_bits * math.log(2)
+        grid, rows, state = out[1 : 1 + count], out[1 + count : -1], out[-1]
+        grid[:, at["table"]] = 1.0
+        keys = table.odds.keys
+        grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
+        grid[:, at["value"]] = table.odds.values[:, None]
+        rows[:, at["data"]] = 1.0
+        rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
+        rows[:, at["u"]] = 2 * table.scale * lr * x.double()
+        for t, i in enumerate(self._order(n, parameters.get("order"))):
+            rows[i, at["absent"].start + t] = 0.0
+        state[at["state"]] = 1.0
+        return out
+
+    def layout(self) -> list[str]:
+        return [
+            "null: null = 1, weight = K ln 2",
+            "one token per table entry: table = 1, slope, bias, value",
+            "one token per sample: data = 1, x, y, u = 2 R lr x; absent[t] = 0 where it is used",
+            "state: state = 1; w, z and o start at 0",
+        ]
+
+    def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
+        return features[-1, self.design.features["w"]]
+
+    def path(self, x: Tensor, y: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:
+        """The exact iterates w_0, ..., w_T and the residuals that were looked up, in float64."""
+        f, lr, _ = self._settings(parameters)
+        formula, x, y = Formula.parse(f), x.double(), y.double()
+        out, seen = [x.new_zeros(self.dim)], []
+        for i in self._order(len(x), parameters.get("order")):
+            z = x[i] @ out[-1] - y[i]
+            seen.append(z)
+            out.append(out[-1] - lr * formula(z) * x[i])
+        return torch.stack(out), torch.stack(seen)
+
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
+        return self.path(x, y, **parameters)[0][-1]
+
+    # ---------------------------------------------------------------------------- the certificate
+
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+        plain = Domain.of(x, y, self.torch_dtype)
+        path, seen = self.path(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
+        up = 1 + 2.0**-20  # far more than float64 did to the path
+        largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
+        return replace(plain, size=largest * up, reach=reach * up)
+
+    def typical(self) -> Domain:
+        plain = Domain.box(self.dim, 16, 1.0)
+        reach = self.reach * (1 - 2.0**-6)
+        return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
+
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+        f, lr, reach = self._settings(parameters)
+        a = Arithmetic(self.torch_dtype, attention)
+        run = _Run(self, domain, self.table(**parameters), lr, reach, a)
+        return Certificate.total(
+            run.terms(),
+            domain={**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)},
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=run.derivation(),
+            assumptions=a.assumptions + run.table.odds.assumptions,
+            compared="stock network's answer - exact algorithm's",
+        )
+
+    def sizes(self) -> dict[str, Any]:
+        return {
+            "dim": self.dim, "steps": self.steps, "pairs": self.pairs, "span": self.span,
+            "positions": self.positions, "dtype": self.dtype,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """The account of one run, as the module's docstring has it."""
+
+    spec: StochasticDescent
+    domain: Domain
+    table: _Table
+    lr: float
+    reach: float
+    a: Arithmetic
+
+    def terms(self) -> dict[str, float]:
+        """The error's parts; infinite if residuals could leave the table's range."""
+        if self._largest_logit > _LARGEST_LOGIT:
+            return {"range": math.inf}
+        q, steps = self._growth, self.spec.steps
+        arrives = math.fsum(q**t for t in range(steps))
+        gate = 2 * self.table.scale * self.lr * self._rows
+        steep = self.table.odds.steepness
+        found = {
+            "table": arrives * gate / 4 * self.table.odds.error,
+            "look-up": arrives * gate / 4 * self._look_up,
+            "residual": arrives * gate / 4 * steep * self._residual,
+            "step": arrives * self._gates(gate) + READ * self.a.u * self._size,
+        }
+        found = {name: SECOND_ORDER * value for name, value in found.items()}
+        total = math.fsum(found.values())
+        fits = self.domain.reach + self._rows * total <= self.reach and total <= _SLACK
+        return found if fits else {"range": math.inf}
+
+    @property
+    def _rows(self) -> float:
+        return self.domain.rows * SECOND_ORDER
+
+    @property
+    def _size(self) -> float:
+        return self.domain.size + _SLACK
+
+    @property
+    def _largest_logit(self) -> float:
+        keys = self.table.odds.keys
+        return float((keys.slopes.abs() * self.reach + keys.biases.abs()).max())
+
+    @property
+    def _growth(self) -> float:
+        ends = [self.lr * s * self._rows**2 for s in self.table.slopes]
+        return max(1.0, abs(1 - min(ends)), abs(1 - max(ends)))
+
+    @cached_property
+    def _residual(self) -> float:
+        """eps_z."""
+        spec, null = self.spec, self.spec.leak_bits * math.log(2)
+        stream = Stream(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
+        size = self._rows * self._size + self.domain.label + _SLACK
+        left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
+        return carried(stream, self.a, size, min(size, self.reach)) + left
+
+    @cached_property
+    def _look_up(self) -> float:
+        """eps_o without the table's error and without z's."""
+        model = RoundingModel(self.a.u, False, self.reach, 2 * READ + 6)
+        table = self.table.odds
+        more = (READ + 2 + READ + 2) * self.a.u * table.size
+        return table.rounding(model) + more + max(self.a.exp - 4, 0.0) * self.a.u * table.swing
+
+    def _gates(self, gate: float) -> float:
+        logs = self.table.odds.size + 1
+        nu = 2 * (2 * READ + 4) * logs + 2 * self.a.exp + READ + 16
+        return inflate(nu * self.a.u) * gate * 1.5 + 4 * self.a.u * (self._size + gate)
+
+    def derivation(self) -> tuple[Step, ...]:
+        """Where the numbers come from."""
+        p = self.spec.combination
+        return (
+            Step("R", "1.6 sup |f|", self.table.scale, "|f| < R"),
+            Step("P", "", float(self.table.odds.tokens), "table entries"),
+            Step("table", "sup |A - o|", self.table.odds.error, "proven, in exact arithmetic"),
+            Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding of z is amplified"),
+            Step("eps_z", "", self._residual, "of a residual"),
+            Step("q", "max |1 - lr f' s|", self._growth, "what a step multiplies errors by"),
+        )
+
+
+# Tokens that do not ask look at the null token alone.
+_ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE, table=_ROUTE), Row.flags(null=1.0))

@@ -1,0 +1,158 @@
+"""Target: an algorithm written as a residual stream, whatever stock architecture holds it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.certificates import Certificate
+from iceform.errors import ProgramError, TargetError
+from iceform.targets.data import Domain
+from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
+
+__all__ = ["KINDS", "FeatureTarget", "Target"]
+
+KINDS: dict[str, type[Target]] = {}
+
+
+class Target(ABC):
+    """What an algorithm must say of itself to become a checkpoint.
+
+    A subclass is a frozen dataclass: its sizes fix the weights, its ``defaults`` are parameters
+    that are in the prompt and may be changed with every call.
+    """
+
+    kind: ClassVar[str]
+    title: ClassVar[str]
+    architectures: ClassVar[tuple[str, ...]]
+    why_not: ClassVar[dict[str, str]] = {}
+    defaults: ClassVar[tuple[str, ...]] = ()
+    dtype: str
+    positions: int
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "kind" in vars(cls):
+            KINDS[cls.kind] = cls
+
+    @property
+    @abstractmethod
+    def design(self) -> Design:
+        """Features and heads."""
+
+    @abstractmethod
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """What the stock network is given: ``inputs_embeds``, or token ids."""
+
+    @abstractmethod
+    def read(self, out: Tensor) -> Tensor:
+        """The answer in what the stock network returns."""
+
+    @abstractmethod
+    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """The answer of a network that transformers has loaded."""
+
+    @abstractmethod
+    def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
+        """How far an answer is from the exact algorithm's."""
+
+    def judge(
+        self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
+    ) -> tuple[Certificate, float]:
+        """What is proven of an answer to these data, and what was measured."""
+        settings = {k: v for k, v in parameters.items() if k in self.defaults}
+        found = self.certificate(self.domain(x, y, **parameters), attention, **settings)
+        return found, self.distance(value, x, y, **parameters)
+
+    def vocabulary(self) -> Vocabulary | None:
+        """Embeddings and readout of a model of token ids; None where features are given."""
+        return None
+
+    @abstractmethod
+    def layout(self) -> list[str]:
+        """The tokens of a prompt, in words, in order."""
+
+    @abstractmethod
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+        """The bounds that hold for these data, as the network sees them."""
+
+    @abstractmethod
+    def typical(self) -> Domain | None:
+        """The domain that the card quotes; None where runs are certified one by one."""
+
+    @abstractmethod
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+        """A proven bound for all data in the domain, with this attention (any: both kinds)."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, Any]:
+        """Everything that the weights depend on, as JSON."""
+
+    @classmethod
+    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
+        """The target that :meth:`sizes` and :meth:`parameters` describe."""
+        plain = {k: tuple(v) if isinstance(v, list) else v for k, v in sizes.items()}
+        return cls(**plain, **parameters)
+
+    def parameters(self) -> dict[str, Any]:
+        """The defaults of what is in the prompt."""
+        return {name: getattr(self, name) for name in self.defaults}
+
+    def check_parameters(self, given: dict[str, Any]) -> None:
+        """Refuse names that are none."""
+        for name in given:
+            if name not in self.defaults:
+                known = ", ".join(self.defaults) or "none"
+                raise ProgramError(f"no parameter is called {name!r}; this target has {known}")
+
+    def check_architecture(self, name: str) -> None:
+        """Refuse an architecture that cannot hold this, and say why."""
+        if name not in self.architectures:
+            why = self.why_not.get(name, "nobody has written it for that architecture")
+            known = ", ".join(self.architectures)
+            raise TargetError(f"{self.kind} cannot be a {name}: {why}; use {known}")
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """As torch has it."""
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found
+
+
+class FeatureTarget(Target):
+    """A target whose prompt is features and whose answer is read out of the last layer."""
+
+    @abstractmethod
+    def tokens(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t f"]:
+        """The prompt, as features in float64."""
+
+    @abstractmethod
+    def answer(self, features: Float[Tensor, "t f"]) -> Tensor:
+        """The answer in the last layer's features."""
+
+    @abstractmethod
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        """The exact algorithm's answer, rounded once to float64."""
+
+    def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "1 t h"]:
+        tokens = self.tokens(x, y, **parameters)
+        return mirrored(self.design, tokens)[None].to(self.torch_dtype)
+
+    def read(self, out: Float[Tensor, "1 t h"]) -> Tensor:
+        return self.answer(unmirrored(self.design, out)[0])
+
+    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
+        given = self.prompt(x, y, **parameters).to(network.device)
+        with torch.no_grad():
+            hidden = network(inputs_embeds=given).last_hidden_state
+        return self.read(hidden.cpu())
+
+    def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
+        exact = self.reference(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
+        off = float((value - exact).abs().max())
+        return off if math.isfinite(off) else math.inf

@@ -1,0 +1,114 @@
+"""Assertions for the tests of kernels: tolerances that are proven, not chosen."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.errors import DtypeError, ShapeError
+from iceform.tolerances.exact import judged
+from iceform.tolerances.hints import hint
+from iceform.tolerances.inputs import Problem, problem_of
+from iceform.tolerances.kind import Kind
+
+__all__ = ["assert_attention_close"]
+
+
+@torch.no_grad()
+def assert_attention_close(
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    accumulate: torch.dtype | None = None,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    causal: bool | str = False,
+    empty_rows: str = "zeros",
+    hints: bool = True,
+    **kind: Any,
+) -> None:
+    """Raise `AssertionError` where no correct kernel of the stated kind could return ``out``.
+
+    Parameters
+    ----------
+    out
+        What the kernel returned.
+    q, k, v, scale, mask, causal
+        What it was called with, see :func:`iceform.tolerance`.
+    dtype, accumulate
+        Those of q and float32 (float64 for float64) by default.
+    empty_rows
+        What rows that see no key must hold: "zeros", or "any" to leave them out.
+    hints
+        On failure, try what the kernel may have done wrong: seconds, for large inputs.
+    kind
+        Further keywords of :func:`iceform.tolerance`: exp_ulps, online, block, ...
+    """
+    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
+    dtype = q.dtype if dtype is None else dtype
+    if accumulate is None:
+        accumulate = torch.float64 if dtype == torch.float64 else torch.float32
+    stated = Kind.of(dtype, accumulate, device=q.device, **_output(kind, out, dtype))
+    _check_out(out, problem)
+    allowed, exact = judged(problem, stated)
+    off = (out.double() - exact.value).abs()
+    within = off <= allowed + exact.error
+    if empty_rows == "any":
+        within = within | (allowed == 0)
+    if bool(within.all()):
+        return
+    raise AssertionError(
+        _report(problem, stated, out, exact.value, allowed, ~within, exact.doubled, hints)
+    )
+
+
+def _output(kind: dict[str, Any], out: Tensor, dtype: torch.dtype) -> dict[str, Any]:
+    """A kernel that returns another dtype than it reads says so by its output."""
+    if "output" in kind or not isinstance(out, Tensor) or out.dtype == dtype:
+        return kind
+    return {**kind, "output": out.dtype}
+
+
+def _check_out(out: Tensor, problem: Problem) -> None:
+    if not isinstance(out, Tensor) or not out.is_floating_point():
+        raise DtypeError("out must be a floating-point torch tensor")
+    expected = (*problem.lead, problem.q.shape[2], problem.v.shape[-1])
+    if tuple(out.shape) != expected:
+        raise ShapeError(f"out is {tuple(out.shape)}, attention of these inputs is {expected}")
+
+
+def _report(
+    problem: Problem,
+    kind: Kind,
+    out: Tensor,
+    exact: Tensor,
+    allowed: Tensor,
+    violated: Tensor,
+    doubled: bool,
+    hints: bool,
+) -> str:
+    off = (out.double() - exact).abs()
+    ratio = torch.where(violated, off / allowed, 0.0).nan_to_num(nan=math.inf)
+    at = int(ratio.argmax())
+    where = tuple(int(i) for i in torch.unravel_index(torch.tensor(at), ratio.shape))
+    count, number = int(violated.sum()), violated.numel()
+    lines = [
+        f"{count:,} of {number:,} elements ({count / number:.2%}) are beyond what rounding "
+        "explains",
+        f"worst at {where}: got {float(out.flatten()[at]):.9g}, exact "
+        f"{float(exact.flatten()[at]):.9g}",
+        f"error {float(off.flatten()[at]):.3e}, proven bound {float(allowed.flatten()[at]):.3e}, "
+        f"ratio {float(ratio.flatten()[at]):.3g}",
+        f"kind: {kind.low.name}, sums in {kind.wide.name}; reference in "
+        f"{'double-doubles' if doubled else 'float64'}",
+    ]
+    says = hint(problem, kind, out, allowed, violated) if hints else None
+    if says is not None:
+        lines.append(f"hint: {says}")
+    return "\n".join(lines)

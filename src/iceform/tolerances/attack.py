@@ -1,0 +1,234 @@
+"""Held against the bound: correct kernels on hard inputs, and a search for the worst of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle, islice
+
+import torch
+from torch import Tensor
+
+from iceform.tolerances.backends import Backend
+from iceform.tolerances.cases import CASES, Inputs, Shape, draw
+from iceform.tolerances.exact import judged, plain_value
+from iceform.tolerances.kernels import Recipe, random_recipe, simulate
+from iceform.tolerances.kind import Kind
+
+__all__ = ["Finding", "attack", "compare", "examine", "search", "worst"]
+
+ADVERSARIES = (
+    Recipe("zero", "away", "zero", block=1, exp="apart"),
+    Recipe("zero", "zero", "away", block=16, exp="up"),
+    Recipe("nearest", "nearest", "nearest", order="unit", block=64),
+    Recipe("away", "away", "zero", online=False, exp="apart"),
+)
+_PROBED = 8  # queries of a shape that the search looks at: the others are like them
+_HEADS = 32  # of a small case, at once
+_LONGEST = Shape(1, 1, 2, 8, keys=32_768)
+_EVERY = 97  # small runs between two long ones
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A kernel on inputs, beside its tolerance."""
+
+    kernel: str
+    case: str
+    shape: str
+    dtype: str
+    cases: int  # attention heads with inputs of their own
+    elements: int
+    violations: int
+    error: float  # where error/bound is largest
+    bound: float
+    ratio: float  # the largest error/bound
+    median_bound: float
+    median_error: float
+    largest_error: float
+    empty_rows: str  # what came back for rows that see nothing: "", "zeros", "NaN", "other"
+    skipped: str = ""  # why the kernel did not run
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON."""
+        return asdict(self)
+
+
+def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, shape: str) -> Finding:
+    """Compare one output with its tolerance."""
+    allowed, exact = judged(inputs.problem(), kind)
+    off = ((out.double() - exact.value).abs() - exact.error).clamp(min=0.0)
+    off = torch.where(out.isnan().to(off.device), math.inf, off)
+    empty = allowed == 0
+    seen = ~empty
+    share = torch.where(empty, 0.0, off / allowed)
+    at = int(share.argmax())
+    return Finding(
+        kernel=kernel,
+        case=case,
+        shape=shape,
+        dtype=str(inputs.q.dtype).removeprefix("torch."),
+        cases=math.prod(inputs.q.shape[:-2]),
+        elements=int(seen.sum()),
+        violations=int((share > 1).sum()),
+        error=float(off.flatten()[at]),
+        bound=float(allowed.flatten()[at]),
+        ratio=float(share.flatten()[at]),
+        median_bound=float(allowed[seen].median()),
+        median_error=float(off[seen].median()),
+        largest_error=float(off[seen].max()),
+        empty_rows=_empty_rows(out.double()[empty]),
+    )
+
+
+def _empty_rows(values: Tensor) -> str:
+    if not values.numel():
+        return ""
+    if bool((values == 0).all()):
+        return "zeros"
+    return "NaN" if bool(values.isnan().all()) else "other"
+
+
+def _skipped(kernel: str, case: str, shape: str, dtype: torch.dtype, why: str) -> Finding:
+    name = str(dtype).removeprefix("torch.")
+    return Finding(kernel, case, shape, name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "", why)
+
+
+def compare(
+    backend: Backend,
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    cases: Sequence[str] = tuple(CASES),
+    causal: bool = False,
+) -> Iterator[Finding]:
+    """One kernel on every case of a shape."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = backend.kind(dtype, device)
+    for case in cases:
+        inputs = draw(case, shape, dtype, generator, device)
+        if causal and inputs.mask is None:
+            inputs = replace(inputs, causal=True)
+        yield _against(backend, inputs, kind, case, str(shape))
+
+
+def _against(backend: Backend, inputs: Inputs, kind: Kind, case: str, shape: str) -> Finding:
+    out = backend.run(inputs)
+    if isinstance(out, str):
+        return _skipped(backend.name, case, shape, inputs.q.dtype, out)
+    return examine(out, inputs, kind, backend.name, case, shape)
+
+
+def attack(
+    cases: int,
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+    backends: Sequence[Backend] = (),
+    *,
+    seed: int = 0,
+    long: bool = True,
+) -> Iterator[Finding]:
+    """Correct kernels, simulated and given, on small hard inputs, until so many cases are done."""
+    generator = torch.Generator().manual_seed(seed)
+    done = 0
+    for turn, (case, dtype) in enumerate(cycle((c, t) for c in CASES for t in dtypes), start=1):
+        if done >= cases:
+            return
+        shape = _LONGEST if long and turn % _EVERY == 0 else _small(generator)
+        inputs = draw(case, shape, dtype, generator, device)
+        for finding in _round(inputs, case, shape, generator, backends):
+            done += finding.cases
+            yield finding
+
+
+def _round(
+    inputs: Inputs,
+    case: str,
+    shape: Shape,
+    generator: torch.Generator,
+    backends: Sequence[Backend],
+) -> Iterator[Finding]:
+    dtype, device = inputs.q.dtype, inputs.q.device
+    online = bool(torch.randint(2, (), generator=generator))
+    recipe = random_recipe(generator, online)
+    if shape is _LONGEST:
+        recipe = replace(recipe, order="unit", block=512)
+    kind = _stated(dtype, online)
+    out = simulate(inputs.problem(), kind, recipe)
+    yield examine(out, inputs, kind, "simulated", case, str(shape))
+    for backend in backends:
+        yield _against(backend, inputs, backend.kind(dtype, device), case, str(shape))
+
+
+def _stated(dtype: torch.dtype, online: bool) -> Kind:
+    """A kind for simulated kernels: hardware exponentials."""
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    return Kind.of(dtype, wide, online=online, exp_ulps=2.0)
+
+
+def _small(generator: torch.Generator) -> Shape:
+    def pick(*choices: int) -> int:
+        return choices[int(torch.randint(len(choices), (), generator=generator))]
+
+    return Shape(
+        _HEADS // 2, 2, pick(1, 3, 8), pick(4, 8, 16), pick(1, 7, 16, 33, 65), kv_heads=pick(1, 2)
+    )
+
+
+def worst(findings: Sequence[Finding]) -> Finding:
+    """The one that came nearest to its bound."""
+    return max(findings, key=lambda finding: finding.ratio)
+
+
+def search(
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    cases: Sequence[str] = ("random", "same sign", "paths", "rising maximum", "ties"),
+    backends: Sequence[Backend] = (),
+) -> list[Finding]:
+    """The worst that correct kernels do at a shape, simulated adversaries and given ones.
+
+    Heads and queries are independent, so one head and a few queries stand for all. The values are
+    attacked too: with v the identity a kernel returns its weights, and v = sign(weights - exact
+    weights) makes their errors add up.
+    """
+    small = replace(shape, batch=1, heads=1, kv_heads=1, queries=min(_PROBED, shape.queries))
+    small = replace(small, keys=shape.length)
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Finding] = []
+    for case in cases:
+        inputs = draw(case, small, dtype, generator, device)
+        for recipe in ADVERSARIES:
+            kind = _stated(dtype, recipe.online)
+            found += _simulated(inputs, kind, recipe, case, str(shape))
+        for backend in backends:
+            kind = backend.kind(dtype, device)
+            found.append(_against(backend, inputs, kind, case, str(shape)))
+    return found
+
+
+def _simulated(
+    inputs: Inputs, kind: Kind, recipe: Recipe, case: str, shape: str
+) -> Iterator[Finding]:
+    out = simulate(inputs.problem(), kind, recipe)
+    yield examine(out, inputs, kind, "simulated", case, shape)
+    attacked = replace(inputs, v=_worst_values(inputs, kind, recipe))
+    out = simulate(attacked.problem(), kind, recipe)
+    yield examine(out, attacked, kind, "simulated", f"{case}, worst values", shape)
+
+
+def _worst_values(inputs: Inputs, kind: Kind, recipe: Recipe) -> Tensor:
+    """Column c is aimed at query c."""
+    keys, values = inputs.v.shape[-2:]
+    seen = replace(inputs, v=torch.eye(keys).to(inputs.v).expand(*inputs.v.shape[:-2], -1, -1))
+    problem = seen.problem()
+    weights = simulate(problem, replace(kind, output=kind.accumulate), recipe)
+    signs = torch.sign(weights - plain_value(problem)).mT  # (..., keys, queries)
+    columns = list(islice(cycle(range(signs.shape[-1])), values))
+    return signs[..., columns].to(inputs.v.dtype)

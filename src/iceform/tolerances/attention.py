@@ -1,0 +1,286 @@
+r"""The bound of :mod:`iceform.tolerances.theorem` for given inputs, chunk by chunk.
+
+Everything is float64: P-weighted sums of v, |v̂|, |v - c̄| and ‖k̂‖|v - c̄| as one
+matrix product; c̄ is the mean value. float64 itself is off: its logits by
+x = 4(d + 16) 2^-53 (|σ|‖q‖‖k‖ + |b| + |m|), hence p and every sum of non-negative terms by a factor
+e^y, y = 2x + 8(n + d + 32) 2^-53, and everything is multiplied by that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
+from iceform.tolerances.kind import Kind
+from iceform.tolerances.theorem import Norms, Sums, check_range, own_error, rounded_bound
+
+__all__ = ["bound", "evaluated", "tolerance"]
+
+_U64 = 2.0**-53
+# A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
+_CASTS = 1 + 2.0**-11
+_LANES = 8  # float64 in a vector: products with a multiple of it are faster
+
+
+def tolerance(
+    q: Float[Tensor, "*batch queries dim"],
+    k: Float[Tensor, "*batch_k keys dim"],
+    v: Float[Tensor, "*batch_k keys values"],
+    *,
+    dtype: torch.dtype,
+    accumulate: torch.dtype = torch.float32,
+    scale: float | None = None,
+    mask: Tensor | None = None,
+    causal: bool | str = False,
+    exp_ulps: float | None = None,
+    rescale_ulps: float = 2.0,
+    online: bool = True,
+    block: int = 1,
+    probabilities: torch.dtype | None = None,
+    output: torch.dtype | None = None,
+    split: bool | None = None,
+) -> Float[Tensor, "*batch queries values"]:
+    """A proven bound of |kernel - exact softmax attention| for these inputs, element by element.
+
+    It holds for every correct kernel of the stated kind: any order of sums, any block size, any
+    order of blocks, fused multiply-adds or not, rounding to nearest or towards zero.
+
+    Parameters
+    ----------
+    q, k, v
+        As `scaled_dot_product_attention` takes them, in any floating dtype; query heads may be a
+        multiple of key-value heads. Exact attention is that of these tensors; where they are not
+        numbers of ``dtype``, the kernel's rounding of them counts.
+    dtype
+        What the kernel reads: float64, float32, bfloat16, float16, float8_e4m3fn or float8_e5m2.
+    accumulate
+        What it adds and multiplies in.
+    scale
+        Of the logits; 1/sqrt(dim) by default.
+    mask
+        Boolean (True: the key is seen) or added to logits (-inf: hidden); broadcasts.
+    causal
+        True or "upper_left": query i sees keys up to i, as PyTorch has it; "lower_right": the last
+        query sees all keys.
+    exp_ulps
+        Error of its exponential in ulps of ``accumulate``. By default what PyTorch's own kernels
+        need on the device of q: 2 on CUDA; 20 on CPU for float32, 1024 for narrower dtypes.
+    rescale_ulps
+        The same for the factors by which running sums are rescaled.
+    online
+        Blocks of keys with a running maximum; False: a row's softmax is taken at once.
+    block
+        Keys in a block, at least. 1 covers every size; a kernel's own size makes the bound tighter.
+    probabilities
+        Rounded to this before the second product; ``dtype`` by default, which covers kernels that
+        keep them in ``accumulate``. Pass ``accumulate`` for those alone.
+    output
+        Dtype of the result; ``dtype`` by default.
+    split
+        float32 products by three tf32 products, as PyTorch's memory-efficient kernel forms them;
+        by default for float32 on CUDA.
+
+    Returns
+    -------
+    Tensor
+        float64, of the output's shape. Rows that see no key are zero: PyTorch and flash kernels
+        return zeros for them, and this says that they must.
+
+    Examples
+    --------
+    >>> import torch, iceform as ice
+    >>> q, k, v = (torch.ones(1, 2, 8, 16, dtype=torch.bfloat16) for _ in range(3))
+    >>> ice.tolerance(q, k, v, dtype=torch.bfloat16).shape
+    torch.Size([1, 2, 8, 16])
+    """
+    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
+    kind = Kind.of(
+        dtype, accumulate, device=q.device, probabilities=probabilities, output=output,
+        exp_ulps=exp_ulps, rescale_ulps=rescale_ulps, online=online, block=block, split=split,
+    )  # fmt: skip
+    return bound(problem, kind)
+
+
+@torch.no_grad()
+def bound(problem: Problem, kind: Kind) -> Tensor:
+    """The theorem, chunk by chunk."""
+    read = _Read.of(problem, kind)
+    out, scratch = problem.output(), problem.scratch()
+    for chunk in problem.chunks():
+        row = _row(problem, kind, read, chunk, scratch)
+        chunk.put(out, row.bound(kind))
+    return problem.shaped(out)
+
+
+@torch.no_grad()
+def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, Tensor]:
+    """In one walk: the bound, attention in float64, and that one's bound, its kind being ``own``.
+
+    Both kinds must read the inputs as they are.
+    """
+    read = _Read.of(problem, kind)
+    allowed, value, error = problem.output(), problem.output(), problem.output()
+    scratch = problem.scratch()
+    for chunk in problem.chunks():
+        row = _row(problem, kind, read, chunk, scratch)
+        for into, part in (
+            (allowed, row.bound(kind)),
+            (value, row.value),
+            (error, row.bound(own)),
+        ):
+            chunk.put(into, part)
+    return problem.shaped(allowed), problem.shaped(value), problem.shaped(error)
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    """What all queries of a head share: keys and values as read, norms, the columns of sums."""
+
+    k: Tensor  # (heads, keys, dim), float64, exact
+    norms: Tensor  # ‖k̂_j‖ (heads, keys)
+    moved: Tensor  # ‖k_j - k̂_j‖
+    columns: Tensor  # (heads, keys, columns): see `_sums`
+    centre: Tensor  # c̄ (heads, 1, values)
+    largest: Tensor  # max|v̂| (heads, 1, values)
+    total: Tensor  # Σ|v̂|
+    spread: Tensor  # max v - min v
+    values: int
+    moves: bool  # whether k or v is not what is read
+
+    @classmethod
+    def of(cls, problem: Problem, kind: Kind) -> _Read:
+        hidden = problem.hidden_keys()[..., None]
+        k, v = (x.double().masked_fill(hidden, 0.0) for x in (problem.k, problem.v))
+        k_read, v_read = rounded(k, kind.low), rounded(v, kind.low)
+        norms, moved = _norm(k_read), _norm(k - k_read) * _CASTS
+        centre = v.mean(1, keepdim=True)
+        away, size = (v - centre).abs(), v_read.abs()
+        columns = [v, size, away, norms[..., None] * away, norms[..., None]]
+        moves = bool(moved.any()) or bool((v != v_read).any())
+        if moves:
+            columns += [(v - v_read).abs() * _CASTS, moved[..., None] * away, moved[..., None]]
+        width = sum(column.shape[-1] for column in columns)
+        columns.append(v.new_zeros(*v.shape[:2], -width % _LANES))
+        both = torch.stack([v, v_read])
+        low = both.masked_fill(hidden, math.inf).amin(2, keepdim=True).amin(0)
+        high = both.masked_fill(hidden, -math.inf).amax(2, keepdim=True).amax(0)
+        return cls(
+            k=k,
+            norms=norms,
+            moved=moved,
+            columns=torch.cat(columns, -1),
+            centre=centre,
+            largest=size.amax(1, keepdim=True),
+            total=size.sum(1, keepdim=True),
+            spread=(high - low).clamp(min=0.0),
+            values=v.shape[-1],
+            moves=moves,
+        )
+
+
+def _norm(x: Tensor) -> Tensor:
+    size: Tensor = torch.linalg.vector_norm(x, dim=-1)
+    return size
+
+
+@dataclass(frozen=True, eq=False)
+class _Row:
+    """What the theorem needs of a chunk's queries."""
+
+    norms: Norms
+    sums: Sums
+    value: Tensor  # o, in float64; zero for queries that see nothing
+    empty: Tensor
+    own: Tensor  # of float64
+
+    def bound(self, kind: Kind) -> Tensor:
+        whole = rounded_bound(kind, self.norms, self.sums) * torch.exp(self.own)
+        return whole.masked_fill(self.empty, 0.0)
+
+
+def _row(problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tensor) -> _Row:
+    q = chunk.of(problem.q).double()
+    q_read = rounded(q, kind.low)
+    allowed, bias = problem.allowed(chunk), problem.bias(chunk)
+    shape = (*q.shape[:-1], problem.keys)
+    logits = scratch[: math.prod(shape)].view(shape)
+    torch.bmm(q * problem.scale, read.k[chunk.heads].mT, out=logits)
+    if bias is not None:
+        logits += bias
+    if allowed is None:
+        present = torch.full_like(q[..., :1], problem.keys)
+    else:
+        present = allowed.sum(-1, keepdim=True).double().expand_as(q[..., :1])
+        logits.masked_fill_(~allowed, -math.inf)
+    top = logits.amax(-1, keepdim=True)
+    empty = top == -math.inf
+    top = torch.where(empty, 0.0, top)
+    norms = Norms(
+        present=present.clamp(min=1),
+        keys=problem.keys,
+        dim=problem.dim,
+        scale=abs(problem.scale),
+        q=_norm(q_read)[..., None],
+        q_exact=_norm(q)[..., None],
+        q_moved=_norm(q - q_read)[..., None] * _CASTS,
+        k=read.norms[chunk.heads].amax(-1)[:, None, None],
+        k_moved=read.moved[chunk.heads].amax(-1)[:, None, None],
+        bias=_largest(bias, allowed, top),
+        top=top.abs(),
+    )
+    check_range(kind, norms, read.largest[chunk.heads])
+    own = own_error(norms)
+    value, sums = _sums(read, chunk, logits.sub_(top).exp_(), bias, own)
+    return _Row(norms, sums, value, empty, own)
+
+
+def _largest(bias: Tensor | None, allowed: Tensor | None, like: Tensor) -> Tensor:
+    if bias is None:
+        return torch.zeros_like(like)
+    seen = bias if allowed is None else bias * allowed
+    return seen.abs().amax(-1, keepdim=True)
+
+
+def _sums(
+    read: _Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor
+) -> tuple[Tensor, Sums]:
+    total = weights.sum(-1, keepdim=True).clamp(min=1.0)
+    found = torch.bmm(weights, read.columns[chunk.heads]) / total
+    d = read.values
+    output, size, away, k_away = found[..., : 4 * d].split(d, -1)
+    k = found[..., 4 * d : 4 * d + 1]
+    moved = moved_away = torch.zeros_like(size)
+    k_moved = torch.zeros_like(k)
+    if read.moves:
+        moved, moved_away = found[..., 4 * d + 1 : 6 * d + 1].split(d, -1)
+        k_moved = found[..., 6 * d + 1 : 6 * d + 2]
+    centre = read.centre[chunk.heads]
+    # The output is a sum of terms of both signs: its own error is absolute.
+    unsure = torch.expm1(own) * (size + moved)
+    off = (output - centre).abs() + unsure + 2 * _U64 * centre.abs()
+    bias_away = bias_mean = torch.zeros_like(k)
+    if bias is not None:
+        weighted = weights.mul_(bias.abs())
+        bias_mean = weighted.sum(-1, keepdim=True) / total
+        columns = read.columns[chunk.heads, :, 2 * d : 3 * d]
+        bias_away = torch.bmm(weighted, columns) / total + off * bias_mean
+    return output, Sums(
+        output=output.abs() + unsure,
+        size=size,
+        moved=moved,
+        away=away + off,
+        k_away=k_away + off * k,
+        moved_away=moved_away + off * k_moved,
+        bias_away=bias_away,
+        k=k,
+        k_moved=k_moved,
+        bias=bias_mean,
+        largest=read.largest[chunk.heads],
+        total=read.total[chunk.heads],
+        spread=read.spread[chunk.heads],
+    )

@@ -1,0 +1,105 @@
+"""Kernels to hold against their tolerance: PyTorch's, or a function of the caller's."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from iceform.errors import ProgramError
+from iceform.tolerances.cases import Inputs
+from iceform.tolerances.kind import Kind
+
+__all__ = ["BACKENDS", "Backend", "backend_named"]
+
+_NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A kernel and its kind on a device."""
+
+    name: str
+    call: Callable[[Inputs], Tensor]
+
+    def reads(self, dtype: torch.dtype) -> torch.dtype:
+        """What it computes with: PyTorch has no attention for float8 and reads it as bfloat16."""
+        return torch.bfloat16 if dtype in _NARROW else dtype
+
+    def kind(self, dtype: torch.dtype, device: torch.device) -> Kind:
+        """Its kind, with the defaults of its device."""
+        read = self.reads(dtype)
+        wide = torch.float64 if read == torch.float64 else torch.float32
+        return Kind.of(read, wide, device=device)
+
+    def run(self, inputs: Inputs) -> Tensor | str:
+        """Its output, or why it cannot run on these inputs."""
+        read = self.reads(inputs.q.dtype)
+        parts = {name: getattr(inputs, name).to(read) for name in ("q", "k", "v")}
+        mask = inputs.mask
+        if mask is not None and mask.is_floating_point():
+            mask = mask.to(read)
+        given = Inputs(**parts, mask=mask, causal=inputs.causal, scale=inputs.scale)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # PyTorch's reasons for not running a kernel
+                return self.call(given)
+        except (RuntimeError, NotImplementedError) as refused:
+            return str(refused).splitlines()[0]
+
+
+def _sdpa(inputs: Inputs) -> Tensor:
+    return scaled_dot_product_attention(
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        attn_mask=inputs.mask,
+        is_causal=inputs.causal,
+        scale=inputs.scale,
+        enable_gqa=inputs.q.shape[-3] != inputs.k.shape[-3],
+    )
+
+
+def _only(which: SDPBackend) -> Callable[[Inputs], Tensor]:
+    def call(inputs: Inputs) -> Tensor:
+        with sdpa_kernel([which]):
+            return _sdpa(inputs)
+
+    return call
+
+
+BACKENDS = {
+    "sdpa": Backend("sdpa", _sdpa),
+    "math": Backend("math", _only(SDPBackend.MATH)),
+    "efficient": Backend("efficient", _only(SDPBackend.EFFICIENT_ATTENTION)),
+    "flash": Backend("flash", _only(SDPBackend.FLASH_ATTENTION)),
+    "cudnn": Backend("cudnn", _only(SDPBackend.CUDNN_ATTENTION)),
+}
+
+
+def backend_named(name: str) -> Backend:
+    """One of PyTorch's by name, or ``module:function`` with the arguments of PyTorch's."""
+    if name in BACKENDS:
+        return BACKENDS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        known = ", ".join(BACKENDS)
+        raise ProgramError(f"no kernel is called {name!r}; there are {known}, or module:function")
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as missing:
+        raise ProgramError(f"{name} cannot be imported: {missing}") from None
+    return Backend(name, lambda inputs: _call_own(found, inputs))
+
+
+def _call_own(function: Callable[..., Tensor], inputs: Inputs) -> Tensor:
+    return function(
+        inputs.q, inputs.k, inputs.v, attn_mask=inputs.mask, is_causal=inputs.causal,
+        scale=inputs.scale,
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+r"""How far a correct attention kernel can be from exact softmax attention.
+
+**What is bounded.** For one query q, keys k_j and values v_j (j = 1 .. n, those that the mask lets
+it see), scale σ and additive mask b_j:
+
+.. math:: s_j = σ\, q·k_j + b_j, \quad m = \max_j s_j, \quad w_j = e^{s_j - m}, \quad
+          L = Σ_j w_j \ge 1, \quad p_j = w_j / L, \quad o = Σ_j p_j v_j .
+
+**The kernel.** It reads q, k, v rounded to nearest in ``dtype`` (hats; unchanged where they are
+numbers of that dtype, subnormals of wide formats maybe as zero), works in ``accumulate`` with the
+rounding model of :mod:`iceform.arithmetic.rounding` (U, λ, steps, l), and in some order:
+
+1. forms logits by sums of products in any order, the scale multiplied into q, k, both or the logit;
+2. walks over blocks of keys with a running reference, the largest logit seen; takes e^{s - m} with
+   m the reference at that time, by exp or by exp2 after a product with log2(e), within
+   ``exp_ulps``; multiplies what it has by e^{m_{old} - m_{new}}, within ``rescale_ulps``, when the
+   reference moves (e^0 is 1), or merges parts by their log-sum-exps; or (``online=False``)
+   takes a whole row at once;
+3. adds the exponentials to a denominator as they are, and their products with v, they themselves
+   maybe rounded to nearest in ``probabilities`` and maybe divided by the denominator first;
+4. divides, and rounds to nearest in ``output``.
+
+**Theorem.** Let c = :meth:`Kind.logit_steps`, a = :meth:`Kind.argument_steps`, R the number of
+rescalings, N and D the steps of numerator and denominator, γ_k = e^{kl} - 1, and
+
+.. math::
+   τ_j &= γ_{c+a} (|σ| ‖\hat q‖ ‖\hat k_j‖ + |b_j|)
+          + |σ| (‖q - \hat q‖ ‖\hat k_j‖ + ‖q‖ ‖k_j - \hat k_j‖) + t, \\
+   t &= γ_a (|m| + τ' + \ln n + 1) + ζ + X, \qquad
+   X = l_{exp} + (R + 2)\, l_{rescale}, \\
+   θ &= γ_N, \qquad d = D l + [online]\, γ_a (|m| + τ' + \ln n + 1), \qquad
+   κ = e^{-d - \bar τ} - Λ,
+
+where τ' is the largest of the other terms of τ_j, :math:`\bar τ = Σ p_j τ_j`, ζ and Λ are what
+underflow can do (below), and τ = max τ_j. For every constant c̄, with A = Σ p_j |v̂_j|,
+
+.. math::
+   |\hat o - o| \le \frac1κ \Bigl[ \frac{e^{τ}-1}{τ} Σ_j p_j τ_j (|v_j - \bar c| + |o - \bar c|)
+     + e^{τ} \bigl( Σ_j p_j |v_j - \hat v_j| + θ A + (1 + θ) π + (e^d - 1) |o| \bigr)
+     + Λ_v \Bigr] =: E
+
+before the output is rounded, where π = min(u_p A + λ_p Σ|v̂_j|, A) is the rounding of
+probabilities; and |ô - o| + rounding <= E + u_{out}(|o| + E) + λ_{out} after it.
+
+**Proof.** (i) *One weight.* Each product of the logit passes c steps, so the computed logit is off
+by γ_c |σ| Σ|q̂||k̂_j| and the like of |b_j|; Cauchy and Schwarz give the norms. Reading q and k
+rounded moves it by (q - q̂)·k̂ + q·(k - k̂). The way from there to the exponential is a steps of
+|s_j| and of the references between s_j and m, none larger in absolute value than max(|s_j|, |m|)
+(:mod:`iceform.tolerances.kind` counts them; products of rescalings telescope). Exponentials add X
+to the logarithm. So the weight that the kernel uses for key j, the factor of every rescaling it
+goes through included and relative to its own reference, is w̃_j = e^{±τ_j} w_j times one
+constant, plus at most λ. (ii) *Numerator and denominator* share w̃_j, errors of rescaling factors
+included. What they do not share is rounding: the kernel forms Σ w̃_j v̂_j (1 + θ_j) and
+Σ w̃_j (1 + φ_j) with |θ_j| <= θ + π-part and e^{-d} <= 1 + φ_j <= e^d. (iii) *Quotient.*
+Since Σ w_j (v_j - o) = 0,
+
+.. math:: Σ \tilde w_j \hat v_j (1+θ_j) - o Σ \tilde w_j (1+φ_j) = Σ (\tilde w_j - w_j)(v_j - o)
+   + Σ \tilde w_j (\hat v_j - v_j) + Σ \tilde w_j \hat v_j θ_j - o Σ \tilde w_j φ_j .
+
+Use |w̃_j - w_j| <= w_j (e^{τ_j} - 1) <= w_j τ_j (e^τ - 1)/τ and divide by
+Σ w̃_j (1 + φ_j) >= e^{-d} Σ w_j e^{-τ_j} >= L e^{-d - τ̄} (Jensen). A rounding to nearest is never
+off by more than the number itself: the second argument of π. Probabilities that were divided first
+are L >= 1 times smaller, and λ_p counts L times as much: hence no 1/L on it. (iv) *Underflow* in a
+logit: at most 2d + 16 operations of λ each and λ on entries of q and k:
+ζ = 4 λ max(1, |σ|) (2d + 16 + sqrt(d) (‖q̂‖ + ‖k̂‖)). In the sums: n exponentials, n products, n
+additions, R rescalings, relative to the kernel's reference, which is e^{±τ} of ours:
+Λ = λ (2n + R + 8) e^{2τ + d}, and Λ_v = Λ (1 + θ) (1 + 2 max|v̂|). ∎
+
+**The second bound.** ô is also a convex combination of the v̂_j up to (1 + θ_j)/(1 + φ_j) and
+underflow, whatever the weights: |ô - o| <= max v - min v + (e^{Nl + d} (1 + u_p) - 1) max|v̂| + ....
+The smaller one counts: where the logits' own errors reach 1, no weight is known any more, and the
+bound is the spread of the values. Where U|m| reaches 1 too, a fused argument of the exponential may
+overflow, and the bound is infinite: no such kernel is safe there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic import compounded, log_steps
+from iceform.errors import BoundError
+from iceform.tolerances.kind import Kind
+
+__all__ = ["Norms", "Sums", "bound_from_norms", "check_range", "own_error", "rounded_bound"]
+
+_U64 = 2.0**-53
+
+
+@dataclass(frozen=True, eq=False)
+class Norms:
+    """Sizes of a row: (heads, rows, 1) tensors."""
+
+    present: Tensor  # n
+    keys: int
+    dim: int
+    scale: float  # |σ|
+    q: Tensor  # ‖q̂‖
+    q_exact: Tensor  # ‖q‖
+    q_moved: Tensor  # ‖q - q̂‖
+    k: Tensor  # largest ‖k̂_j‖
+    k_moved: Tensor  # largest ‖k_j - k̂_j‖
+    bias: Tensor  # largest |b_j|
+    top: Tensor  # |m|
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """P-weighted sums of a row: (heads, rows, values) tensors, and (heads, rows, 1) ones."""
+
+    output: Tensor  # |o|
+    size: Tensor  # Σ p |v̂|
+    moved: Tensor  # Σ p |v - v̂|
+    away: Tensor  # Σ p |v - c̄| + |o - c̄|
+    k_away: Tensor  # Σ p ‖k̂‖ (|v - c̄| + |o - c̄|)
+    moved_away: Tensor  # Σ p ‖k - k̂‖ (|v - c̄| + |o - c̄|)
+    bias_away: Tensor  # Σ p |b| (|v - c̄| + |o - c̄|)
+    k: Tensor  # Σ p ‖k̂‖
+    k_moved: Tensor  # Σ p ‖k - k̂‖
+    bias: Tensor  # Σ p |b|
+    largest: Tensor  # max|v̂|
+    total: Tensor  # Σ |v̂|
+    spread: Tensor  # max v - min v
+
+
+def check_range(kind: Kind, norms: Norms, largest: Tensor) -> None:
+    """No overflow on the way: unscaled and scaled logits, and unnormalised sums of values."""
+    limit = kind.wide.largest / 4
+    logit = float((norms.q * norms.k * max(1.0, norms.scale) + norms.bias).amax())
+    value = float(norms.present.amax() * largest.amax())
+    for what, reached in (("logits", logit), ("sums of values", value)):
+        if not reached <= limit:
+            raise BoundError(
+                f"{what} may reach {reached:.3g}, and {kind.wide.name} ends at "
+                f"{kind.wide.largest:.3g}: no kernel of this kind is safe on these inputs; scale "
+                "them down or accumulate in a wider dtype"
+            )
+
+
+def own_error(norms: Norms) -> Tensor:
+    """What float64 may be off by here, in the logarithm of any sum of non-negative terms."""
+    logit = norms.scale * norms.q_exact * (norms.k + norms.k_moved) + norms.bias + norms.top
+    steps = 4 * (norms.dim + 16) * logit
+    return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))
+
+
+def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
+    """The theorem: E, then the rounding of the output."""
+    before = _bound_before_rounding(kind, norms, sums)
+    after = before + kind.output_unit * (sums.output + before) + kind.output_underflow
+    return torch.where(after.isnan(), math.inf, after)
+
+
+def _bound_before_rounding(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
+    n, keys, tiny = norms.present, norms.keys, kind.underflow
+    # (i) one weight: τ_j = per_k ‖k̂_j‖ + per_moved ‖k_j - k̂_j‖ + per_bias |b_j| + t
+    unit = kind.wide.faithful
+    per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
+    argument = compounded(kind.argument_steps, unit)
+    per_k = norms.scale * (per_bias * norms.q + norms.q_moved)
+    per_moved = norms.scale * norms.q_exact
+    others = per_k * norms.k + per_moved * norms.k_moved + per_bias * norms.bias
+    reference = argument * (norms.top + others + n.log() + 1)
+    touched = 2 * norms.dim + 16 + math.sqrt(norms.dim) * (norms.q + norms.k)
+    zeta = 4 * tiny * max(1.0, norms.scale) * touched
+    t = reference + zeta + kind.exp_logs(n, keys)
+    most = others + t
+    mean = per_k * sums.k + per_moved * sums.k_moved + per_bias * sums.bias + t
+    # (ii) what numerator and denominator do not share
+    numerator = kind.numerator_steps(n, keys) * kind.step
+    denominator = kind.denominator_steps(n, keys) * kind.step + reference * kind.online
+    theta = torch.expm1(numerator)
+    coarse = kind.probability_unit * sums.size + kind.probability_underflow * sums.total
+    coarse = torch.minimum(coarse, sums.size)
+    # (iii) the quotient, (iv) underflow
+    moving = (
+        per_k * sums.k_away
+        + per_moved * sums.moved_away
+        + per_bias * sums.bias_away
+        + t * sums.away
+    )
+    sharing = sums.moved + theta * sums.size + (1 + theta) * coarse
+    sharing = sharing + torch.expm1(denominator) * sums.output
+    lost = tiny * (2 * n + kind.rescalings(n, keys) + 8) * torch.exp(2 * most + denominator)
+    lost_v = lost * (1 + theta) * (1 + 2 * sums.largest)
+    kappa = torch.exp(-denominator - mean) - lost
+    growth = torch.expm1(most) / most
+    first = (growth * moving + torch.exp(most) * sharing + lost_v) / kappa
+    first = torch.where((kappa > 0) & ~first.isnan(), first, math.inf)
+    return torch.minimum(first, _hull(kind, norms, sums, t, numerator, denominator))
+
+
+def _hull(
+    kind: Kind, norms: Norms, sums: Sums, t: Tensor, numerator: Tensor, denominator: Tensor
+) -> Tensor:
+    """The second bound: weights do not matter, only that they are weights."""
+    n, tiny = norms.present, kind.underflow
+    lost = tiny * (2 * n + kind.rescalings(n, norms.keys) + 8) * torch.exp(2 * t + denominator)
+    kappa = torch.exp(-denominator - t) - lost
+    stray = torch.expm1(numerator + denominator - log_steps(-kind.probability_unit))
+    coarse = torch.minimum(kind.probability_underflow * sums.total, sums.largest)
+    lost_v = (coarse + lost * (1 + 2 * sums.largest)) * torch.exp(numerator) / kappa
+    hull = sums.spread + stray * sums.largest + lost_v
+    return torch.where((kappa > 0) & ~hull.isnan(), hull, math.inf)
+
+
+def bound_from_norms(kind: Kind, norms: Norms, largest: Tensor) -> Tensor:
+    """The theorem with |v_j - o| <= 2 max|v| and every sum at its largest."""
+    one = torch.ones_like(norms.q)
+    v, two_v = largest, 2 * largest
+    sums = Sums(
+        output=v,
+        size=v,
+        moved=kind.low.u * v + kind.low.rounded_underflow,
+        away=two_v,
+        k_away=two_v * norms.k,
+        moved_away=two_v * norms.k_moved,
+        bias_away=two_v * norms.bias,
+        k=norms.k * one,
+        k_moved=norms.k_moved * one,
+        bias=norms.bias * one,
+        largest=v,
+        total=v * norms.present,
+        spread=two_v,
+    )
+    check_range(kind, norms, largest)
+    return rounded_bound(kind, norms, sums) * torch.exp(own_error(norms))

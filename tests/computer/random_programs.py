@@ -1,0 +1,203 @@
+"""Random programs of the language, as source text.
+
+A program is grown statement by statement from four pools: scalars and vectors, one for all or one a
+sample. Every statement keeps its value within a small range, so that tables stay small. What a
+comparison decides is drawn too: a run that comes too near to a tie is refused, not wrong.
+"""
+
+from __future__ import annotations
+
+import linecache
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+import iceform as ice
+from iceform.computer import language
+from iceform.computer.language import Algorithm
+
+SMOOTH = ("torch.tanh", "torch.sigmoid", "torch.sin")
+KINKED = ("abs", "torch.relu")
+
+
+@dataclass
+class Growing:
+    """A program that is being written."""
+
+    rng: random.Random
+    dim: int
+    kinks: bool
+    lines: list[str] = field(default_factory=list)
+    pools: dict[str, list[str]] = field(
+        default_factory=lambda: {"SV": ["x"], "SS": ["y"], "GV": ["q"], "GS": ["p"]}
+    )
+    names: int = 0
+    indent: int = 1
+    functions: int = 0
+
+    def fresh(self) -> str:
+        """A new name."""
+        self.names += 1
+        return f"v{self.names}"
+
+    def say(self, text: str) -> None:
+        """One line."""
+        self.lines.append("    " * self.indent + text)
+
+    def pick(self, *pools: str) -> str:
+        """A name from one of some pools."""
+        names = [n for p in pools for n in self.pools[p]]
+        return self.rng.choice(names)
+
+    def statement(self) -> None:
+        """One more value."""
+        rules: list[Callable[[], None]] = [
+            self.linear, self.linear, self.product, self.product, self.function, self.total,
+            self.average, self.larger, self.chosen, self.component, self.attended,
+        ]  # fmt: skip
+        self.rng.choice(rules)()
+
+    def put(self, pool: str, text: str) -> None:
+        """A value under a new name."""
+        name = self.fresh()
+        self.say(f"{name} = {text}")
+        self.pools[pool].append(name)
+
+    def linear(self) -> None:
+        a, b = (self.rng.choice(("0.5", "-0.25", "0.3")) for _ in range(2))
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        other = {
+            "SV": ("SV", "SS", "GV", "GS"),
+            "SS": ("SS", "GS"),
+            "GV": ("GV", "GS"),
+            "GS": ("GS",),
+        }
+        shift = self.rng.choice(("", " + 0.1", " - 0.25"))
+        self.put(pool, f"{a} * {self.pick(pool)} + {b} * {self.pick(*other[pool])}{shift}")
+
+    def product(self) -> None:
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        other = {
+            "SV": ("SV", "SS", "GV", "GS"),
+            "SS": ("SS", "GS"),
+            "GV": ("GV", "GS"),
+            "GS": ("GS",),
+        }
+        self.put(pool, f"0.5 * {self.pick(pool)} * {self.pick(*other[pool])}")
+
+    def function(self) -> None:
+        if self.functions >= 2:
+            return self.linear()
+        self.functions += 1
+        names = SMOOTH + KINKED if self.kinks else SMOOTH
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        return self.put(pool, f"{self.rng.choice(names)}({self.pick(pool)})")
+
+    def total(self) -> None:
+        pool = self.rng.choice(("SV", "GV"))
+        self.put("SS" if pool == "SV" else "GS", f"{1 / self.dim:.4g} * {self.pick(pool)}.sum()")
+
+    def average(self) -> None:
+        pool = self.rng.choice(("SV", "SS"))
+        self.put("GV" if pool == "SV" else "GS", f"mean({self.pick(pool)})")
+
+    def larger(self) -> None:
+        if not self.kinks or self.functions >= 2:
+            return self.average()
+        self.functions += 1
+        word = self.rng.choice(("maximum", "minimum"))
+        pool = self.rng.choice(("SS", "GS"))
+        return self.put(pool, f"{word}({self.pick(pool)}, {self.pick(pool)})")
+
+    def chosen(self) -> None:
+        pool = self.rng.choice(("SS", "GS"))
+        left, right = self.pick(pool), self.pick("GS")
+        self.put(pool, f"where({left} > {right} + 0.05, {self.pick(pool)}, 0.5 * {left})")
+
+    def component(self) -> None:
+        pool = self.rng.choice(("SV", "GV"))
+        at = self.rng.randrange(self.dim)
+        self.put("SS" if pool == "SV" else "GS", f"{self.pick(pool)}[{at}]")
+
+    def attended(self) -> None:
+        query, key = self.pick("SV", "GV"), self.pick("SV")
+        scalar = self.rng.random() < 0.5
+        value = self.pick("SS") if scalar else self.rng.choice((key, self.pick("SV")))
+        bias = f", {self.pick('SS')}" if self.rng.random() < 0.3 else ""
+        pool = ("S" if query in self.pools["SV"] else "G") + ("S" if scalar else "V")
+        self.put(pool, f"attend({query}, {key}, {value}{bias})")
+
+    def repeated(self) -> None:
+        """A counted loop with one or two states that stay bounded."""
+        states = self.states()
+        self.say(f"for _ in repeat({self.rng.choice(('steps', '2', '3'))}):")
+        self.body(states)
+
+    def halving(self) -> None:
+        """A loop whose number of turns depends on the data."""
+        size, states = self.fresh(), self.states()
+        self.say(f"{size} = 1.0 + 0.5 * {self.pick('GS')}")
+        self.say(f"while while_({size} > {self.rng.choice(('0.07', '0.3'))}):")
+        self.indent += 1
+        self.say(f"{size} = {self.rng.choice(('0.5', '0.7'))} * {size}")
+        self.indent -= 1
+        self.body(states)
+        self.pools["GS"].append(size)
+
+    def states(self) -> dict[str, str]:
+        out = {}
+        for _ in range(self.rng.choice((1, 2))):
+            name, pool = self.fresh(), self.rng.choice(("GV", "GS", "SS"))
+            self.say(f"{name} = 0.5 * {self.pick(pool)}")
+            out[name] = pool
+        return out
+
+    def body(self, states: dict[str, str]) -> None:
+        before = {k: list(v) for k, v in self.pools.items()}
+        for name, pool in states.items():
+            self.pools[pool].append(name)
+        self.indent += 1
+        for _ in range(self.rng.randrange(3)):
+            self.statement()
+        for name, pool in states.items():
+            self.say(f"{name} = 0.4 * {name} + 0.3 * {self.pick(pool)}")
+        self.indent -= 1
+        self.pools = before
+        for name, pool in states.items():
+            self.pools[pool].append(name)
+
+
+def source(seed: int, kinks: bool = False) -> tuple[str, int]:
+    """A program as text, and the number of features that it is for."""
+    rng = random.Random(seed)
+    grown = Growing(rng, rng.choice((1, 2, 3)), kinks)
+    for _ in range(rng.randrange(2, 5)):
+        grown.statement()
+    for _ in range(rng.randrange(3)):
+        rng.choice((grown.repeated, grown.halving))()
+    for _ in range(rng.randrange(1, 3)):
+        grown.statement()
+    outputs = {pool: names[-1] for pool, names in grown.pools.items()}
+    returned = ", ".join(f'"{k}": +{v}' for k, v in outputs.items())
+    head = "def program(x, y, *, p=0.7, q=vector(0.5), steps=3):\n"
+    return head + "\n".join(grown.lines) + f"\n    return {{{returned}}}\n", grown.dim
+
+
+def program(seed: int, kinks: bool = False) -> tuple[Algorithm, int]:
+    """A program to run or to compile."""
+    text, dim = source(seed, kinks)
+    file = f"<random program {seed}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    words = {n: getattr(language, n) for n in language.__all__}
+    scope = {"torch": torch, "ice": ice, **words}
+    exec(compile(text, file, "exec"), scope)
+    return language.algorithm(scope["program"]), dim  # type: ignore[arg-type]
+
+
+def data(seed: int, dim: int, samples: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random data of the default domain."""
+    generator = torch.Generator().manual_seed(seed)
+    X = 2 * torch.rand(samples, dim, dtype=torch.float64, generator=generator) - 1
+    return X, 2 * torch.rand(samples, dtype=torch.float64, generator=generator) - 1

@@ -1,0 +1,61 @@
+"""``iceform compile``: a file in, a program explained or a refusal of one line."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from iceform.cli.app import app
+
+GOOD = """
+import iceform as ice
+
+
+@ice.algorithm
+def halved(x, y, *, times=2):
+    v = ice.mean(x)
+    for _ in ice.repeat(times):
+        v = 0.5 * v
+    return v
+"""
+BAD = GOOD.replace("0.5 * v", "v / ice.mean(y)")
+NONE = "answer = 42\n"
+TWO = GOOD + GOOD.replace("halved", "other")
+
+
+def compiled(tmp_path, text, *options):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    return CliRunner().invoke(app, ["compile", str(file), "--dim", "2", *options])
+
+
+def test_it_explains_the_program(tmp_path):
+    found = compiled(tmp_path, GOOD, "--explain")
+    assert found.exit_code == 0
+    assert "v = 0.5 * v" in found.output
+    assert "(halt)" in found.output
+    assert "computed - exact program" in found.output
+
+
+def test_it_counts_what_the_program_needs(tmp_path):
+    found = compiled(tmp_path, GOOD, "--json")
+    plan = json.loads(found.output)
+    assert plan["name"] == "halved"
+    assert plan["width"] == 2
+    assert plan["instructions"] >= 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [(BAD, "contains 0"), (NONE, "@ice.algorithm"), (TWO, "--name")]
+)
+def test_what_cannot_be_compiled_is_one_line(tmp_path, text, says):
+    found = compiled(tmp_path, text)
+    assert found.exit_code != 0
+    assert says in found.output
+    assert "Traceback" not in found.output
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    found = CliRunner().invoke(app, ["compile", str(tmp_path / "nowhere.py")])
+    assert found.exit_code != 0
+    assert "no file" in found.output

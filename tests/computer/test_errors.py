@@ -1,0 +1,267 @@
+"""What cannot be compiled is refused with the line that asks for it."""
+
+import inspect
+
+import pytest
+import torch
+
+from iceform.computer.compile import compile
+from iceform.computer.language import (
+    algorithm,
+    attend,
+    bounded,
+    concat,
+    constant,
+    mean,
+    repeat,
+    while_,
+    zeros_like,
+)
+from iceform.errors import BoundError, CompileError, PrecisionError, ProgramError, ShapeError
+from tests.computer.random_programs import data
+
+BAD = "# here"
+
+
+def refused(written, says, **compiled):
+    """The function is refused, with the line that is marked, and says why."""
+    lines, first = inspect.getsourcelines(written)
+    marked = [first + i for i, text in enumerate(lines) if BAD in text]
+    with pytest.raises(CompileError, match=says) as caught:
+        compile(algorithm(written), 3, 5, **compiled)
+    assert caught.value.line == marked[0]
+    assert BAD in (caught.value.source or "")
+    assert __file__ in str(caught.value)
+
+
+def test_a_python_if():
+    def written(x, y):
+        if mean(y) > 0:  # here
+            return mean(x)
+        return -mean(x)
+
+    refused(written, r"ice\.where")
+
+
+def test_a_python_while():
+    def written(x, y):
+        v = mean(y)
+        while v > 0.1:  # here
+            v = v / 2
+        return v
+
+    refused(written, r"ice\.while_")
+
+
+def test_a_range_of_a_traced_number():
+    def written(x, y, *, steps=5):
+        w = zeros_like(x)
+        for _ in range(steps):  # here
+            w = w + mean(x)
+        return w
+
+    refused(written, r"ice\.repeat")
+
+
+def test_an_unknown_function():
+    def written(x, y):
+        return torch.erfinv(mean(y))  # here
+
+    refused(written, "erfinv is not a word")
+
+
+def test_an_array_from_outside():
+    table = torch.ones(3)
+
+    def written(x, y):
+        return mean(x) * table  # here
+
+    refused(written, "as data or as parameters")
+
+
+def test_shapes_that_do_not_fit():
+    def written(x, y):
+        wide = concat(x, y)
+        return mean(wide * x)  # here
+
+    refused(written, "4 and of 3")
+
+
+def test_attention_between_shapes_that_do_not_fit():
+    def written(x, y):
+        return attend(concat(mean(x), mean(y)), x, y)  # here
+
+    refused(written, "4 and 3")
+
+
+def test_a_mean_of_what_is_one_for_all():
+    def written(x, y):
+        return mean(mean(x))  # here
+
+    refused(written, "one for all")
+
+
+def test_a_division_by_a_range_with_zero():
+    def written(x, y):
+        return 1 / mean(y)  # here
+
+    refused(written, "contains 0")
+
+
+def test_a_logarithm_of_a_range_with_zero():
+    def written(x, y):
+        return torch.log(mean(y) + 1)  # here
+
+    refused(written, "no bounded range")
+
+
+def test_a_loop_that_grows_without_bound():
+    def written(x, y, *, steps=100):
+        w = mean(y) + 2.0
+        for _ in repeat(steps):  # here
+            w = 3 * w
+        return w
+
+    refused(written, "no bounded range in this loop")
+
+
+def test_too_many_variables():
+    def written(x, y):
+        kept = [y * (0.01 * k + mean(y)) for k in range(70)]
+        total = sum((a * b for a, b in zip(kept, kept[::-1], strict=True)), 0.0)
+        return mean(total)
+
+    with pytest.raises(CompileError, match="variables at once"):
+        compile(algorithm(written), 1, 2, eps=1.0)
+
+
+def test_a_name_set_inside_a_loop_and_read_after_it():
+    def written(x, y):
+        w = mean(x)
+        for _ in repeat(3):
+            half = 0.5 * w
+            w = half + 0.1
+        return half  # here
+
+    with pytest.raises(CompileError, match="half is set inside a loop"):
+        compile(algorithm(written), 3, 5)
+
+
+def test_a_python_number_that_counts():
+    def written(x, y):
+        w, turns = mean(x), 0
+        for _ in repeat(3):  # here
+            turns = turns + 1
+            w = 0.5 * w
+        return w * turns
+
+    refused(written, r"ice\.constant")
+
+
+def test_two_names_for_one_value_at_the_end_of_a_turn():
+    def written(x, y):
+        a, b = mean(x), 2 * mean(x)
+        for _ in repeat(3):  # here
+            a = 0.5 * a
+            b = a
+        return a + b
+
+    refused(written, r"write .* = \+")
+
+
+def test_a_jump_that_no_table_holds():
+    def written(x, y):
+        return torch.sign(mean(y))  # here
+
+    refused(written, "jumps")
+
+
+def test_a_range_too_wide_for_a_table():
+    def written(x, y):
+        return torch.sigmoid(4000 * mean(y))  # here
+
+    refused(written, "too wide")
+
+
+def test_equality():
+    def written(x, y):
+        return mean(x) == mean(y)  # here
+
+    refused(written, "equal")
+
+
+def test_signatures():
+    def three(x, y, z):
+        return x
+
+    def nothing(x, y, *, a):
+        return x
+
+    with pytest.raises(CompileError, match="two arguments"):
+        compile(algorithm(three), 3, 5)
+    with pytest.raises(CompileError, match="default"):
+        compile(algorithm(nothing), 3, 5)
+    with pytest.raises(ProgramError, match=r"@ice\.algorithm"):
+        compile(three, 3, 5)  # type: ignore[arg-type]
+
+
+def test_returning_no_value():
+    def written(x, y):
+        return 3.0
+
+    with pytest.raises(CompileError, match="returns values"):
+        compile(algorithm(written), 3, 5)
+
+
+def test_a_word_outside_an_algorithm():
+    with pytest.raises(CompileError, match="belongs into an algorithm"):
+        constant(1.0)
+
+
+def test_settings_that_do_not_exist():
+    def written(x, y, *, lr=0.5):
+        return lr * mean(x)
+
+    made = algorithm(written)
+    X, y = data(0, 3)
+    with pytest.raises(ProgramError, match="no parameter 'rate'"):
+        made(X, y, rate=0.1)
+    with pytest.raises(ProgramError, match="no parameter 'rate'"):
+        compile(made, 3, 5, rate=(0, 1))
+    with pytest.raises(ShapeError, match="a number"):
+        made(X, y, lr=[1.0, 2.0])
+    with pytest.raises(CompileError, match="the loops of this algorithm carry"):
+        compile(made, 3, 5, bounds={"w": 1.0})
+
+
+def test_data_outside_the_domain():
+    program = compile(algorithm(lambda x, y: mean(x)), 3, 5)
+    X, y = data(0, 3)
+    with pytest.raises(BoundError, match="X has the value 3"):
+        program.domain.check(3 + 0 * X, y, {})
+
+
+def test_a_bound_that_does_not_hold_is_noticed_by_balls():
+    def written(x, y):
+        return 2 * bounded(mean(y), 0.01)
+
+    program = compile(algorithm(written), 3, 5)
+    X, y = torch.zeros(5, 3).double(), torch.full((5,), 0.5).double()
+    found = program.interpreted(X, y).outputs
+    with pytest.raises(BoundError, match="widen the bound"):
+        program.enclosed(X, y, found)
+
+
+def test_a_tie_is_refused():
+    def written(x, y, *, tolerance=0.5):
+        size = 1.0 + 0.0 * mean(y)
+        while while_(size > tolerance):
+            size = 0.5 * size
+        return size
+
+    program = compile(algorithm(written), 3, 5)
+    X, y = data(0, 3)
+    near = program.interpreted(X, y, tolerance=0.3).outputs
+    assert program.enclosed(X, y, near, tolerance=0.3).turns == 2
+    with pytest.raises(PrecisionError, match="tie"):
+        program.enclosed(X, y, near, tolerance=0.5)

@@ -1,0 +1,85 @@
+"""Look-ups of the fused backend: windows and parabolas are what softmax over the entries is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from iceform.computer.lookups import TableLookup, quadratic, uniform
+from iceform.computer.rounding import column_facts, table_facts
+from tests.computer import programs
+
+MANY = 1 << 15
+POINTS = 400  # looked up again in extended precision
+
+
+TABLES = {
+    "square": lambda: programs.parabola(-4.0, 4.0, 0.25, 0.0, 0.0),
+    "line": lambda: programs.parabola(-1.0, 1.0, 0.0, 1.0, -0.01),
+    "off centre": lambda: programs.parabola(0.5, 2.5, -1.0, 2.0, 1.0),
+    "fitted": lambda: programs.filtering().tables[0],
+    "fitted square": lambda: programs.times(3.0),
+    "many entries": lambda: programs.halving().tables[0],
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", TABLES)
+def test_many_look_ups_are_within_their_rounding(name, dtype):
+    table = TABLES[name]()
+    columns = [t.to(dtype)[:, None] for t in (table.slopes, table.biases, table.f)]
+    z = (table.low + (table.high - table.low) * torch.rand(MANY, 1)).to(dtype)
+    z[0], z[1] = table.low, table.high
+    got = TableLookup(*columns)(z)[:POINTS, 0].double().numpy()
+    exact = programs.look_up(table, table.f, z[:POINTS, 0].double().numpy().astype(np.longdouble))
+    allowed = table_facts(table, dtype, "fused")[0].rounding
+    off = np.abs(got - exact).max()
+    assert off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
+
+
+def test_parabolas_are_read_off_their_entries():
+    unit = 2.0**-53
+    for name, low, high in (("square", -4.0, 4.0), ("off centre", 0.5, 2.5)):
+        table = TABLES[name]()
+        even = uniform(table.slopes, table.biases, table.f)
+        assert even is not None
+        curve = quadratic(even, unit)
+        assert curve is not None
+        assert (curve.low, curve.high) == pytest.approx((low, high))
+        wanted = (0.25, 0.0, 0.0) if name == "square" else (-1.0, 2.0, 1.0)
+        assert curve.coefficients == pytest.approx(wanted, abs=1e-13)
+        for entry in (10, 14, 20):
+            values = even.values.clone()
+            values[entry] += 1e-9
+            assert quadratic(even.with_values(values, 0.0), unit) is None
+    tanh = programs.table("tanh", torch.tanh, programs.zero, -1, 1, 8)
+    found = uniform(tanh.slopes, tanh.biases, tanh.f)
+    assert found is not None
+    assert quadratic(found, unit) is None
+
+
+def test_keys_that_are_on_no_even_grid_are_not_taken_for_one():
+    square = TABLES["square"]()
+    assert uniform(square.slopes, square.biases, square.f) is not None
+    bent = square.slopes.clone()
+    bent[5] *= 1 + 1e-12
+    assert uniform(bent, square.biases, square.f) is None
+    assert uniform(square.slopes, 0.5 * square.biases + square.slopes**3, square.f) is None
+    two = torch.tensor([-24.0, 24.0], dtype=torch.float64)
+    assert uniform(two, 0 * two, two) is None
+    # A line that all keys have in common is seen by no softmax.
+    moved = uniform(square.slopes + 3.0, square.biases - 7.0, square.f)
+    assert moved is not None
+    assert moved.grid.low == pytest.approx(-28.0)
+
+
+@pytest.mark.parametrize("name", ["square", "fitted"])
+def test_bounds_of_slope_and_size(name):
+    table = TABLES[name]()
+    facts = column_facts(table.slopes, table.biases, table.f, table.low, table.high, 2.0**-53)
+    z = np.linspace(table.low, table.high, 2001).astype(np.longdouble)
+    looked = programs.look_up(table, table.f, z)
+    steepest = np.abs(np.diff(looked) / np.diff(z)).max()
+    assert steepest <= facts.slope <= 3 * steepest
+    assert np.abs(looked).max() <= facts.largest <= 1.5 * np.abs(looked).max()

@@ -1,0 +1,57 @@
+"""Programs that nobody wrote: every level against the exact one, none outside its certificate."""
+
+import math
+
+import pytest
+import torch
+
+from iceform.computer.compile import compile
+from iceform.errors import BoundError, PrecisionError
+from tests.computer.random_programs import data, program
+
+EPS = 1e-7
+
+
+def check(seed: int, kinks: bool) -> str:
+    """One program on one set of data: "refused" or "held"; anything else is an assertion."""
+    made, dim = program(seed, kinks)
+    X, y = data(seed, dim)
+    exact = made(X, y)
+    compiled = compile(made, dim, 5, eps=EPS, steps=(1, 10))
+    traced = compiled.traced(X, y)
+    instructions = compiled.interpreted(X, y, exact=True).outputs
+    tables = compiled.interpreted(X, y, width=compiled.assembly.width + seed % 2).outputs
+    try:
+        enclosed = compiled.enclosed(X, y, tables)
+    except (PrecisionError, BoundError):
+        return "refused"
+    for name, value in exact.items():
+        torch.testing.assert_close(traced[name], value, rtol=0, atol=0)
+        torch.testing.assert_close(instructions[name], value, rtol=0, atol=1e-11)
+        off = float((tables[name] - value).abs().max())
+        assert off <= enclosed.distance + 1e-15, f"{off} beyond {enclosed.distance}"
+    before = compiled.certificate.error
+    assert enclosed.distance <= before, (
+        f"{enclosed.distance} beyond {before}, known before the fact"
+    )
+    if not kinks and math.isfinite(before):
+        assert enclosed.distance <= 100 * EPS
+    return "held"
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_smooth_programs(block):
+    found = [check(seed, kinks=False) for seed in range(25 * block, 25 * block + 25)]
+    assert found.count("held") >= 23
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_programs_with_kinks(block):
+    found = [check(seed, kinks=True) for seed in range(5000 + 15 * block, 5015 + 15 * block)]
+    assert found.count("held") >= 13
+
+
+@pytest.mark.slow
+def test_ten_thousand_programs():
+    found = [check(seed, kinks=seed % 4 == 0) for seed in range(10_000, 20_000)]
+    assert found.count("held") >= 9500

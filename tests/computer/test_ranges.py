@@ -1,0 +1,117 @@
+"""Ranges hold every value that a run can have."""
+
+import math
+
+import pytest
+import torch
+
+from iceform.computer.compile import compile
+from iceform.computer.enclosures import enclosed, slope
+from iceform.computer.exact import Exact
+from iceform.computer.graph import run
+from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
+from iceform.computer.ranges import Range
+from iceform.errors import BoundError
+from iceform.functions.formulas import Formula
+from tests.computer.random_programs import data, program
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_every_value_of_a_random_program_lies_in_its_range(seed):
+    made, dim = program(seed, kinks=True)
+    compiled = compile(made, dim, 5, eps=1e-3, steps=(1, 10))
+    for draw in range(5):
+        X, y = data(1000 * seed + draw, dim)
+        given = {"x": X, "y": y[:, None], **made.values(dim, {})}
+        run(compiled.graph, Exact(5), lambda n, g=given: g[n.attr], _inside(compiled))
+
+
+def _inside(compiled):
+    def check(node, value):
+        allowed = compiled.ranges[node]
+        slack = 1e-12 * max(1.0, allowed.size)
+        assert float(value.min()) >= allowed.low - slack, node
+        assert float(value.max()) <= allowed.high + slack, node
+
+    return check
+
+
+@pytest.mark.parametrize(
+    "text", ["tanh(z)", "z^2 - z", "abs(z - 0.3)", "max(z, 1 - z)", "exp(-z)/(1 + z^2)", "sin(3*z)"]
+)
+def test_enclosures_hold_values_and_slopes(text):
+    formula = Formula.parse(text)
+    low, high = enclosed(formula.tree, -2.0, 1.5)
+    z = torch.linspace(-2.0, 1.5, 4001, dtype=torch.float64)
+    values = formula(z)
+    assert low <= float(values.min()) <= low + 0.1
+    assert high - 0.1 <= float(values.max()) <= high
+    flattest, steepest = slope(formula.tree, -2.0, 1.5)
+    quotients = values.diff() / z.diff()
+    assert flattest <= float(quotients.min()) + 1e-9
+    assert steepest >= float(quotients.max()) - 1e-9
+
+
+def test_arithmetic_is_rounded_outward():
+    a = Range(0.1, 0.2) + Range(0.2, 0.3)
+    assert a.low < 0.1 + 0.2 < a.high
+    assert Range(-1.0, 2.0) * Range(-3.0, 1.0) == Range(
+        math.nextafter(-6.0, -7), math.nextafter(3.0, 4)
+    )
+    with pytest.raises(BoundError):
+        Range(1.0, 0.0)
+
+
+def test_loops_that_close_need_no_assumption():
+    def written(x, y, *, steps=50):
+        v = mean(y)
+        for _ in repeat(steps):
+            v = 0.5 * v + 0.25 * mean(y)
+        return torch.tanh(v)
+
+    assert not compile(algorithm(written), 2, 4).ranges.assumed
+
+
+def test_an_end_that_falls_towards_zero_stops_there():
+    def written(x, y):
+        v = 1.0 + 0.5 * mean(y)
+        while while_(v > 0.1):
+            v = 0.5 * v
+        return v
+
+    compiled = compile(algorithm(written), 2, 4)
+    (state,) = (n for n in compiled.ranges.known if n.op == "state")
+    assert compiled.ranges[state].low == 0.0
+    assert not compiled.ranges.assumed
+
+
+def test_a_loop_that_does_not_close_is_assumed_and_says_so():
+    def written(x, y, *, steps=20):
+        w = zeros_like(x)
+        for _ in repeat(steps):
+            w = w - 0.5 * mean(x * ((x * w).sum() - y))
+        return w
+
+    seen = compile(algorithm(written), 2, 6)
+    (assumed,) = seen.ranges.assumed.values()
+    assert not assumed.by_author
+    assert assumed.range.size >= 1
+    stated = compile(algorithm(written), 2, 6, bounds={"w": 3.0})
+    (assumed,) = stated.ranges.assumed.values()
+    assert assumed.by_author
+    assert assumed.range == Range(-3.0, 3.0)
+
+
+def test_a_state_that_leaves_its_bound_is_refused():
+    def written(x, y, *, steps=10):
+        w = constant(0.0)
+        for _ in repeat(steps):
+            w = w + mean(y)
+        return w
+
+    compiled = compile(algorithm(written), 1, 4, bounds={"w": 2.0}, steps=(1, 10))
+    X, y = torch.zeros(4, 1).double(), torch.ones(4).double()
+    found = compiled.interpreted(X, y, steps=2).outputs
+    assert compiled.enclosed(X, y, found, steps=2).distance < 1e-12
+    with pytest.raises(BoundError, match="w reaches 3"):
+        compiled.enclosed(X, y, found, steps=4)

@@ -1,0 +1,68 @@
+"""Proven and estimated are two kinds: printed, saved, and not mistaken for each other."""
+
+import json
+
+import pytest
+import torch
+
+import iceform as ice
+
+F64 = torch.float64
+SIZES = {"dim": 2, "samples": 3, "bound": 1.0}
+
+
+def hidden(z):
+    """tanh, where nothing can follow it."""
+    return torch.from_numpy(torch.tanh(z).detach().numpy() + 0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ice.ResidualMap(torch.tanh, eps=1e-8, **SIZES),
+        lambda: ice.ResidualMap(torch.nn.functional.gelu, eps=1e-6, **SIZES),
+        lambda: ice.ResidualMap(torch.relu, eps=1e-3, **SIZES),
+        lambda: ice.ResidualMap(torch.tanh, eps=0.1, regime="hard", **SIZES),
+        lambda: ice.GradientStep("poisson", 0.1, eps=1e-4, **SIZES),
+        lambda: ice.GradientDescent("huber", steps=2, lr=0.1, eps=1e-2, **SIZES),
+        lambda: ice.HopfieldMap(
+            torch.sin, torch.tensor([0.3, -0.5], dtype=F64), 0.1, eps=1e-4, samples=3
+        ),
+    ],
+    ids=["tanh", "gelu", "relu", "hard", "poisson", "descent", "hopfield"],
+)
+def test_what_torch_and_the_library_define_is_proven(make):
+    certificate = make().certificate
+    assert (certificate.kind, certificate.assumptions) == ("proven", ())
+    assert "(proven)" in certificate.explain()
+
+
+def test_eps_is_a_promise():
+    with pytest.raises(ice.PrecisionError, match=r"nothing is proven of f \(hidden\)"):
+        ice.ResidualMap(hidden, eps=1e-2, **SIZES)
+
+
+def test_eps_is_a_promise_of_many_steps_too():
+    """The steps alone are proven here; how far errors grow rests on a slope that is not."""
+
+    def saturating(z):
+        return torch.where(z.abs() < 1, z, z.sign())
+
+    sizes = {"steps": 2, "lr": 0.1, **SIZES}
+    with pytest.raises(ice.PrecisionError, match="is a promise, and this descent is only"):
+        ice.GradientDescent(saturating, eps=0.1, **sizes)
+    taken = ice.GradientDescent(saturating, eps=0.1, estimate=True, **sizes)
+    assert taken.certificate.kind == "estimated"
+    known = ice.GradientDescent(saturating, eps=0.1, hessian=(0.0, 2.0), **sizes)
+    assert known.certificate.kind == "proven"
+
+
+@pytest.mark.parametrize("eps", [0.05, None])
+def test_an_estimate_says_so_wherever_it_is_written(eps, tmp_path):
+    em = ice.ResidualMap(hidden, eps=eps, estimate=eps is not None, tokens=33, **SIZES)
+    assert em.interpolant.kind == em.certificate.kind == "estimated"
+    assert "(estimated)" in em.certificate.explain()
+    assert json.loads(em.certificate.to_json())["kind"] == "estimated"
+    em.save(tmp_path / "em")
+    again = ice.load(tmp_path / "em", f=hidden)
+    assert again.interpolant.kind == again.certificate.kind == "estimated"

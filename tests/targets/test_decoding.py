@@ -1,0 +1,169 @@
+"""generate(): tokens are the rounded exact numbers, and where that is not certain it is said."""
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import iceform as ice
+from iceform import targets
+from iceform.targets.levels import Levels
+
+from .stock import alone, written
+
+WRITER = targets.WrittenDescent(2, lr=0.7, positions=96, step=2.0**-7)
+ANSWERER = targets.AnsweringDescent(2, 4, positions=96, step=2.0**-7)
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory):
+    return written("gpt2", WRITER, tmp_path_factory.mktemp("writer"))
+
+
+@pytest.fixture(scope="module")
+def answerer(tmp_path_factory):
+    return written("gpt2", ANSWERER, tmp_path_factory.mktemp("answerer"))
+
+
+def data(n, seed):
+    torch.manual_seed(seed)
+    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
+    return x, (x @ torch.randn(2).double() + 0.2 * torch.randn(n).double()).clamp(-2, 2)
+
+
+def generated(network, prompts, count):
+    ids = torch.cat(prompts)
+    return network.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False,
+        min_new_tokens=count, max_new_tokens=count,
+    )  # fmt: skip
+
+
+def plain(spec, x, y, steps):
+    """The rounded algorithm, written again in float64."""
+    h = spec.step
+    x, y, w = (x / h).round() * h, (y / h).round() * h, torch.zeros(2, dtype=torch.float64)
+    out = [w]
+    for _ in range(steps):
+        w = ((w - spec.lr * x.T @ (x @ w - y) / len(x)) / h).round() * h
+        out.append(w.clamp(-spec.bound, spec.bound))
+        w = out[-1]
+    return torch.stack(out)
+
+
+def written_tokens(model, networks, problems):
+    """Problems of one size at once; returns tokens, and how many of them were not certain."""
+    tokens = unsure = 0
+    for kind, network in networks.items():
+        prompts = [model.prompt(x, y, steps=4) for x, y in problems]
+        for ids, (x, y) in zip(generated(network, prompts, 8), problems, strict=True):
+            path = model.read(ids[None])
+            ties = {tuple(t) for t in model.spec.ties(path, x, y).tolist()}
+            exact = model.spec.levels.nearest(model.spec.exact_steps(path[:-1], x, y))
+            wrong = {(t + 1, k) for t, k in (path[1:] != exact).nonzero().tolist()}
+            assert wrong <= ties, (kind, wrong, ties)
+            if not ties:
+                assert torch.equal(path, plain(model.spec, x, y, 4))
+            tokens, unsure = tokens + 8, unsure + len(ties)
+    return tokens, unsure
+
+
+def test_iterates_are_written_token_for_token(writer):
+    model, networks = writer
+    tokens, unsure = written_tokens(model, networks, [data(6, s) for s in range(40)])
+    assert unsure <= tokens / 100
+
+
+@pytest.mark.slow
+def test_a_thousand_problems_are_written_token_for_token(writer):
+    model, networks = writer
+    for n in range(1, 21):
+        written_tokens(model, networks, [data(n, 1000 * n + s) for s in range(50)])
+
+
+def answers(model, networks, problems):
+    unsure = 0
+    for network in networks.values():
+        prompts = [model.prompt(x, y, query=q) for x, y, q in problems]
+        for ids, (x, y, q) in zip(generated(network, prompts, 1), problems, strict=True):
+            value = model.read(ids[None])
+            certified = model.certificate(x, y, query=q)
+            assert model.spec.distance(value, x, y, query=q) <= certified.error
+            unsure += model.spec.tie(x, y, q)
+            assert model.spec.tie(x, y, q) or value == model.spec.reference(x, y, q)
+    return unsure
+
+
+def asked(n, seed):
+    return (*data(n, seed), 2 * torch.rand(2, dtype=torch.float64) - 1)
+
+
+def test_predictions_are_the_next_token(answerer):
+    assert answers(*answerer, [asked(5, s) for s in range(40)]) <= 2
+
+
+@pytest.mark.slow
+def test_a_thousand_predictions(answerer):
+    for n in range(1, 21):
+        answers(*answerer, [asked(n, 1000 * n + s) for s in range(50)])
+
+
+def test_the_prediction_is_least_squares(answerer):
+    """Against descent written again, on data that are levels already."""
+    model, networks = answerer
+    x, y, q = asked(8, 3)
+    x, y, q = (model.spec.levels.nearest(v) for v in (x, y, q))
+    w = torch.zeros(2, dtype=torch.float64)
+    for _ in range(4):
+        w = w - 0.5 * x.T @ (x @ w - y) / 8
+    found = model.spec.run(networks["eager"], x, y, query=q)
+    assert abs(float(found - w @ q)) <= model.spec.step / 2 + 1e-9
+
+
+@pytest.mark.parametrize("spec", [WRITER, ANSWERER], ids=["writer", "answerer"])
+def test_check(spec, tmp_path):
+    targets.write("gpt2", spec, tmp_path)
+    found = ice.check(tmp_path, *data(4, 1))
+    assert found.ok
+    assert found.certificate.terms["arithmetic"] < 1e-6
+
+
+def test_a_process_without_iceform_generates(writer, tmp_path):
+    model, _ = writer
+    x, y = data(6, 77)
+    prompt, out = tmp_path / "prompt.safetensors", tmp_path / "out.safetensors"
+    save_file({"ids": model.prompt(x, y, steps=3)}, prompt)
+    alone(
+        """
+        from transformers import AutoModelForCausalLM
+        network = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+        ids = load_file(sys.argv[2])["ids"]
+        made = network.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=6
+        )
+        save_file({"made": made}, sys.argv[3])
+        """,
+        str(model.path), str(prompt), str(out),
+    )  # fmt: skip
+    path = model.read(load_file(out)["made"])
+    assert not len(model.spec.ties(path, x, y))
+    assert torch.equal(path, plain(WRITER, x, y, 3))
+
+
+def test_a_tie_is_named():
+    levels = Levels(2.0, 2.0**-7)
+    numbers = torch.tensor([0.5, 0.5 + 2.0**-8, 0.5 + 2.0**-8 + 1e-7, -2.0, 2.5]).double()
+    assert levels.certain(numbers, 1e-6).tolist() == [True, False, False, True, True]
+    assert levels.certain(numbers, 1e-8).tolist() == [True, False, True, True, True]
+
+
+@pytest.mark.parametrize(("bound", "step"), [(2.0, 0.01), (2.0, 4.0), (2.1, 0.5), (1e6, 1.0)])
+def test_levels_that_are_not_exact_are_refused(bound, step):
+    with pytest.raises(ice.BoundError):
+        targets.WrittenDescent(2, bound=bound, step=step)
+
+
+def test_decoders_are_gpt2_in_float64(tmp_path):
+    with pytest.raises(ice.TargetError, match="an encoder does not generate"):
+        targets.write("bert", WRITER, tmp_path / "no")
+    with pytest.raises(ice.DtypeError, match="float64"):
+        targets.AnsweringDescent(2, 2, dtype="float32")

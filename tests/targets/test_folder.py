@@ -1,0 +1,148 @@
+"""Folders: loaded without iceform, attested, refused when changed."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import iceform as ice
+from iceform import targets
+
+from .stock import alone, exact
+
+SPEC = targets.LinearDescent(2, 3, positions=40, pairs=6)
+
+
+def data(n=9):
+    torch.manual_seed(n)
+    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
+    return x, x[:, 0] - 0.5 * x[:, 1]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("folder")
+    targets.write("gpt2", SPEC, path)
+    return path
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+RUN = """
+    from transformers import AutoModel
+    folder, prompt, out = sys.argv[1:]
+    network = AutoModel.from_pretrained(folder)
+    with torch.no_grad():
+        hidden = network(**load_file(prompt)).last_hidden_state
+    save_file({"hidden": hidden, "dtype": torch.zeros(1, dtype=network.dtype)}, out)
+"""
+
+
+def test_a_process_without_iceform_runs_it(folder, tmp_path):
+    model = targets.load(folder)
+    x, y = data()
+    save_file({"inputs_embeds": model.prompt(x, y, lr=0.4)}, tmp_path / "prompt.safetensors")
+    alone(RUN, str(folder), str(tmp_path / "prompt.safetensors"), str(tmp_path / "out.safetensors"))
+    out = load_file(tmp_path / "out.safetensors")
+    assert out["dtype"].dtype == torch.float64  # by the folder's own config
+    wrong = (model.read(out["hidden"]) - exact(model, x, y, lr=0.4)).abs().max()
+    assert float(wrong) <= model.certificate(x, y, lr=0.4).error <= 1e-10
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+def test_check_says_what_is_certified_and_measured(folder, attention):
+    found = ice.check(folder, *data(), attention=attention, lr=0.3)
+    assert found
+    assert found.measured <= found.certificate.error <= 1e-10
+    record = json.loads((folder / "iceform.json").read_text())
+    assert found.attestation.ok
+    assert found.attestation.weights == record["weights_sha256"]
+    assert "within the certified" in str(found)
+
+
+def change(path, name, index, to):
+    tensors = load_file(path / "model.safetensors")
+    tensors[name].view(-1)[index] = to(tensors[name].view(-1)[index])
+    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("name", "to"),
+    [
+        ("h.1.attn.c_proj.weight", lambda v: torch.nextafter(v, v + 1)),
+        ("h.0.attn.c_attn.bias", lambda v: torch.nextafter(v, v + 1)),
+        ("wpe.weight", lambda v: -v),  # -0.0
+        ("ln_f.weight", lambda v: v * float("nan")),
+    ],
+)
+def test_one_changed_weight_is_refused(copy, name, to):
+    change(copy, name, 5, to)
+    with pytest.raises(ice.IntegrityError, match=f"1 weight.*{name}"):
+        ice.check(copy, *data())
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("layer_norm_epsilon", 1e-5),
+        ("n_head", 8),
+        ("attn_pdrop", 0.1),
+        ("activation_function", "gelu"),
+    ],
+)
+def test_a_changed_setting_is_refused(copy, setting, value):
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, setting: value}))
+    with pytest.raises(ice.IntegrityError, match=setting):
+        ice.check(copy, *data())
+
+
+@pytest.mark.parametrize("key", ["dim", "steps", "reach"])
+def test_sizes_that_were_changed_do_not_match_the_weights(copy, key):
+    record = json.loads((copy / "iceform.json").read_text())
+    record["sizes"][key] += 1
+    (copy / "iceform.json").write_text(json.dumps(record))
+    x, y = data()
+    x = torch.cat([x, x[:, :1]], 1) if key == "dim" else x
+    with pytest.raises(ice.IntegrityError):
+        ice.check(copy, x, y)
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "kind": "no such"}', "[]"])
+def test_a_record_that_is_none_is_refused(copy, text):
+    (copy / "iceform.json").write_text(text)
+    with pytest.raises(ice.IntegrityError):
+        targets.load(copy)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_dtypes_are_refused(folder, dtype):
+    with pytest.raises(ice.PrecisionError, match="certified in float64"):
+        ice.check(folder, *data(), dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_nothing_is_certified_in_few_bits(dtype):
+    with pytest.raises(ice.PrecisionError, match="nothing is certified"):
+        targets.LinearDescent(2, 2, dtype=dtype).certificate(SPEC.typical())
+
+
+def test_a_name_that_is_no_target_is_refused(tmp_path):
+    with pytest.raises(ice.TargetError, match="no target is called 'gpt3'"):
+        targets.write("gpt3", SPEC, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_ground_truth_names_every_head(folder):
+    record = json.loads((folder / "iceform.json").read_text())
+    config = json.loads((folder / "config.json").read_text())
+    assert len(record["ground_truth"]) == config["n_layer"]
+    assert all(len(layer) == config["n_head"] for layer in record["ground_truth"])
+    roles = [head["role"] for head in record["ground_truth"][0]]
+    assert roles.count("penalty") == 1
+    assert sum(role.startswith("gradient") for role in roles) == 2 * SPEC.combination.count
