@@ -14,6 +14,9 @@ LAYOUT = Layout(dim=2, samples=4, tokens=80)
 TABLE = Interpolant.fit(torch.tanh, -6, 6, 1e-8)
 
 
+HOW = ["run", "total", "average", "batch", "batched total"]
+
+
 class Wrong(Fused):
     """Off by a little in some rows, as a broken kernel would be."""
 
@@ -33,9 +36,9 @@ class WrongSums(Fused):
         return super().total(prompt, watch) * (1 + 1e-6)
 
 
-def look_ups(rows=50):
-    x, y = torch.rand(rows, 2).double(), torch.rand(rows).double()
-    return LookUps(LAYOUT, TABLE, x, y, torch.tensor([2.0, -1.0]).double())
+def look_ups(rows=50, *batch):
+    x, y = torch.rand(*batch, rows, 2).double(), torch.rand(rows).double()
+    return LookUps(LAYOUT, TABLE, x, y, torch.tensor([2.0, -1.0]).double().requires_grad_())
 
 
 def average():
@@ -43,7 +46,7 @@ def average():
     return Average(LAYOUT, x, -x.square().sum(1), x, torch.randn(30, 2).double())
 
 
-@pytest.mark.parametrize("how", ["run", "total", "average"])
+@pytest.mark.parametrize("how", HOW)
 def test_a_backend_that_is_right_is_attested(how):
     witness = Witness(bind(LAYOUT.build(), "fused"))
     _use(witness, how)
@@ -53,7 +56,7 @@ def test_a_backend_that_is_right_is_attested(how):
     assert 0 < found.allowed < 1e-10
 
 
-@pytest.mark.parametrize("how", ["run", "total", "average"])
+@pytest.mark.parametrize("how", HOW)
 def test_a_backend_that_is_wrong_is_not(how):
     witness = Witness(Wrong(LAYOUT.build()))
     _use(witness, how)
@@ -73,10 +76,17 @@ def test_a_wrong_sum_of_right_rows_is_noticed():
 
 
 def _use(witness, how):
-    if how == "total":
-        witness.total(look_ups())
+    batch = (3, 2) if how.startswith("batch") else ()
+    if "total" in how:
+        witness.total(look_ups(50, *batch))
     else:
-        witness.run(look_ups() if how == "run" else average())
+        witness.run(average() if how == "average" else look_ups(50, *batch))
+
+
+def test_a_set_of_a_batch_is_that_set():
+    prompt = look_ups(5, 3, 2)
+    rows = bind(LAYOUT.build(), "literal").run(prompt)
+    assert torch.equal(bind(LAYOUT.build(), "literal").run(prompt.of(2, 1)), rows[2, 1])
 
 
 def test_weights_that_change_during_a_run_are_noticed():
@@ -112,6 +122,27 @@ def test_what_is_not_attested_says_why():
     found = Attestation.none("nothing is hashed inside torch.compile")
     assert not found.ok
     assert "nothing is hashed" in found.explain()
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_a_run_inside_torch_func_is_attested_and_leaves_no_wrapper_behind(backend):
+    """The network is built, hashed and read inside the transform, and used after it."""
+    em = ice.GradientStep("squared", 0.5, dim=2, samples=11, eps=1e-6, backend=backend)
+    x, y, w = torch.rand(11, 2).double(), torch.rand(11).double(), torch.rand(2).double()
+    said = []
+
+    def step(w):
+        result = em.run(x, y, w)
+        said.append(result.attestation.ok)
+        return result.value
+
+    moved = torch.func.jacrev(step)(w)
+    exact = torch.eye(2).double() - 0.5 * x.mT @ x / 11
+    assert float((moved - exact).abs().max()) < 1e-4
+    assert said == [True]
+    after = em.run(x, y, w)
+    assert after.attestation.ok
+    assert float((after.value - em.reference(x, y, w)).abs().max()) <= em.certificate.error
 
 
 def test_a_ledger_counts_by_place():

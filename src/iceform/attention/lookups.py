@@ -223,6 +223,13 @@ class LookUps:
         """z, to see whether the table reaches that far."""
         return (self.x @ self.w[..., None])[..., 0] - self.y
 
+    def of(self, *at: int) -> LookUps:
+        """One set of a batch of them."""
+        n, d = self.x.shape[-2:]
+        offsets = None if self.offsets is None else self.offsets.expand(*self.batch, n)[at]
+        x, y = self.x.expand(*self.batch, n, d)[at], self.y.expand(*self.batch, n)[at]
+        return replace(self, x=x, y=y, w=self.w.expand(*self.batch, d)[at], offsets=offsets)
+
     def part(self, rows: Tensor | slice) -> LookUps:
         """The same look-ups of some samples."""
         offsets = None if self.offsets is None else self.offsets[..., rows]

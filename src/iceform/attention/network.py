@@ -18,7 +18,7 @@ from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
-__all__ = ["FrozenNetwork", "is_checked", "unchecked", "weights_digest"]
+__all__ = ["FrozenNetwork", "is_checked", "outside_transforms", "unchecked", "weights_digest"]
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
 
@@ -34,6 +34,18 @@ def unchecked() -> Iterator[None]:
         yield
     finally:
         _CHECKED.reset(token)
+
+
+@contextmanager
+def outside_transforms() -> Iterator[None]:
+    """For weights inside torch.func's vmap and grad, whose wrappers they must not get."""
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        yield
+        return
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with temporarily_clear_interpreter_stack():
+        yield
 
 
 def is_checked() -> bool:
@@ -129,8 +141,9 @@ def weights_digest(module: nn.Module) -> str:
     for name, part in sorted(module.named_modules(remove_duplicate=False)):
         settings = [f"{key}={getattr(part, key)}" for key in _SETTINGS if hasattr(part, key)]
         sha.update(f"{name} {type(part).__name__} {settings}\n".encode())
-    for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
-        data = buffer.detach().cpu().contiguous()
-        sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
-        sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
+    with outside_transforms():
+        for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
+            data = buffer.detach().cpu().contiguous()
+            sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
+            sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()

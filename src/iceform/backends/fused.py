@@ -32,7 +32,8 @@ class Fused(Backend):
     @cached_property
     def reading(self) -> Reading:
         """The look-up layer, as read from its matrices."""
-        return read_layer(self.network, self.digest)
+        found: Reading = read_layer(self.network, self.digest)
+        return found
 
     def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
         if isinstance(prompt, LookUps):

@@ -10,6 +10,7 @@ from typing import Generic, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
+from iceform.attention.network import outside_transforms
 from iceform.errors import IntegrityError
 
 __all__ = ["Memory", "refuse", "require_finite", "require_zero", "unless_identity", "unless_zero"]
@@ -59,13 +60,19 @@ class Memory(Generic[T]):
 
     def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
         """What is known under a key, or made now; None is never remembered."""
+        found: T = self._get(key, make)
+        return found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _get(self, key: Hashable | None, make: Callable[[], T]) -> T:
         if key is None:
             return make()
         with self._lock:
             if key in self._known:
                 self._known.move_to_end(key)
                 return self._known[key]
-        made = make()
+        with outside_transforms():
+            made = make()
         with self._lock:
             self._known[key] = made
             while len(self._known) > _KEPT:

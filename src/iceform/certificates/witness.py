@@ -108,6 +108,7 @@ class Witness(Backend):
         elif (place := self._random.randrange(self.passes)) < _KEPT:
             self._seen[place] = seen
 
+    @torch.no_grad()
     def attest(self) -> Attestation:
         """Hash the weights once more, and run some rows again through the literal matrices."""
         if self.digest is None:
@@ -159,14 +160,15 @@ class Witness(Backend):
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
     def _compare_look_ups(self, prompt: LookUps, rows: Tensor | None) -> Compared:
-        if not prompt.count or prompt.batch.numel() > 1:
+        if not prompt.count or not prompt.batch.numel():
             return Compared()
+        which = tuple(self._random.randrange(size) for size in prompt.batch)
         drawn = self._draw(prompt.count, prompt.layout.samples).to(prompt.x.device)
-        part = prompt.part(drawn)
+        part = prompt.of(*which).part(drawn)
         exact = self._literal.run(part)
         limit = _look_up_allowance(part, self.name)
         if rows is not None:
-            off = float((rows[..., drawn, :] - exact).abs().max())
+            off = float((rows[which][drawn] - exact).abs().max())
             return Compared(len(drawn), off, limit)
         # Of a sum only the parts can be told apart: their rows, and what they add up to.
         off = float((self.inner.run(part) - exact).abs().max())

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
+from iceform.attention.network import outside_transforms
 from iceform.backends import Backend, bind, resolve
 from iceform.certificates import Certificate, Result, Witness
 from iceform.errors import (
@@ -164,8 +165,8 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
-        self._check_once(*inputs)
-        backend = bind(self.network, self.backend, later=True)
+        # Weights are checked after the pass; before it where it is traced, which nothing hashes.
+        backend = self._begin(*inputs, later=not torch.compiler.is_compiling())
         out = self._run(backend, *inputs)
         backend.settle()
         return out
@@ -186,15 +187,20 @@ class Emulator(nn.Module, Pretrained, ABC):
         """The backend on this construction's network, whose weights are checked now."""
         return bind(self.network, self.backend)
 
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def run(self, *inputs: Tensor) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run."""
-        self._check_once(*inputs)
-        backend = self.bind()
-        witness = Witness(backend)
+        witness = Witness(self._begin(*inputs))
         value = self._run(witness, *inputs)
         return Result(
             value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
         )
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
+        """Check the inputs and bind the network: what a compiled call does not trace."""
+        self._check_once(*inputs)
+        return bind(self.network, self.backend, later=later)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _check_once(self, *inputs: Tensor) -> None:
@@ -254,7 +260,8 @@ class Emulator(nn.Module, Pretrained, ABC):
                 torch.device("cpu"),
                 "use fewer features or samples",
             )
-            built = self._build_network().to(self.dtype).seal()
+            with outside_transforms():
+                built = self._build_network().to(self.dtype).seal()
             self.add_module("_network", built)
         assert isinstance(built, FrozenNetwork)
         return built

@@ -115,7 +115,7 @@ class HopfieldMap(Emulator):
     def _certify(self, it: Interpolant) -> Certificate:
         terms_of_z = self._terms + abs(it.grid.center)
         model = rounding_of(self.backend).model(self.dtype, it, terms_of_z, self.dim)
-        terms = {"interpolation": it.error, "leak": 0.0, "rounding": it.rounding(model)}
+        terms = {"interpolation": it.error, "rounding": it.rounding(model)}
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} patterns, {it.regime} regime"),
             Step("sup|A-f|", "look-up against f on the line's range", it.error, "as for a head"),

@@ -86,7 +86,7 @@ class ResidualMap(SampleGradients):
     """f(w.x_i - y_i) x_i for any continuous f (thm:attn_sim_f).
 
     ``em(X, y, w)`` has shape (*batch, n, d). The error is at most max|x| times the interpolation
-    error of f, plus what leaks between blocks, plus rounding.
+    error of f, plus rounding.
 
     Parameters
     ----------
