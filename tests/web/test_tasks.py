@@ -156,7 +156,7 @@ def test_tables_hold_what_they_certify(algorithm: str) -> None:
 
 
 def test_rates_fall_and_hold() -> None:
-    loss = asked.Loss(algorithm="quantile")
+    loss = asked.Loss(algorithm="hinge")
     spectral, hard = ask("rates", asked.LookupQuestion(loss=loss, reach=2.0)).rates
     for rate in (spectral, hard):
         assert all(m <= c for m, c in zip(rate.measured, rate.certified, strict=True))
@@ -167,7 +167,7 @@ def test_rates_fall_and_hold() -> None:
 
 def test_eps_picks_the_tokens() -> None:
     coarse, fine = (
-        fit("quantile", lookup=asked.Lookup(tokens=None, eps=eps)).table for eps in (1e-2, 1e-6)
+        fit("absolute", lookup=asked.Lookup(tokens=None, eps=eps)).table for eps in (1e-2, 1e-6)
     )
     assert coarse.tokens < fine.tokens
     assert fine.error <= 1e-6

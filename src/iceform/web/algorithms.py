@@ -157,7 +157,9 @@ def _own() -> list[Entry]:
 
 @lru_cache(maxsize=1)
 def _entries(count: int) -> Mapping[str, Entry]:
-    found = [*(Entry.of(kind) for kind in kinds()), *_own()]
+    # The board draws x.w + b, and its heights are no counts.
+    drawn = [kind for kind in kinds() if getattr(kind, "response", None) is None]
+    found = [*(Entry.of(kind) for kind in drawn), *_own()]
     order = list(_TASKS.values())
     found.sort(key=lambda entry: order.index(entry.task))
     return MappingProxyType({entry.name: entry for entry in found})

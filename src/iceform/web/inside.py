@@ -74,7 +74,7 @@ class _View:
 
 def _told(view: _View, question: asked.InsideQuestion) -> InsideAnswer:
     trace = view.trace
-    layers = list(trace)
+    layers = [layer for layer in trace if layer.labels]  # an embedding has no heads
     if question.layer >= len(layers):
         raise ProgramError(
             f"layer {question.layer} was asked for, this network has {len(layers)}; "
@@ -268,8 +268,10 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
     x, y, w, loss, chosen = _small(setting, question)
     pulse()
     emulator = _emulator(loss, x.shape[1], len(x), question.lookup.regime)
-    trace = emulator.trace(x, y, w)
-    layout, tokens = emulator.layout, trace.tokens.shape[-2]
+    layout, prompt = emulator.layout, emulator.prompt(x, y, w)
+    first = prompt.tokens.flatten(0, -3)[0]  # a few points are one prompt
+    trace = trace_network(emulator.network, first, features=layout.raw, roles=layout.roles)
+    tokens = len(first)
     rows = layout.samples * layout.tokens + torch.arange(len(x))
     block = torch.arange(layout.samples).repeat_interleave(layout.tokens)
     block = torch.cat([block, torch.full((tokens - len(block),), -1)])
@@ -282,7 +284,7 @@ def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> 
         kept=torch.arange(tokens),
         rows=rows,
         blocks=([f"point {i}" for i in chosen.tolist()], block),
-        literal=float((trace.output - emulator(x, y, w)).abs().max()),
+        literal=float((trace.output[: len(x), : x.shape[1]] - emulator(x, y, w)).abs().max()),
         margin=MARGIN,
         printed=printed,
     )
