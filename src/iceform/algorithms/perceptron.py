@@ -12,7 +12,7 @@ from torch import Tensor
 
 from iceform.algorithms.examples import blobs
 from iceform.algorithms.linear import LinearClassifier, line_result
-from iceform.algorithms.record import Peer
+from iceform.algorithms.record import Peer, option
 from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
@@ -61,6 +61,13 @@ class Perceptron(LinearClassifier):
     penalised: ClassVar[bool] = False
     example = staticmethod(blobs)
 
+    max_passes: int = field(
+        default=100,
+        kw_only=True,
+        metadata=option(
+            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+        ),
+    )
     tol: float = field(default=1e-9, init=False)  # a mistake is a mistake
     precondition: str = field(default="diagonal", init=False)
 

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import (
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
@@ -27,7 +28,7 @@ from sklearn.base import (
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from iceform.algorithms import LinearClassifier
+from iceform.algorithms import LinearClassifier, LinearModel
 from iceform.certificates import Certificate
 from iceform.machine import ArraySource
 from iceform.machine.tables import read_line
@@ -55,6 +56,15 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         self.__dict__.pop("_batches", None)
         self._take(machine, machine.run(self._algorithm(), source))
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Labels that the loss is not defined for are said so."""
+        tags = super().__sklearn_tags__()
+        model = self.algorithm()
+        labels = model.loss().labels if isinstance(model, LinearModel) else None
+        below = torch.tensor([-1.0], dtype=torch.float64)
+        tags.target_tags.positive_only = labels is not None and not bool(labels.allowed(below))
+        return tags
 
     def _take(self, machine: Any, found: Any) -> None:
         self._keep(machine, found)
@@ -115,7 +125,9 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
         self.coef_ = np.stack([fit.coef.cpu().numpy() for fit in fits])
         self.intercept_ = np.array([float(fit.intercept) for fit in fits])
-        self._warn(all(fit.converged for fit in fits), self.n_passes_)
+        # A loop without a tolerance ends where it ends; what it kept says how.
+        settled = "tol" not in model.options() or all(fit.converged for fit in fits)
+        self._warn(settled, self.n_passes_)
         return self
 
     def _scores(self, X: Any) -> Tensor:
