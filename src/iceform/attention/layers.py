@@ -150,15 +150,14 @@ class SoftmaxAttention(nn.Module):
 
         An exported graph computes them: its shapes must not depend on weights.
         """
-        if torch.compiler.is_exporting():
-            return self.attend(x).output
         self._check_input(x)
         tokens = self._tokens(x)
-        asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
-        whole = len(asked) == self.w_o.shape[1]
-        queries = (tokens if whole else tokens[..., asked, :]) @ self.w_q.mT
+        asked: Tensor | slice = _EVERY
+        if not torch.compiler.is_compiling():  # how many there are depends on the weights
+            asked = (self.w_o != 0).any(-1).any(0).nonzero()[:, 0]
+        queries = tokens[..., asked, :] @ self.w_q.mT
         weights = torch.softmax(queries @ (tokens @ self.w_k.mT).mT, -1)
-        output = self._read(weights @ (tokens @ self.w_v.mT), _EVERY if whole else asked)
+        output = self._read(weights @ (tokens @ self.w_v.mT), asked)
         return x + output if self.residual else output
 
     def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
