@@ -1,7 +1,7 @@
 """How a forward pass is evaluated.
 
 ``literal`` multiplies the matrices with the tokens: it is the definition. ``fused`` takes its
-numbers out of both, never holds more than a chunk of tokens, and agrees with the definition to
+numbers out of both (of look-ups it never holds more than a chunk of tokens) and agrees with it to
 rounding; ``triton`` does the same by its own GPU kernels.
 """
 

@@ -221,7 +221,7 @@ class Emulator(nn.Module, Pretrained, ABC):
     @property
     def _smaller(self) -> str:
         """What to do about a literal network that would not fit."""
-        return "use backend='fused', which never holds all tokens, or fewer samples"
+        return "use backend='fused', which holds no scores, or fewer samples"
 
     def trace(self, *inputs: Tensor) -> Trace:
         """What every layer of the literal network does with the inputs' prompt.

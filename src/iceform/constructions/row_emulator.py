@@ -243,7 +243,7 @@ class RowEmulator(Emulator):
         wide = layer.features.total if self.encoding == "embedding" else 2 * self.dim + 4
         scores = layer.outputs * (2 * count * count + count * (wide + 2 * self.dim + 2 + heads))
         size = torch.finfo(self.dtype).bits // 8
-        products = n * self.dim * layer.outputs
+        products, prompt = n * self.dim * layer.outputs, layer.prompt_tokens * layer.features.total
         return Plan(
             grid_tokens=grid,
             tokens=layer.prompt_tokens,
@@ -254,7 +254,7 @@ class RowEmulator(Emulator):
             parameters=weights,
             weight_bytes=8 * weights,
             literal_bytes=size * (weights + scores),
-            fused_bytes=size * 2 * min(n * layer.outputs * grid, 1 << 22),
+            fused_bytes=size * (prompt + 2 * min(n * layer.outputs * grid, 1 << 22)),
             literal_flops=2 * layer.outputs * count * count * (self.dim + 1 + layer.outputs),
             fused_flops=2 * products + 8 * n * layer.outputs * grid,
         )

@@ -391,7 +391,7 @@ class TruncatedLinear(Emulator):
             parameters=weights,
             weight_bytes=8 * weights,
             literal_bytes=size * (weights + s.heads * (2 * count**2 + 2 * count * d)),
-            fused_bytes=size * 2 * self.samples * s.tokens,
+            fused_bytes=size * (count * total + 2 * self.samples * s.tokens),
             literal_flops=2 * s.heads * count * (count * (d + 1) + 2 * total * d),
             fused_flops=8 * s.heads * self.samples * s.tokens,
         )
