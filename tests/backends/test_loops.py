@@ -21,8 +21,8 @@ def test_a_loop_on_the_device_takes_the_same_steps(schedule):
         "squared", 12, lr=0.5, l2=0.01, schedule=schedule, dim=4, samples=60, eps=None, w_bound=2.0
     )
     start = torch.zeros(4, dtype=torch.float64)
-    found = em._on_device(x, y, start)
-    expected = em._iterate(x, y, start, em._checked_pass)
+    found = em._on_device(em.bind(), x, y, start)
+    expected = em._iterate(x, y, start, em._passes(em.bind()))
     assert (found - expected).abs().max() <= 12 * 8 * torch.finfo(torch.float64).eps
 
 
@@ -30,7 +30,7 @@ def test_an_iterate_that_leaves_the_domain_is_refused():
     x, y = _ridge()
     em = ice.GradientDescent("squared", 5, lr=6.0, dim=4, samples=60, eps=None, w_bound=0.05)
     with pytest.raises(ice.BoundError, match="the certificate holds up to"):
-        em._on_device(x, y, torch.zeros(4, dtype=torch.float64))
+        em._on_device(em.bind(), x, y, torch.zeros(4, dtype=torch.float64))
 
 
 def test_what_is_not_a_number_is_seen():

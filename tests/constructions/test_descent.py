@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
+from iceform.backends import primitives
 from iceform.backends.extremes import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
 from tests.conformance import Conformance, assert_within
@@ -254,7 +255,7 @@ def _narrow_step(loss, dtype):
 def test_a_pass_that_checks_as_it_reads_refuses_what_a_check_refuses(
     fault, loss, dtype, monkeypatch
 ):
-    monkeypatch.setattr(fused, "_ROWS_BYTES", 1)  # several chunks
+    monkeypatch.setattr(primitives, "_ROWS_BYTES", 1)  # several chunks
     em = _narrow_step(loss, dtype)
     x, y, w = (0.5 * torch.rand(s, dtype=dtype) for s in ((N, D), (N,), (D,)))
     y = torch.ones_like(y)

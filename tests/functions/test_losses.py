@@ -50,7 +50,7 @@ def test_a_loss_of_ones_own_is_proven_by_its_own_facts_or_not_at_all(name, which
         x = torch.randn(40, 3, generator=g, dtype=torch.float64)
         y = x @ torch.ones(3).double() + torch.randn(40, generator=g, dtype=torch.float64)
         program = algorithms.Quantile(fit_intercept=False)
-        made = program.problem(Stream(4), ArraySource(x, y, chunk=17))
+        made = program.problem(Stream(4).start(), ArraySource(x, y, chunk=17))
         problem = replace(made, loss=own(name, which))
         rows, labels, _ = problem.encoding(x, y)
         best = optimum(rows, labels, which)
@@ -77,7 +77,7 @@ def test_a_typed_loss_is_proven_like_its_named_twin(text):
     g = torch.Generator().manual_seed(3)
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
     y = x @ torch.ones(3).double() + torch.randn(60, generator=g, dtype=torch.float64)
-    made = algorithms.Quantile(fit_intercept=False).problem(Stream(4), ArraySource(x, y, chunk=17))
+    made = algorithms.Quantile(fit_intercept=False).problem(Stream(4).start(), ArraySource(x, y, chunk=17))
     named = replace(made, loss=TWINS[text])
     typed = replace(made, loss=Formula.parse(text).loss())
     best = minimise(named, tol=1e-9, max_passes=200).w
@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_convex_is_not_proven():
     g = torch.Generator().manual_seed(3)
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
     made = algorithms.Quantile(fit_intercept=False).problem(
-        Stream(4), ArraySource(x, x.sum(1) + 3, chunk=17)
+        Stream(4).start(), ArraySource(x, x.sum(1) + 3, chunk=17)
     )
     problem = replace(made, loss=Formula.parse("log(1 + z^2)").loss())
     assert math.isinf(prove(problem, problem.start()).radius)
@@ -104,7 +104,7 @@ def test_a_loss_that_cannot_be_followed_is_estimated():
     g = torch.Generator().manual_seed(3)
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
     made = algorithms.Quantile(fit_intercept=False, alpha=0.1).problem(
-        Stream(4), ArraySource(x, x.sum(1), chunk=17)
+        Stream(4).start(), ArraySource(x, x.sum(1), chunk=17)
     )
     hidden = ScalarFunction(lambda z: torch.from_numpy(torch.tanh(z.detach()).numpy()), "hidden")
     for loss, kind in (
@@ -121,7 +121,7 @@ def test_a_loss_of_ones_own_is_solved_whatever_it_is_called():
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
     y = x @ torch.ones(3).double() + torch.randn(60, generator=g, dtype=torch.float64)
     program = algorithms.Quantile(fit_intercept=False)
-    made = program.problem(Stream(4), ArraySource(x, y, chunk=17))
+    made = program.problem(Stream(4).start(), ArraySource(x, y, chunk=17))
     problem = replace(made, loss=own("squared", "steep"))
     rows, labels, _ = problem.encoding(x, y)
     found = minimise(problem, tol=1e-6, max_passes=200)

@@ -165,11 +165,13 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
-        # Weights are checked after the pass; before it where it is traced, which nothing hashes.
-        backend = self._begin(*inputs, later=not torch.compiler.is_compiling())
-        out = self._run(backend, *inputs)
-        backend.settle()
-        return out
+        if torch.compiler.is_compiling():  # nothing hashes in a trace: weights are checked first
+            return self._run(self._begin(*inputs), *inputs)
+        backend = self._begin(*inputs, later=True)
+        try:
+            return self._run(backend, *inputs)
+        finally:  # whatever the pass says of what it met, changed weights are named before it
+            backend.settle()
 
     def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """As calling it, by a backend that is bound already: for whoever makes several passes."""

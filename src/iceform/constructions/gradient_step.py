@@ -110,8 +110,10 @@ class GradientStep(ResidualEmulator):
         self._check_shapes(x, y, w)
         seen = self.domain.watch(self.backend)
         backend = bind(self.network, self.backend, later=True)
-        step = self._step(backend, x, y, w, self.rates, seen)
-        backend.settle()
+        try:
+            step = self._step(backend, x, y, w, self.rates, seen)
+        finally:
+            backend.settle()
         self._check_values(x, y, w, seen)
         return step
 

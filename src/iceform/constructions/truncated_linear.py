@@ -36,7 +36,7 @@ from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
-from iceform.interpolation.enclosures import cumulants, fourth_cumulant
+from iceform.interpolation.enclosures import largest, taylor
 from iceform.interpolation.local import intervals, local_weights
 from iceform.validation import (
     check_bound,
@@ -228,11 +228,11 @@ class TruncatedLinear(Emulator):
         cells = s.heads * s.points * _PER_CELL
         edges = torch.linspace(s.low, s.high, cells + 1, dtype=torch.float64)
         middle, r = intervals(edges)
-        # Rows: value, first three derivatives, bound of the fourth, bound of what is left out.
+        # Rows: value, three Taylor coefficients, bound of the fourth, bound of what is left out.
         summed = torch.zeros(6, cells, dtype=torch.float64)
         for table in self.tables:
             parts = [
-                torch.stack([w.mean, *cumulants(w), fourth_cumulant(w), w.missing])
+                torch.stack([w.mean, *taylor(w, 3), largest(w, 4)[3], w.missing])
                 for w in local_weights(table, edges)
             ]
             summed += torch.cat(parts, -1)
@@ -241,9 +241,9 @@ class TruncatedLinear(Emulator):
             (value - middle).abs()
             + missing
             + (first - 1).abs() * r
-            + second.abs() * r**2 / 2
-            + third.abs() * r**3 / 6
-            + fourth * r**4 / 24
+            + second.abs() * r**2
+            + third.abs() * r**3
+            + fourth * r**4
         )
         # Float64 evaluation of the heads' sums: values of size |L| at most, T tokens each.
         size = max(table.size for table in self.tables)

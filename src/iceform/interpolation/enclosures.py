@@ -1,16 +1,21 @@
-r"""A look-up and its derivatives at the middles of intervals, with what computing them is off by.
+r"""A look-up and its Taylor coefficients at the middles of intervals, and what they are off by.
 
-The derivatives of A are joint cumulants of values and slopes under the softmax weights:
-A' = E[vs], A'' = E[v s^2], A''' = E[v s^3] - 3 E[s^2] E[vs] and
-A'''' = E[v s^4] - 6 E[s^2] E[v s^2] - 4 E[s^3] E[vs], all centred.
+With weights p at a middle z, slopes s and values v (both relative to any fixed numbers),
+
+.. math:: A(z + t) = \frac{N(t)}{D(t)}, \qquad N_j = \frac{1}{j!} \sum_k p_k v_k s_k^j, \qquad
+          D_j = \frac{1}{j!} \sum_k p_k s_k^j,
+
+so the coefficients of A are those of a quotient of power series. On the whole interval, relative
+to the moving means, :math:`N_0 = D_1 = 0` and absolute moments bound the others; a quotient whose
+signs are all the worst bounds every coefficient there.
 
 **Rounding.** With u = 2^-53 and d = z - m, a logit -c(d/h - k)^2 is computed with five roundings
 relative to itself; d/h is off by 2u|d/h|, which moves all tokens alike: it is an error of z. A
 logit s d + b of graded tokens is off by 3u(|s d| + |b|). exp is off by four units in the last
 place (8u). A weight is then off by a factor within :math:`e^{\pm\tau}`. An addition rounds by u
 times the sum, and by no more than the lesser addend; A is summed relative to the value of the
-heaviest token. What is computed as centred is centred up to :math:`\delta_v, \delta_s`, which enter
-the cumulants with the lower moments.
+heaviest token. Moments off by :math:`\delta N, \delta D` move the quotient c by
+:math:`(\delta N - c\,\delta D)/D`, again a power series.
 """
 
 from __future__ import annotations
@@ -24,54 +29,67 @@ from iceform.arithmetic.intervals import LIBRARY, UNIT
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, reweighted
 
-__all__ = ["Derivatives", "cumulants", "derivatives", "fourth_cumulant"]
+__all__ = ["Enclosed", "enclosed", "largest", "taylor"]
 
 _SLACK = 1 + 2.0**-10  # bounds of derivatives are computed with far less than this of rounding
 
 
-def cumulants(w: LocalWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """The first three derivatives of A at the midpoints."""
-    p, s, v = w.weights, w.slopes, w.values
-    first = (p * v * s).sum(-1)
-    second = (p * v * s.square()).sum(-1)
-    third = (p * v * s**3).sum(-1) - 3 * (p * s.square()).sum(-1) * first
-    return first, second, third
+def taylor(w: LocalWeights, order: int) -> list[Tensor]:
+    """Coefficients 1 .. ``order`` of A at the midpoints."""
+    down, up = _moments(w.weights, w.slopes, w.values, order)
+    return _quotient(up, down, order)
 
 
-def fourth_cumulant(w: LocalWeights) -> Tensor:
-    """Bound of |A''''| on each interval: centred at the interval's own moving means."""
+def largest(w: LocalWeights, order: int) -> list[Tensor]:
+    """Bounds of the absolute coefficients 1 .. ``order`` of A on each interval."""
     s = w.slopes.abs() + w.slope_drift[:, None]
     v = w.values.abs() + w.value_drift[:, None]
-    s2 = s.square()
+    down, up = _moments(w.tilted, s, v, order)
+    still = torch.zeros_like(w.middle)
+    return _quotient([still, *up[1:]], [still, still, *(-m for m in down[2:])], order)
 
-    def mean(x: Tensor) -> Tensor:
-        return (w.tilted * x).sum(-1)
 
-    return mean(v * s2 * s2) + 6 * mean(s2) * mean(v * s2) + 4 * mean(s2 * s) * mean(v * s)
+def _moments(p: Tensor, s: Tensor, v: Tensor, order: int) -> tuple[list[Tensor], list[Tensor]]:
+    """D_0 .. D_n and N_0 .. N_n."""
+    down, up = [], []
+    for j in range(order + 1):
+        p = p * s / j if j else p
+        down.append(p.sum(-1))
+        up.append((p * v).sum(-1))
+    return down, up
+
+
+def _quotient(up: list[Tensor], down: list[Tensor], order: int) -> list[Tensor]:
+    """c_1 .. c_n of N/D where N_0 = 0 and D_0 = 1."""
+    found: list[Tensor] = []
+    for j in range(1, order + 1):
+        earlier = zip(down[1:j], reversed(found), strict=True)
+        found.append(sum((-d * c for d, c in earlier), up[j]))
+    return found
 
 
 @dataclass(frozen=True)
-class Derivatives:
-    """A, A', A'', A''' at the midpoints, what each may be off by; |A'| and |A''''| on intervals.
+class Enclosed:
+    """A on intervals: its coefficients 0 .. n - 1 at the midpoints, and what each is off by.
 
-    ``movement`` bounds |A(z) - A(midpoint)| on the interval.
+    ``largest`` bounds coefficients 1 .. n on the interval; ``movement`` |A(z) - A(midpoint)|.
     """
 
-    values: tuple[Tensor, Tensor, Tensor, Tensor]
-    off: tuple[Tensor, Tensor, Tensor, Tensor]
-    steepest: Tensor
-    fourth: Tensor
+    values: list[Tensor]
+    off: list[Tensor]
+    largest: list[Tensor]
     movement: Tensor
 
 
-def derivatives(it: Interpolant, w: LocalWeights) -> Derivatives:
+def enclosed(it: Interpolant, w: LocalWeights, order: int) -> Enclosed:
     """All of them, rounding included."""
     tau = _logit_error(it, w)
-    return Derivatives(
-        (w.mean, *cumulants(w)),
-        (_value_error(it, w, tau), *_cumulant_errors(w, tau)),
-        _SLACK * w.steepest + w.missing / w.radius,
-        _SLACK * fourth_cumulant(w),
+    value, found = _value_error(it, w, tau), taylor(w, order - 1)
+    _, *bounds = largest(w, order)
+    return Enclosed(
+        [w.mean, *found],
+        [value, *_coefficient_errors(w, tau, value, found)],
+        [_SLACK * w.steepest + w.missing / w.radius, *(_SLACK * bound for bound in bounds)],
         _SLACK * w.value_drift + w.missing,
     )
 
@@ -99,28 +117,26 @@ def _value_error(it: Interpolant, w: LocalWeights, tau: Tensor) -> Tensor:
     return _SLACK * off + w.missing
 
 
-def _cumulant_errors(w: LocalWeights, tau: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """By how much E[vs], E[v s^2] and the third may be off, all told."""
-    p, s, v = w.tilted, w.slopes.abs(), w.values.abs()
-    factor = tau.expm1() * 2 + 2 * (w.weights.shape[-1] + 6) * UNIT
-
-    def off(x: Tensor) -> Tensor:
-        return (p * factor * x).sum(-1)
-
-    def mean(x: Tensor) -> Tensor:
-        return (p * x).sum(-1)
-
-    # What the computed centres are off by.
-    ds, dv = off(w.raw_slopes.abs() + s), off(w.raw_values.abs() + v)
-    s2 = s.square()
-    vs, vs2, ss, s3 = mean(v * s), mean(v * s2), mean(s2), mean(s2 * s)
-    first = off(v * s) + dv * ds
-    second = off(v * s2) + 2 * ds * vs + dv * ss + 2 * dv * ds**2
-    third = off(v * s2 * s) + 3 * (off(s2) * vs + ss * off(v * s)) + 3 * off(s2) * off(v * s)
-    third = third + dv * s3 + 3 * ds * vs2 + 6 * dv * ds * ss + 6 * ds**2 * vs + 6 * dv * ds**3
-    # Keys hold slopes to four roundings of 2 beta l_k.
-    stored = 5 * UNIT * w.raw_slopes.abs().amax(-1)
-    first = first + stored * mean(v)
-    second = second + 2 * stored * vs
-    third = third + 3 * stored * (vs2 + 2 * mean(s) * vs + ss * mean(v))
-    return _SLACK * first, _SLACK * second, _SLACK * third
+def _coefficient_errors(
+    w: LocalWeights, tau: Tensor, value: Tensor, found: list[Tensor]
+) -> list[Tensor]:
+    """By how much the coefficients ``found`` may be off, all told."""
+    order = len(found)
+    factor = tau.expm1() * 2 + 2 * (w.weights.shape[-1] + order + 6) * UNIT
+    # Keys hold slopes to four roundings of 2 beta l_k; two more make them relative to their mean.
+    stored = 7 * UNIT * w.raw_slopes.abs().amax(-1, keepdim=True)
+    s, v = w.slopes.abs() + stored, w.values.abs()
+    down, up = _moments(w.tilted * factor, s, v, order)
+    moved_down, moved_up = _moments(w.tilted * stored, s, v, order)
+    down = [torch.zeros_like(value), *(d + m for d, m in zip(down[1:], moved_down, strict=False))]
+    up = [value, *(u + m for u, m in zip(up[1:], moved_up, strict=False))]
+    sizes = [m.abs() for m in _moments(w.weights, w.slopes, v, order)[0]]
+    off = [value]  # N_0/D_0 is A itself relative to what was computed of it
+    for j in range(1, order + 1):
+        total = up[j] + down[j] * off[0]
+        for i in range(1, j + 1):
+            total = total + sizes[i] * off[j - i]
+            if i < j:
+                total = total + down[i] * (found[j - i - 1].abs() + off[j - i])
+        off.append(_SLACK * total)
+    return off[1:]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from iceform.functions.scalar import ScalarFunction
-from iceform.interpolation.enclosures import cumulants, fourth_cumulant
+from iceform.interpolation.enclosures import largest, taylor
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, RoundingModel, local_weights, rounding
 
@@ -82,14 +82,14 @@ def _interval_error(w: LocalWeights, f: ScalarFunction) -> tuple[Tensor, Tensor]
         return _rough_error(w, f)
     f0, f1, f2, f3, f4 = derivatives
     r = w.radius
-    first, second, third = cumulants(w)
-    fourth = fourth_cumulant(w) + _around(f4)
+    first, second, third = taylor(w, 3)
+    fourth = largest(w, 4)[3] + _around(f4) / 24
     lead = (w.mean - f0).abs() + 8 * _UNIT * f0.abs() + w.missing
     rest = (
         (first - f1).abs() * r
-        + (second - f2).abs() * r**2 / 2
-        + (third - f3).abs() * r**3 / 6
-        + fourth * r**4 / 24
+        + (second - f2 / 2).abs() * r**2
+        + (third - f3 / 6).abs() * r**3
+        + fourth * r**4
     )
     return lead, rest
 

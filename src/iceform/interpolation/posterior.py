@@ -1,16 +1,14 @@
 r"""What a fitted look-up is off by, proved after the fact, cell by cell.
 
-On an interval of radius r around z_i, with e = A - f,
+On an interval of radius r around z_i, with Taylor coefficients :math:`A_j, f_j` there,
 
-.. math:: |e(z)| \le |e_i| + |e'_i| r + |e''_i| r^2/2 + |e'''_i| r^3/6
-          + (\sup|A''''| + \sup|f''''|)\, r^4/24,
+.. math:: |A(z) - f(z)| \le \sum_{j<m} |A_j - f_j|\, r^j + (\sup|A_m| + \sup|f_m|)\, r^m
 
-where f and its derivatives are enclosed by jets, at the middle and on the whole interval, and those
-of A are computed with a bound of their rounding. Where f has a kink inside the interval, or a
-slope without bound, less is left:
+for every m up to 8, where those of f are enclosed by jets, at the middle and on the whole
+interval, and those of A are computed with a bound of their rounding. The least is taken: a large
+m where both are smooth, m = 1 where f has a kink inside. Where its slope has no bound,
 
-.. math:: |e(z)| \le |e_i| + (\sup|A'| + \sup|f'|)\, r, \qquad
-          |e(z)| \le \max_{x} |A_i - f(x)| + \sup|A - A_i|.
+.. math:: |A(z) - f(z)| \le \max_{x} |A_0 - f(x)| + \sup|A - A_0|.
 
 Intervals whose bound is not close to an error that is taken are halved twice, again and again:
 what is narrow is found because its jets are large, not because a point fell on it.
@@ -26,20 +24,21 @@ from torch import Tensor
 
 from iceform.arithmetic import Interval
 from iceform.functions.scalar import ScalarFunction
-from iceform.interpolation.enclosures import derivatives
+from iceform.interpolation.enclosures import enclosed
 from iceform.interpolation.estimates import assumption, estimated_error
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, weights_on
 
 __all__ = ["Posterior", "posterior_error"]
 
+_ORDER = 8  # of the expansion: fewer intervals, dearer ones
 _FIRST = 4  # intervals per cell to start with
 _LEAST = 128  # intervals in all to start with
 _SPLIT = 4  # parts of an interval that is refined
 _MOST = 1 << 18  # intervals that one certificate may cost
 _POLISH = 1 << 15  # the same once eps is held and only tightness is to be gained
 _GOOD = 1.5  # no refinement where the bound is within this factor of an error that is taken
-_ROUNDING = 2.0**-47  # nor below this share of the largest value: a look-up rounds by as much
+_ROUNDING = 2.0**-47  # nor below this share of f's size: a look-up rounds by as much
 _NARROW = 8  # units in the last place: no narrower interval is worth splitting,
 _FINEST = 2.0**-20  # at places no nearer to 0 than this share of the range
 _SLACK = 1 + 2.0**-40  # the bound's own sums
@@ -65,6 +64,7 @@ def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Po
 
 def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
     cells, span = _first_cells(it, f), it.high - it.low
+    floor = _ROUNDING * float(f(it.grid.mesh(_FIRST)).abs().max())
     settled = leading = 0.0
     spent = 0
     while True:
@@ -72,8 +72,7 @@ def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
         spent += len(cells)
         leading = max(leading, float(taken.max()))
         total = max(settled, float(bound.max()))
-        enough = max(_GOOD * leading, _ROUNDING * it.size)
-        again = (bound > enough) & ~_narrow(cells, span)
+        again = (bound > max(_GOOD * leading, floor)) & ~_narrow(cells, span)
         settled = max([settled, *bound[~again].tolist()])
         held = eps is not None and total <= eps
         parts = _split(cells[again])
@@ -126,18 +125,18 @@ def _errors(it: Interpolant, f: ScalarFunction, cells: Interval) -> tuple[Tensor
 def _interval_errors(
     it: Interpolant, f: ScalarFunction, w: LocalWeights, cells: Interval
 ) -> tuple[Tensor, Tensor]:
-    a = derivatives(it, w)
-    at, on = f.jets(Interval.point(w.middle), 3), f.jets(cells, 4)
-    factorial = (1.0, 1.0, 2.0, 6.0)
-    e0, e1, e2, e3 = (
-        _gap(value, at[k].times(factorial[k])) + off
-        for k, (value, off) in enumerate(zip(a.values, a.off, strict=True))
-    )
-    r = w.radius
-    smooth = e1 * r + e2 * r**2 / 2 + e3 * r**3 / 6 + (a.fourth / 24 + on[4].magnitude) * r**4
-    bent = (a.steepest + on[1].magnitude) * r
+    a = enclosed(it, w, _ORDER)
+    at, on = f.jets(Interval.point(w.middle), _ORDER - 1), f.jets(cells, _ORDER)
+    gaps = [_gap(x, at[j]) + off for j, (x, off) in enumerate(zip(a.values, a.off, strict=True))]
+    e0, power = gaps[0], torch.ones_like(gaps[0])
+    smooth, below = torch.full_like(e0, math.inf), torch.zeros_like(e0)
+    for m in range(1, _ORDER + 1):
+        power = power * w.radius
+        smooth = torch.fmin(smooth, below + (a.largest[m - 1] + on[m].magnitude) * power)
+        if m < _ORDER:
+            below = below + gaps[m] * power
     torn = _gap(w.mean, on[0]) + a.off[0] + a.movement
-    bound = _SLACK * torch.fmin(e0 + torch.fmin(smooth, bent), torn)
+    bound = _SLACK * torch.fmin(e0 + smooth, torn)
     return bound.nan_to_num(math.inf, math.inf), torch.where(e0.isfinite(), e0, 0.0)
 
 

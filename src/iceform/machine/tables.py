@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from torch import Tensor
 
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.machine.running import Running
@@ -22,7 +22,6 @@ __all__ = ["CLIP", "IDENTITY", "Table", "read_line", "table_of"]
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
-_ENOUGH = 1e-11  # of a table's error
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
 
@@ -62,10 +61,7 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
         return Interpolant.identity(-reach, reach)
     if table.bend is not None and reach > _WIDE * table.bend[1]:
         f = replace(f, kinks=(table.bend[0],))
-    try:  # proving more than any solver needs of a gradient would take several times as long
-        return Interpolant.fit(f, -reach, reach, _ENOUGH, tokens=table.tokens)
-    except PrecisionError:
-        return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
+    return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
 IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)

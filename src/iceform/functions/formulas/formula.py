@@ -97,7 +97,7 @@ class Formula:
 
         Anything else that has an ``apply`` method (a value of a program) is handed the tree.
         """
-        if not isinstance(z, Tensor) and hasattr(z, "apply"):
+        if not isinstance(z, Tensor) and hasattr(type(z), "apply"):
             return z.apply(self.tree)
         if isinstance(z, Tensor) and not z.is_floating_point():
             raise DtypeError(f"a formula is evaluated in floating point, got {z.dtype}")
