@@ -63,7 +63,7 @@ def literal(program: Program, lanes: int, width: int, dtype: torch.dtype, device
     """Cycles per second, all entries and those that are needed."""
     computer = Computer.for_programs([program], lanes=lanes, dtype=dtype)
     x, y = data(lanes, width, dtype, device)
-    settings = program.parameters(lr=_LR, steps=10)
+    settings = {"lr": _LR, "steps": 10}
     prompt = computer.prompt(program, x.expand(batch, -1, -1), y.expand(batch, -1), **settings)
     plan = computer.plan(program, lanes, batch=batch)
     case = f"{lanes} lanes of {width}, {str(dtype)[6:]}, batch {batch}"
@@ -103,7 +103,7 @@ def fused(samples: int, dim: int, steps: int, dtype: torch.dtype, device: torch.
     program = compile(library.logistic, dim=dim, samples=samples)
     computer = Computer.for_programs([program], dtype=dtype)
     x, y = data(samples, dim, dtype, device)
-    prompt = computer.prompt(program, x, y, **program.parameters(lr=_LR, steps=steps))
+    prompt = computer.prompt(program, x, y, lr=_LR, steps=steps)
 
     def plain() -> Tensor:
         w = x.new_zeros(dim)

@@ -5,6 +5,7 @@ exceptions must be seen.
 """
 
 import os
+import tempfile
 
 import pytest
 import torch
@@ -13,6 +14,11 @@ from jaxtyping import install_import_hook
 if not torch.cuda.is_available():
     # Triton reads this when it is first imported, which torch.compile may do in any test.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Tables that one test has fitted are read, and proven again, by the others and what they start.
+if "ICEFORM_CACHE" not in os.environ:
+    _TABLES = tempfile.TemporaryDirectory(prefix="iceform-tables-")
+    os.environ["ICEFORM_CACHE"] = _TABLES.name
 
 install_import_hook(
     [

@@ -1,81 +1,117 @@
-"""iceform: in-context emulation with frozen transformers."""
+"""iceform: in-context emulation with frozen transformers.
 
-from iceform import algorithms, interpolation, targets, testing, tolerances, zoo
-from iceform.attention import (
-    Features,
-    FrozenNetwork,
-    HopfieldLayer,
-    Lift,
-    LiftedAttention,
-    Prompt,
-    SoftmaxAttention,
-    unchecked,
-)
-from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
-from iceform.computer import Computer
-from iceform.computer.compile import Program, compile
-from iceform.computer.language import (
-    algorithm,
-    attend,
-    bounded,
-    concat,
-    constant,
-    maximum,
-    mean,
-    minimum,
-    reciprocal,
-    repeat,
-    soft_threshold,
-    stored,
-    vector,
-    where,
-    while_,
-    zeros_like,
-)
-from iceform.constructions import (
-    MLP,
-    AttentionHead,
-    Emulator,
-    GradientDescent,
-    GradientStep,
-    HopfieldMap,
-    HopfieldResidual,
-    HopfieldStep,
-    LeastSquares,
-    LinearLayer,
-    Plan,
-    ResidualMap,
-    RidgeRegression,
-    SampleGradients,
-    TruncatedLinear,
-)
-from iceform.errors import (
-    BoundError,
-    CapacityError,
-    CompileError,
-    DeviceError,
-    DtypeError,
-    IceformError,
-    IntegrityError,
-    PrecisionError,
-    ProgramError,
-    ShapeError,
-    TargetError,
-)
-from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-from iceform.functions.formulas import Formula
-from iceform.interpolation import GradedGrid, Grid, Interpolant
-from iceform.machine import ArraySource, Machine
-from iceform.networks import InContext, in_context
-from iceform.targets import check
-from iceform.tolerances import tolerance
+Every name is imported when it is first asked for.
+"""
 
-# Last: it keeps all of the above in files.
-from iceform import export  # isort: skip
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from iceform import algorithms, export, interpolation, targets, testing, tolerances, zoo
+    from iceform.attention import (
+        Features,
+        FrozenNetwork,
+        HopfieldLayer,
+        Lift,
+        LiftedAttention,
+        Prompt,
+        SoftmaxAttention,
+        unchecked,
+    )
+    from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
+    from iceform.computer import Computer
+    from iceform.computer.compile import Program, compile
+    from iceform.computer.language import (
+        algorithm,
+        attend,
+        bounded,
+        concat,
+        constant,
+        maximum,
+        mean,
+        minimum,
+        reciprocal,
+        repeat,
+        soft_threshold,
+        stored,
+        vector,
+        where,
+        while_,
+        zeros_like,
+    )
+    from iceform.constructions import (
+        MLP,
+        AttentionHead,
+        Emulator,
+        GradientDescent,
+        GradientStep,
+        HopfieldMap,
+        HopfieldResidual,
+        HopfieldStep,
+        LeastSquares,
+        LinearLayer,
+        Plan,
+        ResidualMap,
+        RidgeRegression,
+        SampleGradients,
+        TruncatedLinear,
+        load,
+    )
+    from iceform.errors import (
+        BoundError,
+        CapacityError,
+        CompileError,
+        DeviceError,
+        DtypeError,
+        IceformError,
+        IntegrityError,
+        PrecisionError,
+        ProgramError,
+        ShapeError,
+        TargetError,
+    )
+    from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
+    from iceform.functions.formulas import Formula
+    from iceform.interpolation import GradedGrid, Grid, Interpolant
+    from iceform.machine import ArraySource, Machine
+    from iceform.networks import InContext, in_context
+    from iceform.targets import check
+    from iceform.tolerances import tolerance
 
 __version__ = "0.1.0"
 
-load = Emulator.load
+# The rooms of the public names, for whoever asks; what a type checker reads stands above.
+_WHERE = {
+    "iceform": "algorithms export interpolation targets testing tolerances zoo",
+    "iceform.attention": (
+        "Features FrozenNetwork HopfieldLayer Lift LiftedAttention Prompt SoftmaxAttention "
+        "unchecked"
+    ),
+    "iceform.certificates": "Attestation Certificate Ledger Result Verification",
+    "iceform.computer": "Computer",
+    "iceform.computer.compile": "Program compile",
+    "iceform.computer.language": (
+        "algorithm attend bounded concat constant maximum mean minimum reciprocal repeat "
+        "soft_threshold stored vector where while_ zeros_like"
+    ),
+    "iceform.constructions": (
+        "MLP AttentionHead Emulator GradientDescent GradientStep HopfieldMap HopfieldResidual "
+        "HopfieldStep LeastSquares LinearLayer Plan ResidualMap RidgeRegression "
+        "SampleGradients TruncatedLinear load"
+    ),
+    "iceform.errors": (
+        "BoundError CapacityError CompileError DeviceError DtypeError IceformError "
+        "IntegrityError PrecisionError ProgramError ShapeError TargetError"
+    ),
+    "iceform.functions": "LOSSES Loss ScalarFunction loss_named",
+    "iceform.functions.formulas": "Formula",
+    "iceform.interpolation": "GradedGrid Grid Interpolant",
+    "iceform.machine": "ArraySource Machine",
+    "iceform.networks": "InContext in_context",
+    "iceform.targets": "check",
+    "iceform.tolerances": "tolerance",
+}
+_ROOM = {name: room for room, names in _WHERE.items() for name in names.split()}
 
 __all__ = [
     "LOSSES",
@@ -160,3 +196,18 @@ __all__ = [
     "zeros_like",
     "zoo",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOM.get(name)
+    if room is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = (
+        import_module(f"iceform.{name}") if room == __name__ else getattr(import_module(room), name)
+    )
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

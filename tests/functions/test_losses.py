@@ -77,7 +77,9 @@ def test_a_typed_loss_is_proven_like_its_named_twin(text):
     g = torch.Generator().manual_seed(3)
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
     y = x @ torch.ones(3).double() + torch.randn(60, generator=g, dtype=torch.float64)
-    made = algorithms.Quantile(fit_intercept=False).problem(Stream(4).start(), ArraySource(x, y, chunk=17))
+    made = algorithms.Quantile(fit_intercept=False).problem(
+        Stream(4).start(), ArraySource(x, y, chunk=17)
+    )
     named = replace(made, loss=TWINS[text])
     typed = replace(made, loss=Formula.parse(text).loss())
     best = minimise(named, tol=1e-9, max_passes=200).w

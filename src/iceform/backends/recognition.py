@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from iceform.attention.network import outside_transforms
 from iceform.errors import IntegrityError
+from iceform.untraced import untraced
 
 __all__ = ["Memory", "refuse", "require_finite", "require_zero", "unless_identity", "unless_zero"]
 
@@ -63,7 +64,7 @@ class Memory(Generic[T]):
         found: T = self._get(key, make)
         return found
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _get(self, key: Hashable | None, make: Callable[[], T]) -> T:
         if key is None:
             return make()

@@ -120,7 +120,7 @@ class _Head:
             return query * key
         for (rows, _), blocks in zip(pairs, term.reads, strict=True):
             self._check_within(rows, blocks)
-        return torch.ones(0, dtype=torch.float64)
+        return self.w_q.new_ones(0, dtype=torch.float64)
 
     def _multiples(self, rows: Tensor, expected: Tensor) -> Tensor:
         at = expected.abs().argmax(-1, keepdim=True)

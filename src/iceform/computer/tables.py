@@ -363,7 +363,7 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
     grid, sharpness, fit = best
     draft = Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function)
     proven = posterior_error(draft, function, eps)
-    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions, kind=proven.kind)
 
 
 def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant | None:
@@ -403,4 +403,4 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
         )
     draft = Interpolant(best[0], _GRADED_SHARPNESS, best[1].values, "graded", math.inf, function)
     proven = posterior_error(draft, function, eps)
-    return replace(draft, error=proven.error, assumptions=proven.assumptions)
+    return replace(draft, error=proven.error, assumptions=proven.assumptions, kind=proven.kind)

@@ -13,6 +13,8 @@ from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.truncated_linear import TruncatedLinear
 
+load = Emulator.load
+
 __all__ = [
     "MLP",
     "SCHEDULES",
@@ -33,5 +35,6 @@ __all__ = [
     "Schedule",
     "TruncatedLinear",
     "chebyshev_steps",
+    "load",
     "steps_needed",
 ]

@@ -32,6 +32,7 @@ from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.pretrained import Pretrained
+from iceform.untraced import untraced
 from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
 
 __all__ = ["Emulator", "Plan", "Prompt"]
@@ -189,7 +190,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         """The backend on this construction's network, whose weights are checked now."""
         return bind(self.network, self.backend)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def run(self, *inputs: Tensor) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run."""
         witness = Witness(self._begin(*inputs))
@@ -198,13 +199,13 @@ class Emulator(nn.Module, Pretrained, ABC):
             value, self.certificate, witness.attest(), witness.ledger, passes=witness.passes
         )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
         """Check the inputs and bind the network: what a compiled call does not trace."""
         self._check_once(*inputs)
         return bind(self.network, self.backend, later=later)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _check_once(self, *inputs: Tensor) -> None:
         check_matmul_precision(self.dtype)
         self.check(*inputs)

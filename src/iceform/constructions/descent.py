@@ -32,6 +32,7 @@ from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 from iceform.validation import check_positive, unit_roundoff
 
 __all__ = ["GradientDescent"]
@@ -285,7 +286,7 @@ class GradientDescent(Emulator):
 
         return one
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _check_iterate(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         self.domain.check_coefficients(w)
         self.step.check_range(x, y, w)

@@ -24,6 +24,7 @@ from iceform.constructions.descent import GradientDescent, backend_for
 from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 from iceform.validation import check_positive, check_size, check_tensors
 
 __all__ = ["LeastSquares", "RidgeRegression"]
@@ -215,7 +216,7 @@ class RidgeRegression(Emulator):
                 f"holds in [{low:.6g}, {high:.6g}]; pass smallest= and largest= that cover them"
             )
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _check_radius(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         """||w*|| <= ||w|| + ||gradient at w|| / alpha must be within the radius."""
         x, y, w = x.detach().double(), y.detach().double(), w.detach().double()

@@ -23,6 +23,7 @@ from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 from iceform.validation import check_positive, check_size
 
 __all__ = ["MLP"]
@@ -231,7 +232,7 @@ class MLP(nn.Module):
         prompt = LookUps(self.layout, table, flat.new_zeros(len(flat), 1), -flat, flat.new_zeros(1))
         return backend.run(prompt)[..., -1].reshape(z.shape)
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _check_range(self, index: int, x: Tensor) -> None:
         table, largest = self.tables[index], float(x.detach().abs().max())
         if not largest <= table.high:

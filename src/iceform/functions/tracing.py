@@ -249,13 +249,12 @@ def _meta(
 ) -> tuple[tuple[int, ...], torch.dtype, list[Any] | None]:
     """Shape and dtype of a result; what else is returned."""
 
-    def hollow(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return torch.empty(value.shape, dtype=value.dtype, device="meta")
-        return value
+    def solid(value: Any) -> Any:
+        # Any entries do. Tensors on the meta device would load the compiler, and take a second.
+        return torch.ones(value.shape, dtype=value.dtype) if isinstance(value, Tensor) else value
 
     with torch._C._DisableTorchDispatch():
-        out = func(*map(hollow, args), **{k: hollow(v) for k, v in kwargs.items() if k != "device"})
+        out = func(*map(solid, args), **{k: solid(v) for k, v in kwargs.items() if k != "device"})
     several = list(out[1:]) if isinstance(out, tuple) else None
     out = out[0] if isinstance(out, tuple) else out
     if out.shape != (recorder.length,):

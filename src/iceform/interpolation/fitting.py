@@ -22,6 +22,7 @@ from iceform.interpolation.grid import GradedGrid, Grid, Keys
 __all__ = ["Fit", "fit_values"]
 
 _SAMPLES = 12  # sample points per token for the fit
+_ROUGH_SAMPLES = 4
 _CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
 _LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
 _GROWTH = 2.0  # largest |v| allowed, relative to f
@@ -38,11 +39,14 @@ class Fit:
     size: float  # max |f| at the check points
 
 
-def fit_values(f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float) -> Fit:
-    """Fit f on the grid's range at the given sharpness."""
+def fit_values(
+    f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, *, rough: bool = False
+) -> Fit:
+    """Fit f on the grid's range at the given sharpness; ``rough`` is for comparing grids."""
     keys = grid.keys(sharpness)
     start = f.extended(grid.nodes, grid.low, grid.high)
-    points = _between(grid.mesh(_per_cell(grid, _SAMPLES)))
+    samples, tried = (_ROUGH_SAMPLES, _CHECKS // 2) if rough else (_SAMPLES, _CHECKS)
+    points = _between(grid.mesh(_per_cell(grid, samples)))
     phi = _weights(grid, keys, points)
     u, sigma, vt = torch.linalg.svd(phi, full_matrices=False)
     residual = u.T @ (f(points) - phi @ start)
@@ -50,7 +54,7 @@ def fit_values(f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float) -> 
     candidates = start[:, None] + vt.T @ (damping * residual[:, None])
     candidates = torch.cat([candidates, start[:, None]], 1)
 
-    checks = _between(grid.mesh(_per_cell(grid, _CHECKS)))
+    checks = _between(grid.mesh(_per_cell(grid, tried)))
     errors = (_weights(grid, keys, checks) @ candidates - f(checks)[:, None]).abs().amax(0)
     tame = candidates.abs().amax(0) <= _GROWTH * max(float(start.abs().max()), 1e-300)
     tame[-1] = True

@@ -52,6 +52,8 @@ class Interpolant:
         What the bound takes for granted, in words; empty where nothing.
     kind
         "proven", or "estimated" where f cannot be enclosed.
+    edges
+        Of the cells on which the error was proven one by one, where it was.
     """
 
     grid: Grid | GradedGrid
@@ -62,6 +64,7 @@ class Interpolant:
     function: ScalarFunction | None = None
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
+    edges: Tensor | None = field(default=None, repr=False)
     _rounding: dict[RoundingModel, float] = field(default_factory=dict, repr=False)
     _windows: dict[float, int | None] = field(default_factory=dict, repr=False)
 
@@ -101,12 +104,16 @@ class Interpolant:
             If no grid that is tried can be certified to hold ``eps``; ``.best`` is what can.
         """
         from iceform.interpolation import regimes
+        from iceform.interpolation.cache import recalled
 
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
         function = replace(function, estimate=function.estimate or estimate)
         regimes.check_enclosed(function, low, high, eps)
-        return regimes.best(function, low, high, eps, tokens)
+        return recalled(
+            function, (low, high, eps, tokens),
+            lambda: regimes.best(function, low, high, eps, tokens),
+        )  # fmt: skip
 
     @classmethod
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
@@ -204,7 +211,9 @@ class Interpolant:
 
     def with_values(self, values: Tensor, error: float) -> Interpolant:
         """The same keys with values given by hand."""
-        return replace(self, values=values, error=error, function=None, _rounding={}, _windows={})
+        return replace(
+            self, values=values, error=error, function=None, edges=None, _rounding={}, _windows={}
+        )
 
     def logits(self, z: Float[Tensor, "*b"], index: Tensor | None = None) -> Float[Tensor, "*b k"]:
         """Logits of the tokens (those in ``index``, shape (*b, k), if given) for each z."""

@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import Interval
+from iceform.errors import ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.enclosures import enclosed
 from iceform.interpolation.estimates import assumption, estimated_error
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, weights_on
 
-__all__ = ["Posterior", "posterior_error"]
+__all__ = ["Posterior", "posterior_error", "prove"]
 
 _ORDER = 8  # of the expansion: fewer intervals, dearer ones
 _FIRST = 4  # intervals per cell to start with
@@ -46,26 +47,42 @@ _SLACK = 1 + 2.0**-40  # the bound's own sums
 
 @dataclass(frozen=True)
 class Posterior:
-    """A sup-norm error, what it takes for granted, and whether it is proven."""
+    """A sup-norm error, what it takes for granted, and whether it is proven.
+
+    A proven one holds cell by cell: between ``edges``, where :func:`prove` finds it again.
+    """
 
     error: float
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
     place: float | None = None  # where no error is bounded, if there is such a place
+    edges: Tensor | None = None
 
 
 def posterior_error(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
     """Proven where f can be enclosed, else estimated; less tight once ``eps`` is held."""
     obstacle = f.obstacle_on(it.low, it.high)
     if obstacle is None:
-        return _proven(it, f, eps)
+        return prove(it, f, _refined(it, f, eps))
     return Posterior(estimated_error(it, f, eps), (assumption(f, obstacle),), "estimated")
 
 
-def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
+def prove(it: Interpolant, f: ScalarFunction, edges: Tensor) -> Posterior:
+    """The error on the intervals between ``edges``, which must cover the range."""
+    if not (edges[0] <= it.low and edges[-1] >= it.high and bool((edges.diff() > 0).all())):
+        raise ProgramError("the cells of a proof do not cover the range of its table")
+    bound, _ = _errors(it, f, Interval(edges[:-1], edges[1:]))
+    error = float(bound.max())
+    return Posterior(error, place=None if error < math.inf else float(edges[bound.argmax()]),
+                     edges=edges)  # fmt: skip
+
+
+def _refined(it: Interpolant, f: ScalarFunction, eps: float | None) -> Tensor:
+    """Edges of cells that are narrow where they need to be."""
     cells, span = _first_cells(it, f), it.high - it.low
     floor = _ROUNDING * float(f(it.grid.mesh(_FIRST)).abs().max())
     settled = leading = 0.0
+    kept = [cells.high[-1:]]
     spent = 0
     while True:
         bound, taken = _errors(it, f, cells)
@@ -79,8 +96,8 @@ def _proven(it: Interpolant, f: ScalarFunction, eps: float | None) -> Posterior:
         most = _POLISH if held else _MOST
         # What is not bounded on the narrowest interval never will be.
         if not len(parts) or math.isinf(settled) or spent + len(parts) > most:
-            place = float(cells.low[bound.argmax()]) if math.isinf(total) else None
-            return Posterior(total, place=place)
+            return torch.cat([*kept, cells.low]).sort().values
+        kept.append(cells.low[~again])
         cells = parts
 
 

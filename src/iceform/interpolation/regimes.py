@@ -139,6 +139,7 @@ _BLIND = 1e-2  # once a table is within this share of f's size
 _PLATEAU = 32 * _UNIT  # relative to f: more tokens than reach this do not help in float64
 
 _ROUNDS = 2  # passes over the knobs
+_ROUGH = 64  # tokens beyond which grids are compared by fits to a third of the points
 _QUICK = 129  # tokens beyond which one pass must do: a fit costs their cube
 _RETRIES = 6  # larger grids tried when a certificate misses eps by a little
 # Coordinate searches start at the first option of each and try the others in turn.
@@ -228,13 +229,16 @@ def on_grid(
 def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | None:
     """Turn one knob at a time, from the first option of each."""
     known: dict[tuple[float, ...], _Candidate | None] = {}
+    rough = tokens > _ROUGH
+
+    def fit(knobs: dict[str, float], rough: bool) -> _Candidate | None:
+        grid, c = family.build(tokens, knobs), knobs["sharpness"]
+        return None if grid is None else _Candidate(grid, c, fit_values(f, grid, c, rough=rough))
 
     def candidate(knobs: dict[str, float]) -> _Candidate | None:
         key = tuple(knobs.values())
         if key not in known:
-            grid = family.build(tokens, knobs)
-            c = knobs["sharpness"]
-            known[key] = None if grid is None else _Candidate(grid, c, fit_values(f, grid, c))
+            known[key] = fit(knobs, rough)
         return known[key]
 
     def seen(knobs: dict[str, float]) -> float:
@@ -245,7 +249,7 @@ def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | Non
     for _ in range(_ROUNDS if tokens <= _QUICK else 1):
         for name, options in family.options.items():
             knobs = min(({**knobs, name: option} for option in options), key=seen)
-    return candidate(knobs)
+    return fit(knobs, rough=False) if rough else candidate(knobs)
 
 
 def _smallest(
@@ -357,7 +361,7 @@ def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | N
         )
     return replace(
         draft, error=proof.error, assumptions=proof.assumptions, kind=proof.kind,
-        _rounding={}, _windows={},
+        edges=proof.edges, _rounding={}, _windows={},
     )  # fmt: skip
 
 

@@ -38,6 +38,7 @@ from iceform.backends.rows import Heads, Lifted
 from iceform.certificates.entries import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
+from iceform.untraced import untraced
 from iceform.validation import check_capacity, unit_roundoff
 
 __all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
@@ -192,7 +193,7 @@ class FrozenLayers:
         """SHA-256 of the frozen weights, as they are now."""
         return self.network.digest
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def check(self) -> str:
         """The digest of the weights, which are read again where they changed.
 

@@ -27,6 +27,7 @@ class Backend:
 
     name: str
     call: Callable[[Inputs], Tensor]
+    positive: bool = False  # whether it takes a scale to be positive
 
     def reads(self, dtype: torch.dtype) -> torch.dtype:
         """What it computes with: PyTorch has no attention for float8 and reads it as bfloat16."""
@@ -40,6 +41,8 @@ class Backend:
 
     def run(self, inputs: Inputs) -> Tensor | str:
         """Its output, or why it cannot run on these inputs."""
+        if self.positive and inputs.scale is not None and inputs.scale < 0 and inputs.q.is_cuda:
+            return f"takes the scale to be positive and returns NaN for {inputs.scale:g}"
         read = self.reads(inputs.q.dtype)
         parts = {name: getattr(inputs, name).to(read) for name in ("q", "k", "v")}
         mask = inputs.mask
@@ -75,11 +78,11 @@ def _only(which: SDPBackend) -> Callable[[Inputs], Tensor]:
 
 
 BACKENDS = {
-    "sdpa": Backend("sdpa", _sdpa),
+    "sdpa": Backend("sdpa", _sdpa, positive=True),
     "math": Backend("math", _only(SDPBackend.MATH)),
     "efficient": Backend("efficient", _only(SDPBackend.EFFICIENT_ATTENTION)),
-    "flash": Backend("flash", _only(SDPBackend.FLASH_ATTENTION)),
-    "cudnn": Backend("cudnn", _only(SDPBackend.CUDNN_ATTENTION)),
+    "flash": Backend("flash", _only(SDPBackend.FLASH_ATTENTION), positive=True),
+    "cudnn": Backend("cudnn", _only(SDPBackend.CUDNN_ATTENTION), positive=True),
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
 
 from iceform.attention import (
@@ -28,6 +27,7 @@ from iceform.backends.rows.heads import Heads
 from iceform.backends.rows.lifted import Lifted
 from iceform.backends.rows.memory import Stored
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 
 __all__ = ["Embedded", "Heads", "Layer", "Lifted", "Stored", "read_network", "stream"]
 
@@ -52,7 +52,7 @@ def stream(
         yield tokens
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@untraced
 def read_network(network: FrozenNetwork, digest: str | None) -> tuple[Layer, ...]:
     """The layers of a network with this digest; None reads them anew."""
     if digest is None:

@@ -31,6 +31,7 @@ from iceform.backends.rows.heads import Heads, Readout
 from iceform.backends.rows.lifted import Form, columns
 from iceform.backends.tables import read_table
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 
 __all__ = ["Embedded"]
 
@@ -104,7 +105,7 @@ class Embedded:
             return self.plain.run(tokens, name)
         return self.readout(self._look_up(tokens, name))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _is_table(self, tokens: Tensor) -> bool:
         """Whether positions are unit vectors and every head's weights lie on the ramp.
 

@@ -22,6 +22,7 @@ from iceform.backends.kernels import is_transformed
 from iceform.backends.recognition import refuse
 from iceform.backends.tables import read_table
 from iceform.interpolation import Interpolant
+from iceform.untraced import untraced
 
 __all__ = ["Stored"]
 
@@ -81,7 +82,7 @@ class Stored:
         return primitives.interpolate(z, self.table, name)[..., None]
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@untraced
 def _end_with_one(tokens: Tensor) -> bool:
     return not is_transformed(tokens) and bool((tokens[..., -1] == 1).all())
 

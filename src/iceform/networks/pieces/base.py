@@ -20,6 +20,7 @@ from iceform.errors import BoundError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
+from iceform.untraced import untraced
 from iceform.validation import unit_roundoff
 
 __all__ = ["SMALLEST_SHARE", "Piece", "Settings", "Span", "looked_up"]
@@ -196,7 +197,7 @@ class Piece(nn.Module, ABC):
         """One thread at a time where an input may change the prompt."""
         return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @untraced
     def _checked(self, *inputs: Tensor) -> None:
         """Compiled code checks as well; only what is exported cannot."""
         self.check(*inputs)
