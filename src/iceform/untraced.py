@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import cache, wraps
-from typing import Any, ParamSpec, TypeVar, cast
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 __all__ = ["untraced"]
 
@@ -19,18 +19,16 @@ R = TypeVar("R")
 
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """As ``torch.compiler.disable``; the compiler is loaded by whoever compiles."""
+    disabled: list[Callable[P, R]] = []
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        run = function if "torch._dynamo" not in sys.modules else _disabled(function)
-        return run(*args, **kwargs)
+        compiler = sys.modules.get("torch._dynamo")
+        if compiler is None:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(compiler.disable(function))
+        return disabled[0](*args, **kwargs)
 
     call._torchdynamo_disable = True  # type: ignore[attr-defined]
     return call
-
-
-@cache
-def _disabled(function: Callable[P, R]) -> Callable[P, R]:
-    import torch
-
-    return cast("Callable[P, R]", torch.compiler.disable(cast("Any", function)))

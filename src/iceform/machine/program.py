@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -151,4 +152,6 @@ def set_library(programs: Callable[[int], Sequence[Program]]) -> None:
 
 def library(tokens: int) -> Sequence[Program]:
     """The programs that a machine is sized for unless told otherwise."""
-    return _LIBRARY[0](tokens) if _LIBRARY else ()
+    if not _LIBRARY:
+        import_module("iceform.algorithms")
+    return _LIBRARY[0](tokens)
