@@ -163,7 +163,9 @@ def test_functions_that_cannot_be_followed_are_estimated_by_their_rise(f):
     assert "is not enclosed" in found.assumptions[0]
 
 
-@pytest.mark.parametrize("rate", [30, 60, 120, 300])
+@pytest.mark.parametrize(
+    "rate", [300, *(pytest.param(rate, marks=pytest.mark.slow) for rate in (30, 60, 120))]
+)
 def test_a_narrow_bump_is_not_certified_away(rate):
     """exp(-(rate z)^2) on [-5, 5]: the look for kinks evaluates f where the bump is, so a
     certificate that misses it would contradict what was seen.

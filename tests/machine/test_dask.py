@@ -265,7 +265,7 @@ REGRESSORS = [
     ice.InContextRidge(2.0, fit_intercept=False),
     ice.InContextLasso(0.3),
     ice.InContextElasticNet(0.1),
-    ice.InContextHuberRegressor(),
+    pytest.param(ice.InContextHuberRegressor(), marks=pytest.mark.slow),
 ]
 
 

@@ -224,6 +224,7 @@ def test_the_catalogue_lists_everything() -> None:
     for entry in offered.algorithms:
         for slider in entry.sliders:
             assert slider.low <= slider.start <= slider.high, (entry.name, slider)
+            assert not slider.whole or slider.start == int(slider.start), (entry.name, slider)
 
 
 def test_settings_that_an_algorithm_does_not_have_are_refused() -> None:

@@ -43,7 +43,7 @@ from iceform.validation import check_capacity, check_dtype, check_eps, check_siz
 
 __all__ = ["LARGEST_LOGIT", "Stream"]
 
-_SAMPLES, _TOKENS = 32, 129  # by default: samples of a prompt, and grid tokens of each
+_SAMPLES, _TOKENS = 8, 129  # by default: samples of a prompt, and grid tokens of each
 
 
 class Stream(Machine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -120,7 +121,8 @@ def start_of(one: Option) -> float:
     low, high = one.slider
     if isinstance(one.default, int | float) and low <= one.default <= high:
         return float(one.default)
-    return float((low * high) ** 0.5) if low > 0 else low
+    middle = float((low * high) ** 0.5) if low > 0 else float(low)
+    return float(math.ceil(middle)) if one.kind is int else middle
 
 
 def _own() -> list[Entry]:
