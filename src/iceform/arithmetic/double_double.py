@@ -21,9 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["UNIT", "Pair", "add", "div", "exp", "mul", "pair", "sub", "sum_last", "two_prod"]
+__all__ = [
+    "SUMMED", "UNIT", "Pair", "add", "div", "dot", "exp", "mul", "pair", "sub", "sum_last",
+    "two_prod", "two_sum",
+]  # fmt: skip
 
 UNIT = 2.0**-98  # of the result of one operation; of e^x where that is above 1e-290
+SUMMED = 2.0**-92  # of the sum of magnitudes: products added by halves, up to 2^60 of them
 
 _SPLITTER = 2.0**27 + 1
 _HALVINGS = 9
@@ -58,7 +62,8 @@ def pair(x: Tensor) -> Pair:
     return Pair(x, torch.zeros_like(x))
 
 
-def _two_sum(a: Tensor, b: Tensor) -> Pair:
+def two_sum(a: Tensor, b: Tensor) -> Pair:
+    """A sum and its rounding error."""
     total = a + b
     back = total - a
     return Pair(total, (a - (total - back)) + (b - back))
@@ -84,7 +89,7 @@ def two_prod(a: Tensor, b: Tensor) -> Pair:
 
 def add(x: Pair, y: Pair) -> Pair:
     """X + y."""
-    high, low = _two_sum(x.hi, y.hi), _two_sum(x.lo, y.lo)
+    high, low = two_sum(x.hi, y.hi), two_sum(x.lo, y.lo)
     middle = _quick_two_sum(high.hi, high.lo + low.hi)
     return _quick_two_sum(middle.hi, middle.lo + low.lo)
 
@@ -120,6 +125,12 @@ def sum_last(x: Pair) -> Pair:
             total = Pair(*(torch.cat([t, o[..., -1:]], -1) for t, o in zip(total, x, strict=True)))
         x = total
     return Pair(x.hi[..., 0], x.lo[..., 0])
+
+
+def dot(x: Pair, y: Pair) -> Pair:
+    """Sum of x y over the last axis: off by at most ``SUMMED`` of the sum of |x y|."""
+    products = two_prod(x.hi, y.hi)
+    return sum_last(Pair(products.hi, products.lo + (x.hi * y.lo + x.lo * y.hi)))
 
 
 def exp(x: Pair) -> Pair:

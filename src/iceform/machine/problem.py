@@ -49,6 +49,17 @@ class Encoding:
             return samples * y[:, None], torch.zeros_like(y), torch.zeros_like(y)
         return samples, torch.zeros_like(y), y
 
+    def lows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """What samples and labels were rounded by, to be added to them."""
+        low = self.scaling.lows(x)
+        if self.kind == "residual":
+            return low, self.scaling.label_lows(y)
+        if self.kind == "margin":
+            low = (
+                low * (y if self.positive is None else 2 * (y == self.positive).to(x) - 1)[:, None]
+            )
+        return low, torch.zeros_like(y)
+
     def written(
         self, x: Tensor, y: Tensor, w: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:

@@ -21,14 +21,16 @@ by that much lies below the exact one: all of the above holds for it in H's plac
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Step
+from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
 from iceform.machine.sources import Source
@@ -41,6 +43,7 @@ _UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
+_DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
 _GROWTHS = 12  # balls tried for piecewise losses, each twice as large
 
 
@@ -126,30 +129,72 @@ def lower(metric: Metric, slips: Tensor) -> Metric | None:
 
 @dataclass(frozen=True, eq=False)
 class EnclosureTask:
-    """Sums over a chunk: f(z_i) x_i natively and l''(z_i) x_i x_i', each with its rounding."""
+    """Sums over a chunk: f(z_i) x_i natively and l''(z_i) x_i x_i', each with its rounding.
+
+    ``doubled`` takes z_i and the sums of f(z_i) x_i in pairs of numbers, of what was given: then
+    only f itself rounds.
+    """
 
     encoding: Encoding
     w: Tensor
     curvature: Curvature
-    derivative: Callable[[Tensor], Tensor]
+    derivative: ScalarFunction
     chunks: int
+    doubled: bool
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, offsets = self.encoding(x, y)
-        z = samples @ self.w - labels
-        f, f_off, bend, bend_off = self.curvature.enclose(self.derivative, z)
-        off = slip_of(samples, self.w, labels)
+        rows, z, off = self._residuals(x, y, samples, labels)
+        f, f_off, bend, bend_off = self.curvature.enclose(self.derivative, z.hi)
+        if self.derivative.affine == (1.0, 0.0):
+            f, f_off = z.hi, torch.zeros_like(f_off)
         steepest, concordance = self.curvature.steepest, self.curvature.concordance
-        slope = 2 * bend if steepest is None else torch.full_like(z, steepest)
-        lookup = slope * off + f_off
-        height = f.abs() + offsets.abs()
-        added = (len(x).bit_length() + self.chunks + 4) * _UNIT
+        slope = 2 * bend if steepest is None else torch.full_like(f, steepest)
+        looked, lost = self._moved(f, bend, z.lo, slope)
+        lookup = slope * off + f_off + lost
         size = samples.abs()
-        error = (lookup + added * height) @ size
         gram = (samples * bend[:, None]).mT @ samples
-        moved = (concordance or 0.0) * off + gram_slip(len(x), self.chunks)
+        slip = slip_of(samples, self.w, labels)
+        moved = (concordance or 0.0) * slip + gram_slip(len(x), self.chunks)
         slips = (bend * moved + bend_off) @ samples.square()
-        return [_tree_sum((f - offsets)[:, None] * samples), error, gram, slips]
+        heights = add(looked, Pair(-offsets, torch.zeros_like(offsets)))
+        total, added = self._summed(heights, rows)
+        error = (lookup + added * (f.abs() + offsets.abs())) @ size
+        return [total.hi, total.lo, error, gram, slips]
+
+    def _residuals(
+        self, x: Tensor, y: Tensor, samples: Tensor, labels: Tensor
+    ) -> tuple[Pair, Pair, Tensor]:
+        """Samples, z, and what z may be off by."""
+        if not self.doubled:
+            z = samples @ self.w - labels
+            return pair(samples), pair(z), slip_of(samples, self.w, labels)
+        low, label_low = self.encoding.lows(x, y)
+        rows = Pair(samples, low)
+        z = sub(dot(rows, pair(self.w.expand_as(samples))), Pair(labels, label_low))
+        return rows, z, 2 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
+
+    def _moved(self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor) -> tuple[Pair, Tensor]:
+        """F at z + low, and what going there by a straight line may be off by."""
+        if not self.doubled:
+            return pair(f), torch.zeros_like(f)
+        if self.derivative.affine == (1.0, 0.0):
+            return Pair(f, low), torch.zeros_like(f)
+        return pair(f), slope * low.abs()
+
+    def _summed(self, heights: Pair, rows: Pair) -> tuple[Pair, float]:
+        """Sum of heights times rows, and what it is off by relative to the sum of magnitudes."""
+        if not self.doubled:
+            total = _tree_sum(heights.hi[:, None] * rows.hi)
+            return pair(total), (len(rows.hi).bit_length() + self.chunks + 4) * _UNIT
+        spread = Pair(*(part[:, None].expand_as(rows.hi).mT for part in heights))
+        return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 1)
+
+
+def merged_sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """Of two chunks: gradients added as pairs, everything else as it is."""
+    total = add(Pair(*first[:2]), Pair(*second[:2]))
+    return [*total, *(a + b for a, b in zip(first[2:], second[2:], strict=True))]
 
 
 def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
@@ -246,12 +291,14 @@ def enclose(
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
     task = EnclosureTask(
         problem.encoding, w, facts or problem.curvature, problem.loss.derivative,
-        problem.source.count,
+        problem.source.count, doubled=rows * problem.dim <= _DOUBLED,
     )  # fmt: skip
-    total, error, gram, slips = problem.source.reduce(task)
-    penalty = problem.ridge * w
-    gradient = total / rows + penalty
-    error = error / rows + 8 * _UNIT * (penalty.abs() + gradient.abs())
+    high, low, error, gram, slips = problem.source.combine(task, merged_sums)
+    # Sums and penalty may cancel: they are added before anything is rounded.
+    penalty = mul(pair(rows * problem.ridge), pair(w))
+    total = add(Pair(high, low), penalty)
+    gradient = total.double() / rows
+    error = error / rows + 4 * _UNIT * (problem.ridge * w).abs() + 2 * _UNIT * gradient.abs()
     slips = slips / rows + 8 * _UNIT * problem.ridge
     return gradient, error, gram / rows + torch.diag(problem.ridge), slips
 

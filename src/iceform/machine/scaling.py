@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.double_double import two_sum
 from iceform.errors import BoundError
 from iceform.machine.sources import Source
 
@@ -24,7 +25,7 @@ class Scaling:
     Attributes
     ----------
     mean, scale
-        Shapes (d,); a column that does not vary has scale 1.
+        Shapes (d,); a column that does not vary has scale 1. Scales are powers of two.
     center, size
         Of the labels.
     intercept
@@ -75,7 +76,8 @@ class Scaling:
         if not columns:
             scale = torch.full_like(scale, float((squares / n).mean().sqrt()) or 1.0)
         size = math.sqrt(label_squares / n) if labels else 1.0
-        return cls(mean, scale, center, size or 1.0, intercept)
+        # Powers of two: dividing by them rounds nothing.
+        return cls(mean, torch.exp2(scale.log2().round()), center, _power(size or 1.0), intercept)
 
     @property
     def dim(self) -> int:
@@ -83,10 +85,10 @@ class Scaling:
         return len(self.mean) + self.intercept
 
     def samples(self, x: Tensor) -> Tensor:
-        """Scaled samples, shape (n, dim), each entry within 2 u of exact relative to itself.
+        """Scaled samples, shape (n, dim), each entry within u of exact relative to itself.
 
-        ``mean`` and ``scale`` are given numbers, however they were found: only a difference and a
-        quotient round, and the proofs rely on it.
+        ``mean`` and ``scale`` are given numbers, however they were found: only a difference
+        rounds, and the proofs rely on it.
         """
         out = x.new_empty(len(x), self.dim)
         scaled = out[:, : len(self.mean)]
@@ -98,6 +100,15 @@ class Scaling:
     def labels(self, y: Tensor) -> Tensor:
         """Scaled labels."""
         return (y - self.center) / self.size if (self.center or self.size != 1) else y
+
+    def lows(self, x: Tensor) -> Tensor:
+        """What scaled samples were rounded by: exactly (x - mean)/scale is samples + lows."""
+        low = two_sum(x, -self.mean).lo / self.scale
+        return torch.cat([low, low.new_zeros(len(x), 1)], 1) if self.intercept else low
+
+    def label_lows(self, y: Tensor) -> Tensor:
+        """The same of the labels."""
+        return two_sum(y, y.new_tensor(-self.center)).lo / self.size
 
     def label_reach(self, source: Source) -> float:
         """The largest scaled label of a source."""
@@ -148,3 +159,8 @@ class Scaling:
         """Weights q with l2 ||coef||^2 = sum_j q_j w_j^2 size^2; the intercept is free."""
         q = l2 / self.scale.square()
         return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
+
+
+def _power(size: float) -> float:
+    """The nearest power of two, by ratio."""
+    return 2.0 ** round(math.log2(size))
