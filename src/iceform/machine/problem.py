@@ -55,9 +55,8 @@ class Encoding:
         if self.kind == "residual":
             return low, self.scaling.label_lows(y)
         if self.kind == "margin":
-            low = (
-                low * (y if self.positive is None else 2 * (y == self.positive).to(x) - 1)[:, None]
-            )
+            sign = y if self.positive is None else 2 * (y == self.positive).to(x) - 1
+            low = low * sign[:, None]
         return low, torch.zeros_like(y)
 
     def written(

@@ -171,8 +171,8 @@ class EnclosureTask:
             return pair(samples), pair(z), slip_of(samples, self.w, labels)
         low, label_low = self.encoding.lows(x, y)
         rows = Pair(samples, low)
-        z = sub(dot(rows, pair(self.w.expand_as(samples))), Pair(labels, label_low))
-        return rows, z, 2 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
+        found = sub(dot(rows, pair(self.w.expand_as(samples))), Pair(labels, label_low))
+        return rows, found, 2 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
 
     def _moved(self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor) -> tuple[Pair, Tensor]:
         """F at z + low, and what going there by a straight line may be off by."""
