@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import flint
 import pytest
 import torch
 
@@ -217,20 +218,49 @@ def test_a_lowered_metric_lies_below_every_matrix_it_may_stand_for():
     assert lower(metric_of(h, 30), h.diagonal()) is None
 
 
-def test_nearly_dependent_features_are_not_taken_for_dependent_ones():
-    """Below what the matrix resolves, but the samples do see it."""
+@pytest.mark.parametrize("apart_by", [1e-5, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12])
+def test_nearly_dependent_features_are_told_apart(apart_by):
+    """A Gram matrix hides what is closer than 1e-7; the samples show it."""
     g = torch.Generator().manual_seed(3)
     x = data.normal(g, 50, 3)
-    x[:, 2] = x[:, 0] + 1e-9 * x[:, 2]
+    x[:, 2] = x[:, 0] + apart_by * x[:, 2]
     y = data.normal(g, 50)
     fit = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y)
-    assert fit.certificate.error == math.inf
-    exact = x.clone()
-    exact[:, 2] = exact[:, 0] + exact[:, 1] / 2
-    fit = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), exact, y)
-    assert fit.certificate.error < 1e-10
-    assert fit.certificate.assumptions == (DEPENDENT,)
-    assert "fitted values" in fit.certificate.domain["what"]
+    exact = least_squares(x, y)
+    off = apart(fit.coef, exact[:3])
+    assert off <= fit.certificate.error <= 100 * off + 1e-12 * float(fit.coef.abs().max())
+    assert fit.certificate.kind == "proven"
+    assert not fit.certificate.assumptions
+
+
+def least_squares(x, y):
+    """In 120 digits."""
+    flint.ctx.dps = 120
+    rows = [[*map(flint.arb, row), flint.arb(1)] for row in x.tolist()]
+    a, b = flint.arb_mat(rows), flint.arb_mat([[flint.arb(v)] for v in y.tolist()])
+    found = (a.transpose() * a).solve(a.transpose() * b)
+    return [found[i, 0] for i in range(x.shape[1] + 1)]
+
+
+def test_features_that_cannot_be_told_apart_are_not_said_to_depend_on_each_other():
+    """Whole numbers prove it where it is so; a sum that was rounded is another feature."""
+    g = torch.Generator().manual_seed(3)
+    x = data.normal(g, 50, 3)
+    y = data.normal(g, 50)
+    x[:, 2] = x[:, 0] + x[:, 1] / 2
+    rounded = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    assert rounded.kind == "estimated"
+    assert rounded.assumptions == (DEPENDENT,)
+    x = (8 * x).round()
+    x[:, 2] = 2 * x[:, 0] + x[:, 1] / 2 - 3
+    exact = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    assert exact.kind == "proven"
+    assert not exact.assumptions
+    assert exact.error < 1e-10
+    assert "fitted values" in exact.domain["what"]
+    x[0, 2] += 2.0**-47  # one sample, in its last digits
+    other = Stream(4).run(algorithms.LinearRegression(fit_intercept=True), x, y).certificate
+    assert other.kind == "estimated"
 
 
 def test_a_column_twice_gives_the_solution_of_least_norm():

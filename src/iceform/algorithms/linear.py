@@ -263,6 +263,7 @@ def _about_fitted_values(
         backend=certificate.backend,
         derivation=(*certificate.derivation, step),
         assumptions=certificate.assumptions,
+        kind=certificate.kind,
         compared="fitted - optimally fitted",
     )
 

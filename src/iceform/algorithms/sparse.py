@@ -25,10 +25,11 @@ from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
-from iceform.machine.proofs import DEPENDENT, Proof, enclose, independent, lower, norm_of, slip_of
+from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of, slip_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.tables import CLIP
+from iceform.machine.whitening import needs_sharpening, sharpened
 
 __all__ = ["ElasticNet", "prove_sparse", "soft_threshold", "thresholds_of"]
 
@@ -279,6 +280,8 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     kept = ~zero
     computed = metric_of(hessian[kept][:, kept], problem.source.rows)
     metric = lower(computed, slips[kept])
+    if needs_sharpening(computed):
+        metric = sharpened(problem, w, hessian, torch.ones_like, kept).below
     soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
     least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
     error = error + 2 * _UNIT * thresholds
@@ -293,11 +296,12 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
             Step("D", "nu", nu, "strong convexity on the coefficients that may be nonzero"),
         )
         return Proof.of(nu, metric, *steps, *last, support=kept)
-    if metric is not None and independent(problem, metric, kept):
+    known = None if metric is None else Dependence.of(problem, metric, kept)
+    if metric is not None and known is not None:
         # Not unique: the fitted values are, to within the gap.
         radius = math.sqrt(2 * gap)
         reach = Step("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
-        return Proof.of(radius, metric, *steps, reach, support=kept, assumptions=(DEPENDENT,))
+        return Proof.of(radius, metric, *steps, reach, support=kept, **vars(known))
     why = "the least eigenvalue of the Hessian may be zero"
     unknown = Step("D", "not bounded", math.inf, why)
     return Proof.of(math.inf, computed, *steps, unknown, support=kept)

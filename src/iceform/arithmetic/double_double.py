@@ -27,7 +27,7 @@ __all__ = [
 ]  # fmt: skip
 
 UNIT = 2.0**-98  # of the result of one operation; of e^x where that is above 1e-290
-SUMMED = 2.0**-92  # of the sum of magnitudes: products added by halves, up to 2^60 of them
+SUMMED = 2.0**-98  # of the sum of magnitudes: products added by halves, up to 2^60 of them
 
 _SPLITTER = 2.0**27 + 1
 _HALVINGS = 9

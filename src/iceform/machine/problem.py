@@ -226,6 +226,9 @@ class Metric:
     eigenvalues: Tensor  # L, (rank,), increasing
     scale: Tensor  # S, (p,), powers of two
     noise: float = 0.0  # eigenvalues of E up to this are rounding
+    unknown: Tensor | None = (
+        None  # (p, p - rank), the other directions, where they are known better
+    )
 
     @property
     def rank(self) -> int:
@@ -272,7 +275,9 @@ class Metric:
 
     def null(self) -> Tensor:
         """Directions d with H d = 0, shape (p, p - rank)."""
-        rest: Tensor = torch.linalg.svd(self.vectors).U[:, self.rank :]
+        rest = self.unknown
+        if rest is None:
+            rest = torch.linalg.svd(self.vectors).U[:, self.rank :]
         return rest / self.scale[:, None]
 
     @property

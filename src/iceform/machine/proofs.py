@@ -32,8 +32,10 @@ from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, 
 from iceform.certificates import Certificate, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
+from iceform.machine.dependence import exactly_dependent
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
 from iceform.machine.sources import Source
+from iceform.machine.whitening import needs_sharpening, sharpened
 
 __all__ = ["Proof", "certificate_of", "prove"]
 
@@ -172,7 +174,7 @@ class EnclosureTask:
         low, label_low = self.encoding.lows(x, y)
         rows = Pair(samples, low)
         found = sub(dot(rows, pair(self.w.expand_as(samples))), Pair(labels, label_low))
-        return rows, found, 2 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
+        return rows, found, 8 * SUMMED * (samples.abs() @ self.w.abs() + labels.abs())
 
     def _moved(self, f: Tensor, bend: Tensor, low: Tensor, slope: Tensor) -> tuple[Pair, Tensor]:
         """F at z + low, and what going there by a straight line may be off by."""
@@ -188,7 +190,7 @@ class EnclosureTask:
             total = _tree_sum(heights.hi[:, None] * rows.hi)
             return pair(total), (len(rows.hi).bit_length() + self.chunks + 4) * _UNIT
         spread = Pair(*(part[:, None].expand_as(rows.hi).mT for part in heights))
-        return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 1)
+        return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
 
 
 def merged_sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
@@ -318,18 +320,20 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         error = error + _UNIT * gradient.abs()
     computed = metric_of(hessian, problem.source.rows)
     metric = lower(computed, slips)
+    if needs_sharpening(computed):
+        metric = sharpened(problem, w, hessian, facts.bend).below
     if metric is None:
         return _unknown(computed, "the least eigenvalue of the Hessian may be zero")
-    if not metric.whole and not independent(problem, metric):
-        return _unknown(metric, "some samples nearly depend on each other, but not quite")
-    assumed = () if metric.whole else (DEPENDENT,)
+    known = Dependence.of(problem, metric)
+    if known is None:
+        return _unknown(metric, "some features nearly depend on each other, but not quite")
     nu = norm_of(metric, gradient, error)
     first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
     if facts.quadratic:
         last = Step("D", "nu", nu, "the objective is quadratic")
-        return Proof.of(nu, metric, first, last, assumptions=assumed)
+        return Proof.of(nu, metric, first, last, **vars(known))
     if facts.concordance is not None:
-        found = _self_concordant(problem, metric, nu, facts.concordance, first, assumed)
+        found = _self_concordant(problem, metric, nu, facts.concordance, first, known)
     elif facts.kinks is not None:
         found = _piecewise(problem, w, metric, gradient, error, first)
     else:
@@ -377,7 +381,26 @@ def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -
 DEPENDENT = "combinations of features that vanish on all samples to rounding vanish exactly"
 
 
-def independent(problem: LinearProblem, metric: Metric, support: Tensor | None = None) -> bool:
+@dataclass(frozen=True)
+class Dependence:
+    """What is taken for granted of directions that no sample sees: nothing, or that there are."""
+
+    assumptions: tuple[str, ...] = ()
+    kind: str = "proven"
+
+    @classmethod
+    def of(
+        cls, problem: LinearProblem, metric: Metric, kept: Tensor | None = None
+    ) -> Dependence | None:
+        """None where a sample, or the penalty, sees a direction that the metric does not know."""
+        if metric.whole:
+            return cls()
+        if not _unseen(problem, metric, kept):
+            return None
+        return cls() if exactly_dependent(problem, metric, kept) else cls((DEPENDENT,), "estimated")
+
+
+def _unseen(problem: LinearProblem, metric: Metric, support: Tensor | None) -> bool:
     """Whether no sample, nor the penalty, sees the directions that the metric does not know."""
     null = metric.null()
     ridge, directions = problem.ridge, null
@@ -397,9 +420,8 @@ def _unknown(metric: Metric, why: str) -> Proof:
 
 
 def _self_concordant(
-    problem: LinearProblem, metric: Metric, nu: float, s: float, first: Step,
-    assumed: tuple[str, ...],
-) -> Proof:  # fmt: skip
+    problem: LinearProblem, metric: Metric, nu: float, s: float, first: Step, known: Dependence
+) -> Proof:
     (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
     product = s * float(far) * (1 + _SLACK)
     if not product * nu < 1:
@@ -411,7 +433,7 @@ def _self_concordant(
         first,
         Step("s R", "third derivative times the longest sample", product, "|l'''| <= s l''"),
         Step("D", "-ln(1 - s R nu)/(s R)", distance, "l'' falls by e^{-s |dz|} at most"),
-        assumptions=assumed,
+        **vars(known),
     )
 
 

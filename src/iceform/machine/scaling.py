@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.double_double import two_sum
+from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError
 from iceform.machine.sources import Source
 
@@ -25,7 +25,7 @@ class Scaling:
     Attributes
     ----------
     mean, scale
-        Shapes (d,); a column that does not vary has scale 1. Scales are powers of two.
+        Shapes (d,); a column that does not vary has scale 1.
     center, size
         Of the labels.
     intercept
@@ -76,8 +76,7 @@ class Scaling:
         if not columns:
             scale = torch.full_like(scale, float((squares / n).mean().sqrt()) or 1.0)
         size = math.sqrt(label_squares / n) if labels else 1.0
-        # Powers of two: dividing by them rounds nothing.
-        return cls(mean, torch.exp2(scale.log2().round()), center, _power(size or 1.0), intercept)
+        return cls(mean, scale, center, size or 1.0, intercept)
 
     @property
     def dim(self) -> int:
@@ -85,10 +84,10 @@ class Scaling:
         return len(self.mean) + self.intercept
 
     def samples(self, x: Tensor) -> Tensor:
-        """Scaled samples, shape (n, dim), each entry within u of exact relative to itself.
+        """Scaled samples, shape (n, dim), each entry within 2 u of exact relative to itself.
 
-        ``mean`` and ``scale`` are given numbers, however they were found: only a difference
-        rounds, and the proofs rely on it.
+        ``mean`` and ``scale`` are given numbers, however they were found: only a difference and a
+        quotient round, and the proofs rely on it.
         """
         out = x.new_empty(len(x), self.dim)
         scaled = out[:, : len(self.mean)]
@@ -102,13 +101,13 @@ class Scaling:
         return (y - self.center) / self.size if (self.center or self.size != 1) else y
 
     def lows(self, x: Tensor) -> Tensor:
-        """What scaled samples were rounded by: exactly (x - mean)/scale is samples + lows."""
-        low = two_sum(x, -self.mean).lo / self.scale
+        """What scaled samples were rounded by, to be added to them; itself within 2^-97 of them."""
+        low = _lost(x, self.mean, self.scale)
         return torch.cat([low, low.new_zeros(len(x), 1)], 1) if self.intercept else low
 
     def label_lows(self, y: Tensor) -> Tensor:
         """The same of the labels."""
-        return two_sum(y, y.new_tensor(-self.center)).lo / self.size
+        return _lost(y, y.new_tensor(self.center), y.new_tensor(self.size))
 
     def label_reach(self, source: Source) -> float:
         """The largest scaled label of a source."""
@@ -161,6 +160,7 @@ class Scaling:
         return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
 
 
-def _power(size: float) -> float:
-    """The nearest power of two, by ratio."""
-    return 2.0 ** round(math.log2(size))
+def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:
+    """(values - center)/size less the float64 that is computed of it."""
+    exact = div(two_sum(values, -center), pair(size.expand_as(values)))
+    return (exact.hi - (values - center) / size) + exact.lo

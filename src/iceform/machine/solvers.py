@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.machine.problem import LinearProblem, Metric, metric_of
+from iceform.machine.whitening import needs_sharpening, sharpened
 from iceform.validation import check_choice
 
 __all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise", "nesterov"]
@@ -82,6 +83,9 @@ def minimise(
     return loop(problem, w, extra, tol, max_passes)
 
 
+_MORE = 2  # steps beyond the tolerance where some coefficients are far less certain than others
+
+
 def _small(length: float, tol: float, w: Tensor, metric: Metric) -> bool:
     return length <= tol * max(1.0, metric.size(w))
 
@@ -107,7 +111,11 @@ def _whitened(
     problem.machine.ledger.note(
         "host", "directions of the steps, by eigenvectors of the Gram matrix"
     )
-    first = metric_of(problem.hessian(w, majorizer=True), rows)
+    matrix = problem.hessian(w, majorizer=True)
+    first = metric_of(matrix, rows)
+    more = 0
+    if quadratic and needs_sharpening(first):
+        first, more = sharpened(problem, w, matrix, torch.ones_like).metric, _MORE
     metric, stalled = first, _Stall()
     gradient = problem.gradient(w) + linear
     history = [first.norm(gradient)]
@@ -116,8 +124,10 @@ def _whitened(
             metric = metric_of(problem.hessian(w), rows)
         length = metric.norm(gradient)
         if _small(length, tol, w, metric):
-            return Solution(w, length, history)
-        if stalled(history[-1]):
+            if not more:
+                return Solution(w, length, history)
+            more -= 1
+        elif stalled(history[-1]):
             break
         w, gradient = advance(problem, w, gradient, linear, metric, first)
         history.append(first.norm(gradient))

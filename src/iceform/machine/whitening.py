@@ -1,0 +1,158 @@
+r"""Metrics of ill-conditioned data, from the samples and not from their Gram matrix.
+
+A Gram matrix holds the squares of the singular values of X, so rounding hides those below
+:math:`10^{-7}` of the largest. Written in coordinates T in which the directions that are known have
+length 1, the same samples have another Gram matrix, G = T'HT, that shows the next seven digits; its
+eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off by at most
+:math:`e_i = (p + 4) u |T|' |x_i|`, so that G is off in norm by at most
+
+.. math:: \sigma = 2 \sqrt{AB} + B + c A, \qquad
+   A = \sum_i c_i \|y_i\|^2,\; B = \sum_i c_i \|e_i\|^2,
+
+c the rounding of the sum. In the end the eigenvalues of G are at least :math:`\lambda`, and
+:math:`H \ge (\lambda - \sigma)\, T^{-\top} T^{-1}`: proven, and free of squares.
+
+Directions whose eigenvalue stays below that noise are open: too short to be told from rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
+
+__all__ = ["Whitened", "needs_sharpening", "sharpened"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
+_TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
+_WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
+_CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
+_BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
+_MOST = 1024  # coefficients: an eigendecomposition costs their cube
+
+Weigh = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class WhitenedTask:
+    """G, A and B of a chunk."""
+
+    encoding: Encoding
+    w: Tensor
+    weigh: Weigh
+    turned: Tensor  # T, (p, r)
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        weights = self.weigh(samples @ self.w - labels)
+        seen = samples @ self.turned
+        off = (samples.shape[1] + 4) * _UNIT * (samples.abs() @ self.turned.abs())
+        gram = (seen * weights[:, None]).mT @ seen
+        return [gram, weights @ seen.square().sum(1), weights @ off.square().sum(1)]
+
+
+@dataclass(frozen=True)
+class Whitened:
+    """A metric, the share of it that is proven to lie below H, and how many directions are open."""
+
+    metric: Metric
+    share: float
+    open: int
+
+    @property
+    def below(self) -> Metric | None:
+        """A metric that is below H in the directions it knows; None where nothing is."""
+        if not self.share > 0:
+            return None
+        return replace(self.metric, eigenvalues=self.share * self.metric.eigenvalues)
+
+
+def needs_sharpening(metric: Metric) -> bool:
+    """Whether a Gram matrix hides some of its directions."""
+    if not len(metric.scale) or len(metric.scale) > _MOST:
+        return False
+    return not metric.whole or metric.condition * _ENOUGH > 1
+
+
+def sharpened(
+    problem: LinearProblem, w: Tensor, hessian: Tensor, weigh: Weigh, kept: Tensor | None = None
+) -> Whitened:
+    """The metric of the Hessian at w, its samples weighed by ``weigh(z)``, in a few more sweeps.
+
+    Of some coefficients alone where ``kept`` says which.
+    """
+    problem.machine.ledger.note("host", "coordinates in which the samples are uncorrelated")
+    sweep = _Sweep(
+        problem, w, weigh, torch.ones_like(w, dtype=torch.bool) if kept is None else kept
+    )
+    part = hessian[sweep.kept][:, sweep.kept]
+    scale = metric_of(part, problem.source.rows).scale
+    turned, noise = torch.eye(len(part), dtype=w.dtype, device=w.device), 0.0
+    values, vectors = torch.linalg.eigh(part / scale / scale[:, None])
+    for _ in range(_TURNS):
+        if float(values[0]) >= _WHITE:
+            break
+        turned = _turned(turned @ vectors, values, max(noise, sweep.floor(values)))
+        gram, noise = sweep(turned / scale[:, None])
+        values, vectors = torch.linalg.eigh(gram)
+    clear = values > _CLEAR * max(noise, sweep.floor(values))
+    white = turned @ vectors[:, clear] / values[clear].sqrt()
+    # Directions that no sample sees may be added to others at will: as little of them as can be.
+    unseen = torch.linalg.qr(turned @ vectors[:, ~clear]).Q
+    white = white - unseen @ (unseen.mT @ white)
+    directions, sizes, _ = torch.linalg.svd(white, full_matrices=False)
+    metric = Metric(directions, sizes**-2.0, scale, unknown=unseen)
+    return Whitened(metric, sweep.least(metric), int((~clear).sum()))
+
+
+def _turned(turned: Tensor, values: Tensor, noise: float) -> Tensor:
+    """Coordinates in which what is known has length 1, as long as samples are still seen in them.
+
+    What is computed of a sample is off by a share of ``_BLUR`` at most.
+    """
+    p = len(turned)
+    cap = _BLUR / ((p + 4) * _UNIT * math.sqrt(p))
+    least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
+    return turned / torch.maximum(values, least).sqrt()
+
+
+@dataclass(frozen=True, eq=False)
+class _Sweep:
+    """Gram matrices in other coordinates: one sweep over the data each."""
+
+    problem: LinearProblem
+    w: Tensor
+    weigh: Weigh
+    kept: Tensor
+
+    def __call__(self, turned: Tensor) -> tuple[Tensor, float]:
+        """G, and what it may be off by in norm."""
+        whole = turned.new_zeros(len(self.w), turned.shape[1])
+        whole[self.kept] = turned
+        rows, source = self.problem.source.rows, self.problem.source
+        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole)
+        gram, length, off = (part / rows for part in source.reduce(task))
+        penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
+        a, b = float(length), float(off)
+        summed = (rows + source.count + 32) * _UNIT * a
+        rest = 16 * len(self.w) * _UNIT * float(penalty.diagonal().sum())
+        return gram + penalty, 1.01 * (2 * math.sqrt(a * b) + b + summed + rest)
+
+    def floor(self, values: Tensor) -> float:
+        """Eigenvalues of a sum of products up to this are rounding."""
+        width = len(values) + math.sqrt(self.problem.source.rows)
+        return 8 * width * _UNIT * float(values[-1].clamp(min=math.ulp(0.0)))
+
+    def least(self, metric: Metric) -> float:
+        """H is at least this share of the metric, in the directions that it knows."""
+        if not metric.rank:
+            return 1.0
+        gram, noise = self(metric.whitener)
+        values = torch.linalg.eigvalsh(gram)
+        return float(values[0]) - noise - 8 * metric.rank * _UNIT * float(values[-1])
