@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -52,7 +53,10 @@ def catalogue() -> CatalogueAnswer:
     )
 
 
-_POINTS = [(-0.9, -0.5, 0), (-0.4, 0.6, 1), (0.1, -0.2, 0), (0.5, 0.8, 1), (0.9, 0.1, 1)]
+_POINTS = [  # no two groups that a plane parts, no curve through all of them
+    (x / 10, 0.6 * math.sin(0.3 * x) + 0.3 * math.cos(7 * x), int(math.cos(5 * x) < 0.2))
+    for x in range(-9, 10)
+]
 _THRESHOLD_REACH = 1024  # of a soft threshold's ratio: beyond it the table is not widened
 
 
