@@ -1,0 +1,207 @@
+r"""The sharp corner: quantile regression as the linear program it is, proven by its dual.
+
+With z_i = w.x_i - y_i, w minimises :math:`\sum_i p(z_i)`, p'(z) = 1 - q above 0 and -q below, if
+and only if there are weights
+
+.. math:: \sum_i a_i x_i = 0, \qquad a_i = p'(z_i) \text{ where } z_i \ne 0, \quad
+          -q \le a_i \le 1 - q \text{ where } z_i = 0.
+
+An optimum that is unique goes through as many samples B as there are coefficients, and
+:math:`a_B = -X_B^{-\top} s`, s the sum over the others. Rounded corners, ever narrower, show which
+samples these are; the frozen machine then fits them alone. Three things are proven of its answer:
+
+* how far it is from the point w* that goes through B exactly: a least-squares proof on B;
+* that no other sample changes its side between the two, so that s is known exactly;
+* that :math:`a_B` lies strictly between its limits: what is computed of it is off by
+  :math:`\|X_B^{-\top} \rho\|`, :math:`\rho = X_B^\top a_B + s` taken in pairs of numbers.
+
+Then w* is the optimum, and the only one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
+from iceform.certificates import Step
+from iceform.functions import loss_named
+from iceform.machine.problem import Encoding, LinearProblem
+from iceform.machine.proofs import Proof, prove, slip_of
+from iceform.machine.solvers import Solution, minimise
+from iceform.machine.sources import ArraySource
+
+__all__ = ["Vertex", "magnified", "through_samples"]
+
+_UNIT = torch.finfo(torch.float64).eps / 2
+_MORE = 4  # times as many samples are looked at as the answer goes through
+_DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
+_SLACK = 1 + 1e-3  # as everywhere where whitening is computed
+
+
+@dataclass(frozen=True, eq=False)
+class Vertex:
+    """The samples that an answer goes through, the answer, and its proof."""
+
+    solution: Solution
+    proof: Proof
+    passes: int
+
+
+def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
+    """The line through the samples nearest to w, if it is proven to be the optimum."""
+    note = "which samples the line goes through, and the weights that prove it"
+    problem.machine.ledger.note("host", note)
+    chosen = _nearest(problem, w)
+    if chosen is None:
+        return None
+    few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
+    solution = minimise(few, tol=1e-12, max_passes=24, start=w)
+    proof = prove(few, solution.w)
+    found = _optimal(problem, few, solution.w, proof, quantile)
+    return None if found is None else Vertex(solution, found, few.passes)
+
+
+def magnified(problem: LinearProblem, times: float) -> LinearProblem:
+    """The same with labels, and so coefficients, written larger: the corner is narrower by as much.
+
+    Tables stay what they are, so that all problems share them.
+    """
+    scaling = replace(problem.scaling, size=problem.scaling.size / times)
+    return replace(problem, scaling=scaling, passes=0)
+
+
+# ---------------------------------------------------------------------------------------------
+# which samples
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _NearestTask:
+    """The samples of a chunk that are nearest to a line: distances, samples, labels."""
+
+    encoding: Encoding
+    w: Tensor
+    count: int
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        far = (samples @ self.w - labels).abs()
+        at = far.argsort()[: self.count]
+        return [far[at], x[at], y[at]]
+
+    def merge(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        both = [torch.cat(parts) for parts in zip(first, second, strict=True)]
+        at = both[0].argsort()[: self.count]
+        return [part[at] for part in both]
+
+
+def _nearest(problem: LinearProblem, w: Tensor) -> ArraySource | None:
+    """As many independent samples as there are coefficients, the nearest first."""
+    p = problem.dim
+    task = _NearestTask(problem.encoding, w, min(_MORE * p + 8, problem.source.rows))
+    _, x, y = problem.source.combine(task, task.merge)
+    rest = problem.encoding(x, y)[0].clone()
+    sizes = rest.norm(dim=1)
+    chosen: list[int] = []
+    for i in range(len(rest)):
+        length = rest[i].norm()
+        if float(length) <= _DEPENDS * float(sizes[i]):
+            continue
+        chosen.append(i)
+        if len(chosen) == p:
+            return ArraySource(x[chosen], y[chosen])
+        unit = rest[i] / length
+        rest = rest - (rest @ unit)[:, None] * unit
+    return None
+
+
+# ---------------------------------------------------------------------------------------------
+# why it is the optimum
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _SidesTask:
+    """Sums of the samples above and below a line, in pairs; how many are on neither side.
+
+    A sample is on a side if every line within the radius, and every rounding, leaves it there.
+    """
+
+    encoding: Encoding
+    w: Tensor
+    whitener: Tensor
+    radius: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        low, _ = self.encoding.lows(x, y)
+        z = samples @ self.w - labels
+        moves = _SLACK * self.radius * (samples @ self.whitener).norm(dim=1)
+        moves = moves + 2 * slip_of(samples, self.w, labels)
+        above, below = z > moves, z < -moves
+        sums = [part for side in (above, below) for part in _sum(samples[side], low[side])]
+        open_ones = (~(above | below)).sum().to(x)
+        apart = torch.where(above | below, z.abs() - moves, math.inf).amin()
+        return [*sums, samples.abs().sum(0), open_ones, -apart]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        above = add(Pair(*first[:2]), Pair(*second[:2]))
+        below = add(Pair(*first[2:4]), Pair(*second[2:4]))
+        rest = [first[4] + second[4], first[5] + second[5], torch.maximum(first[6], second[6])]
+        return [*above, *below, *rest]
+
+
+def _sum(samples: Tensor, low: Tensor) -> Pair:
+    """Of rows, in pairs."""
+    if not len(samples):
+        zero = samples.new_zeros(samples.shape[1])
+        return Pair(zero, zero)
+    return sum_last(Pair(samples.mT, low.mT))
+
+
+def _optimal(
+    problem: LinearProblem, few: LinearProblem, w: Tensor, proof: Proof, quantile: float
+) -> Proof | None:
+    """The proof that the line through some samples is the optimum; None where there is none."""
+    if not proof.radius < math.inf or proof.metric is not None:
+        return None
+    task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
+    *sums, size, undecided, nearest = problem.source.combine(task, task.merge)
+    if int(undecided) != problem.dim:
+        return None
+    room, nearest_room = _dual_room(few, proof, sums, size, quantile), -float(nearest)
+    if not room > 0:
+        return None
+    steps = (
+        Step("B", "samples that it goes through", problem.dim, "as many as coefficients"),
+        *proof.steps,
+        Step("sides", "room of the nearest other sample", nearest_room, "no sample changes sides"),
+        Step("dual", "room of the weights of B", room, "between -q and 1 - q: this is the optimum"),
+    )
+    return replace(proof, steps=steps)
+
+
+def _dual_room(
+    few: LinearProblem, proof: Proof, sums: list[Tensor], size: Tensor, quantile: float
+) -> float:
+    """How far the weights of B stay from their limits, all rounding taken off."""
+    assert isinstance(few.source, ArraySource)
+    samples = few.encoding(few.source.x, few.source.y)[0]
+    rows = Pair(samples.mT, few.encoding.lows(few.source.x, few.source.y)[0].mT)
+    up = two_sum(size.new_tensor(1.0), size.new_tensor(-quantile))
+    upper = Pair(*(part.expand_as(size) for part in up))
+    lower = pair(torch.full_like(size, -quantile))
+    total = add(mul(upper, Pair(*sums[:2])), mul(lower, Pair(*sums[2:])))
+    weights = -torch.linalg.solve(samples.mT, total.double())
+    left = add(dot(rows, pair(weights.expand_as(samples.mT))), total)
+    lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs())
+    # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
+    reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
+    off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * _UNIT
+    return min(float((weights + quantile).min()), float((1 - quantile - weights).min())) - off
