@@ -40,6 +40,9 @@ __all__ = ["Vertex", "magnified", "through_samples"]
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
+_SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
+_NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
+_TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
 
@@ -59,6 +62,7 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     chosen = _nearest(problem, w)
     if chosen is None:
         return None
+    chosen = _exchanged(problem, chosen, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
     proof = prove(few, solution.w)
@@ -118,6 +122,57 @@ def _nearest(problem: LinearProblem, w: Tensor) -> ArraySource | None:
         unit = rest[i] / length
         rest = rest - (rest @ unit)[:, None] * unit
     return None
+
+
+@dataclass(frozen=True, eq=False)
+class _AlongTask:
+    """How far along a direction each sample of a chunk is met, and how fast its residual moves."""
+
+    encoding: Encoding
+    w: Tensor
+    direction: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        z = samples @ self.w - labels
+        speed = samples @ self.direction
+        ahead = (z.abs() > 4 * slip_of(samples, self.w, labels)) & (z * speed < 0)
+        return [-z[ahead] / speed[ahead], speed[ahead].abs(), x[ahead], y[ahead]]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        return [torch.cat(parts) for parts in zip(first, second, strict=True)]
+
+
+def _exchanged(problem: LinearProblem, chosen: ArraySource, quantile: float) -> ArraySource:
+    """A few samples whose weight is beyond its limits go, those that the line then meets come.
+
+    Steps of the simplex method; what they lead to is proven afterwards, so that nothing here has
+    to be.
+    """
+    problem.machine.ledger.note("host", "exchange of a few samples by steps of the simplex method")
+    x, y = chosen.x.clone(), chosen.y.clone()
+    for turn in range(2 + problem.dim // _SHARE):
+        samples, labels, _ = problem.encoding(x, y)
+        inverse = torch.linalg.pinv(samples)
+        w = inverse @ labels
+        task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
+        above, _, below, *_ = problem.source.combine(task, task.merge)
+        weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
+        excess = torch.maximum(weights - (1 - quantile), -quantile - weights)
+        k = int(excess.argmax())
+        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY
+        if not _TINY < float(excess[k]) <= allowed:
+            break
+        direction = inverse[:, k] * (1.0 if float(weights[k]) > 1 - quantile else -1.0)
+        along = _AlongTask(problem.encoding, w, direction)
+        place, speed, xs, ys = problem.source.combine(along, along.merge)
+        order = place.argsort()
+        met = int(torch.searchsorted(speed[order].cumsum(0), excess[k]))
+        if met >= len(order):
+            break
+        x[k], y[k] = xs[order[met]], ys[order[met]]
+    return ArraySource(x, y)
 
 
 # ---------------------------------------------------------------------------------------------

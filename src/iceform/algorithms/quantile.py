@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -11,15 +13,18 @@ from iceform.algorithms.pinball import magnified, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result
 from iceform.functions import Loss, loss_named
-from iceform.machine.proofs import prove
+from iceform.machine.problem import LinearProblem
+from iceform.machine.proofs import Proof, prove
 from iceform.machine.running import Running
-from iceform.machine.solvers import minimise
+from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import Source
 
 __all__ = ["Quantile"]
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
-_NARROWER, _LEVELS = 4.0, 16  # by how much in each of so many turns
+_NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
+_NARROWEST = 2.0**32  # in all
+_PASSES = 60  # for one width
 
 
 @dataclass(frozen=True)
@@ -89,24 +94,42 @@ class Quantile(LinearModel):
         if self.width is not None or self.alpha:
             return _rounded(super().stream(machine, source), self.width or _WIDTH)
         first = self.problem(machine, source)
-        w, spent = first.start(), 0
-        for level in range(_LEVELS):
-            problem = magnified(first, _NARROWER**level)
+        w, times, faster, spent = first.start(), 1.0, _NARROWER, 0
+        kept: list[Turn] = []
+        while True:
+            problem = magnified(first, times)
             found = minimise(
-                problem, tol=self.tol, max_passes=max(1, self.max_passes - spent),
-                precondition=self.precondition, start=w,
+                problem, tol=self.tol, max_passes=min(_PASSES, max(1, self.max_passes - spent)),
+                precondition=self.precondition, start=times * w,
             )  # fmt: skip
             spent += problem.passes
             vertex = through_samples(problem, found.w, self.quantile)
             if vertex is not None:
                 problem.passes = spent + vertex.passes
                 return fitted(self, problem, vertex.solution, vertex.proof)
-            if spent >= self.max_passes:
+            if spent >= self.max_passes or times >= _NARROWEST or faster < _SLOWEST:
                 break
-            w = _NARROWER * found.w
+            if found.converged:
+                kept.append((problem, found, times))
+                w, faster = found.w / times, min(_NARROWER, 1.5 * faster)
+            else:  # too narrow at once
+                times, faster = times / faster, math.sqrt(faster)
+            times *= faster
+        (problem, found, times), proof = _narrowest(kept or [(problem, found, times)])
         problem.passes = spent
-        width = _WIDTH / _NARROWER**level
-        return _rounded(fitted(self, problem, found, prove(problem, found.w)), width)
+        return _rounded(fitted(self, problem, found, proof), _WIDTH / times)
+
+
+Turn = tuple[LinearProblem, Solution, float]
+
+
+def _narrowest(turns: Sequence[Turn]) -> tuple[Turn, Proof]:
+    """The last of which something is proven, or else the first."""
+    for turn in reversed(turns):
+        proof = prove(turn[0], turn[1].w)
+        if proof.radius < math.inf:
+            break
+    return turn, proof
 
 
 def _rounded(result: Result, width: float) -> Result:

@@ -1,0 +1,104 @@
+"""Quantile regression with a sharp corner, against the linear program that it is."""
+
+import flint
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import linprog
+
+from iceform import algorithms
+from iceform.algorithms import pinball
+from iceform.machine import ArraySource, Stream
+
+
+def data(n, d, seed, outliers=0.0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d))
+    y = x @ np.arange(1.0, d + 1) + rng.normal(size=n)
+    y[rng.choice(n, n // 50, replace=False)] += outliers
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def program(x, y, q):
+    """Coefficients and intercept of the linear program, exact: its active samples, solved."""
+    n, d = x.shape
+    a = np.c_[x.numpy(), np.ones(n)]
+    costs = np.r_[np.zeros(d + 1), np.full(n, q), np.full(n, 1 - q)]
+    found = linprog(
+        costs, A_eq=np.c_[a, np.eye(n), -np.eye(n)], b_eq=y.numpy(),
+        bounds=[(None, None)] * (d + 1) + [(0, None)] * (2 * n), method="highs",
+    )  # fmt: skip
+    active = np.abs(a @ found.x[: d + 1] - y.numpy()).argsort()[: d + 1]
+    flint.ctx.dps = 80
+    rows = flint.arb_mat([[flint.arb(float(v)) for v in a[i]] for i in active])
+    line = rows.solve(flint.arb_mat([[flint.arb(float(y[i]))] for i in active]))
+    return [line[j, 0] for j in range(d + 1)]
+
+
+def off(fit, exact):
+    found = [*fit.coef.tolist(), float(fit.parts["intercept"])]
+    return [float(abs(flint.arb(a) - b).abs_upper()) for a, b in zip(found, exact, strict=True)]
+
+
+@pytest.mark.parametrize("outliers", [0.0, 1e3, 1e5])
+@pytest.mark.parametrize("q", [0.5, 0.1, 0.9])
+@pytest.mark.parametrize(("n", "d"), [(120, 1), (200, 4), (301, 9)])
+def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
+    x, y = data(n, d, seed=n + d, outliers=outliers)
+    fit = Stream(d + 1).run(algorithms.Quantile(q), x, y)
+    *coef, intercept = off(fit, program(x, y, q))
+    assert max(coef) <= fit.certificate.error <= 1e-13 * (1 + outliers)
+    assert intercept <= fit.errors["intercept"]
+    assert fit.certificate.kind == "proven"
+    assert not fit.certificate.assumptions
+    assert "objective" not in fit.certificate.domain, "the corner is sharp"
+    below = (y < x @ fit.coef + fit.parts["intercept"] - 1e-9 * (1 + outliers)).double().mean()
+    assert abs(float(below) - q) <= (d + 1) / n
+
+
+def test_a_rounded_corner_is_said_to_be_one():
+    x, y = data(100, 2, seed=1)
+    machine = Stream(3)
+    assert (
+        "0.05 deviations"
+        in machine.run(algorithms.Quantile(0.5, width=0.05), x, y).certificate.domain["objective"]
+    )
+    assert (
+        "rounded"
+        in machine.run(algorithms.Quantile(0.5, alpha=0.1), x, y).certificate.domain["objective"]
+    )
+
+
+@pytest.mark.parametrize("kind", ["even", "twice", "on a grid"])
+def test_where_no_line_is_the_only_one_nothing_is_claimed_of_the_sharp_corner(kind):
+    x, y = data(40, 1, seed=3)
+    if kind == "even":  # every line between two samples is as good: the feature says nothing
+        x = torch.zeros_like(x)
+    elif kind == "twice":
+        x, y = torch.cat([x, x]), torch.cat([y, y])
+    else:
+        x, y = (2 * x).round(), (2 * y).round()
+    certificate = Stream(2).run(algorithms.Quantile(), x, y).certificate
+    assert "rounded" in certificate.domain["objective"]
+
+
+@pytest.mark.parametrize("moved", [1e-3, 0.1, 3.0])
+def test_a_line_through_other_samples_is_not_taken_for_the_optimum(moved):
+    """It goes through as many samples; only their weights tell."""
+    x, y = data(80, 2, seed=5)
+    machine = Stream(3)
+    problem = algorithms.Quantile().problem(machine.start(), ArraySource(x, y))
+    best = machine.run(algorithms.Quantile(), x, y)
+    exact = program(x, y, 0.5)
+    coef = (best.coef - torch.tensor([0.0, moved], dtype=torch.float64)) * problem.scaling.scale
+    constant = best.parts["intercept"] + problem.scaling.mean @ best.coef - problem.scaling.center
+    w = torch.cat([coef, constant[None]]) / problem.scaling.size
+    vertex = pinball.through_samples(problem, w, 0.5)
+    if vertex is not None:  # it was found all the same
+        found, _ = problem.scaling.raw(vertex.solution.w)
+        assert (
+            max(abs(a - float(b.mid())) for a, b in zip(found.tolist(), exact, strict=False))
+            < 1e-12
+        )
+    else:
+        assert moved > 1e-3
