@@ -42,7 +42,9 @@ def off(fit, exact):
 
 @pytest.mark.parametrize("outliers", [0.0, 1e3, 1e5])
 @pytest.mark.parametrize("q", [0.5, 0.1, 0.9])
-@pytest.mark.parametrize(("n", "d"), [(120, 1), (200, 4), (301, 9)])
+@pytest.mark.parametrize(
+    ("n", "d"), [(120, 1), (301, 9), pytest.param(200, 4, marks=pytest.mark.slow)]
+)
 def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
     x, y = data(n, d, seed=n + d, outliers=outliers)
     fit = Stream(d + 1).run(algorithms.Quantile(q), x, y)

@@ -267,4 +267,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "    left = u[active] - tau[active] * ratio.clamp(-1, 1)",
         ("tests/machine/test_weights_run.py",),
     ),
+    # ------------------------------------------------------------------ proofs
+    Mutant(
+        "a table's proof leaves out the remainder of the expansion",
+        "interpolation/posterior.py",
+        "below + (a.largest[m - 1] + on[m].magnitude) * power)",
+        "below + 0 * on[m].magnitude * power)",
+        ("tests/interpolation/test_attacks.py", "tests/interpolation/test_posterior.py"),
+    ),
+    Mutant(
+        "a table from disk is believed",
+        "interpolation/cache.py",
+        "        proof = prove(draft, f, edges)",
+        '        proof = replace(prove(draft, f, edges), error=float(kept["error"]))',
+        ("tests/interpolation/test_cache.py",),
+    ),
+    Mutant(
+        "a line through some samples is taken for the optimum, whatever the dual says",
+        "algorithms/pinball.py",
+        "    if not room > 0:\n        return None\n",
+        "",
+        ("tests/algorithms/test_quantile.py",),
+    ),
+    Mutant(
+        "features are said to depend on each other without proof",
+        "machine/proofs.py",
+        'else cls((DEPENDENT,), "estimated")',
+        "else cls()",
+        ("tests/machine/test_proofs.py", "-k", "told_apart"),
+    ),
+    Mutant(
+        "whitened coordinates are not checked for rounding",
+        "machine/whitening.py",
+        "        return float(values[0]) - noise - 8 * metric.rank * _UNIT * float(values[-1])",
+        "        return 100 * float(values[0])",
+        ("tests/machine/test_proofs.py",),
+    ),
 )
