@@ -114,6 +114,7 @@ def write(
     known = architecture(name)
     spec.check_architecture(name)
     known.check_dtype(spec.torch_dtype)
+    known.check_fits(spec.design)
     model = StockModel(Path(path), known, spec)
     tensors, config = model.tensors(), model.config()
     typical = spec.typical()
