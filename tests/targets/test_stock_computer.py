@@ -8,17 +8,10 @@ from iceform import targets
 from iceform.computer.compile import compile as compiled
 from iceform.computer.library import ALGORITHMS
 
-from .stock import alone, written
+from .stock import written
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 FEW = ("least_squares", "logistic", "kernel_regression")
-MANY = (
-    "least_squares", "huber", "nesterov", "ridge", "lasso", "elastic_net", "logistic", "perceptron",
-    "newton_logistic", "conjugate_gradients", "power_iteration", "pagerank", "sinkhorn",
-    "gaussian_process", "softmax_attention", "kernel_regression", "nearest_neighbours",
-    "value_iteration", "kalman_filter", "geometric_median",
-)  # fmt: skip
-KINKED = ("huber", "lasso", "elastic_net", "perceptron", "nearest_neighbours")
 
 
 def data(n=4, seed=1):
@@ -105,42 +98,3 @@ def test_four_hundred_cycles(tmp_path):
     model = targets.write("albert", p, tmp_path, cycles=420)
     found = ice.check(model.path, *data(), program=p, steps=50)
     assert found.certificate.error <= 1e-12
-
-
-@pytest.mark.slow
-def test_twenty_programs_on_one_weights_file(tmp_path):
-    programs = {name: program(name) for name in MANY}
-    spec = targets.StockComputer.for_programs(programs.values(), 72)
-    model = targets.write("albert", spec, tmp_path)
-    network = targets.network(model, "sdpa")
-    x, y = data()
-    for name, p in programs.items():
-        given = settings(p, 2)
-        value = model.spec.run(network, x, y, program=p, **given)
-        proof, _ = model.spec.judge(value, x, y, "sdpa", program=p, **given)
-        assert proof.error <= (1e-3 if name in KINKED else 1e-8), (name, proof.error)
-
-
-def test_a_process_without_iceform_runs_a_program(stock, few, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    model, _ = stock
-    p = few["kernel_regression"]
-    x, y = data()
-    prompt, out = tmp_path / "prompt.safetensors", tmp_path / "out.safetensors"
-    save_file({"inputs_embeds": model.prompt(x, y, program=p)}, prompt)
-    alone(
-        """
-        from transformers import AutoModel
-        network = AutoModel.from_pretrained(sys.argv[1])
-        with torch.no_grad():
-            hidden = network(**load_file(sys.argv[2])).last_hidden_state
-        save_file({"hidden": hidden}, sys.argv[3])
-        """,
-        str(model.path), str(prompt), str(out),
-    )  # fmt: skip
-    features = model.read(load_file(out)["hidden"])
-    found = model.spec.outputs(features, model.spec._prompt(p, x, y, {}))
-    value = torch.cat([v.flatten() for v in found.values()])
-    proof, _ = model.spec.judge(value, x, y, "sdpa", program=p)
-    assert proof.error <= 1e-8

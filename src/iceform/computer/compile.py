@@ -5,9 +5,10 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
+from iceform.computer.checkpoint import Checkpoint, writer
 from iceform.computer.contraction import contraction
 from iceform.computer.exact import Exact, shown
 from iceform.computer.explain import explain
@@ -149,6 +151,45 @@ class Program:
     def explain(self) -> str:
         """The program as assembly, with the error budget of each instruction."""
         return explain(self)
+
+    def to(
+        self,
+        name: str,
+        path: str | Path,
+        *,
+        cycles: int | None = None,
+        dtype: str = "float64",
+        beside: Iterable[Program] = (),
+        **settings: Any,
+    ) -> Checkpoint:
+        """Write a stock transformer that runs this program from its prompt.
+
+        Parameters
+        ----------
+        name
+            "albert" (layers shared: depth is the number of cycles) or "bert" (unrolled).
+        path
+            The folder, for ``transformers.AutoModel.from_pretrained``.
+        cycles
+            Instructions that a run may take; None for what these settings take, and the programs
+            beside with their defaults.
+        dtype
+            "float64" or "float32".
+        beside
+            Other programs that the same weights shall hold.
+        **settings
+            Parameters that prompts hold unless told otherwise.
+
+        Returns
+        -------
+        The folder with ``prompt(X, y)``, ``read(hidden)`` and ``check(X, y)``.
+
+        Raises
+        ------
+        TargetError
+            If it cannot be done; the message says why.
+        """
+        return writer()(self, name, path, cycles=cycles, dtype=dtype, beside=beside, **settings)
 
     @property
     def plan(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.stock_computer import StockComputer
+from iceform.targets.stock_program import StockProgram
 from iceform.targets.target import Target
 from iceform.targets.written_descent import WrittenDescent
 
@@ -24,6 +25,7 @@ __all__ = [
     "StochasticDescent",
     "StockComputer",
     "StockModel",
+    "StockProgram",
     "Target",
     "WrittenDescent",
     "attest",

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.errors import TargetError
+from iceform.errors import CapacityError, TargetError
 from iceform.targets.design import Design, Vocabulary, mirrored
 from iceform.targets.rounding import EPSILON, WEIGHT
+from iceform.validation import check_capacity
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture"]
 
 Tensors = dict[str, Tensor]
+_MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Architecture:
         Norms that the stream itself passes through in a layer (0: they are on the branches).
     dtypes
         In which it can be certified.
+    tied
+        Whether repeated layers are held once.
     """
 
     name: str
@@ -46,6 +50,25 @@ class Architecture:
     config: Callable[[Design, int], dict[str, Any]]
     tensors: Callable[[Design, int], Tensors]
     with_ids: Callable[[Design, Vocabulary], tuple[dict[str, Any], Tensors]] | None = None
+    tied: bool = False
+
+    def layers(self, design: Design) -> int:
+        """Layers that the file holds."""
+        return len(design.layers) * (1 if self.tied else design.repeats)
+
+    def check_fits(self, design: Design) -> None:
+        """Refuse weights that memory does not hold, before they are made."""
+        layers = self.layers(design)
+        fix = "an albert holds repeated layers once" if design.repeats > 1 and not self.tied else ""
+        try:
+            check_capacity(
+                f"a {self.name} of {layers} layers, {design.hidden} wide",
+                _MAPS * layers * design.hidden**2 * torch.float64.itemsize,
+                torch.device("cpu"),
+                fix or "take fewer features or fewer steps",
+            )
+        except CapacityError as refused:
+            raise TargetError(str(refused)) from None
 
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse a dtype that the stock code does not compute in."""
@@ -255,7 +278,9 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
 
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
-    Architecture("albert", "AlbertModel", False, 2, _BOTH, _albert_config, _albert_tensors),
+    Architecture(
+        "albert", "AlbertModel", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True
+    ),
     Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
     Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),

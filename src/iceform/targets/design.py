@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features
+from iceform.targets.rotation import Rotation
 
 __all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
 
@@ -71,12 +72,14 @@ class Head:
 class Design:
     """Features and layers; sizes of the stock architecture that holds them.
 
-    ``repeats`` is how often the layers are applied, one after the other.
+    ``repeats`` is how often the layers are applied, one after the other; ``rotation`` is the basis
+    of the stream, None where every feature has a place of its own.
     """
 
     features: Features
     layers: tuple[tuple[Head, ...], ...]
     repeats: int = 1
+    rotation: Rotation | None = None
 
     @property
     def unrolled(self) -> tuple[tuple[Head, ...], ...]:
@@ -98,7 +101,8 @@ class Design:
         """Heads per layer, as many as the widest layer and the mirrored features need."""
         size = self.head_size
         most = max(len(layer) for layer in self.layers)
-        return max(most, -(-2 * self.features.total // size))
+        held = self.features.total if self.rotation is None else self.rotation.total
+        return max(most, -(-2 * held // size))
 
     @property
     def hidden(self) -> int:
@@ -121,12 +125,15 @@ class Design:
 
     def row(self, row: Row) -> Float[Tensor, "hidden"]:
         """The row over the mirrored stream."""
-        out = torch.zeros(self.hidden, dtype=torch.float64)
-        half = self.hidden // 2
-        for where, c in row.reads.items():
-            out[self.place(where)] += c / 2
-            out[half + self.place(where)] -= c / 2
-        return out
+        half = self.turned(row.reads) / 2
+        return torch.cat([half, -half]) + 0.0
+
+    def turned(self, coefficients: Mapping[Place, float]) -> Float[Tensor, "half"]:
+        """A combination of features in half of the stream."""
+        out = torch.zeros(self.hidden // 2, dtype=torch.float64)
+        for where, c in coefficients.items():
+            out[self.place(where)] += c
+        return out if self.rotation is None else self.rotation.turn(out)
 
     def matrices(
         self, layer: tuple[Head, ...]
@@ -135,7 +142,7 @@ class Design:
 
         The queries carry the root of the head size, which the stock scaling takes away again.
         """
-        h, size, half = self.hidden, self.head_size, self.hidden // 2
+        h, size = self.hidden, self.head_size
         maps = {name: torch.zeros(h, h, dtype=torch.float64) for name in ("q", "k", "v", "o")}
         biases = {name: torch.zeros(h, dtype=torch.float64) for name in ("q", "k", "v")}
         root = float(round(size**0.5))
@@ -147,9 +154,8 @@ class Design:
             for i, move in enumerate(head.moves, number * size):
                 maps["v"][i] = self.row(move.value)
                 biases["v"][i] = move.value.constant
-                for where, c in move.writes.items():
-                    maps["o"][self.place(where), i] += c
-                    maps["o"][half + self.place(where), i] -= c
+                written = self.turned(move.writes)
+                maps["o"][:, i] = torch.cat([written, -written]) + 0.0
         return maps, biases
 
 
@@ -176,6 +182,9 @@ def power_of_four(least: int) -> int:
 def mirrored(design: Design, tokens: Float[Tensor, "*b t f"]) -> Float[Tensor, "*b t h"]:
     """Features as a stock stream holds them: f and -f, each padded with zeros."""
     half = design.hidden // 2
+    if design.rotation is not None:
+        spare = design.rotation.total - tokens.shape[-1]
+        tokens = design.rotation.turn(torch.nn.functional.pad(tokens, (0, spare)))
     out = tokens.new_zeros(*tokens.shape[:-1], design.hidden)
     out[..., : tokens.shape[-1]] = tokens
     out[..., half : half + tokens.shape[-1]] = -tokens
@@ -186,7 +195,8 @@ def unmirrored(design: Design, stream: Float[Tensor, "*b t h"]) -> Float[Tensor,
     """Features out of a stream, in float64: (f - (-f))/2."""
     half, count = design.hidden // 2, design.features.total
     wide = stream.double()
-    return (wide[..., :count] - wide[..., half : half + count]) / 2
+    held = (wide[..., :half] - wide[..., half:]) / 2
+    return (held if design.rotation is None else design.rotation.back(held))[..., :count]
 
 
 def _describe(head: Head) -> dict[str, object]:

@@ -114,6 +114,7 @@ def write(
     known = architecture(name)
     spec.check_architecture(name)
     known.check_dtype(spec.torch_dtype)
+    known.check_fits(spec.design)
     model = StockModel(Path(path), known, spec)
     tensors, config = model.tensors(), model.config()
     typical = spec.typical()
@@ -129,6 +130,7 @@ def write(
                    "mirrored": "feature f is at f and, negated, at hidden/2 + f"},
         "certificate": None if certificate is None else json.loads(certificate.to_json()),
         "ground_truth": spec.design.ground_truth(),
+        "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
         "weights_sha256": sha,
     }  # fmt: skip
     model.path.mkdir(parents=True, exist_ok=True)

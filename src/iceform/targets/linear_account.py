@@ -33,6 +33,7 @@ Padding adds to l(t) what the state's own token does: 1/n each.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -104,24 +105,45 @@ class LinearAccount:
         """The terms, if computed iterates stay within ``slack`` of the exact ones."""
         names = ("remainder", "leak", "common", "noise")
         out = dict.fromkeys((*names, "writing", "gates"), 0.0)
-        for t, (by_w, by_v, both) in enumerate(self.r.arrivals):
-            step = self._step(t, slack)
+        for (by_w, by_v, both), step in zip(self.r.arrivals, self._steps(slack), strict=True):
             for name in names:
                 out[name] += both * step[name]
             out["gates"] += both * step["shrink"] + by_w * step["kept"] + by_v * step["lost"]
             out["writing"] += (by_w + by_v) * step["writing"]
-        size = self.r.coefficients[-1] * self.domain.rms + slack + self._mean
-        out["writing"] += READ * self.a.u * size
+        out["writing"] += self._reading(slack)
         return {name: SECOND_ORDER * value for name, value in out.items()}
+
+    def _steps(self, slack: float) -> Iterator[dict[str, float]]:
+        """The errors of every step."""
+        return (self._step(t, slack) for t in range(len(self.r.factors)))
+
+    def _reading(self, slack: float) -> float:
+        """What the answer is off by when it is read."""
+        return READ * self.a.u * (self._size(-1, slack) + self._mean)
+
+    def _size(self, t: int, slack: float) -> float:
+        """A bound of ||w_t||."""
+        return self.r.coefficients[t] * self.domain.rms + slack
+
+    def _speed(self, t: int, slack: float) -> float:
+        """A bound of ||v_t||."""
+        return self._size(t, slack) + self._size(max(t - 1, 0), slack)
+
+    def _residual(self, t: int, slack: float) -> float:
+        """A bound of the residuals' root mean square."""
+        return self.r.residuals[t] * self.domain.rms + slack * self._rows
+
+    def _reach(self, w: float) -> float:
+        """A bound of |z_i| where ||w|| is at most this."""
+        rows = self._rows
+        return rows * (w + math.sqrt(self.stream.dim) * self._mean) + self.domain.label + self._mean
 
     def _step(self, t: int, slack: float) -> dict[str, float]:
         """2-norm errors of step t by cause."""
-        r, rms = self.r, self.domain.rms
-        w = r.coefficients[t] * rms + slack
-        after = r.coefficients[t + 1] * rms + slack
-        v = (r.coefficients[t] + r.coefficients[max(t - 1, 0)]) * rms + 2 * slack
+        r = self.r
+        w, after, v = self._size(t, slack), self._size(t + 1, slack), self._speed(t, slack)
         eta, shrink = r.factors[t] * r.lr, r.lr * r.penalty
-        gradient = self.gradient(eta, w, r.residuals[t] * rms + slack * self._rows)
+        gradient = self.gradient(eta, w, self._residual(t, slack))
         added = gradient.pop("added") + r.factors[t] * shrink * w + v
         return {
             **gradient,
@@ -137,7 +159,7 @@ class LinearAccount:
         ``added`` is the size of what its heads add up.
         """
         p, u, rows = self.stream.pairs, self.a.u, self._rows
-        size = rows * (w + math.sqrt(self.stream.dim) * self._mean) + self.domain.label + self._mean
+        size = self._reach(w)
         common = (NORM + self.stream.copied) * (2 * size + rms) + (3 + NORM) * self._null * rms
         return {
             "remainder": eta * rows * p.remainder(size),

@@ -47,6 +47,8 @@ from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
 from iceform.targets.pairs import Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
+from iceform.targets.rotated_account import RotatedAccount
+from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
@@ -56,6 +58,8 @@ __all__ = ["LinearDescent"]
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
 _LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
 _LEAST_POSITIONS = 3
+_SEEDS = 2**63
+_MIXED = ("x", "y", "w", "v")  # by a rotation
 _TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
 
 
@@ -79,6 +83,9 @@ class LinearDescent(FeatureTarget):
         Tokens that a prompt may have, so samples + 2.
     dtype
         "float64" or "float32".
+    basis
+        A seed: x, y, w and v are mixed by a rotation of the stream (``rotation``). None: every
+        feature has a place of its own.
     """
 
     dim: int
@@ -88,6 +95,7 @@ class LinearDescent(FeatureTarget):
     pairs: int = 8
     positions: int = 1024
     dtype: str = "float64"
+    basis: int | None = None
     lr: float = field(default=0.5, kw_only=True)
     penalty: float = field(default=0.0, kw_only=True)
     momentum: float = field(default=0.0, kw_only=True)
@@ -107,6 +115,8 @@ class LinearDescent(FeatureTarget):
             raise ShapeError(f"{len(self.factors)} factors for {self.steps} steps; give one each")
         for rho in self.factors:
             check_positive("a factor", rho)
+        if self.basis is not None and not 0 <= self.basis < _SEEDS:
+            raise BoundError(f"basis is a seed from 0 to 2^63 - 1, got {self.basis}")
         self.recurrence(None)
 
     @classmethod
@@ -142,7 +152,9 @@ class LinearDescent(FeatureTarget):
         features = Features.of(
             x=d, y=1, w=d, v=d, null=1, data=1, weight=1, penalty=1, momentum=1
         )  # fmt: skip
-        return Design(features, tuple(self._layer(rho) for rho in self.schedule))
+        mixed = None if self.basis is None else Rotation(features, _MIXED, self.basis)
+        layers = tuple(self._layer(rho) for rho in self.schedule)
+        return Design(features, layers, rotation=mixed)
 
     def _layer(self, rho: float) -> tuple[Head, ...]:
         ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
@@ -194,8 +206,8 @@ class LinearDescent(FeatureTarget):
         out[0, at["weight"]] = self.null_logit(n, r.lr)
         # Padding is samples of zeros that the null token does not count.
         out[1:-1, at["data"]] = 1.0
-        out[1 : 1 + n, at["x"]] = x.double()
-        out[1 : 1 + n, at["y"]] = y.double()[:, None]
+        out[1 : 1 + n, at["x"]] = x.to(self.torch_dtype).double()
+        out[1 : 1 + n, at["y"]] = y.to(self.torch_dtype).double()[:, None]
         out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
         out[-1, at["momentum"]] = log_odds(r.momentum)
         return out
@@ -245,7 +257,8 @@ class LinearDescent(FeatureTarget):
             self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
             largest=2 * OFF,
         )  # fmt: skip
-        run = LinearAccount(stream, domain, r, a)
+        account = LinearAccount if self.basis is None else RotatedAccount
+        run = account(stream, domain, r, a)
         return Certificate.total(
             run.terms(),
             domain={**domain.describe(), "lr": r.lr, "penalty": r.penalty,
@@ -261,7 +274,7 @@ class LinearDescent(FeatureTarget):
         return {
             "dim": self.dim, "steps": self.steps, "factors": list(self.factors),
             "reach": self.reach, "pairs": self.pairs, "positions": self.positions,
-            "dtype": self.dtype,
+            "dtype": self.dtype, "basis": self.basis,
         }  # fmt: skip
 
     def typical(self) -> Domain:

@@ -30,7 +30,7 @@ from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
 from iceform.computer.heads import HeadPlan
 from iceform.computer.prompt import Prompt
-from iceform.errors import ProgramError
+from iceform.errors import ProgramError, ShapeError
 from iceform.targets.data import Domain
 from iceform.targets.design import Design, Head, Move, Row, mirrored, power_of_four, unmirrored
 from iceform.targets.target import Target
@@ -125,6 +125,20 @@ class StockComputer(Target):
     def read(self, out: Tensor) -> Tensor:
         """All tokens' features; :meth:`outputs` finds a program's answers in them."""
         return unmirrored(self.design, out)[0]
+
+    def blank(self, program: Program, tokens: int) -> Prompt:
+        """The places of a program's prompt of so many tokens, with no data in them."""
+        one, two = (
+            Prompt(program.assembly, self.computer.layout, n, {}).kinds["memory"].stop
+            for n in (1, 2)
+        )
+        more, rest = divmod(tokens - one, two - one)
+        if rest or more < 0:
+            raise ShapeError(
+                f"no prompt of {program.name!r} has {tokens} tokens: they are {one} for one sample "
+                f"and {two - one} for each other one"
+            )
+        return Prompt(program.assembly, self.computer.layout, 1 + more, {})
 
     def outputs(self, features: Tensor, prompt: Prompt) -> dict[str, Tensor]:
         """A program's answers, by name; refused if it has not come to its halt."""

@@ -110,12 +110,13 @@ class Target(ABC):
                 known = ", ".join(self.defaults) or "none"
                 raise ProgramError(f"no parameter is called {name!r}; this target has {known}")
 
-    def check_architecture(self, name: str) -> None:
+    @classmethod
+    def check_architecture(cls, name: str) -> None:
         """Refuse an architecture that cannot hold this, and say why."""
-        if name not in self.architectures:
-            why = self.why_not.get(name, "nobody has written it for that architecture")
-            known = ", ".join(self.architectures)
-            raise TargetError(f"{self.kind} cannot be a {name}: {why}; use {known}")
+        if name not in cls.architectures:
+            why = cls.why_not.get(name, "nobody has written it for that architecture")
+            known = ", ".join(cls.architectures)
+            raise TargetError(f"{cls.kind} cannot be a {name}: {why}; use {known}")
 
     @property
     def torch_dtype(self) -> torch.dtype:

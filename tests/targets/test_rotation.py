@@ -1,0 +1,124 @@
+"""Another basis of the stream: certificates hold, and no neuron shows a feature by itself."""
+
+import json
+
+import pytest
+import torch
+
+import iceform as ice
+from iceform import targets
+from iceform.targets.design import mirrored, unmirrored
+
+from .stock import assert_within, exact, written
+
+SPEC = targets.LinearDescent(2, 4, positions=64, basis=7)
+SINGLE = targets.LinearDescent(2, 4, positions=64, basis=7, dtype="float32")
+ALL = {"lr": 0.4, "penalty": 0.3, "momentum": 0.5}
+
+
+def data(n=10, seed=0):
+    torch.manual_seed(seed)
+    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
+    return x, (x @ torch.tensor([0.5, -0.7]).double() + 0.1 * torch.randn(n).double()).clamp(-1, 1)
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory):
+    return written("gpt2", SPEC, tmp_path_factory.mktemp("rotated"))
+
+
+@pytest.mark.parametrize("given", [{}, {"lr": 0.8}, ALL], ids=str)
+@pytest.mark.parametrize("n", [1, 10, 60])
+def test_answers_are_within_the_certificate(stock, n, given):
+    model, networks = stock
+    for seed in range(5):
+        certified, _ = assert_within(model, networks, *data(n, seed), **given)
+        assert certified <= 1e-11
+
+
+def test_in_float32_too(tmp_path):
+    model, networks = written("gpt2", SINGLE, tmp_path)
+    for n in (1, 10, 60):
+        certified, _ = assert_within(model, networks, *data(n), **ALL)
+        assert certified <= 1e-3
+
+
+def test_as_a_llama(tmp_path):
+    model, networks = written("llama", SINGLE, tmp_path)
+    assert_within(model, networks, *data(), **ALL)
+
+
+def test_the_rotation_is_orthogonal_and_leaves_the_mean_alone():
+    design = SPEC.design
+    block = design.rotation.block
+    assert torch.equal(block @ block.T, torch.eye(len(block)).double())  # to the last bit
+    stream = mirrored(design, torch.randn(5, design.features.total).double())
+    assert float(stream.sum(-1).abs().max()) <= 1e-12
+    plain = targets.LinearDescent(2, 4, positions=64).design
+    f = torch.randn(5, design.features.total).double()
+    assert torch.allclose(mirrored(design, f).norm(dim=-1), mirrored(plain, f).norm(dim=-1))
+    assert torch.allclose(unmirrored(design, mirrored(design, f)), f, atol=1e-14)
+
+
+def test_no_neuron_is_a_feature(stock):
+    model, networks = stock
+    x, y = data()
+    design = model.spec.design
+    with torch.no_grad():
+        out = networks["eager"](inputs_embeds=model.prompt(x, y)).last_hidden_state[0, -1]
+    answer = exact(model, x, y)
+    for number in answer:
+        assert float((out - number).abs().min()) > 1e-6
+    # Every number of the block holds a share of every component of w.
+    w = design.rotation.block[:, 3:5]
+    assert bool((w.abs() == design.rotation.size**-0.5).all())
+
+
+def test_the_record_says_the_basis(stock):
+    model, networks = stock
+    record = json.loads((model.path / "iceform.json").read_text())["basis"]
+    turn = torch.tensor(record["rotation"], dtype=torch.float64)
+    x, y = data()
+    with torch.no_grad():
+        out = networks["eager"](inputs_embeds=model.prompt(x, y)).last_hidden_state[0, -1]
+    half = model.spec.design.hidden // 2
+    g = (out[:half] - out[half:])[record["places"]] / 2
+    # Features x (2), y (1), w (2), v (2) in the order of the places.
+    assert record["mixed"] == ["x", "y", "w", "v"]
+    assert float(((turn.T @ g)[3:5] - exact(model, x, y)).abs().max()) <= 1e-11
+
+
+def test_seeds_give_other_weights_and_the_check_knows(stock, tmp_path):
+    model, _ = stock
+    other = targets.write("gpt2", targets.LinearDescent(2, 4, positions=64, basis=8), tmp_path)
+    ours, theirs = model.tensors(), other.tensors()
+    assert not torch.equal(ours["h.0.attn.c_attn.weight"], theirs["h.0.attn.c_attn.weight"])
+    assert ice.check(tmp_path, *data(), lr=0.3).attestation.ok
+    record = json.loads((tmp_path / "iceform.json").read_text())
+    record["sizes"]["basis"] = 7
+    (tmp_path / "iceform.json").write_text(json.dumps(record))
+    with pytest.raises(ice.IntegrityError):
+        ice.check(tmp_path, *data())
+
+
+def test_a_seed_that_is_none_is_refused():
+    with pytest.raises(ice.BoundError, match="basis is a seed"):
+        targets.LinearDescent(2, 2, basis=-1)
+
+
+def test_taking_a_head_out_does_what_the_ground_truth_says(stock):
+    model, networks = stock
+    x, y = data()
+    size, whole = model.spec.design.head_size, exact(model, x, y, **ALL)
+    for head in (0, 1, model.spec.design.heads - 1):
+        found = targets.contribution(model.spec, x, y, head, **ALL)
+
+        def silence(module, inputs, head=head):
+            carried = inputs[0].clone()
+            carried[..., head * size : (head + 1) * size] = 0.0
+            return (carried,)
+
+        hook = networks["eager"].h[-1].attn.c_proj.register_forward_pre_hook(silence)
+        got = model.spec.run(networks["eager"], x, y, **ALL)
+        hook.remove()
+        assert float((got - (whole - found.value)).abs().max()) <= found.error

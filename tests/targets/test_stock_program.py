@@ -1,0 +1,186 @@
+"""program.to: a compiled program as a stock folder, and many programs on one weights file."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import iceform as ice
+from iceform import targets
+from iceform.computer.library import ALGORITHMS
+
+from .stock import alone, transformers
+
+pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
+MANY = (
+    "least_squares", "huber", "nesterov", "ridge", "lasso", "elastic_net", "logistic", "perceptron",
+    "newton_logistic", "conjugate_gradients", "power_iteration", "pagerank", "sinkhorn",
+    "gaussian_process", "softmax_attention", "kernel_regression", "nearest_neighbours",
+    "value_iteration", "kalman_filter", "geometric_median",
+)  # fmt: skip
+KINKED = ("huber", "lasso", "elastic_net", "perceptron", "nearest_neighbours")
+ENOUGH = 72  # cycles of any of them in two turns
+
+
+def data(n=4, seed=1):
+    torch.manual_seed(seed)
+    x = 0.9 * (2 * torch.rand(n, 2, dtype=torch.float64) - 1)
+    return x, 0.5 * x[:, 0] - 0.2 * x[:, 1]
+
+
+def program(name):
+    return ice.compile(ALGORITHMS[name], dim=2, samples=4)
+
+
+def two_turns(p):
+    return {"steps": 2} if "steps" in p.graph.parameters else {}
+
+
+def hidden(model, given):
+    network = transformers.AutoModel.from_pretrained(model.path)
+    with torch.no_grad():
+        return network(inputs_embeds=given).last_hidden_state
+
+
+def descent(x, y, lr, steps=2):
+    w = torch.zeros(2, dtype=torch.float64)
+    for _ in range(steps):
+        w = w - lr * x.T @ (x @ w - y) / len(x)
+    return w
+
+
+@pytest.fixture(scope="module")
+def squares(tmp_path_factory):
+    return program("least_squares").to("albert", tmp_path_factory.mktemp("to") / "new", steps=2)
+
+
+def test_a_program_is_as_deep_as_its_settings_take(squares):
+    x, y = data()
+    config = json.loads((squares.path / "config.json").read_text())
+    assert config["num_hidden_layers"] == squares.program.interpreted(x, y, steps=2).cycles
+    got = squares.read(hidden(squares, squares.prompt(x, y, lr=0.4)))
+    assert got.shape == (2,)
+    assert float((got - descent(x, y, 0.4)).abs().max()) <= 1e-12
+
+
+def test_check_holds_the_answer_to_the_exact_program(squares):
+    x, y = data(seed=2)
+    found = squares.check(x, y)
+    assert found.attestation.ok
+    assert found.certificate.error <= 1e-12
+    assert float((found.value - descent(x, y, 0.5)).abs().max()) <= 1e-12
+
+
+def test_more_turns_than_layers_are_refused(squares):
+    given = squares.prompt(*data(), steps=3)
+    with pytest.raises(ice.ProgramError, match="not at its halt"):
+        squares.read(hidden(squares, given))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_answers_have_the_form_that_the_algorithm_gives_them(n, tmp_path):
+    @ice.algorithm
+    def bent(x, y, *, slope=0.5):
+        return {"each": slope * y * y, "all": ice.mean(y)}
+
+    p = ice.compile(bent, dim=2, samples=4)
+    model = p.to("bert", tmp_path, slope=0.25)
+    x, y = data(n)
+    got = model.read(hidden(model, model.prompt(x, y)))
+    assert set(got) == {"each", "all"}
+    assert got["each"].shape == (n,)  # the number of samples is that of tokens
+    assert float((got["each"] - 0.25 * y * y).abs().max()) <= 1e-12
+    assert float((got["all"] - y.mean()).abs()) <= 1e-12
+
+
+def test_a_stream_of_another_length_is_refused(squares):
+    stream = squares.prompt(*data())
+    with pytest.raises(ice.ShapeError, match="no prompt of 'least_squares' has"):
+        squares.read(stream[:, :-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "why"),
+    [
+        ("gpt2", {}, "a causal mask hides"),
+        ("llama", {"dtype": "float32"}, "a causal mask hides"),
+        ("gpt3", {}, "no target is called 'gpt3'"),
+        ("albert", {"dtype": "bfloat16"}, "float64 or float32"),
+        ("bert", {"cycles": 10**6}, "an albert holds repeated layers once"),
+    ],
+)
+def test_what_cannot_be_is_refused_and_says_why(name, given, why, tmp_path):
+    with pytest.raises(ice.TargetError, match=why):
+        program("least_squares").to(name, tmp_path / "no", **given)
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_loop_that_ends_by_the_data_must_be_given_cycles(tmp_path):
+    with pytest.raises(ice.TargetError, match="give cycles="):
+        program("nearest_neighbours").to("albert", tmp_path / "no")
+
+
+def test_a_setting_that_is_none_is_refused(tmp_path):
+    with pytest.raises(ice.ProgramError, match="no parameter"):
+        program("least_squares").to("albert", tmp_path / "no", rate=0.1)
+
+
+def test_programs_are_no_prompts_of_an_algorithm_in_the_weights(tmp_path):
+    other = targets.write("gpt2", targets.LinearDescent(2, 2, positions=8), tmp_path)
+    with pytest.raises(ice.TargetError, match="in its weights"):
+        targets.StockProgram(other, program("least_squares"))
+
+
+RUN = """
+    from pathlib import Path
+    from transformers import AutoModel
+    network = AutoModel.from_pretrained(sys.argv[1])
+    for prompt in sorted(Path(sys.argv[2]).glob("*.prompt")):
+        with torch.no_grad():
+            hidden = network(**load_file(prompt)).last_hidden_state
+        save_file({"hidden": hidden}, prompt.with_suffix(".hidden"))
+"""
+
+
+def one_file_runs(names, folder, architecture="albert", **given):
+    """Proven distances of answers that one weights file gave in a process without iceform."""
+    programs = {name: program(name) for name in names}
+    first, *others = programs.values()
+    model = first.to(architecture, folder / "model", beside=others, **given)
+    written = sorted(path.name for path in model.path.glob("*.safetensors"))
+    assert written == ["model.safetensors"]
+    x, y = data()
+    each = {name: model.holding(p, **two_turns(p)) for name, p in programs.items()}
+    for name, one in each.items():
+        save_file({"inputs_embeds": one.prompt(x, y)}, folder / f"{name}.prompt")
+    alone(RUN, str(model.path), str(folder))
+    found = {}
+    for name, one in each.items():
+        answer = one.read(load_file(folder / f"{name}.hidden")["hidden"])
+        parts = answer.values() if isinstance(answer, dict) else answer
+        parts = parts if isinstance(answer, dict | tuple) else [answer]
+        flat = torch.cat([torch.as_tensor(part).flatten() for part in parts])
+        proof, _ = model.computer.judge(flat, x, y, "sdpa", program=one.program, **one.settings)
+        before = one.program.certify(**one.settings)[0].error
+        found[name] = (proof.error, before)
+    return found
+
+
+def assert_within(found):
+    for name, (proven, before) in found.items():
+        assert proven <= (1e-3 if name in KINKED else 1e-8), (name, proven)
+        assert proven <= before, (name, proven, before)
+
+
+@pytest.mark.parametrize("architecture", ["albert", "bert"])
+def test_two_programs_on_one_weights_file(architecture, tmp_path):
+    names = ("softmax_attention", "kernel_regression")
+    assert_within(one_file_runs(names, tmp_path, architecture))
+
+
+@pytest.mark.slow
+def test_twenty_programs_on_one_weights_file(tmp_path):
+    found = one_file_runs(MANY, tmp_path, cycles=ENOUGH)
+    assert len(found) == 20
+    assert_within(found)
