@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo play docs test test-all mutants lint format clean
+.PHONY: help demo play docs test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -39,6 +39,9 @@ test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 
 test-all: $(STAMP) ## run every test, the slow ones too
 	$(PYTEST) -m "" $(ARGS)
+
+attack: $(STAMP) ## attack certificates with exact references; table in docs/certificates.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attacks $(ARGS)
 
 mutants: $(STAMP) ## see that the tests notice wrong programs; table in docs/certificates.md
 	$(BIN)/python -m tests.mutants $(ARGS)

@@ -299,8 +299,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whitened coordinates are not checked for rounding",
         "machine/whitening.py",
-        "        return float(values[0]) - noise - 8 * metric.rank * _UNIT * float(values[-1])",
-        "        return 100 * float(values[0])",
+        "        return float(values[0]) - noise, float(values[-1]) + noise",
+        "        return 100 * float(values[0]), 1.0",
         ("tests/machine/test_proofs.py",),
     ),
 )

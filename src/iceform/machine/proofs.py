@@ -50,6 +50,29 @@ _GROWTHS = 12  # balls tried for piecewise losses, each twice as large
 
 
 @dataclass(frozen=True, eq=False)
+class Newton:
+    """What is left of a quadratic: w - w* = H^{-1} g, H^{-1} = T (I + D) T', |D| <= apart.
+
+    So a coefficient is off by a.TT'g and little else, however far others are.
+    """
+
+    gradient: Tensor
+    error: Tensor
+    apart: float
+    whitener: Tensor
+
+    def bounds(self, functionals: Tensor, lengths: Tensor, radius: float) -> Tensor:
+        """Of each a.w."""
+        turned = functionals @ self.whitener @ self.whitener.mT
+        size = self.whitener.abs()
+        # Three products of sums of p terms each, relative to the sum of magnitudes.
+        rounded = 4 * len(self.error) * _UNIT * (functionals.abs() @ size @ size.mT)
+        reach = self.gradient.abs() + self.error
+        known = (turned @ self.gradient).abs() + turned.abs() @ self.error + rounded @ reach
+        return (1 + _SLACK) * (known + self.apart * radius * lengths)
+
+
+@dataclass(frozen=True, eq=False)
 class Proof:
     """D in the norm of a metric, and where it comes from.
 
@@ -61,6 +84,8 @@ class Proof:
         T with T T' the inverse of the metric, shape (coefficients, rank).
     steps, assumptions
         For the certificate.
+    newton
+        What else is known where the objective is quadratic.
     metric
         What is known, where that is not all directions.
     support
@@ -74,6 +99,7 @@ class Proof:
     radius: float
     whitener: Tensor
     steps: tuple[Step, ...]
+    newton: Newton | None = None
     assumptions: tuple[str, ...] = ()
     metric: Metric | None = None
     support: Tensor | None = None
@@ -99,7 +125,9 @@ class Proof:
             allowed = _clarity(self.metric) * turned.norm(dim=1)
             lengths = torch.where(lost > allowed, math.inf, lengths)
         bounds: Tensor = (1 + _SLACK) * self.radius * lengths
-        return bounds
+        if self.newton is None or self.support is not None:
+            return bounds
+        return torch.fmin(bounds, self.newton.bounds(functionals, lengths, self.radius))
 
     def movement(self, problem: LinearProblem) -> float:
         """What w.x can be off by on any sample, in scaled units."""
@@ -114,6 +142,15 @@ class Proof:
 def _clarity(metric: Metric) -> float:
     """How well directions that no sample sees are known."""
     return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
+
+
+def _apart(metric: Metric, slips: Tensor) -> float:
+    """How far T'HT may be from the identity for every such H."""
+    if not metric.rank:
+        return 0.0
+    shift = float((slips / metric.scale.square()).sum())
+    shift += 8 * len(metric.scale) * _UNIT * float(metric.eigenvalues[-1])
+    return shift / float(metric.eigenvalues[0])
 
 
 def lower(metric: Metric, slips: Tensor) -> Metric | None:
@@ -300,7 +337,8 @@ def enclose(
     penalty = mul(pair(rows * problem.ridge), pair(w))
     total = add(Pair(high, low), penalty)
     gradient = total.double() / rows
-    error = error / rows + 4 * _UNIT * (problem.ridge * w).abs() + 2 * _UNIT * gradient.abs()
+    error = error / rows + 4 * _UNIT * (problem.ridge * w).abs()
+    error = error + (len(w) + 8) * _UNIT * gradient.abs()  # in whatever coordinates it is taken
     slips = slips / rows + 8 * _UNIT * problem.ridge
     return gradient, error, gram / rows + torch.diag(problem.ridge), slips
 
@@ -319,9 +357,10 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         gradient = gradient + linear
         error = error + _UNIT * gradient.abs()
     computed = metric_of(hessian, problem.source.rows)
-    metric = lower(computed, slips)
+    metric, apart = lower(computed, slips), _apart(computed, slips)
     if needs_sharpening(computed):
-        metric = sharpened(problem, w, hessian, facts.bend).below
+        white = sharpened(problem, w, hessian, facts.bend)
+        computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
         return _unknown(computed, "the least eigenvalue of the Hessian may be zero")
     known = Dependence.of(problem, metric)
@@ -331,7 +370,8 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
     first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
     if facts.quadratic:
         last = Step("D", "nu", nu, "the objective is quadratic")
-        return Proof.of(nu, metric, first, last, **vars(known))
+        newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
+        return Proof.of(nu, metric, first, last, newton=newton, **vars(known))
     if facts.concordance is not None:
         found = _self_concordant(problem, metric, nu, facts.concordance, first, known)
     elif facts.kinks is not None:

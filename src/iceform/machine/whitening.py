@@ -59,10 +59,11 @@ class WhitenedTask:
 
 @dataclass(frozen=True)
 class Whitened:
-    """A metric, the share of it that is proven to lie below H, and how many directions are open."""
+    """A metric, multiples of it that are proven to lie below and above H, and what is open."""
 
     metric: Metric
     share: float
+    most: float
     open: int
 
     @property
@@ -71,6 +72,11 @@ class Whitened:
         if not self.share > 0:
             return None
         return replace(self.metric, eigenvalues=self.share * self.metric.eigenvalues)
+
+    @property
+    def apart(self) -> float:
+        """How far T'HT may be from the identity, in norm."""
+        return max(1 - self.share, self.most - 1)
 
 
 def needs_sharpening(metric: Metric) -> bool:
@@ -108,7 +114,7 @@ def sharpened(
     white = white - unseen @ (unseen.mT @ white)
     directions, sizes, _ = torch.linalg.svd(white, full_matrices=False)
     metric = Metric(directions, sizes**-2.0, scale, unknown=unseen)
-    return Whitened(metric, sweep.least(metric), int((~clear).sum()))
+    return Whitened(metric, *sweep.between(metric), int((~clear).sum()))
 
 
 def _turned(turned: Tensor, values: Tensor, noise: float) -> Tensor:
@@ -149,10 +155,11 @@ class _Sweep:
         width = len(values) + math.sqrt(self.problem.source.rows)
         return 8 * width * _UNIT * float(values[-1].clamp(min=math.ulp(0.0)))
 
-    def least(self, metric: Metric) -> float:
-        """H is at least this share of the metric, in the directions that it knows."""
+    def between(self, metric: Metric) -> tuple[float, float]:
+        """H is between these multiples of the metric, in the directions that it knows."""
         if not metric.rank:
-            return 1.0
+            return 1.0, 1.0
         gram, noise = self(metric.whitener)
         values = torch.linalg.eigvalsh(gram)
-        return float(values[0]) - noise - 8 * metric.rank * _UNIT * float(values[-1])
+        noise += 8 * metric.rank * _UNIT * float(values[-1])
+        return float(values[0]) - noise, float(values[-1]) + noise
