@@ -108,6 +108,6 @@ def test_what_cannot_be_squared_is_refused(size):
     x = size * torch.tensor([[0.0], [1.0], [3.0]], dtype=torch.float64)
     with pytest.raises(BoundError, match="multiply the samples by a power of two"):
         Stream(1).run(algorithms.KNeighbors(2, weights="distance"), x, x[:, 0] / size)
+    labels = torch.tensor([1e300, 0.0, 1.0], dtype=torch.float64)
     with pytest.raises(BoundError, match="divide the labels by a power of two"):
-        labels = torch.tensor([1e300, 0.0, 1.0], dtype=torch.float64)
         Stream(1).run(algorithms.KNeighbors(2), x / size, labels)
