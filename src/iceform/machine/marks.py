@@ -1,16 +1,16 @@
 r"""Marks: whether a pass reads the same numbers as the passes before it.
 
-A proof is about one set of numbers, and every pass reads them again. The mark of a chunk is taken
-from b_ij and c_i, the bits of its samples and labels as 64-bit whole numbers, those of sign and
-exponent folded onto the others (as they are, two changed signs would cancel),
+A proof is about one set of numbers, and every pass reads them again. The mark of a chunk is three
+sums over its entries v with fixed factors r in (1/2, 1], multiples of 2^-21:
 
-.. math:: \sum_i k_i \sum_j b_{ij} + \sum_j k'_j \sum_i b_{ij} + \sum_i k''_i c_i \mod 2^{64}
+* of the bits of v as whole numbers modulo 2^64, which any change of one number changes;
+* of the bits of fl(r v), which also changes when numbers change places;
+* of r with the sign of v, exact in any order up to 2^32 entries, since two changed signs cancel in
+  the sums of bits.
 
-with fixed odd factors, and marks of chunks combine in their order as m -> P m + m'. It is exact:
-equal data have equal marks wherever they lie. A change of any one number changes it, a change of
-several leaves it as it is once in about 2^64 times; nothing is claimed of changes made to deceive.
-
-It costs two sums of whole numbers and a fold over what a pass has in cache anyway.
+Marks of chunks combine in their order as m -> P m + m', P odd. Equal data have equal marks wherever
+they lie. A change of any one number changes the mark for certain, a change of several nearly so;
+nothing is claimed of changes made to deceive.
 """
 
 from __future__ import annotations
@@ -27,28 +27,33 @@ __all__ = ["Marked", "MarkedCombine", "mark_of"]
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
-_FACTOR = 0x1E3779B97F4A7C15  # odd, its multiples spread over all bits
+_FACTOR = 0x9E3779B1  # odd: its multiples spread over 32 bits
 _STEP = 0x5851F42D4C957F2D  # P
-_FOLD = 29
+_WHOLE = 1 << 21  # times r is a whole number
 
 
 def mark_of(x: Tensor, y: Tensor) -> Tensor:
-    """The mark of a chunk, int64."""
-    bits, labels = _bits(x), _bits(y)
-    rows, columns = _factors(*x.shape, x.device)
-    return (bits.sum(1) * rows + labels * (rows + 2)).sum() + (bits.sum(0) * columns).sum()
+    """The mark of a chunk, int64, shape (3,)."""
+    return _sums(x.detach().double()) * _STEP + _sums(y.detach().double()[:, None])
 
 
-def _bits(values: Tensor) -> Tensor:
-    bits = values.detach().double().view(torch.int64)
-    return (bits >> _FOLD).bitwise_xor_(bits)
+def _sums(values: Tensor) -> Tensor:
+    factors = _factors(*values.shape, values.device)
+    return torch.stack(
+        [
+            values.view(torch.int64).sum(),
+            (values * factors).view(torch.int64).sum(),
+            (torch.copysign(factors, values).sum() * _WHOLE).long(),
+        ]
+    )
 
 
-@lru_cache(maxsize=16)
-def _factors(rows: int, columns: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Odd factors of the rows and of the columns."""
-    first, second = (torch.arange(1, n + 1, device=device) * _FACTOR for n in (rows, columns))
-    return first | 1, (second >> 7) | 1
+@lru_cache(maxsize=4)
+def _factors(rows: int, columns: int, device: torch.device) -> Tensor:
+    """r, shape (rows, columns)."""
+    places = torch.arange(1, rows * columns + 1, device=device).reshape(rows, columns)
+    mixed = ((places * _FACTOR) & 0xFFFFFFFF) >> 12
+    return (mixed + _WHOLE // 2 + 1).double() / _WHOLE
 
 
 @dataclass(frozen=True, eq=False)

@@ -40,7 +40,6 @@ Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 _ENTRIES = {"cpu": 1 << 15}
 _ENTRIES_ELSEWHERE = 1 << 23
 _FEWEST_ROWS = 256
-_MASK = (1 << 64) - 1  # as unsigned numbers, for messages
 _GROUP = 64  # chunks that are combined one after the other, before the groups are
 
 
@@ -163,13 +162,13 @@ def _watched(
         if isinstance(task, Marked):  # a source around another: the mark is taken inside
             return combine(self, task, how)
         mark, *results = combine(self, Marked(task), MarkedCombine(how))
-        first = self.__dict__.setdefault("_mark", int(mark))
-        if int(mark) != first:
-            was, found = first & _MASK, int(mark) & _MASK
+        found = mark.tolist()
+        first = self.__dict__.setdefault("_mark", found)
+        if found != first:
             raise IntegrityError(
-                f"the data changed between two passes over them: their mark was {was:016x} and is "
-                f"{found:016x}, so nothing is proven of them; copy them before they are fitted, or "
-                "make a new source of what they are now"
+                f"the data changed between two passes over them: sums of their bits were {first} "
+                f"and are {found}, so nothing is proven of them; copy them before they are fitted, "
+                "or make a new source of what they are now"
             )
         return results
 
