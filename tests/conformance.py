@@ -8,6 +8,8 @@ draw inputs, and inherits every check below for {hard, spectral} x {float32, flo
 import copy
 import itertools
 import math
+from contextlib import contextmanager
+from functools import partial
 from typing import ClassVar
 
 import jaxtyping
@@ -27,6 +29,23 @@ ALL = list(itertools.product(REGIMES, DTYPES, BACKENDS))
 # Capturing a graph takes seconds: the other combinations are for `make test-all`.
 QUICKLY_COMPILED = [("spectral", torch.float64, "fused"), ("spectral", torch.float32, "literal")]
 COMPILED = [pytest.param(c, marks=() if c in QUICKLY_COMPILED else pytest.mark.slow) for c in ALL]
+
+
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+@contextmanager
+def by_default(dtype: torch.dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+MODES = (autocast, partial(by_default, torch.float64))  # float32 is the default already
 
 
 def name_of(case) -> str:
@@ -165,6 +184,17 @@ class Conformance:
     def test_same_bits_every_time(self, emulator):
         inputs = self.draw(emulator, (2,))
         assert torch.equal(emulator(*inputs), emulator(*inputs))
+
+    def test_modes_around_a_call_change_nothing(self, emulator):
+        """Autocast rounds float32 products to 8 bits; a default dtype is for who says none."""
+        inputs = self.draw(emulator, (2,))
+        plain, certified = emulator(*inputs), emulator.run(*inputs)
+        for mode in MODES:
+            with mode():
+                assert torch.equal(emulator(*inputs), plain)
+                run = emulator.run(*inputs)
+            assert torch.equal(run.value, certified.value)
+            assert run.certificate.terms == certified.certificate.terms
 
     def test_weights_are_frozen(self, emulator):
         before = emulator.digest

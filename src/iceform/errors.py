@@ -84,7 +84,7 @@ class FormulaError(ProgramError):
 
 
 class IntegrityError(IceformError, ValueError):
-    """A saved file that is truncated, altered or not one of ours."""
+    """What was changed: a saved file, frozen weights, or data between two passes over them."""
 
 
 class TargetError(IceformError, ValueError):

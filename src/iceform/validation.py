@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,12 +35,18 @@ __all__ = [
     "check_size",
     "check_tensors",
     "common_batch",
+    "full_precision",
+    "guard",
     "human_bytes",
     "largest_entry",
     "unit_roundoff",
 ]
 
 _DTYPES = (torch.float32, torch.float64)
+_LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def check_size(name: str, value: object) -> int:
@@ -172,6 +180,31 @@ def check_matmul_precision(dtype: torch.dtype) -> None:
             f"float32 matrix products are set to {precision!r}, which rounds logits to 10 bits or "
             "fewer; call torch.set_float32_matmul_precision('highest')"
         )
+
+
+def full_precision(function: Callable[P, R]) -> Callable[P, R]:
+    """Run it in the dtype of its inputs: ``torch.autocast`` around a call ends at this border.
+
+    Autocast rounds float32 products to bfloat16 or float16, which no certificate covers. It is
+    switched off inside and as it was afterwards.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        for device in _LOWERED:
+            if torch.is_autocast_enabled(device):
+                with torch.autocast(device, enabled=False):
+                    return call(*args, **kwargs)  # another device may be lowered too
+        return function(*args, **kwargs)
+
+    return call
+
+
+def guard(kind: type, names: Iterable[str]) -> None:
+    """Make those of these methods that a class defines run in :func:`full_precision`."""
+    for name in names:
+        if name in vars(kind):
+            setattr(kind, name, full_precision(vars(kind)[name]))
 
 
 def available_bytes(device: torch.device) -> int:

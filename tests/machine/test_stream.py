@@ -263,7 +263,7 @@ REFUSED = {
     ),
     "squares overflow": (
         BoundError, lambda: Stream(3).run(RIDGE, 1e200 * data()[0], data()[1]),
-        "squares overflow; .* scale the rest down",
+        "column 0 of the samples: it reaches .* divide by a power of two",
     ),
     "too many features": (
         ProgramError, lambda: Stream(2).run(RIDGE, *data()),

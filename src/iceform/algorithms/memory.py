@@ -9,8 +9,10 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Source
 
-__all__ = ["FARTHEST", "centred", "check_near", "in_memory"]
+__all__ = ["FARTHEST", "centred", "check_labels", "check_near", "in_memory"]
 
+_SMALLEST, _LARGEST = 1e-140, 1e140  # of distances whose squares, times 1e10, are normal
+_LARGEST_LABEL = 1e290  # sums of labels stay finite
 FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
 
 
@@ -28,10 +30,32 @@ def centred(x: Tensor) -> tuple[Tensor, Tensor, float]:
     """Samples less their mean, the mean, and the length of the longest.
 
     The mean of samples in one place is that place to the last digit.
+
+    Raises
+    ------
+    BoundError
+        Where squares of distances would overflow or underflow.
     """
     center = x[0] if bool((x == x[0]).all()) else x.mean(0)
     moved = x - center
+    extent = float(moved.abs().max())
+    if not (extent == 0 or _SMALLEST <= extent <= _LARGEST):
+        raise BoundError(
+            f"samples lie up to {extent:.3g} from their mean, squared distances need "
+            f"{_SMALLEST:.0e} to {_LARGEST:.0e}; multiply the samples by a power of two"
+        )
     return moved, center, float(moved.norm(dim=1).max())
+
+
+def check_labels(y: Tensor) -> float:
+    """The largest label; refused where sums of labels would overflow."""
+    size = float(y.abs().max())
+    if not size <= _LARGEST_LABEL:
+        raise BoundError(
+            f"max |y| is {size:.3g}, averages are certified up to {_LARGEST_LABEL:.0e}; divide the "
+            "labels by a power of two"
+        )
+    return size
 
 
 def check_near(points: Tensor, center: Tensor, radius: float) -> Tensor:

@@ -2,6 +2,14 @@ r"""Nearest neighbours: sharp attention over the training samples.
 
 With keys 2 gamma x_j, biases -gamma ||x_j||^2 and a gamma as large as float64 allows, a query reads
 the one nearest sample; hiding that sample from the next prompt gives the second, and so on.
+
+**Weights 1/distance.** Distances are taken between samples and queries as they were given, not from
+their mean: fl(q_i - x_i) = (q_i - x_i)(1 + d), |d| <= u, however close the two are, and it is 0 if
+and only if they are equal. These differences are multiplied by a power of two so that the largest
+is about 1, and squared: nothing underflows that counts. With d features the sum of squares is off
+by a factor within 1 +- (d + 2) u, its root by half of that and u. Weights are proportional to the
+inverses, each within 1 +- (d/2 + 4) u of a common multiple of the exact one, and the mean of k
+labels of at most L by them is within (d + 2k + 16) u L of exact.
 """
 
 from __future__ import annotations
@@ -14,8 +22,9 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.examples import blobs, wave
-from iceform.algorithms.memory import centred, check_near, in_memory
+from iceform.algorithms.memory import centred, check_labels, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import ProgramError
@@ -25,6 +34,7 @@ from iceform.machine.stream import LARGEST_LOGIT
 __all__ = ["KNeighbors", "KNeighborsVote", "NeighborsMemory", "sharpest"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
+_SUBNORMAL = 2.0**-1074
 _LEDGER = (
     ("prompt", "samples less their mean, |x|^2, their numbers, and the points that ask"),
     ("host", "which logits are largest, in place of the sharp reads that return them"),
@@ -46,7 +56,8 @@ class KNeighbors(Algorithm):
     n_neighbors
         k.
     weights
-        "uniform" or "distance" (by the inverse of the distance).
+        "uniform" or "distance" (by the inverse of the distance; samples that are the query itself
+        share all of the weight).
     """
 
     name: ClassVar[str] = "knn"
@@ -88,10 +99,15 @@ class KNeighbors(Algorithm):
             )
         machine.machine.check_sees(source.rows)
         x, center, radius = centred(data.x)
-        memory = NeighborsMemory(machine.machine, x, data.y, center, k, radius, self.weights)
+        check_labels(data.y)
+        memory = NeighborsMemory(
+            machine.machine, data.x.clone(), x, data.y.clone(), center, k, radius, self.weights
+        )
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
-        return machine.result(lambda: memory(data.x), memory.certificate(), k, _predict=memory)
+        return machine.result(
+            lambda: memory(memory.samples), memory.certificate(), k, _predict=memory
+        )
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,7 @@ class NeighborsMemory:
     """Training samples as a prompt, read k times; called with points, it answers their means."""
 
     machine: Stream
+    samples: Tensor  # as given
     x: Tensor  # centred
     y: Tensor
     center: Tensor
@@ -129,12 +146,14 @@ class NeighborsMemory:
 
     def certificate(self) -> Certificate:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
-        size = float(self.y.abs().max())
+        size = check_labels(self.y)
         resolution = _CLEAR / sharpest(self.radius, self.radius)
+        weighing = 2 * self.k + self.x.shape[1] + 16 if self.weights == "distance" else 0
         return Certificate.total(
             {
                 "mass of farther samples": 2 * len(self.x) * math.exp(-_CLEAR) * size,
-                "rounding": (self.k + len(self.x) + 8) * _UNIT * size,
+                "weights": weighing * _UNIT * size,
+                "rounding": (self.k + len(self.x) + 8) * _UNIT * size + 2 * self.k * _SUBNORMAL,
             },
             domain={
                 "data": f"these {self.x.shape[0]} x {self.x.shape[1]}, as given",
@@ -157,8 +176,9 @@ class NeighborsMemory:
         gamma = sharpest(self.radius, float(q.norm(dim=1).max()))
         bias = -gamma * self.x.square().sum(-1)
         parts = []
-        for chunk in torch.split(q, self.machine.samples):
-            parts.append(self._read(chunk, 2 * gamma * chunk @ self.x.mT + bias))
+        at_once = self.machine.samples
+        for chunk, given in zip(q.split(at_once), points.split(at_once), strict=True):
+            parts.append(self._read(given, 2 * gamma * chunk @ self.x.mT + bias))
         return torch.cat(parts)
 
     def _read(self, points: Tensor, logits: Tensor) -> Tensor:
@@ -179,7 +199,7 @@ class NeighborsMemory:
         while True:
             least = float(logits.topk(self.k).values[-1])
             close = logits >= least - 2 * _CLEAR
-            x = self.x[among[close]]
+            x = self.samples[among[close]]
             center = x.mean(0)
             radius = float((x - center).norm(dim=1).max())
             query = point - center
@@ -214,16 +234,23 @@ class NeighborsMemory:
         found = self.neighbors(points)
         if self.weights == "uniform":
             return found, torch.full(found.shape, 1 / self.k, dtype=points.dtype).to(points)
-        distances = self.distances(points, found)
-        exact = distances == 0
-        near = torch.where(exact.any(1, keepdim=True), exact.to(distances), 1 / distances)
+        length, exponent = self._apart(points, found)
+        exact = length == 0
+        # Inverses relative to the nearest one's power of two: they do not overflow.
+        inverse = times_power(1 / length, exponent.amin(1, keepdim=True) - exponent)
+        near = torch.where(exact.any(1, keepdim=True), exact.to(inverse), inverse)
         return found, near / near.sum(1, keepdim=True)
 
     def distances(self, points: Tensor, found: Tensor) -> Tensor:
         """Of points to samples, shape (m, k)."""
-        apart: Tensor = (points - self.center)[:, None, :] - self.x[found]
-        lengths: Tensor = apart.norm(dim=-1)
-        return lengths
+        return times_power(*self._apart(points, found))
+
+    def _apart(self, points: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
+        """Distances as l 2^e with 1/2 <= l <= sqrt(d), or l = 0: (m, k) each."""
+        apart: Tensor = points[:, None, :] - self.samples[found]
+        exponent = exponent_of(apart.abs().amax(-1))
+        scaled = times_power(apart, -exponent[..., None])
+        return scaled.square().sum(-1).sqrt(), exponent
 
     def __call__(self, points: Tensor) -> Tensor:
         """Mean label of the k nearest samples, shape (m,)."""

@@ -19,7 +19,7 @@ from iceform.errors import ProgramError
 from iceform.machine import Running, Source
 from iceform.machine.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
 from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower, slip_of
-from iceform.machine.scaling import Scaling
+from iceform.machine.scaling import Scaling, check_magnitudes
 from iceform.machine.tables import IDENTITY
 from iceform.validation import check_positive
 
@@ -57,6 +57,7 @@ class Recursion:
                 f"this batch has {batch.dim} features, those before had {len(scaling.mean)}; "
                 "give the same features, or start a new recursion"
             )
+        check_magnitudes(batch)
         encoding = Encoding(scaling, "residual")
         (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
         gram = gram + added

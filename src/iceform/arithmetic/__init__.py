@@ -2,6 +2,7 @@
 
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
+from iceform.arithmetic.powers import exponent_of, power_of_two, times_power
 from iceform.arithmetic.rounding import (
     Format,
     compounded,
@@ -16,8 +17,11 @@ __all__ = [
     "Interval",
     "Jet",
     "compounded",
+    "exponent_of",
     "format_of",
     "fused_steps",
     "log_steps",
+    "power_of_two",
     "sum_steps",
+    "times_power",
 ]

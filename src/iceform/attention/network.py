@@ -17,6 +17,7 @@ from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
 from iceform.attention.projected import ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
+from iceform.validation import full_precision
 
 __all__ = ["FrozenNetwork", "is_checked", "outside_transforms", "unchecked", "weights_digest"]
 
@@ -84,6 +85,7 @@ class FrozenNetwork(nn.Module):
         self.tables = tuple(tables)
         self.expected: str | None = None
 
+    @full_precision
     def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
         """Run every layer."""
         for layer in self.layers:

@@ -20,12 +20,13 @@ from torch import Tensor
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt, is_checked
 from iceform.backends.rounding import Rounding
 from iceform.errors import DeviceError
-from iceform.validation import check_choice
+from iceform.validation import check_choice, full_precision, guard
 
 __all__ = ["Backend", "Watch", "bind", "resolve", "rounding_of"]
 
 Watch = Callable[[Tensor], None]
 AnyPrompt = Prompt | LookUps | Average
+_BORDER = ("count", "run", "total")  # where prompts come in
 
 
 class Backend(ABC):
@@ -46,6 +47,7 @@ class Backend(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        guard(cls, _BORDER)
         if "name" in vars(cls):
             Backend.kinds[cls.name] = cls
 
@@ -82,6 +84,7 @@ class Backend(ABC):
         """The tokens after each layer in turn, by the matrices themselves."""
         return self.network.to(prompt.tokens.device).stream(prompt.tokens)
 
+    @full_precision
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
         """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).
 
@@ -91,6 +94,7 @@ class Backend(ABC):
             watch(prompt.x)
         return self.run(prompt)[..., :-1].double().sum(-2)
 
+    @full_precision
     def count(self, prompt: LookUps) -> Tensor:
         """The sum of the rows' last entries, float64, shape (*batch,)."""
         return self.run(prompt)[..., -1].double().sum(-1)

@@ -14,6 +14,7 @@ from iceform.certificates.attestation import Attestation
 from iceform.certificates.certificate import Certificate, Verification
 from iceform.certificates.ledger import Ledger
 from iceform.errors import IceformError, ProgramError, ShapeError
+from iceform.validation import full_precision
 
 __all__ = ["Result"]
 
@@ -58,6 +59,7 @@ class Result:
     _save: Callable[..., Any] | None = field(default=None, repr=False)
 
     @cached_property
+    @full_precision
     def value(self) -> Tensor:
         """The answer: coefficients, components, a retrieved state, fitted values, an output."""
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
@@ -78,6 +80,7 @@ class Result:
         found: Tensor = self.parts.get("intercept", self.value.new_zeros(()))
         return found
 
+    @full_precision
     def predict(self, x: Tensor) -> Tensor:
         """Predictions for new points, shape (m,), where the answer makes any."""
         if self._predict is None:
@@ -91,6 +94,7 @@ class Result:
         """What answers new points: a line, or samples that are kept in the prompt."""
         return self._predict
 
+    @full_precision
     def without_attention(self) -> float:
         """How far the answer moves when attention is taken out of the whole run.
 

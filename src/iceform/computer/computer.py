@@ -29,7 +29,13 @@ from iceform.computer.running import run
 from iceform.computer.sizes import Sizes
 from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
-from iceform.validation import check_capacity, check_choice, check_dtype, check_tensors
+from iceform.validation import (
+    check_capacity,
+    check_choice,
+    check_dtype,
+    check_tensors,
+    full_precision,
+)
 
 __all__ = ["Computer", "Execution"]
 
@@ -157,6 +163,7 @@ class Computer:
         """The same block on a residual stream."""
         return self._sealed(residual=True)
 
+    @full_precision
     def _sealed(self, *, residual: bool) -> FrozenNetwork:
         return self.block.network(self.dtype, residual=residual).seal()
 
@@ -181,6 +188,7 @@ class Computer:
 
     # ------------------------------------------------------------------ running
 
+    @full_precision
     def prompt(self, program: Any, x: Tensor, y: Tensor | None = None, **parameters: Any) -> Prompt:
         """A program and its data as tokens.
 
@@ -212,6 +220,7 @@ class Computer:
             tensors["y"] = (y, (x.shape[-2],))
         check_tensors(tensors, self.dtype, x.device)
 
+    @full_precision
     def run(
         self, program: Program, x: Tensor, y: Tensor | None = None, *, backend: str = "literal",
         **settings: Any,
@@ -231,6 +240,7 @@ class Computer:
         """
         return run(self, program, x, y, backend=backend, **settings)
 
+    @full_precision
     def execute(
         self,
         prompt: Prompt,
@@ -371,6 +381,7 @@ class Computer:
             "take fewer samples, a smaller batch, or the fused backend",
         )  # fmt: skip
 
+    @full_precision
     def trace(
         self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
         **parameters: Any,
@@ -381,6 +392,7 @@ class Computer:
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
         return watch(network, cycle, prompt, cycles)
 
+    @full_precision
     def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
         """The literal cycle as one CUDA graph on a copy of the prompt's tokens."""
         network = self.network.to(prompt.tokens.device)

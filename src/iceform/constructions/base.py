@@ -33,11 +33,20 @@ from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_grid, grid_from
 from iceform.pretrained import Pretrained
 from iceform.untraced import untraced
-from iceform.validation import check_capacity, check_dtype, check_eps, check_matmul_precision
+from iceform.validation import (
+    check_capacity,
+    check_dtype,
+    check_eps,
+    check_matmul_precision,
+    full_precision,
+    guard,
+)
 
 __all__ = ["Emulator", "Plan", "Prompt"]
 
 _FORMAT = 1
+# Where calls come in from outside, whatever modes are on there.
+_BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,7 @@ class Emulator(nn.Module, Pretrained, ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         Emulator.kinds[cls.__name__] = cls
+        guard(cls, _BORDER)
 
     def __init__(self, *, eps: float | None, dtype: torch.dtype, backend: str) -> None:
         super().__init__()
@@ -149,6 +159,7 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     # ------------------------------------------------------------------------ what it inherits
 
+    @full_precision
     def reference(self, *inputs: Tensor) -> Tensor:
         """The exact algorithm, in float64; inputs may lie outside the certified domain."""
         try:
@@ -158,12 +169,14 @@ class Emulator(nn.Module, Pretrained, ABC):
                 raise
         return self._exactly(*inputs)
 
+    @full_precision
     def prompt(self, *inputs: Tensor) -> Prompt | LookUps:
         """Data and program as tokens; refused where they would not fit in memory."""
         self.check(*inputs)
         self.check_literal(inputs[0].device)
         return self._encode(*inputs)
 
+    @full_precision
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
         if torch.compiler.is_compiling():  # nothing hashes in a trace: weights are checked first
@@ -174,6 +187,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         finally:  # whatever the pass says of what it met, changed weights are named before it
             backend.settle()
 
+    @full_precision
     def through(self, backend: Backend, *inputs: Tensor) -> Tensor:
         """As calling it, by a backend that is bound already: for whoever makes several passes."""
         self._check_once(*inputs)
@@ -190,6 +204,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         """The backend on this construction's network, whose weights are checked now."""
         return bind(self.network, self.backend)
 
+    @full_precision
     @untraced
     def run(self, *inputs: Tensor) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run."""
@@ -226,6 +241,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         """What to do about a literal network that would not fit."""
         return "use backend='fused', which holds no scores, or fewer samples"
 
+    @full_precision
     def trace(self, *inputs: Tensor) -> Trace:
         """What every layer of the literal network does with the inputs' prompt.
 
@@ -253,6 +269,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         return plan.weight_bytes + size * one * prompt.prompts * max(1, prompt.batch.numel())
 
     @property
+    @full_precision
     def network(self) -> FrozenNetwork:
         """The literal frozen weights; built on first use, and refused if they would not fit."""
         built = self._modules.get("_network")

@@ -24,13 +24,16 @@ from iceform.errors import IntegrityError, ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import Source
 from iceform.pretrained import Pretrained
-from iceform.validation import check_choice
+from iceform.validation import check_choice, full_precision, guard
 
 if TYPE_CHECKING:
     from iceform.machine.rows import Rows
     from iceform.machine.stream import Stream
 
 __all__ = ["Machine"]
+
+# Where calls come in from outside, whatever modes are on there.
+_BORDER = ("__init__", "attend", "average", "look_up", "prompt", "specialize", "start", "trace")
 
 
 class Machine(Pretrained):
@@ -66,6 +69,7 @@ class Machine(Pretrained):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        guard(cls, _BORDER)
         if "layout" in vars(cls):
             Machine.layouts[cls.layout] = cls
 
@@ -155,6 +159,7 @@ class Machine(Pretrained):
         """SHA-256 of the frozen weights."""
         return self.network.digest
 
+    @full_precision
     def run(self, program: Program, x: Tensor | Source, y: Tensor | None = None) -> Result:
         """Run a program on data; the answer comes with its certificate, attestation and ledger.
 
@@ -186,6 +191,7 @@ class Machine(Pretrained):
         """Refuse data with more features than the machine has, where programs do not say so."""
         return
 
+    @full_precision
     def trace(self, program: Program, x: Tensor, y: Tensor | None = None) -> Trace:
         """What every layer does in the program's first pass."""
         prompt = self.prompt(program, x, y)

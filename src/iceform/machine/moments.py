@@ -38,6 +38,8 @@ class Moments:
         The same of the labels.
     low, high
         The least and the largest label.
+    largest
+        max_i |x_i| per column, shape (d,).
     """
 
     rows: int
@@ -48,15 +50,18 @@ class Moments:
     label_spread: float
     low: float
     high: float
+    largest: Tensor
 
     @classmethod
     def of_sums(cls, parts: Sequence[Tensor]) -> Moments:
         """From what :class:`MomentsTask` returned for everything."""
-        rows, mean, second, center, label_spread, low, high = parts
+        rows, mean, second, center, label_spread, low, high, largest = parts
         products = second if second.ndim == 2 else None
         spread = second if products is None else products.diagonal()
-        labels = (float(part) for part in (center, label_spread, low, high))
-        return cls(int(rows), mean, spread, products, *labels)
+        return cls(
+            int(rows), mean, spread, products,
+            float(center), float(label_spread), float(low), float(high), largest,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,13 +75,15 @@ class MomentsTask:
         moved, labels = x - mean, y - center
         second = moved.mT @ moved if self.products else moved.square_().sum(0)
         count = mean.new_tensor(float(len(x)))
-        return [count, mean, second, center, labels @ labels, *torch.aminmax(y)]
+        least, most = torch.aminmax(x, dim=0)
+        largest = torch.maximum(most, -least)
+        return [count, mean, second, center, labels @ labels, *torch.aminmax(y), largest]
 
 
 def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
     """The moments of two disjoint sets of samples together."""
-    n_a, mean_a, moment_a, center_a, spread_a, low_a, high_a = first
-    n_b, mean_b, moment_b, center_b, spread_b, low_b, high_b = second
+    n_a, mean_a, moment_a, center_a, spread_a, low_a, high_a, largest_a = first
+    n_b, mean_b, moment_b, center_b, spread_b, low_b, high_b, largest_b = second
     rows = n_a + n_b
     share, weight = n_b / rows, n_a * n_b / rows
     delta, shift = mean_b - mean_a, center_b - center_a
@@ -89,4 +96,5 @@ def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
         spread_a + spread_b + weight * shift.square(),
         torch.minimum(low_a, low_b),
         torch.maximum(high_a, high_b),
+        torch.maximum(largest_a, largest_b),
     ]

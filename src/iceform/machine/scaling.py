@@ -1,4 +1,18 @@
-"""Scaling: how samples and labels are brought to one size, and coefficients brought back."""
+r"""Scaling: how samples and labels are brought to one size, and coefficients brought back.
+
+**Magnitudes.** The rounding model of the proofs is relative: it holds where nothing overflows, and
+where what underflows is far below what is bounded. Scaled samples and labels are about 1. What is
+not are their sizes s_j and t, in squares s_j^2, in ratios t/s_j whose squares add up to lengths,
+and in penalties q_j = l2/s_j^2. Where the largest entry of every column and of the labels is 0 or
+within :math:`2^{\pm 200}`, sizes are within :math:`2^{-260} \dots 2^{200}`: what varies less than
+:math:`2^{-49}` of its mean counts as constant, and :math:`2^{-11}` is left for the root of the
+number of samples. Ratios are then within :math:`2^{\pm 460}` and, with l2 within
+:math:`2^{-300} \dots 2^{250}` or 0, penalties within :math:`2^{-700} \dots 2^{770}`; a penalty that
+shortens lengths leaves t/sqrt(l2), at least :math:`2^{-385}`. All of these and the squares of
+lengths are normal numbers. Anything else is refused by :func:`check_magnitudes` and
+:meth:`Scaling.penalty` before a number is returned. Dividing a column or the labels by a power of
+two is exact, and multiplies or divides the coefficients by it.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +26,10 @@ from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError
 from iceform.machine.sources import Source
 
-__all__ = ["Scaling"]
+__all__ = ["Scaling", "check_magnitudes"]
 
-_LARGEST = 1e150  # squares must stay finite
+_LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
+_PENALTIES = (2.0**-300, 2.0**250)
 _FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale
 
 
@@ -56,6 +71,7 @@ class Scaling:
             A scale for each column; False takes one scale for all.
         """
         n = source.rows
+        check_magnitudes(source, products=labels)
         known = source.moments(products=labels)
         mean, squares = known.mean, known.spread
         center, label_squares = known.center, known.label_spread
@@ -64,11 +80,6 @@ class Scaling:
             mean, center = torch.zeros_like(mean), 0.0
         elif not labels:
             center = 0.0
-        if not (bool(squares.isfinite().all()) and math.isfinite(label_squares)):
-            raise BoundError(
-                f"the data hold NaN, infinity or numbers beyond {_LARGEST:.0e}, where squares "
-                "overflow; fill or remove what is missing, and scale the rest down"
-            )
         scale = (squares / n).sqrt()
         # Rounding leaves a constant column with a spread of about u |mean|.
         flat = scale <= 8 * torch.finfo(torch.float64).eps * mean.abs()
@@ -156,8 +167,48 @@ class Scaling:
 
     def penalty(self, l2: float) -> Tensor:
         """Weights q with l2 ||coef||^2 = sum_j q_j w_j^2 size^2; the intercept is free."""
+        if l2 and not _PENALTIES[0] <= l2 <= _PENALTIES[1]:
+            raise BoundError(
+                f"the penalty beside the mean loss is {l2:.3g}, certified are 0 and "
+                f"{_PENALTIES[0]:.1e} to {_PENALTIES[1]:.1e}; use another penalty, or divide the "
+                "samples and the labels by a power of two"
+            )
         q = l2 / self.scale.square()
         return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
+
+
+def check_magnitudes(source: Source, *, products: bool = True) -> None:
+    """Refuse columns and labels whose squares leave what the proofs cover.
+
+    Parameters
+    ----------
+    source
+        The data; their moments are computed by one sweep, which is kept.
+    products
+        Whether that sweep is to find products of columns too, for whoever asks next.
+    """
+    known = source.moments(products=products)
+    for j, size in enumerate(known.largest.tolist()):
+        _check_magnitude(f"column {j} of the samples", size)
+    _check_magnitude("the labels", max(abs(known.low), abs(known.high)))
+
+
+def _check_magnitude(what: str, size: float) -> None:
+    # Written so that NaN fails: every comparison with NaN is false.
+    if size == 0 or _LEAST <= size <= _MOST:
+        return
+    if not math.isfinite(size):
+        found = "holds NaN or infinity; fill or remove what is missing"
+    else:
+        found = (
+            f"reaches {size:.3g}, certified are 0 and {_LEAST:.1e} to {_MOST:.1e}, where squares "
+            f"neither overflow nor underflow; divide by a power of two, 2^{_exponent(size)} say"
+        )
+    raise BoundError(f"{what}: it {found}")
+
+
+def _exponent(size: float) -> int:
+    return math.frexp(size)[1]
 
 
 def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:

@@ -1,16 +1,23 @@
-"""Where data come from: anything that can be walked over in chunks, as often as needed."""
+"""Where data come from: anything that can be walked over in chunks, as often as needed.
+
+What is walked over must be the same every time: a pass that reads other numbers than those before
+it is refused (:mod:`iceform.machine.marks`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.errors import DtypeError, ShapeError
+from iceform.errors import DtypeError, IntegrityError, ShapeError
+from iceform.machine.marks import Marked, MarkedCombine
 from iceform.machine.moments import Moments, MomentsTask, merged
 from iceform.validation import check_size
 
@@ -95,6 +102,9 @@ class Source(ABC):
     A pass over the data is one :meth:`reduce`: a task is run on every chunk and its results are
     combined in the order of the chunks, so that they do not depend on who computed what when.
 
+    A subclass supplies :meth:`combine`; every call of it checks that the data are still those of
+    the first.
+
     Attributes
     ----------
     rows, dim
@@ -109,6 +119,11 @@ class Source(ABC):
     dim: int
     count: int
     device: torch.device
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "combine" in vars(cls):
+            setattr(cls, "combine", _watched(cls.combine))  # noqa: B010 - not a method for mypy
 
     @abstractmethod
     def combine(self, task: Task, combine: Combine) -> list[Tensor]:
@@ -135,6 +150,29 @@ class Source(ABC):
             known = Moments.of_sums(self.combine(MomentsTask(products), merged))
             self._moments = known
         return known
+
+
+def _watched(
+    combine: Callable[[Any, Task, Combine], list[Tensor]],
+) -> Callable[[Any, Task, Combine], list[Tensor]]:
+    """The same pass, refused where it has read other data than the passes before it."""
+
+    @wraps(combine)
+    def checked(self: Any, task: Task, how: Combine) -> list[Tensor]:
+        if isinstance(task, Marked):  # a source around another: the mark is taken inside
+            return combine(self, task, how)
+        mark, *results = combine(self, Marked(task), MarkedCombine(how))
+        found = mark.tolist()
+        first = self.__dict__.setdefault("_mark", found)
+        if found != first:
+            raise IntegrityError(
+                f"the data changed between two passes over them: sums of their bits were {first} "
+                f"and are {found}, so nothing is proven of them; copy them before they are fitted, "
+                "or make a new source of what they are now"
+            )
+        return results
+
+    return checked
 
 
 class ArraySource(Source):

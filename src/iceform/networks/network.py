@@ -31,6 +31,7 @@ from iceform.validation import (
     check_matmul_precision,
     check_positive,
     check_size,
+    full_precision,
 )
 
 __all__ = ["InContext", "in_context"]
@@ -39,6 +40,7 @@ _KNOWN = {"add", "add_"}  # operations between pieces that a walk accounts for
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 
+@full_precision
 def in_context(
     model: nn.Module,
     *,
@@ -251,6 +253,7 @@ class InContext(nn.Module, Pretrained):
             return self.model(**given)
         return self.model(*given) if isinstance(given, tuple | list) else self.model(given)
 
+    @full_precision
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As the original's."""
         if not torch.compiler.is_exporting():
@@ -259,6 +262,7 @@ class InContext(nn.Module, Pretrained):
             self.frozen.check()
         return self.model(*args, **kwargs)
 
+    @full_precision
     def run(self, *args: Any, **kwargs: Any) -> Result:
         """As calling it, with the certificate, the attestation and the ledger of this run.
 
@@ -295,6 +299,7 @@ class InContext(nn.Module, Pretrained):
                     f"convert it, or build the network with dtype={value.dtype}"
                 )
 
+    @full_precision
     def reference(self, *args: Any, **kwargs: Any) -> Any:
         """The original network, exactly, in float64."""
         exact = copy.deepcopy(self.model).double()
@@ -375,6 +380,7 @@ class InContext(nn.Module, Pretrained):
             return {}
         return {step.symbol: step.value for step in certificate.derivation[1:]}
 
+    @full_precision
     def measure(self, inputs: Tensor | Sequence[Any]) -> float:
         """Run inputs and compare every piece, and the whole, with the exact network in float64.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.targets.folder import StockModel, digest, load
-from iceform.validation import check_matmul_precision
+from iceform.validation import check_matmul_precision, full_precision
 
 __all__ = ["Checked", "attest", "check", "network"]
 
@@ -64,6 +64,7 @@ class Checked:
         )
 
 
+@full_precision
 def check(
     path: str | Path,
     x: Tensor,

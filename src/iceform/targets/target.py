@@ -14,6 +14,7 @@ from iceform.certificates import Certificate
 from iceform.errors import ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
+from iceform.validation import guard
 
 __all__ = ["KINDS", "FeatureTarget", "Target"]
 
@@ -39,6 +40,7 @@ class Target(ABC):
         super().__init_subclass__(**rest)
         if "kind" in vars(cls):
             KINDS[cls.kind] = cls
+        guard(cls, ("prompt", "read", "reference", "run"))
 
     @property
     @abstractmethod
