@@ -13,6 +13,7 @@ from .stock import exact, off, written
 
 SPEC = targets.LinearDescent(2, 2, positions=40, pairs=4)
 SINGLE = targets.LinearDescent(2, 2, positions=40, dtype="float32")
+BOTH = (SPEC, pytest.param(SINGLE, marks=pytest.mark.slow))
 GIVEN = {"lr": 0.7, "penalty": 0.2, "momentum": 0.4}
 
 
@@ -22,7 +23,7 @@ def data(n, seed=0):
     return x, (x @ torch.tensor([0.5, -0.7]).double() + 0.1 * torch.randn(n).double()).clamp(-1, 1)
 
 
-@pytest.fixture(scope="module", params=[SPEC, SINGLE], ids=lambda spec: spec.dtype)
+@pytest.fixture(scope="module", params=BOTH, ids=lambda spec: spec.dtype)
 def stock(request, tmp_path_factory):
     return written("gpt2", request.param, tmp_path_factory.mktemp("runtimes"))
 
