@@ -42,7 +42,8 @@ class Row:
     def __str__(self) -> str:
         return (
             f"{self.family:28} {self.count:6} attacks, {self.claimed:6} certified, "
-            f"{len(self.violated)} violated {list(self.violated)[:5]}, median ratio {self.ratio:.2f}"
+            f"{len(self.violated)} violated {list(self.violated)[:5]}, "
+            f"median ratio {self.ratio:.2f}"
         )
 
 

@@ -1,7 +1,7 @@
 """Generators of hard cases, one family a kind of certificate, and what is exact about each.
 
-A family maps a seed to what was certified, what was off (an upper bound, in exact or ball arithmetic)
-and the unit in the last place of the answer; or None where nothing was claimed.
+A family maps a seed to what was certified, what was off (an upper bound, in exact or ball
+arithmetic) and the unit in the last place of the answer; or None where nothing was claimed.
 """
 
 from __future__ import annotations
