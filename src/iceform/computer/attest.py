@@ -188,8 +188,9 @@ def _likeness(fused: Fused, code: Code, state: State, unit: float) -> float:
         held = state.memory.get(code.fields[read.field])
         if read.kind == "like" and held is not None:
             size = float(held.abs().max())
-            logit = state.before.abs() @ read.likeness.abs() @ held.abs().mT
-            off = (gamma(2 * held.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
+            asked, there = fused.wide(state.before), fused.wide(held)
+            logit = asked.abs() @ read.likeness.abs() @ there.abs().mT
+            off = (gamma(2 * there.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
             sums = 2 * gamma(held.shape[1] + 2, unit)
             total += (2 * math.tanh(off) + sums) * size * float(read.matrix.abs().sum(0).max())
     return total

@@ -149,7 +149,7 @@ class Fused:
             held = self._aligned(change, lanes, place.lanes)
             memory[destination] = memory[destination] + held if self._adds else held
         if destination == self.image.flag and 0 in lanes:
-            moved = self._wide(change[:, lanes.index(0)])
+            moved = self.wide(change[:, lanes.index(0)])
             flag = flag + moved if self._adds else moved
         before = self._remembered(result, lanes, state.before)
         counters = (code.fields["next"],) * len(state.counters)
@@ -174,7 +174,7 @@ class Fused:
             found = self._found(read, code.fields[read.field], state, lanes)
             for target, matrix in self._targets[read.field].items():
                 if found is not None:
-                    share = found if matrix is None else self._wide(found) @ matrix
+                    share = found if matrix is None else self.wide(found) @ matrix
                     held = totals[target]
                     totals[target] = share if held is None else held + share
         zero = state.flag.new_zeros(len(state.flag), 1, 1)
@@ -189,8 +189,8 @@ class Fused:
         if read.kind == "mean":
             return held.mean(1, keepdim=True)
         if read.kind == "like":
-            before = self._wide(self._aligned(state.before, self.image.lanes, lanes))
-            held = self._wide(held)
+            before = self.wide(self._aligned(state.before, self.image.lanes, lanes))
+            held = self.wide(held)
             return torch.softmax(before @ read.likeness @ held.mT, -1) @ held
         if read.kind == "lane0":
             at = place.lanes.index(0) if 0 in place.lanes else None
@@ -201,7 +201,7 @@ class Fused:
         pair = torch.broadcast_tensors(operands["a"], operands["b"])
         narrow = pair[0].shape[-1] == 1 and self._plain_sums and self._plain_results
         if not narrow:
-            pair = torch.broadcast_tensors(*map(self._wide, pair))
+            pair = torch.broadcast_tensors(*map(self.wide, pair))
         active, table = self._table(code.fields["with table"], narrow=narrow)
         if not active:
             return torch.zeros_like(pair[0])
@@ -238,10 +238,10 @@ class Fused:
         """What the store head finds in a unit; the result itself where it replaces what is held."""
         if not self._adds:
             return result
-        parts = map(self._wide, (result, operands["old"], operands["a"], operands["b"]))
+        parts = map(self.wide, (result, operands["old"], operands["a"], operands["b"]))
         return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
 
-    def _wide(self, value: Tensor) -> Tensor:
+    def wide(self, value: Tensor) -> Tensor:
         """With all components, where equal ones were kept once."""
         width = self._width
         return value if value.shape[-1] == width else value.expand(*value.shape[:-1], width)
