@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.computer.lookups import TableLookup, quadratic, uniform
+from iceform.computer.lookups import Extents, TableLookup, quadratic, uniform
 from iceform.computer.rounding import column_facts, table_facts
 from tests.computer import programs
 
@@ -31,7 +31,7 @@ def test_many_look_ups_are_within_their_rounding(name, dtype):
     columns = [t.to(dtype)[:, None] for t in (table.slopes, table.biases, table.f)]
     z = (table.low + (table.high - table.low) * torch.rand(MANY, 1)).to(dtype)
     z[0], z[1] = table.low, table.high
-    got = TableLookup(*columns)(z)[:POINTS, 0].double().numpy()
+    got = TableLookup(*columns)(z, Extents())[:POINTS, 0].double().numpy()
     exact = programs.look_up(table, table.f, z[:POINTS, 0].double().numpy().astype(np.longdouble))
     allowed = table_facts(table, dtype, "fused")[0].rounding
     off = np.abs(got - exact).max()

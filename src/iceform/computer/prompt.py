@@ -77,12 +77,19 @@ class Prompt:
 
     def with_lanes(self, samples: int) -> Prompt:
         """The same program with the first few samples alone."""
-        kept = {
-            v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
-            for v in self.assembly.variables
-        }
-        return replace(self, samples=samples, memory=kept)
+        if samples not in self._shorter:
+            kept = {
+                v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
+                for v in self.assembly.variables
+            }
+            self._shorter[samples] = replace(self, samples=samples, memory=kept)
+        return self._shorter[samples]
 
+    @cached_property
+    def _shorter(self) -> dict[int, Prompt]:
+        return {}
+
+    @cached_property
     def one_problem(self) -> Prompt:
         """The first problem of a batch, as a batch of one."""
         if self.changed is not None:
