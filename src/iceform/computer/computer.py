@@ -36,7 +36,8 @@ __all__ = ["Computer", "Execution"]
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
 _FEW = 2  # lanes whose tokens tell the program
-_REPLAYED = 1 << 20  # attention entries at most of a cycle that is run again
+_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
+_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 
 # Memory, how to get tokens, cycles, what was checked.
 _Ran = tuple[Mapping[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
@@ -380,11 +381,15 @@ class Computer:
         return {**found, "note": note}
 
     def _replayable(self, prompt: Prompt) -> int:
-        """Lanes that a literal cycle can be run on in a moment."""
-        lanes = prompt.samples
-        while lanes > 1 and self.plan(prompt.assembly, lanes).entries > _REPLAYED:
-            lanes //= 2
+        """All lanes, or as many as a literal cycle can be run on in a moment."""
+        lanes, limit = prompt.samples, _REPLAYED
+        while lanes > 1 and (entries := self._entries(prompt.assembly, lanes)) > limit:
+            limit = _FEW_REPLAYED
+            lanes = max(1, min(lanes - 1, int(lanes * (limit / entries) ** 0.5)))
         return lanes
+
+    def _entries(self, assembly: Assembly, lanes: int) -> int:
+        return cost(self.sizes, assembly, lanes, self.dtype).entries
 
     def _dense(self, operation: Operation, prompt: Prompt, state: State) -> Tensor:
         """The tokens that a state stands for."""

@@ -30,6 +30,7 @@ from iceform.errors import BoundError, ProgramError
 __all__ = ["Fused", "State"]
 
 _TARGETS = ("a", "b", "old")
+_SHARED = ("_tables", "_indices", "_targets", "_adds", "_plain_sums", "_plain_results", "alike")
 _FEW = 64  # lanes that tell most variables with different components
 
 
@@ -53,6 +54,8 @@ class Fused:
 
     def again(self) -> Fused:
         """The same program for another run: what was decoded is shared, what is noted is not."""
+        for name in _SHARED:
+            getattr(self, name)
         other = copy(self)
         vars(other).pop("_watched", None)
         return other
@@ -231,9 +234,8 @@ class Fused:
         plain = self._plain_sums and self._plain_results
         narrow = plain and a.shape[-1] == b.shape[-1] == 1
         active, table = self._table(code.fields["with table"], narrow=narrow)
-        shape = torch.broadcast_shapes(a.shape, b.shape)
-        if not narrow:
-            shape = torch.Size((*shape[:-1], self._width))
+        sizes = [max(k, j) for k, j in zip(a.shape[:-1], b.shape[:-1], strict=True)]
+        shape = torch.Size((*sizes, 1 if narrow else self._width))
         if not active:
             return a.new_zeros(shape)
         if plain and len(active) == 2 * shape[-1] and shape.numel() >= MANY:

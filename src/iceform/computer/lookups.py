@@ -5,8 +5,9 @@ recognised by their own numbers: with d the difference of neighbouring slopes an
 difference of biases, entries sit at :math:`L_k = -(b_{k+1} - b_{k-1})/(s_{k+1} - s_{k-1})`, at a
 distance of h = 2c/d. If slopes and biases are those of such a grid, but for a common line and their
 last digits, the table is a :class:`~iceform.Interpolant` and is looked up in a window around each
-argument, by the certified code of :mod:`iceform.backends`; and if its values lie on a parabola,
-:class:`Quadratic` says what it is. All of this is read off the entries: change one value, and the
+argument, by the certified code of :mod:`iceform.backends`; if it has few entries, :class:`Rational`
+finds them all by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what
+it is. All of this is read off the entries: change one value, and the
 table is looked up entry by entry.
 """
 
@@ -37,12 +38,16 @@ __all__ = [
     "equal_columns",
     "look_up",
     "quadratic",
+    "rational",
+    "rational_rounding",
     "uniform",
 ]
 
 _CHUNK = 1 << 20  # weights held at once: 8 MiB of float64
 _NOTED = 1 << 10  # extents held before they are looked at
 MANY = 1 << 14  # arguments from which a window pays
+_MOST_ENTRIES = 64  # of a table that is found by one exponential
+_CACHED = 1 << 16  # arguments at once, in cache
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
 GRID_UNITS = 8.0  # in the last place, by which keys may miss an even grid
 
@@ -82,7 +87,7 @@ class Extents:
         self.known[id(value)] = weakref.ref(value), low, high
         return low, high
 
-    def note(self, low: Tensor, high: Tensor, curve: Quadratic) -> None:
+    def note(self, low: Tensor, high: Tensor, curve: Curve) -> None:
         """Arguments from ``low`` to ``high`` were taken for a closed form's."""
         self.seen.append((low, high, curve.low, curve.high))
         if len(self.seen) >= _NOTED:
@@ -116,8 +121,7 @@ class TableLookup:
             if table is None:
                 self.ways = None
                 break
-            unit = torch.finfo(values.dtype).eps / 2
-            self.ways.append((heads, table, quadratic(table, unit) if closed else None))
+            self.ways.append((heads, table, closed_form(table, values.dtype) if closed else None))
 
     def __call__(self, z: Float[Tensor, "*b h"], watched: Extents) -> Float[Tensor, "*b h"]:
         """Look every argument up."""
@@ -159,10 +163,12 @@ class TableLookup:
         if self._turns is None:
             return None
         plus, minus = (way[2] for way in self._turns)
-        return None if plus is None or minus is None else bilinear(plus, minus)
+        if isinstance(plus, Quadratic) and isinstance(minus, Quadratic):
+            return bilinear(plus, minus)
+        return None
 
 
-def _looked(z: Tensor, table: Interpolant, curve: Quadratic | None, watched: Extents) -> Tensor:
+def _looked(z: Tensor, table: Interpolant, curve: Curve | None, watched: Extents) -> Tensor:
     if curve is None:
         return primitives.interpolate(z, table)
     watched.note(*z.aminmax(), curve)
@@ -194,7 +200,78 @@ class Quadratic:
         return (z * a).add_(b).mul_(z).add_(d) if a else (z * b).add_(d)
 
 
-_Way = tuple[list[int], Interpolant, Quadratic | None]
+@dataclass(frozen=True)
+class Rational:
+    r"""A table on an even grid of few entries, all of them, by Horner's rule.
+
+    With u = (z - center)/h and k counted from the middle entry, weights are
+
+    .. math:: e^{-c (k - u)^2} \propto a_k q^k, \qquad a_k = e^{-c k^2}, \quad q = e^{2 c u},
+
+    so the average is the quotient of two polynomials in q, of which one has positive terms alone.
+    An error of log q is an error of z: :func:`rational_rounding` has the others.
+    """
+
+    weights: tuple[float, ...]
+    moments: tuple[float, ...]
+    center: float
+    rate: float
+    low: float  # beyond these powers of q overflow
+    high: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The average, in parts that stay in cache."""
+        flat = z.reshape(-1)
+        parts = [self._part(one) for one in flat.split(_CACHED)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(z.shape)
+
+    def _part(self, z: Tensor) -> Tensor:
+        q = (z - self.center).mul_(self.rate).exp_()
+        return _horner(self.moments, q).div_(_horner(self.weights, q))
+
+
+def _horner(coefficients: tuple[float, ...], q: Tensor) -> Tensor:
+    out = q * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        out.add_(coefficient).mul_(q)
+    return out.add_(coefficients[0])
+
+
+def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
+    """A table by one exponential, where it has few entries and no power of it overflows."""
+    grid, c = table.grid, table.sharpness
+    assert isinstance(grid, Grid)
+    last = grid.cells
+    reach = 0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last) if last <= _MOST_ENTRIES else 0
+    if reach < last / 2 or c * last * last / 4 > -0.9 * math.log(torch.finfo(dtype).tiny):
+        return None
+    weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
+    moments = tuple(w * float(v) for w, v in zip(weights, table.values, strict=True))
+    middle, h = grid.center, grid.spacing
+    return Rational(weights, moments, middle, 2 * c / h, middle - reach * h, middle + reach * h)
+
+
+def rational_rounding(table: Interpolant, slope: float, largest: float, unit: float) -> float:
+    r"""How far :class:`Rational` is from the table, given sup |A'| and sup of :math:`\sum p |v|`.
+
+    log q is off by four units and two roundings of its argument, :math:`a_k` by four units and
+    three roundings of :math:`c k^2`, and is rounded; Horner's rule for n terms by :math:`2n` each.
+    """
+    grid, c = table.grid, table.sharpness
+    half = grid.cells / 2
+    argument = (4 + 3 * 2 * c * half) * unit * grid.spacing / (2 * c)
+    coefficients = (6 + 4 * c * half * half) * unit
+    sums = (4 * (grid.cells + 1) + 4) * unit
+    return slope * argument * 1.01 + (2 * coefficients + sums) * 1.01 * largest
+
+
+Curve = Quadratic | Rational
+_Way = tuple[list[int], Interpolant, Curve | None]
+
+
+def closed_form(table: Interpolant, dtype: torch.dtype) -> Curve | None:
+    """What a table is, where that is quicker than looking at its entries."""
+    return quadratic(table, torch.finfo(dtype).eps / 2) or rational(table, dtype)
 
 
 def quadratic(table: Interpolant, unit: float) -> Quadratic | None:

@@ -34,8 +34,9 @@ class Product:
     @property
     def shape(self) -> torch.Size:
         """Of what it stands for."""
-        offset = () if self.offset is None else self.offset.shape
-        return torch.Size(torch.broadcast_shapes(self.of.shape, self.factor.shape, offset))
+        offset = self.factor if self.offset is None else self.offset
+        shapes = (self.of.shape, self.factor.shape, offset.shape)
+        return torch.Size(map(max, zip(*shapes, strict=True)))
 
     def mean(self) -> Float[Tensor, "b 1 m"]:
         """Over lanes."""
