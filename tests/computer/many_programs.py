@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 
-from iceform.errors import IceformError
 from tests.computer.test_random_programs import check, on_computer
 
 
@@ -24,7 +23,7 @@ def one(seed: int, kinks: bool, everywhere: bool) -> str:
             on_computer(seed, kinks)
             return "held on the computer too"
         return found
-    except (AssertionError, IceformError) as error:
+    except Exception as error:  # whatever it is, it is not what should happen
         print(f"seed {seed}, kinks {kinks}: {type(error).__name__}: {error}", flush=True)
         return "violated"
 

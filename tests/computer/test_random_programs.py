@@ -72,6 +72,11 @@ def test_a_sum_that_the_prompt_writes_is_rounded_too():
     assert check(200222, kinks=False) == "held"
 
 
+def test_a_loop_that_attends_by_its_state_is_no_known_contraction():
+    """Several arguments of a node depend on the state: followed turn by turn."""
+    assert check(300_012, kinks=False) == "held"
+
+
 @pytest.mark.parametrize("seed", [200_312, 200_316])
 def test_programs_on_the_computer(seed):
     """Both backends; the first asks by likeness with what is the same in all components."""

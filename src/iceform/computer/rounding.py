@@ -60,7 +60,14 @@ import torch
 from torch import Tensor
 
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
-from iceform.computer.lookups import CLOSED_UNITS, GRID_UNITS, rational_rounding, uniform
+from iceform.computer.lookups import (
+    CLOSED_UNITS,
+    GRID_UNITS,
+    Rational,
+    closed_form,
+    rational_rounding,
+    uniform,
+)
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
@@ -184,21 +191,22 @@ def table_facts(
     keys, ends = (table.slopes, table.biases), (table.low, table.high)
     f, g = (column_facts(*keys, v, *ends, unit, extra=extra) for v in (table.f, table.g))
     if backend == "fused":
-        return tuple(_windowed(*keys, v, at, unit) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
+        return tuple(_windowed(*keys, v, at, dtype) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
     return f, g
 
 
 def _windowed(
-    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, unit: float
+    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, dtype: torch.dtype
 ) -> ColumnFacts:
     """The same for a look-up that may be made in a window of an even grid."""
     table = uniform(slopes, biases, values) if facts.largest else None
     if table is None:
         return facts
-    reach = max(abs(table.low), abs(table.high))
+    unit, reach = unit_roundoff(dtype), max(abs(table.low), abs(table.high))
     model = RoundingModel(unit, True, reach, 1, table.half_width(unit))
     closed = (CLOSED_UNITS + 8) * unit * facts.largest  # a parabola's own, and evaluating it
-    closed += rational_rounding(table, facts.slope, float(values.abs().max()), unit)
+    if isinstance(closed_form(table, dtype), Rational):
+        closed = rational_rounding(table, facts.slope, float(values.abs().max()), unit)
     return replace(facts, rounding=facts.rounding + table.rounding(model) + closed)
 
 
