@@ -89,7 +89,7 @@ def test_few_entries_are_found_by_one_exponential():
 
 def test_products_are_what_two_parabolas_make():
     """Terms of a, of b and of neither are kept, and an argument beyond the parabolas is told."""
-    plus, minus = programs.parabola(-4, 4, 0.25, 0.5, 0.0), programs.parabola(-4, 4, -0.25, 0.1, 1)
+    plus, minus = programs.parabola(-4, 4, 0.25, 0.5, 0.0), programs.parabola(-4, 4, -0.25, 0.25, 1)
     columns = [torch.stack([getattr(plus, n), getattr(plus, n)], 1) for n in ("slopes", "biases")]
     table = TableLookup(*columns, torch.stack([plus.f, minus.f], 1))
     watched = Extents()
@@ -98,7 +98,7 @@ def test_products_are_what_two_parabolas_make():
     for first, second in ((a, b), (b, a)):
         found = table.product(first, second, watched)
         assert found is not None
-        exact = a * b + 0.6 * first + 0.4 * second + 1
+        exact = a * b + 0.75 * first + 0.25 * second + 1
         for got, wanted in (
             (found.dense, exact),
             (found.mean(), exact.mean(1, keepdim=True)),

@@ -354,6 +354,8 @@ def _parabola(
     basis = torch.stack([(x / size) ** p for p in (2, 1, 0)], -1)
     root = weights.sqrt()[:, None]
     fitted = torch.linalg.lstsq(root * basis, root * values[:, None]).solution
+    left = basis @ fitted - values[:, None]
+    fitted = fitted - torch.linalg.lstsq(root * basis, root * left).solution  # to the last digits
     left = (basis @ fitted - values[:, None]).abs()[:, 0]
     inner = weights == 1
     off = float(left[inner].max()) + float((left * weights)[~inner].sum())

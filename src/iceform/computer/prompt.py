@@ -124,9 +124,7 @@ class Prompt:
         """An answer out of its variable: of lane 0 (*batch, k), of samples (*batch, n, k)."""
         if self.assembly.lanes(output.variable) == "lane0":
             held = held[..., 0, :]
-        if output.width is None:
-            return held[..., 0]
-        return held[..., output.first : output.first + output.width]
+        return output.of(held)
 
     def read(self, tokens: Float[Tensor, "*b t d"], output: Output) -> Tensor:
         """An answer out of tokens."""
