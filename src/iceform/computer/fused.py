@@ -397,10 +397,12 @@ def _narrowed(memory: Mapping[int, Tensor]) -> dict[int, Tensor]:
 
 def _all_equal(memory: Mapping[int, Tensor]) -> set[int]:
     """The variables whose components are all equal."""
-    if not memory:
-        return set()
-    same = torch.stack([(v == v[..., :1]).all() for v in memory.values()]).tolist()
-    return {name for name, equal in zip(memory, same, strict=True) if equal}
+    once = {name for name, v in memory.items() if v.stride(-1) == 0}
+    rest = [name for name in memory if name not in once]
+    if not rest:
+        return once
+    same = torch.stack([(memory[n] == memory[n][..., :1]).all() for n in rest]).tolist()
+    return once | {name for name, equal in zip(rest, same, strict=True) if equal}
 
 
 def _narrow(value: Tensor) -> Tensor:

@@ -202,10 +202,12 @@ def _starts_with(
     variable: Variable, data: Mapping[str, Tensor], samples: int, width: int, assembly: Assembly
 ) -> Tensor:
     lanes = len(_lanes(variable, samples))
-    total = data["x"].new_zeros(lanes, width)
+    # What goes to every component is held once.
+    held = width if any(write.width is not None for write in variable.writes) else 1
+    total = data["x"].new_zeros(lanes, held)
     for write in variable.writes:
-        total = total + _written(variable, write, data, lanes, width, assembly)
-    return total
+        total = total + _written(variable, write, data, lanes, held, assembly)
+    return total.expand(*total.shape[:-1], width)
 
 
 def _written(
