@@ -78,6 +78,28 @@ def test_a_few_on_one_computer(backend):
         check(name, computer, backend)
 
 
+SINGLE = ("ridge", "perceptron", "softmax_attention", "kernel_regression", "pagerank")
+
+
+@pytest.mark.parametrize("backend", ["literal", "fused"])
+def test_five_of_them_in_float32(backend):
+    """The proof of a run is of its own answers, for the data as they were given."""
+    programs = [compiled(name) for name in SINGLE]
+    computer = Computer.for_programs(programs, dtype=torch.float32)
+    for name, program in zip(SINGLE, programs, strict=True):
+        case = CASES[name]
+        result = computer.run(program, case.X, case.y, backend=backend, **case.settings)
+        certificate = result.certificate
+        known, _ = program.certify(torch.float32, backend, **case.settings)
+        assert (certificate.kind, certificate.dtype) == ("proven", torch.float32)
+        assert certificate.error <= min(2e-5, known.error)
+        for part, value in parts(case.algorithm(case.X, case.y, **case.settings)).items():
+            assert result.parts[part].dtype == torch.float32
+            off = float((result.parts[part].double() - value).abs().max())
+            assert 0 < off <= certificate.error + 1e-14
+        assert result.attestation.ok
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["literal", "fused"])
 def test_all_of_them_on_one_computer(backend):

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.computer.lookups import TableLookup, quadratic, uniform
+from iceform.computer.lookups import (
+    Extents,
+    TableLookup,
+    quadratic,
+    rational,
+    rational_rounding,
+    uniform,
+)
 from iceform.computer.rounding import column_facts, table_facts
 from tests.computer import programs
 
@@ -31,7 +38,7 @@ def test_many_look_ups_are_within_their_rounding(name, dtype):
     columns = [t.to(dtype)[:, None] for t in (table.slopes, table.biases, table.f)]
     z = (table.low + (table.high - table.low) * torch.rand(MANY, 1)).to(dtype)
     z[0], z[1] = table.low, table.high
-    got = TableLookup(*columns)(z)[:POINTS, 0].double().numpy()
+    got = TableLookup(*columns)(z, Extents())[:POINTS, 0].double().numpy()
     exact = programs.look_up(table, table.f, z[:POINTS, 0].double().numpy().astype(np.longdouble))
     allowed = table_facts(table, dtype, "fused")[0].rounding
     off = np.abs(got - exact).max()
@@ -57,6 +64,50 @@ def test_parabolas_are_read_off_their_entries():
     found = uniform(tanh.slopes, tanh.biases, tanh.f)
     assert found is not None
     assert quadratic(found, unit) is None
+
+
+def test_few_entries_are_found_by_one_exponential():
+    """The quotient of polynomials is the softmax over all entries, beyond the grid too."""
+    table = programs.table("tanh", torch.tanh, programs.zero, -1, 1, 8)
+    even = uniform(table.slopes, table.biases, table.f)
+    assert even is not None
+    curve = rational(even, torch.float64)
+    assert curve is not None
+    far = even.grid.spacing * even.grid.cells
+    assert curve.low < even.grid.low - 0.1 * far
+    z = torch.linspace(even.grid.low - 0.1 * far, even.grid.high + 0.1 * far, POINTS).double()
+    exact = programs.look_up(table, table.f, z.numpy().astype(np.longdouble))
+    facts = column_facts(
+        table.slopes, table.biases, table.f, float(z[0]), float(z[-1]), 2.0**-53, extra=8.0
+    )
+    allowed = facts.rounding + rational_rounding(even, facts.slope, facts.largest, 2.0**-53)
+    off = np.abs(curve(z).numpy() - exact).max()
+    assert 0 < off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
+    assert np.isfinite(curve(torch.tensor([curve.low, curve.high]).double()).numpy()).all()
+    assert rational(even, torch.float16) is None
+
+
+def test_products_are_what_two_parabolas_make():
+    """Terms of a, of b and of neither are kept, and an argument beyond the parabolas is told."""
+    plus, minus = programs.parabola(-4, 4, 0.25, 0.5, 0.0), programs.parabola(-4, 4, -0.25, 0.25, 1)
+    columns = [torch.stack([getattr(plus, n), getattr(plus, n)], 1) for n in ("slopes", "biases")]
+    table = TableLookup(*columns, torch.stack([plus.f, minus.f], 1))
+    watched = Extents()
+    a = 4 * torch.rand(1, MANY, 3, dtype=torch.float64) - 2
+    b = 4 * torch.rand(1, 1, 3, dtype=torch.float64) - 2
+    for first, second in ((a, b), (b, a)):
+        found = table.product(first, second, watched)
+        assert found is not None
+        exact = a * b + 0.75 * first + 0.25 * second + 1
+        for got, wanted in (
+            (found.dense, exact),
+            (found.mean(), exact.mean(1, keepdim=True)),
+            (found.times(torch.ones(3, 1).double()), exact.sum(-1, keepdim=True)),
+        ):
+            torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    assert not watched.outside()
+    table.product(a, b + 3, watched)
+    assert watched.outside()
 
 
 def test_keys_that_are_on_no_even_grid_are_not_taken_for_one():

@@ -22,12 +22,13 @@ from iceform.computer.fused import Fused, State
 from iceform.computer.image import Code
 from iceform.computer.literal import Cycle
 from iceform.computer.lookups import GRID_UNITS
+from iceform.computer.products import Value, dense, part
 from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
 
 __all__ = ["Replay", "Reservoir", "replay"]
 
 _KEPT = 16  # cycles kept to be run again
-_SHARE, _LEAST = 0.1, 0.03  # of the run, or seconds, that running again may take
+_SHARE, _LEAST = 0.1, 0.01  # of the run, or seconds, that running again may take
 
 
 @dataclass
@@ -60,7 +61,7 @@ class Replay:
 def replay(
     fused: Fused, cycle: Cycle, tokens: Float[Tensor, "1 t d"], reservoir: Reservoir, spent: float
 ) -> Replay:
-    """Run kept cycles again, of one problem each, for a tenth of the run's time or 30 ms.
+    """Run kept cycles again, of one problem each, for a tenth of the run's time or 10 ms.
 
     ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn, and
     cycles that average over lanes are left out.
@@ -110,22 +111,19 @@ def _compare(
         return math.inf, 0.0
     pairs = [(literal.memory[name], after.memory[name]) for name in after.memory]
     pairs.append((literal.flag, after.flag))
-    difference = max(float((a - b).abs().max()) for a, b in pairs)
+    difference = max(float((dense(a) - dense(b)).abs().max()) for a, b in pairs)
     code = fused.fetched(before)[0]
     return difference, allowed_difference(fused, code, before)
 
 
 def _one(state: State, row: int, lanes: list[int] | None) -> State:
     """One problem of a batch; of variables that samples hold, some of their lanes."""
-
-    def chosen(value: Tensor) -> Tensor:
-        part = value[row : row + 1]
-        return part if lanes is None or part.shape[1] == 1 else part[:, lanes]
-
     before = state.before[row : row + 1]
     if lanes is not None:
         before = before[:, [0, *(lane + 1 for lane in lanes)]]
-    memory = {name: chosen(value) for name, value in state.memory.items()}
+    memory: dict[int, Value] = {
+        name: part(value, slice(row, row + 1), lanes) for name, value in state.memory.items()
+    }
     return State(memory, state.flag[row : row + 1], before, state.counters[row : row + 1])
 
 
@@ -141,10 +139,12 @@ def allowed_difference(fused: Fused, code: Code, state: State) -> float:
     half = len(absolute) // 2
     reach = sizes["a"] * absolute[:half].sum(0) + sizes["b"] * absolute[half:].sum(0)
     off = gamma(terms, unit) * reach + _likeness(fused, code, state, unit) * absolute.sum(0)
-    total = [
-        _head(fused, code, h, float(reach[h]), float(off[h]), unit)
-        for h in range(absolute.shape[1])
-    ]
+    total = [(0.0, 0.0)] * absolute.shape[1]
+    for heads in fused.alike:
+        first = heads[0]
+        one = _head(fused, code, first, float(reach[first]), float(off[first]), unit)
+        for head in heads:
+            total[head] = one
     moved = operation.results.abs().mT @ torch.tensor([t for t, _ in total]).to(operation.results)
     result = operation.results.abs().mT @ torch.tensor([s for _, s in total]).to(moved)
     stored = operation.store.abs().sum(0).max()
@@ -160,7 +160,7 @@ def _sizes(fused: Fused, code: Code, state: State) -> Iterator[tuple[str, float]
         if held is not None:
             parts = read.matrix.abs().sum(0).split(len(read.likeness))
             for target, part in zip(("a", "b", "old"), parts, strict=True):
-                yield target, float(held.abs().max()) * float(part.max())
+                yield target, float(dense(held).abs().max()) * float(part.max())
 
 
 def _head(
@@ -187,13 +187,14 @@ def _likeness(fused: Fused, code: Code, state: State, unit: float) -> float:
     for read in fused.operation.reads:
         held = state.memory.get(code.fields[read.field])
         if read.kind == "like" and held is not None:
-            size = float(held.abs().max())
-            logit = state.before.abs() @ read.likeness.abs() @ held.abs().mT
-            off = (gamma(2 * held.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
-            sums = 2 * gamma(held.shape[1] + 2, unit)
+            asked, there = fused.wide(state.before), fused.wide(dense(held))
+            size = float(there.abs().max())
+            logit = asked.abs() @ read.likeness.abs() @ there.abs().mT
+            off = (gamma(2 * there.shape[-1] + 2, unit)) * float(logit.max()) + EXP_UNITS * unit
+            sums = 2 * gamma(there.shape[1] + 2, unit)
             total += (2 * math.tanh(off) + sums) * size * float(read.matrix.abs().sum(0).max())
     return total
 
 
 def _largest(state: State) -> float:
-    return max(float(value.abs().max()) for value in state.memory.values())
+    return max(float(dense(value).abs().max()) for value in state.memory.values())

@@ -1,7 +1,8 @@
 r"""Before the fact: how far a program's answers can be off, for all data of its domain.
 
 Every instruction adds its own error: of its table, of rounding (:mod:`~iceform.computer.rounding`),
-of coefficients that were rounded; the leak is 0. What a register is off by moves what is computed
+of coefficients that were rounded; the leak is 0. A register that the prompt fills starts with the
+rounding of its sum of writes. What a register is off by moves what is computed
 from it by at most the derivative of that instruction over the ranges,
 
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
@@ -28,7 +29,7 @@ from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
 from iceform.computer.instructions import Instruction, TablePair
-from iceform.computer.ranges import Ranges
+from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import gamma, instruction_rounding
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
@@ -204,7 +205,7 @@ def certify(
     """The certificate over the domain, and every instruction's own error."""
     width = assembled.assembly.width
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
-    errors = _Errors(own, width, turns, rates)
+    errors = _Errors(own, width, turns, rates, _written(assembled, ranges.domain, dtype))
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     worst = max(terms.values())
@@ -224,6 +225,21 @@ def certify(
         kind="estimated" if assumptions else "proven",
     )
     return certificate, own
+
+
+def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[Register, float]:
+    """What registers are off by before the first cycle: the rounding of sums of writes."""
+    sizes = {name: r.size for name, r in domain.parameters.items()}
+    sizes |= {"x": domain.x.size, "y": domain.y.size, "one": 1.0, "samples": float(domain.samples)}
+    unit, cast = unit_roundoff(dtype), 2 * (dtype != torch.float64)  # a datum, and its scale
+    found = {}
+    for register in assembled.registers:
+        writes = register.writes
+        scaled = any(abs(math.frexp(w.scale)[0]) != 0.5 for w in writes if w.scale)
+        terms = max(0, len(writes) - 1) + scaled + cast
+        size = math.fsum(abs(w.scale) * sizes[w.source] for w in writes)
+        found[register] = gamma(terms, unit) * size * _OUTWARD
+    return {register: off for register, off in found.items() if off}
 
 
 def _domain(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Generic, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -42,10 +42,11 @@ __all__ = ["Computer", "Execution"]
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
 _FEW = 2  # lanes whose tokens tell the program
-_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again
+_REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
+_FEW_REPLAYED = 1 << 18  # and of one that is run again with few
 
 # Memory, how to get tokens, cycles, what was checked.
-_Ran = tuple[dict[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
+_Ran = tuple[Mapping[str, Tensor], Callable[[], Tensor], int, dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,18 +271,19 @@ class Computer:
         network = (self.residual_network if residual else self.network).to(device)
         found, expected = network.check(), network.expected or ""
         ran = self._fused if backend == "fused" else self._literal
-        memory, tokens, done, checked = ran(network, every or found != expected, prompt, cycles)
-        held = {name: v.reshape(*prompt.batch, *v.shape[-2:]) for name, v in memory.items()}
+        memory, tokens, done, checked = ran(
+            network, found, every or found != expected, prompt, cycles
+        )
         attestation = Attestation(found, expected, backend, **checked)
         _check_attested(attestation)
         ledger = _accounted(prompt, done, stops=cycles is None)
-        return Execution(prompt, held, done, backend, attestation, ledger, tokens)
+        return Execution(prompt, memory, done, backend, attestation, ledger, tokens)
 
     def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
         return every_entry(network) if every else needed_entries(network, prompt.kinds)
 
     def _literal(
-        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+        self, network: FrozenNetwork, found: str, every: bool, prompt: Prompt, cycles: int | None
     ) -> _Ran:
         self._check_memory(prompt)
         cycle = self._cycle(network, prompt, every=every)
@@ -293,19 +295,36 @@ class Computer:
                 if cycles is None and _all_halt(prompt, tokens):
                     break
                 _check_limit(done, cycles)
-        memory = {v.name: prompt.value(tokens, v.name) for v in prompt.assembly.variables}
+        shape = tokens.reshape(*prompt.batch, *tokens.shape[-2:])
+        memory = {v.name: prompt.value(shape, v.name) for v in prompt.assembly.variables}
         return memory, lambda: tokens, done, {}
 
+    def _recognised(self, network: FrozenNetwork, found: str) -> Operation:
+        """The operation of weights with these bytes, where they are."""
+        key = found, next(network.buffers()).device
+        return self._operations.get(key, lambda: recognise(network, self.block))
+
+    @cached_property
+    def _operations(self) -> Kept[Operation]:
+        return Kept()
+
+    @cached_property
+    def _images(self) -> Kept[Fused]:
+        return Kept()
+
     def _fused(
-        self, network: FrozenNetwork, every: bool, prompt: Prompt, cycles: int | None
+        self, network: FrozenNetwork, found: str, every: bool, prompt: Prompt, cycles: int | None
     ) -> _Ran:
-        operation, numbers = recognise(network, self.block), variable_numbers(prompt.assembly)
+        operation, numbers = self._recognised(network, found), variable_numbers(prompt.assembly)
         fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=True)
         if fused.outside:
             fused, state, reservoir, spent = self._looped(operation, prompt, cycles, closed=False)
         with torch.no_grad():
             checked = self._replayed(network, every, operation, prompt, reservoir, spent)
-        memory = {name: fused.held(state, number) for name, number in numbers.items()}
+        memory = _Memory(
+            {name: partial(fused.held, state, number) for name, number in numbers.items()},
+            prompt.batch,
+        )
         return memory, lambda: self._dense(operation, prompt, state), reservoir.seen, checked
 
     def _looped(
@@ -334,11 +353,23 @@ class Computer:
             fused = Fused(operation, Image.of(self.layout, _flat(prompt.tokens)), closed)
             return fused, fused.start(_flat(prompt.tokens))
         short = prompt.with_lanes(min(prompt.samples, _FEW))
-        image = Image.of(self.layout, _flat(short.tokens)[:1])
-        fused = Fused(operation, image.with_lanes(prompt.samples), closed)
+        fused = self._imaged(operation, _flat(short.tokens)[:1], prompt.samples, closed)
         flat = {name: _flat(v.expand(*prompt.batch, -1, -1)) for name, v in prompt.memory.items()}
         numbers = variable_numbers(prompt.assembly)
         return fused, fused.begin({numbers[name]: value for name, value in flat.items()})
+
+    def _imaged(
+        self, operation: Operation, tokens: Tensor, samples: int | None, closed: bool = True
+    ) -> Fused:
+        """The program that few tokens hold, on more samples; decoded once for the same tokens."""
+
+        def decode() -> Fused:
+            image = Image.of(self.layout, tokens)
+            image = image if samples is None else image.with_lanes(samples)
+            return Fused(operation, image, closed)
+
+        key = id(operation), tokens.device, samples, closed
+        return self._images.get(key, decode, tokens).again()
 
     def _replayed(
         self, network: FrozenNetwork, every: bool, operation: Operation, prompt: Prompt,
@@ -348,10 +379,10 @@ class Computer:
 
         A cycle that averages over lanes can only be run again with all of them.
         """
-        problem = prompt.one_problem()
+        problem = prompt.one_problem
         lanes = prompt.samples if prompt.changed is not None else self._replayable(prompt)
         short = problem.with_lanes(lanes)
-        fused = Fused(operation, Image.of(self.layout, _flat(short.tokens)))
+        fused = self._imaged(operation, _flat(short.tokens), None)
         cycle = self._cycle(network, short, every=every)
         found = dict(vars(replay(fused, cycle, _flat(short.tokens), reservoir, spent)))
         note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
@@ -360,11 +391,15 @@ class Computer:
         return {**found, "note": note}
 
     def _replayable(self, prompt: Prompt) -> int:
-        """Lanes that a literal cycle can be run on in a moment."""
-        lanes = prompt.samples
-        while lanes > 1 and self.plan(prompt.assembly, lanes).entries > _REPLAYED:
-            lanes //= 2
+        """All lanes, or as many as a literal cycle can be run on in a moment."""
+        lanes, limit = prompt.samples, _REPLAYED
+        while lanes > 1 and (entries := self._entries(prompt.assembly, lanes)) > limit:
+            limit = _FEW_REPLAYED
+            lanes = max(1, min(lanes - 1, int(lanes * (limit / entries) ** 0.5)))
         return lanes
+
+    def _entries(self, assembly: Assembly, lanes: int) -> int:
+        return cost(self.sizes, assembly, lanes, self.dtype).entries
 
     def _dense(self, operation: Operation, prompt: Prompt, state: State) -> Tensor:
         """The tokens that a state stands for."""
@@ -399,6 +434,50 @@ class Computer:
         network.check()
         tokens = _flat(prompt.tokens).clone()
         return Graphed(needed_entries(network, prompt.kinds), tokens, turns)
+
+
+class _Memory(Mapping[str, Tensor]):
+    """What variables hold, multiplied out where somebody asks."""
+
+    def __init__(self, ask: Mapping[str, Callable[[], Tensor]], batch: torch.Size) -> None:
+        self.ask, self.batch = ask, batch
+
+    def __getitem__(self, name: str) -> Tensor:
+        held = self.ask[name]()
+        return held.reshape(*self.batch, *held.shape[-2:])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ask)
+
+    def __len__(self) -> int:
+        return len(self.ask)
+
+
+_Held = TypeVar("_Held")
+
+
+class Kept(Generic[_Held]):
+    """What a few keys, and tokens compared number by number, were found to mean."""
+
+    def __init__(self, most: int = 8) -> None:
+        self.held: dict[Hashable, tuple[Tensor | None, _Held]] = {}
+        self.most = most
+
+    def get(self, key: Hashable, make: Callable[[], _Held], tokens: Tensor | None = None) -> _Held:
+        """What is kept for a key and tokens, or made for them now."""
+        kept = self.held.get(key)
+        if kept is not None and (tokens is None or _same(kept[0], tokens)):
+            return kept[1]
+        made = make()
+        self.held.pop(key, None)
+        if len(self.held) >= self.most:
+            self.held.pop(next(iter(self.held)))
+        self.held[key] = None if tokens is None else tokens.clone(), made
+        return made
+
+
+def _same(kept: Tensor | None, tokens: Tensor) -> bool:
+    return kept is not None and torch.equal(kept, tokens)
 
 
 def _flat(tensor: Tensor) -> Tensor:

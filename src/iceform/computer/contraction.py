@@ -104,8 +104,9 @@ class _Walk:
             return self._add(slopes)
         if node.op == "mul":
             return self._mul(node, slopes)
-        (inner,) = slopes
-        assert inner is not None
+        inner = slopes[0] if len(slopes) == 1 else None
+        if inner is None:  # attention, a comparison, a choice
+            raise _OtherError
         if node.op == "apply":
             return self._apply(node, inner)
         if node.op == "sum" and inner.kind == "product":

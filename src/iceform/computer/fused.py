@@ -2,7 +2,9 @@
 
 Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.image`), and
 what is done with them from the network's matrices (:mod:`iceform.computer.recognise`). Reads become
-indexing, means and, for likeness, attention over the lanes; look-ups remain softmax over a table.
+indexing, means and, for likeness, attention over the lanes; look-ups remain softmax over a table,
+or the polynomial that the table is (:mod:`iceform.computer.lookups`). A product of two operands is
+multiplied out where something else than a sum of it is read (:mod:`iceform.computer.products`).
 Only lanes that hold the destination are computed, or all where the next instruction may ask by
 likeness.
 """
@@ -10,6 +12,7 @@ likeness.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,20 +22,23 @@ from torch import Tensor
 
 from iceform.computer.image import Code, Image, Lanes
 from iceform.computer.layout import code as binary
-from iceform.computer.lookups import TableLookup
+from iceform.computer.lookups import MANY, Extents, TableLookup, equal_columns
+from iceform.computer.products import Product, Value, dense
 from iceform.computer.recognise import Operation, ReadMap
 from iceform.errors import BoundError, ProgramError
 
 __all__ = ["Fused", "State"]
 
 _TARGETS = ("a", "b", "old")
+_SHARED = ("_tables", "_indices", "_targets", "_adds", "_plain_sums", "_plain_results", "alike")
+_FEW = 64  # lanes that tell most variables with different components
 
 
 @dataclass(frozen=True, eq=False)
 class State:
     """Between two cycles: memory, flag, result of the instruction before, program counters."""
 
-    memory: dict[int, Float[Tensor, "b lanes m"]]
+    memory: Mapping[int, Value]  # (b, lanes, m)
     flag: Float[Tensor, "b m"]
     before: Float[Tensor, "b units m"]
     counters: tuple[int, ...]
@@ -46,6 +52,14 @@ class Fused:
     image: Image
     closed: bool = True
 
+    def again(self) -> Fused:
+        """The same program for another run: what was decoded is shared, what is noted is not."""
+        for name in _SHARED:
+            getattr(self, name)
+        other = copy(self)
+        vars(other).pop("_watched", None)
+        return other
+
     def start(self, tokens: Float[Tensor, "b t d"]) -> State:
         """The state that tokens hold."""
         layout = self.image.layout
@@ -53,7 +67,7 @@ class Fused:
         units = tokens[:, self.image.units]
         bits = units[:, 0, layout.features["counter"]].long().tolist()
         return State(
-            {n: _narrow(tokens[:, p.tokens, value]) for n, p in self.image.places.items()},
+            _narrowed({n: tokens[:, p.tokens, value] for n, p in self.image.places.items()}),
             units[:, 0, value],
             units[:, :, before],
             tuple(sum(bit << k for k, bit in enumerate(row)) for row in bits),
@@ -63,14 +77,13 @@ class Fused:
         """The state before the first cycle, of memory that is in no tokens."""
         flag = memory[self.image.flag][:, 0]
         before = flag.new_zeros(len(flag), len(self.image.lanes), 1)
-        narrow = {name: _narrow(value) for name, value in memory.items()}
-        return State(narrow, flag, before, (0,) * len(flag))
+        return State(_narrowed(memory), flag, before, (0,) * len(flag))
 
     def write(self, tokens: Float[Tensor, "b t d"], state: State) -> Float[Tensor, "b t d"]:
         """The tokens that hold a state."""
         layout, tokens = self.image.layout, tokens.clone()
         for name, place in self.image.places.items():
-            tokens[:, place.tokens, layout.features["value"]] = state.memory[name]
+            tokens[:, place.tokens, layout.features["value"]] = dense(state.memory[name])
         units = tokens[:, self.image.units]
         units[..., layout.features["value"]] = state.flag[:, None]
         units[..., layout.features["before"]] = state.before
@@ -82,7 +95,7 @@ class Fused:
     def held(self, state: State, name: int) -> Float[Tensor, "b lanes m"]:
         """What a variable holds, with all its lanes and components."""
         lanes = len(self.image.places[name].lanes)
-        return state.memory[name].expand(len(state.counters), lanes, self._width)
+        return dense(state.memory[name]).expand(len(state.counters), lanes, self._width)
 
     def cycle(self, state: State) -> State:
         """One instruction, in every problem of the batch."""
@@ -146,14 +159,23 @@ class Fused:
         change = self._stored(result, operands)
         place = self.image.places.get(destination)
         if place is not None:
-            held = self._aligned(change, lanes, place.lanes)
-            memory[destination] = memory[destination] + held if self._adds else held
+            memory[destination] = (
+                change
+                if lanes == place.lanes and not self._adds
+                else (
+                    self._moved(
+                        memory[destination], self._aligned(dense(change), lanes, place.lanes)
+                    )
+                )
+            )
         if destination == self.image.flag and 0 in lanes:
-            moved = self._wide(change[:, lanes.index(0)])
-            flag = flag + moved if self._adds else moved
+            flag = self._moved(flag, self.wide(dense(change)[:, lanes.index(0)]))
         before = self._remembered(result, lanes, state.before)
         counters = (code.fields["next"],) * len(state.counters)
         return State(memory, flag, before, counters)
+
+    def _moved(self, held: Value, change: Tensor) -> Tensor:
+        return dense(held) + change if self._adds else change
 
     def _lanes(self, code: Code) -> Lanes:
         """The lanes whose results are needed."""
@@ -174,47 +196,64 @@ class Fused:
             found = self._found(read, code.fields[read.field], state, lanes)
             for target, matrix in self._targets[read.field].items():
                 if found is not None:
-                    share = found if matrix is None else self._wide(found) @ matrix
+                    share = self._through(found, matrix)
                     held = totals[target]
                     totals[target] = share if held is None else held + share
         zero = state.flag.new_zeros(len(state.flag), 1, 1)
         return {name: zero if total is None else total for name, total in totals.items()}
 
-    def _found(self, read: ReadMap, name: int, state: State, lanes: Lanes) -> Tensor | None:
+    def _through(self, found: Value, matrix: Tensor | None) -> Tensor:
+        if matrix is None:
+            return dense(found)
+        if isinstance(found, Product):
+            return found.times(matrix)
+        return self.wide(found) @ matrix
+
+    def _found(self, read: ReadMap, name: int, state: State, lanes: Lanes) -> Value | None:
         """What a read finds: None where the null token answers."""
         place = self.image.places.get(name)
         if place is None:
             return None
         held = state.memory[name]
         if read.kind == "mean":
-            return held.mean(1, keepdim=True)
+            return held.mean() if isinstance(held, Product) else held.mean(1, keepdim=True)
+        if read.kind in ("own", "rowsum") and lanes == place.lanes:
+            return held
+        held = dense(held)
         if read.kind == "like":
-            before = self._wide(self._aligned(state.before, self.image.lanes, lanes))
-            held = self._wide(held)
+            before = self.wide(self._aligned(state.before, self.image.lanes, lanes))
+            held = self.wide(held)
             return torch.softmax(before @ read.likeness @ held.mT, -1) @ held
-        if read.kind == "lane0":
-            at = place.lanes.index(0) if 0 in place.lanes else None
-            return None if at is None else held[:, at : at + 1]
-        return self._aligned(held, place.lanes, lanes)
+        if read.kind != "lane0":
+            return self._aligned(held, place.lanes, lanes)
+        at = place.lanes.index(0) if 0 in place.lanes else None
+        return None if at is None else held[:, at : at + 1]
 
-    def _compute(self, code: Code, operands: dict[str, Tensor]) -> Tensor:
-        pair = torch.broadcast_tensors(operands["a"], operands["b"])
-        narrow = pair[0].shape[-1] == 1 and self._plain_sums and self._plain_results
-        if not narrow:
-            pair = torch.broadcast_tensors(*map(self._wide, pair))
+    def _compute(self, code: Code, operands: dict[str, Tensor]) -> Value:
+        a, b = operands["a"], operands["b"]
+        plain = self._plain_sums and self._plain_results
+        narrow = plain and a.shape[-1] == b.shape[-1] == 1
         active, table = self._table(code.fields["with table"], narrow=narrow)
+        sizes = [max(k, j) for k, j in zip(a.shape[:-1], b.shape[:-1], strict=True)]
+        shape = torch.Size((*sizes, 1 if narrow else self._width))
         if not active:
-            return torch.zeros_like(pair[0])
-        if self._plain_sums and self._plain_results and len(active) == 2 * pair[0].shape[-1]:
-            found = table.pair(pair[0] + pair[1], pair[0] - pair[1])
+            return a.new_zeros(shape)
+        if plain and len(active) == 2 * shape[-1] and shape.numel() >= MANY:
+            product = table.product(a, b, self._watched)
+            if product is not None:
+                return product if product.factor.numel() < shape.numel() else product.dense
+        pair = (a, b) if narrow else (self.wide(a), self.wide(b))
+        pair = torch.broadcast_tensors(*pair)
+        if plain and len(active) == 2 * shape[-1]:
+            found = table.pair(pair[0] + pair[1], pair[0] - pair[1], self._watched)
             if found is not None:
                 return found
-        return self._spread(table(self._arguments(pair, active)), active)
+        return self._spread(table(self._arguments(pair, active), self._watched), active)
 
     @property
     def outside(self) -> bool:
         """Whether an argument has left where a closed form is its table: then run without them."""
-        return any(bool(table.outside > 0) for _, table in self._tables.values())
+        return self._watched.outside()
 
     def _table(self, number: int, *, narrow: bool) -> tuple[list[int], TableLookup]:
         """The heads that find anything but zeros in a table, and what they see of it.
@@ -234,21 +273,22 @@ class Fused:
         keys = entries @ operation.slopes[:, active], entries @ operation.biases[:, active]
         return active, TableLookup(*keys, values[:, active], closed=self.closed)
 
-    def _stored(self, result: Tensor, operands: dict[str, Tensor]) -> Tensor:
+    def _stored(self, result: Value, operands: dict[str, Tensor]) -> Value:
         """What the store head finds in a unit; the result itself where it replaces what is held."""
         if not self._adds:
             return result
-        parts = map(self._wide, (result, operands["old"], operands["a"], operands["b"]))
+        parts = map(self.wide, (dense(result), operands["old"], operands["a"], operands["b"]))
         return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
 
-    def _wide(self, value: Tensor) -> Tensor:
+    def wide(self, value: Tensor) -> Tensor:
         """With all components, where equal ones were kept once."""
         width = self._width
         return value if value.shape[-1] == width else value.expand(*value.shape[:-1], width)
 
-    def _remembered(self, result: Tensor, lanes: Lanes, before: Tensor) -> Tensor:
-        full = result.expand(-1, len(lanes), -1)
-        return full if lanes == self.image.lanes else before
+    def _remembered(self, result: Value, lanes: Lanes, before: Tensor) -> Tensor:
+        if lanes != self.image.lanes:
+            return before
+        return dense(result).expand(-1, len(lanes), -1)
 
     def _arguments(self, pair: tuple[Tensor, ...], active: list[int]) -> Tensor:
         if self._plain_sums:
@@ -291,6 +331,15 @@ class Fused:
         return found
 
     @cached_property
+    def alike(self) -> list[list[int]]:
+        """Look-up heads in groups with the same keys, values and sizes of arguments."""
+        operation = self.operation
+        a, b = (half.sum(0, keepdim=True) for half in operation.arguments.abs().chunk(2))
+        return equal_columns(
+            torch.cat([a, b, operation.slopes, operation.biases, operation.values])
+        )
+
+    @cached_property
     def _adds(self) -> bool:
         """Whether a write is anything but replacing what is held: held + result - old = result."""
         store, width = self.operation.store, self.image.layout.sizes.width
@@ -316,6 +365,10 @@ class Fused:
         return {}
 
     @cached_property
+    def _watched(self) -> Extents:
+        return Extents()
+
+    @cached_property
     def _indices(self) -> dict[tuple[Lanes, Lanes], Tensor]:
         return {}
 
@@ -335,6 +388,23 @@ class Fused:
         return padded[:, self._indices[lanes, wanted]]
 
 
+def _narrowed(memory: Mapping[int, Tensor]) -> dict[int, Tensor]:
+    """Every variable with one component where all are equal: two looks at all of them."""
+    first = _all_equal({name: value[:, :_FEW] for name, value in memory.items()})
+    narrow = _all_equal({name: memory[name] for name in first})
+    return {name: v[..., :1] if name in narrow else v for name, v in memory.items()}
+
+
+def _all_equal(memory: Mapping[int, Tensor]) -> set[int]:
+    """The variables whose components are all equal."""
+    once = {name for name, v in memory.items() if v.stride(-1) == 0}
+    rest = [name for name in memory if name not in once]
+    if not rest:
+        return once
+    same = torch.stack([(memory[n] == memory[n][..., :1]).all() for n in rest]).tolist()
+    return once | {name for name, equal in zip(rest, same, strict=True) if equal}
+
+
 def _narrow(value: Tensor) -> Tensor:
     """One component where all are equal."""
     return value[..., :1] if bool((value == value[..., :1]).all()) else value
@@ -346,7 +416,7 @@ def _eye(like: Tensor) -> Tensor:
 
 def _rows(state: State, rows: list[int]) -> State:
     return State(
-        {name: value[rows] for name, value in state.memory.items()},
+        {name: dense(value)[rows] for name, value in state.memory.items()},
         state.flag[rows],
         state.before[rows],
         tuple(state.counters[i] for i in rows),
@@ -368,7 +438,8 @@ def _merged(state: State, part: State, rows: list[int]) -> State:
     )
 
 
-def _replaced(whole: Tensor, part: Tensor, rows: list[int]) -> Tensor:
+def _replaced(held: Value, changed: Value, rows: list[int]) -> Tensor:
+    whole, part = dense(held), dense(changed)
     sizes = [max(a, b) for a, b in zip(whole.shape[1:], part.shape[1:], strict=True)]
     out = whole.expand(-1, *sizes).clone()
     out[rows] = part

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -72,7 +73,14 @@ class Image:
 
     def at(self, address: int) -> list[Code]:
         """The instructions at an address."""
-        return [code for code in self.codes if code.key == address]
+        return self._at.get(address, [])
+
+    @cached_property
+    def _at(self) -> dict[int, list[Code]]:
+        found: dict[int, list[Code]] = {}
+        for code in self.codes:
+            found.setdefault(code.key, []).append(code)
+        return found
 
 
 def _in_order(lanes: Sequence[int]) -> Lanes:

@@ -48,6 +48,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import ProgramError
@@ -200,12 +201,18 @@ class Variable:
 
 @dataclass(frozen=True)
 class Output:
-    """Where an answer is read: a scalar from component 0, a vector from ``width`` components."""
+    """Where an answer is read: a scalar from component ``first``, a vector from ``width``."""
 
     name: str
     variable: str
     width: int | None = None  # None: a scalar
     first: int = 0
+
+    def of(self, held: Float[Tensor, "*b m"]) -> Tensor:
+        """The answer out of what its variable holds: a number, or ``width`` components."""
+        if self.width is None:
+            return held[..., self.first]
+        return held[..., self.first : self.first + self.width]
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair, Write
+from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair
+from iceform.computer.prompt import initial_memory
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import ScalarFunction
 
@@ -34,32 +35,13 @@ class Interpreted:
 def written(
     assembly: Assembly, X: Tensor, y: Tensor, parameters: Mapping[str, Tensor], width: int
 ) -> dict[str, Tensor]:
-    """Memory before the first cycle: (n, width) in the samples' lanes, (width,) in lane 0."""
-    memory = {}
-    for variable in assembly.variables:
-        shape = (len(X), width) if variable.lanes == "samples" else (width,)
-        value = torch.zeros(shape, dtype=X.dtype)
-        for write in variable.writes:
-            _write(value, write, _source(write.source, X, y, parameters))
-        memory[variable.name] = value
-    return memory
-
-
-def _source(name: str, X: Tensor, y: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    if name == "x":
-        return X
-    if name == "y":
-        return y[:, None]
-    if name == "one":
-        return torch.ones(1, dtype=X.dtype)
-    if name == "samples":
-        return torch.full((1,), float(len(X)), dtype=X.dtype)
-    return parameters[name].to(X.dtype)
-
-
-def _write(value: Tensor, write: Write, source: Tensor) -> None:
-    last = value.shape[-1] if write.width is None else write.first + write.width
-    value[..., write.first : last] += write.scale * source
+    """What a prompt holds before the first cycle: (n, width) of samples, (width,) of lane 0."""
+    given = {
+        name: (value if assembly.parameters.get(name) else value[0]).to(X.dtype)
+        for name, value in parameters.items()
+    }
+    memory = initial_memory(assembly, {**given, "x": X, "y": y}, width)
+    return {name: v if assembly.lanes(name) == "samples" else v[0] for name, v in memory.items()}
 
 
 def interpret(
@@ -102,12 +84,8 @@ def interpret(
         if seen is not None:
             seen(instruction, *arguments)
         address, cycles = instruction.next, cycles + 1
-    outputs = {o.name: _answer(run.memory[o.variable], o.first, o.width) for o in assembly.outputs}
+    outputs = {o.name: o.of(run.memory[o.variable]) for o in assembly.outputs}
     return Interpreted(run.memory, outputs, cycles)
-
-
-def _answer(value: Tensor, first: int, width: int | None) -> Tensor:
-    return value[..., first] if width is None else value[..., first : first + width]
 
 
 class _Machine:

@@ -5,36 +5,51 @@ recognised by their own numbers: with d the difference of neighbouring slopes an
 difference of biases, entries sit at :math:`L_k = -(b_{k+1} - b_{k-1})/(s_{k+1} - s_{k-1})`, at a
 distance of h = 2c/d. If slopes and biases are those of such a grid, but for a common line and their
 last digits, the table is a :class:`~iceform.Interpolant` and is looked up in a window around each
-argument, by the certified code of :mod:`iceform.backends`; and if its values lie on a parabola,
-:class:`Quadratic` says what it is. All of this is read off the entries: change one value, and the
+argument, by the certified code of :mod:`iceform.backends`; if it has few entries, :class:`Rational`
+finds them all by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what
+it is. All of this is read off the entries: change one value, and the
 table is looked up entry by entry.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform.backends import primitives
+from iceform.computer.products import Product
 from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
 
 __all__ = [
     "CLOSED_UNITS",
     "GRID_UNITS",
+    "MANY",
+    "Bilinear",
+    "Extents",
     "Quadratic",
+    "Rational",
     "TableLookup",
+    "closed_form",
+    "equal_columns",
     "look_up",
     "quadratic",
+    "rational",
+    "rational_rounding",
     "uniform",
 ]
 
 _CHUNK = 1 << 20  # weights held at once: 8 MiB of float64
-_MANY = 1 << 14  # arguments from which a window pays
+_NOTED = 1 << 10  # extents held before they are looked at
+MANY = 1 << 14  # arguments from which a window pays
+_MOST_ENTRIES = 64  # of a table that is found by one exponential
+_CACHED = 1 << 16  # arguments at once, in cache
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
 GRID_UNITS = 8.0  # in the last place, by which keys may miss an even grid
 
@@ -57,55 +72,109 @@ def _softmax(z: Tensor, slopes: Tensor, biases: Tensor, values: Tensor) -> Tenso
     return (weights * values).sum(1)
 
 
+class Extents:
+    """Which arguments went where closed forms are their tables: looked at once, at the end."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, float, float]] = []
+        self.left = False
+        self.known: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}
+
+    def of(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The least and the largest number; of what is read again and again, found once."""
+        found = self.known.get(id(value))
+        if found is not None and found[0]() is value:
+            return found[1:]
+        low, high = value.aminmax()
+        self.known[id(value)] = weakref.ref(value), low, high
+        return low, high
+
+    def note(self, low: Tensor, high: Tensor, curve: Curve) -> None:
+        """Arguments from ``low`` to ``high`` were taken for a closed form's."""
+        self.seen.append((low, high, curve.low, curve.high))
+        if len(self.seen) >= _NOTED:
+            self.outside()
+
+    def outside(self) -> bool:
+        """Whether one of them was beyond its closed form's range."""
+        if self.seen:
+            low = torch.stack([at[0] for at in self.seen])
+            high = torch.stack([at[1] for at in self.seen])
+            ends = low.new_tensor([at[2:] for at in self.seen])
+            self.left |= bool(((low < ends[:, 0]) | (high > ends[:, 1])).any())
+            self.seen, self.known = [], {}
+        return self.left
+
+
 class TableLookup:
     """One table as the heads of a block see it: keys and values, shape (entries, heads).
 
     Heads with equal columns share a way: a quadratic, a window, or the softmax over all entries.
-    ``outside`` is how far an argument has gone beyond where a quadratic is the table.
+    Where closed forms are taken, ``watched`` is told of their arguments.
     """
 
     def __init__(
         self, slopes: Tensor, biases: Tensor, values: Tensor, *, closed: bool = True
     ) -> None:
         self.columns = slopes, biases, values
-        self.outside = values.new_zeros(())
-        self.ways: list[tuple[list[int], Interpolant, Quadratic | None]] | None = []
-        for heads in _equal(torch.cat([slopes, biases, values])):
+        self.ways: list[_Way] | None = []
+        for heads in equal_columns(torch.cat([slopes, biases, values])):
             table = uniform(*(column[:, heads[0]] for column in self.columns))
             if table is None:
                 self.ways = None
                 break
-            unit = torch.finfo(values.dtype).eps / 2
-            self.ways.append((heads, table, quadratic(table, unit) if closed else None))
+            self.ways.append((heads, table, closed_form(table, values.dtype) if closed else None))
 
-    def __call__(self, z: Float[Tensor, "*b h"]) -> Float[Tensor, "*b h"]:
+    def __call__(self, z: Float[Tensor, "*b h"], watched: Extents) -> Float[Tensor, "*b h"]:
         """Look every argument up."""
-        if self.ways is None or z.numel() < _MANY:
+        if self.ways is None or z.numel() < MANY:
             return look_up(z, *self.columns)
         if len(self.ways) == 1:
-            return self._looked(z, *self.ways[0][1:])
+            return _looked(z, *self.ways[0][1:], watched)
         out = torch.empty_like(z)
         for heads, table, curve in self.ways:
-            out[..., heads] = self._looked(z[..., heads].contiguous(), table, curve)
+            out[..., heads] = _looked(z[..., heads].contiguous(), table, curve, watched)
         return out
 
-    def pair(self, plus: Tensor, minus: Tensor) -> Tensor | None:
+    def pair(self, plus: Tensor, minus: Tensor, watched: Extents) -> Tensor | None:
         """F(plus) - G(minus) where heads take turns at them; None where they do not."""
-        if self.ways is None or len(self.ways) != 2 or plus.numel() < _MANY:
+        if self._turns is None or plus.numel() < MANY:
             return None
-        heads = self.columns[0].shape[1]
-        if [way[0] for way in self.ways] != [list(range(k, heads, 2)) for k in range(2)]:
-            return None
-        first, second = (way[1:] for way in self.ways)
-        return self._looked(plus, *first).add_(self._looked(minus, *second))
+        first, second = (way[1:] for way in self._turns)
+        return _looked(plus, *first, watched).add_(_looked(minus, *second, watched))
 
-    def _looked(self, z: Tensor, table: Interpolant, curve: Quadratic | None) -> Tensor:
-        if curve is None:
-            return primitives.interpolate(z, table)
-        low, high = z.aminmax()
-        beyond = torch.maximum(high - curve.high, curve.low - low)
-        self.outside = torch.maximum(self.outside, beyond)
-        return curve(z)
+    def product(self, a: Tensor, b: Tensor, watched: Extents) -> Product | None:
+        """F(a + b) - G(a - b) as a product of a and b; None where the table is none."""
+        form = self._bilinear
+        if form is None:
+            return None
+        (low, high), (least, most) = watched.of(a), watched.of(b)
+        watched.note(low + least, high + most, form.plus)
+        watched.note(low - most, high - least, form.minus)
+        return form(a, b)
+
+    @cached_property
+    def _turns(self) -> list[_Way] | None:
+        """The ways of even and odd heads, where those are the ways."""
+        heads = self.columns[0].shape[1]
+        turns = [list(range(k, heads, 2)) for k in range(2)]
+        return self.ways if self.ways and [way[0] for way in self.ways] == turns else None
+
+    @cached_property
+    def _bilinear(self) -> Bilinear | None:
+        if self._turns is None:
+            return None
+        plus, minus = (way[2] for way in self._turns)
+        if isinstance(plus, Quadratic) and isinstance(minus, Quadratic):
+            return bilinear(plus, minus)
+        return None
+
+
+def _looked(z: Tensor, table: Interpolant, curve: Curve | None, watched: Extents) -> Tensor:
+    if curve is None or (z.is_cuda and isinstance(curve, Rational)):  # there a window is one kernel
+        return primitives.interpolate(z, table)
+    watched.note(*z.aminmax(), curve)
+    return curve(z)
 
 
 @dataclass(frozen=True)
@@ -125,11 +194,86 @@ class Quadratic:
     coefficients: tuple[float, float, float]
     low: float
     high: float
+    room: float = 0.0  # how much further it may be off and still be within CLOSED_UNITS
 
     def __call__(self, z: Tensor) -> Tensor:
         """The parabola."""
         a, b, d = self.coefficients
         return (z * a).add_(b).mul_(z).add_(d) if a else (z * b).add_(d)
+
+
+@dataclass(frozen=True)
+class Rational:
+    r"""A table on an even grid of few entries, all of them, by Horner's rule.
+
+    With u = (z - center)/h and k counted from the middle entry, weights are
+
+    .. math:: e^{-c (k - u)^2} \propto a_k q^k, \qquad a_k = e^{-c k^2}, \quad q = e^{2 c u},
+
+    so the average is the quotient of two polynomials in q, of which one has positive terms alone.
+    An error of log q is an error of z: :func:`rational_rounding` has the others.
+    """
+
+    weights: tuple[float, ...]
+    moments: tuple[float, ...]
+    center: float
+    rate: float
+    low: float  # beyond these powers of q overflow
+    high: float
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The average, in parts that stay in cache."""
+        flat = z.reshape(-1)
+        parts = [self._part(one) for one in flat.split(_CACHED)]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).reshape(z.shape)
+
+    def _part(self, z: Tensor) -> Tensor:
+        q = (z - self.center).mul_(self.rate).exp_()
+        return _horner(self.moments, q).div_(_horner(self.weights, q))
+
+
+def _horner(coefficients: tuple[float, ...], q: Tensor) -> Tensor:
+    out = q * coefficients[-1]
+    for coefficient in coefficients[-2:0:-1]:
+        out.add_(coefficient).mul_(q)
+    return out.add_(coefficients[0])
+
+
+def rational(table: Interpolant, dtype: torch.dtype) -> Rational | None:
+    """A table by one exponential, where it has few entries and no power of it overflows."""
+    grid, c = table.grid, table.sharpness
+    assert isinstance(grid, Grid)
+    last = grid.cells
+    reach = 0.9 * math.log(torch.finfo(dtype).max) / (2 * c * last) if last <= _MOST_ENTRIES else 0
+    if reach < last / 2 or c * last * last / 4 > -0.9 * math.log(torch.finfo(dtype).tiny):
+        return None
+    weights = tuple(math.exp(-c * (k - last / 2) ** 2) for k in range(last + 1))
+    moments = tuple(w * float(v) for w, v in zip(weights, table.values, strict=True))
+    middle, h = grid.center, grid.spacing
+    return Rational(weights, moments, middle, 2 * c / h, middle - reach * h, middle + reach * h)
+
+
+def rational_rounding(table: Interpolant, slope: float, largest: float, unit: float) -> float:
+    r"""How far :class:`Rational` is from the table, given sup |A'| and sup of :math:`\sum p |v|`.
+
+    log q is off by four units and two roundings of its argument, :math:`a_k` by four units and
+    three roundings of :math:`c k^2`, and is rounded; Horner's rule for n terms by :math:`2n` each.
+    """
+    grid, c = table.grid, table.sharpness
+    half = grid.cells / 2
+    argument = (4 + 3 * 2 * c * half) * unit * grid.spacing / (2 * c)
+    coefficients = (6 + 4 * c * half * half) * unit
+    sums = (4 * (grid.cells + 1) + 4) * unit
+    return slope * argument * 1.01 + (2 * coefficients + sums) * 1.01 * largest
+
+
+Curve = Quadratic | Rational
+_Way = tuple[list[int], Interpolant, Curve | None]
+
+
+def closed_form(table: Interpolant, dtype: torch.dtype) -> Curve | None:
+    """What a table is, where that is quicker than looking at its entries."""
+    return quadratic(table, torch.finfo(dtype).eps / 2) or rational(table, dtype)
 
 
 def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
@@ -150,7 +294,50 @@ def quadratic(table: Interpolant, unit: float) -> Quadratic | None:
         return None
     m = grid.center
     shifted = (a, b - 2 * a * m, d - b * m + a * m * m + a * h * h / (2 * c))
-    return Quadratic(shifted, m - reach, m + reach)
+    return Quadratic(shifted, m - reach, m + reach, CLOSED_UNITS * unit * largest - error)
+
+
+@dataclass(frozen=True)
+class Bilinear:
+    r"""Two parabolas, :math:`\alpha z^2 + \beta z + \delta` of a + b and of a - b, added up.
+
+    With :math:`\alpha' = -\alpha` squares cancel: :math:`4 \alpha a b + (\beta + \beta') a +
+    (\beta - \beta') b + \delta + \delta'`.
+    """
+
+    both: float
+    a: float
+    b: float
+    one: float
+    plus: Quadratic
+    minus: Quadratic
+
+    def __call__(self, a: Tensor, b: Tensor) -> Product:
+        """As a product of the larger operand."""
+        if a.numel() >= b.numel():
+            large, small, with_large, with_small = a, b, self.a, self.b
+        else:
+            large, small, with_large, with_small = b, a, self.b, self.a
+        factor = small * self.both
+        offset = small * with_small + self.one if with_small else None
+        if offset is None and self.one:
+            offset = small.new_full((1, 1, 1), self.one)
+        return Product(large, factor + with_large if with_large else factor, offset)
+
+
+def bilinear(plus: Quadratic, minus: Quadratic) -> Bilinear | None:
+    """Both added up; None where squares stay. Terms within what both may be off by are left out."""
+    (first, slope, value), (second, slope2, value2) = plus.coefficients, minus.coefficients
+    size = max(abs(end) for curve in (plus, minus) for end in (curve.low, curve.high))
+    room = plus.room + minus.room - abs(first + second) * size * size  # a^2 + b^2 <= size^2
+    if not (room >= 0 and first):
+        return None
+    kept = {"a": slope + slope2, "b": slope - slope2, "one": value + value2}
+    for name, coefficient in kept.items():
+        spent = abs(coefficient) * (1.0 if name == "one" else size)
+        if spent <= room:
+            kept[name], room = 0.0, room - spent
+    return Bilinear(2 * (first - second), **kept, plus=plus, minus=minus)
 
 
 def _weights(grid: Grid, c: float, cells: int) -> Tensor:
@@ -167,6 +354,8 @@ def _parabola(
     basis = torch.stack([(x / size) ** p for p in (2, 1, 0)], -1)
     root = weights.sqrt()[:, None]
     fitted = torch.linalg.lstsq(root * basis, root * values[:, None]).solution
+    left = basis @ fitted - values[:, None]
+    fitted = fitted - torch.linalg.lstsq(root * basis, root * left).solution  # to the last digits
     left = (basis @ fitted - values[:, None]).abs()[:, 0]
     inner = weights == 1
     off = float(left[inner].max()) + float((left * weights)[~inner].sum())
@@ -231,7 +420,7 @@ def _same(grid: Grid, c: float, s: Tensor, b: Tensor, unit: float) -> bool:
     )
 
 
-def _equal(columns: Tensor) -> list[list[int]]:
+def equal_columns(columns: Tensor) -> list[list[int]]:
     """Columns in groups of equal ones."""
     _, numbers = columns.unique(dim=1, return_inverse=True)
     found: dict[int, list[int]] = {}

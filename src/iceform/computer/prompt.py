@@ -77,12 +77,19 @@ class Prompt:
 
     def with_lanes(self, samples: int) -> Prompt:
         """The same program with the first few samples alone."""
-        kept = {
-            v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
-            for v in self.assembly.variables
-        }
-        return replace(self, samples=samples, memory=kept)
+        if samples not in self._shorter:
+            kept = {
+                v.name: self.memory[v.name][..., : len(_lanes(v, samples)), :]
+                for v in self.assembly.variables
+            }
+            self._shorter[samples] = replace(self, samples=samples, memory=kept)
+        return self._shorter[samples]
 
+    @cached_property
+    def _shorter(self) -> dict[int, Prompt]:
+        return {}
+
+    @cached_property
     def one_problem(self) -> Prompt:
         """The first problem of a batch, as a batch of one."""
         if self.changed is not None:
@@ -117,9 +124,7 @@ class Prompt:
         """An answer out of its variable: of lane 0 (*batch, k), of samples (*batch, n, k)."""
         if self.assembly.lanes(output.variable) == "lane0":
             held = held[..., 0, :]
-        if output.width is None:
-            return held[..., 0]
-        return held[..., output.first : output.first + output.width]
+        return output.of(held)
 
     def read(self, tokens: Float[Tensor, "*b t d"], output: Output) -> Tensor:
         """An answer out of tokens."""
@@ -197,10 +202,12 @@ def _starts_with(
     variable: Variable, data: Mapping[str, Tensor], samples: int, width: int, assembly: Assembly
 ) -> Tensor:
     lanes = len(_lanes(variable, samples))
-    total = data["x"].new_zeros(lanes, width)
+    # What goes to every component is held once.
+    held = width if any(write.width is not None for write in variable.writes) else 1
+    total = data["x"].new_zeros(lanes, held)
     for write in variable.writes:
-        total = total + _written(variable, write, data, lanes, width, assembly)
-    return total
+        total = total + _written(variable, write, data, lanes, held, assembly)
+    return total.expand(*total.shape[:-1], width)
 
 
 def _written(

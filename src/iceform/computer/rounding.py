@@ -42,7 +42,8 @@ Jensen's inequality the denominator is at least 1. The same sums bound the avera
 A fused cycle may look up in a window of an even grid (:mod:`iceform.computer.lookups`): keys may
 miss that grid by :data:`~iceform.computer.lookups.GRID_UNITS` units in the last place, and the
 window's own rounding is that of :meth:`iceform.Interpolant.rounding`; a parabola is off by
-:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation. All are added.
+:data:`~iceform.computer.lookups.CLOSED_UNITS` units and its own evaluation, a quotient by
+:func:`~iceform.computer.lookups.rational_rounding`. All are added.
 
 **Store.** A write adds fl(result - old) to what is held, which is old:
 :math:`u (|r - o| + |r|)(1 + u)`. A fused cycle replaces it: 0.
@@ -59,7 +60,14 @@ import torch
 from torch import Tensor
 
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
-from iceform.computer.lookups import CLOSED_UNITS, GRID_UNITS, uniform
+from iceform.computer.lookups import (
+    CLOSED_UNITS,
+    GRID_UNITS,
+    Rational,
+    closed_form,
+    rational_rounding,
+    uniform,
+)
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
@@ -183,20 +191,22 @@ def table_facts(
     keys, ends = (table.slopes, table.biases), (table.low, table.high)
     f, g = (column_facts(*keys, v, *ends, unit, extra=extra) for v in (table.f, table.g))
     if backend == "fused":
-        return tuple(_windowed(*keys, v, at, unit) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
+        return tuple(_windowed(*keys, v, at, dtype) for v, at in ((table.f, f), (table.g, g)))  # type: ignore[return-value]
     return f, g
 
 
 def _windowed(
-    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, unit: float
+    slopes: Tensor, biases: Tensor, values: Tensor, facts: ColumnFacts, dtype: torch.dtype
 ) -> ColumnFacts:
     """The same for a look-up that may be made in a window of an even grid."""
     table = uniform(slopes, biases, values) if facts.largest else None
     if table is None:
         return facts
-    reach = max(abs(table.low), abs(table.high))
+    unit, reach = unit_roundoff(dtype), max(abs(table.low), abs(table.high))
     model = RoundingModel(unit, True, reach, 1, table.half_width(unit))
     closed = (CLOSED_UNITS + 8) * unit * facts.largest  # a parabola's own, and evaluating it
+    if isinstance(closed_form(table, dtype), Rational):
+        closed = rational_rounding(table, facts.slope, float(values.abs().max()), unit)
     return replace(facts, rounding=facts.rounding + table.rounding(model) + closed)
 
 
