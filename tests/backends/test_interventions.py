@@ -12,7 +12,7 @@ import torch
 
 import iceform as ice
 from iceform.attention import Average, Layout, LookUps, unchecked
-from iceform.backends import bind
+from iceform.backends import bind, reading, rows
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
@@ -216,3 +216,22 @@ def test_constructions_run_their_own_network(name):
             found.append(em(x, y, w))
         assert float((found[-1] - before).abs().max()) > FAR
     assert torch.allclose(*found, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-6),
+    lambda: ice.LinearLayer(3, 2, samples=4),
+], ids=["look-ups", "rows"])  # fmt: skip
+def test_what_changed_weights_say_is_not_remembered_of_others(make):
+    """A pass reads weights before they are hashed: what it read must not outlive the refusal."""
+    reading._readings._known.clear()
+    rows._readings._known.clear()
+    first = make()
+    shapes = ((3, 2), (3,), (2,)) if isinstance(first, ice.ResidualMap) else ((4, 3), (2, 3))
+    inputs = [torch.rand(s, dtype=torch.float64) for s in shapes]
+    values = [b for n, b in first.network.named_buffers() if n.endswith("w_v")]
+    values[-1].mul_(2.0)
+    with pytest.raises(ice.IntegrityError):
+        first(*inputs)
+    again = make()
+    assert float((again(*inputs) - again.reference(*inputs)).abs().max()) <= again.certificate.error

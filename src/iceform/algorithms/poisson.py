@@ -17,6 +17,11 @@ from iceform.functions import Loss, loss_named
 __all__ = ["Poisson"]
 
 
+def _rate(z: Tensor) -> Tensor:
+    """e^z."""
+    return torch.exp(z)
+
+
 @dataclass(frozen=True)
 class Poisson(LinearModel):
     r"""Counts, :math:`\min \frac1n \sum_i (e^{z_i} - y_i z_i) + \frac\alpha2 \|w\|^2, z = w.x + b`.
@@ -43,7 +48,7 @@ class Poisson(LinearModel):
         settings={"tol": 1e-12, "max_iter": 100_000, "solver": "newton-cholesky"},
     )
     example = staticmethod(counts)
-    response: ClassVar[Callable[[Tensor], Tensor] | None] = torch.exp
+    response: ClassVar[Callable[[Tensor], Tensor] | None] = staticmethod(_rate)
 
     alpha: float = field(
         default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))

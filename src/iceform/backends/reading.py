@@ -24,6 +24,7 @@ from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttent
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
 from iceform.backends.recognition import (
     Memory,
+    holding,
     refuse,
     require_finite,
     require_zero,
@@ -97,7 +98,7 @@ def _padded(t: Tensor, width: int) -> Tensor:
 
 def read_layer(network: FrozenNetwork, digest: str | None) -> Reading:
     """The reading of a look-up layer with this digest; None reads it anew."""
-    return _readings.get(digest, lambda: _read(network))
+    return _readings.get(digest, lambda: _read(holding(network, digest)))
 
 
 def _read(network: FrozenNetwork) -> Reading:

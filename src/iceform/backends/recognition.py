@@ -10,11 +10,15 @@ from typing import Generic, NoReturn, TypeVar
 import torch
 from torch import Tensor, nn
 
+from iceform.attention import FrozenNetwork
 from iceform.attention.network import outside_transforms
 from iceform.errors import IntegrityError
 from iceform.untraced import untraced
 
-__all__ = ["Memory", "refuse", "require_finite", "require_zero", "unless_identity", "unless_zero"]
+__all__ = [
+    "Memory", "holding", "refuse", "require_finite", "require_zero", "unless_identity",
+    "unless_zero",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -50,6 +54,16 @@ def unless_identity(matrix: Tensor) -> Tensor | None:
 def unless_zero(vector: Tensor) -> Tensor | None:
     """The vector; None where it is zero."""
     return vector if bool((vector != 0).any()) else None
+
+
+def holding(network: FrozenNetwork, digest: str | None) -> FrozenNetwork:
+    """The network, if its weights are those of a digest; under another nothing is remembered."""
+    if digest is not None and network.check() != digest:
+        raise IntegrityError(
+            f"the weights hash to {network.digest[:12]} and are read as {digest[:12]}: they were "
+            "changed meanwhile"
+        )
+    return network
 
 
 class Memory(Generic[T]):

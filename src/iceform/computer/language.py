@@ -309,6 +309,8 @@ def _setting(parameter: Parameter, given: Any, d: int) -> Tensor:
     value = as_column(parameter.default if given is None else given, parameter.vector)
     if parameter.vector and value.ndim == 0:
         value = value.expand(d)
+    if not parameter.vector and value.numel() == 1:  # as parameters() returns it, say
+        value = value.reshape(1)
     if value.shape != ((d,) if parameter.vector else (1,)):
         wanted = f"{d} numbers" if parameter.vector else "a number"
         raise ShapeError(

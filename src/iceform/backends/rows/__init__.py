@@ -21,7 +21,7 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends.recognition import Memory, refuse, require_finite
+from iceform.backends.recognition import Memory, holding, refuse, require_finite
 from iceform.backends.rows.embedded import Embedded
 from iceform.backends.rows.heads import Heads
 from iceform.backends.rows.lifted import Lifted
@@ -59,7 +59,9 @@ def read_network(network: FrozenNetwork, digest: str | None) -> tuple[Layer, ...
         return _read(network)
     # How wide a window must be depends on what a table's error is.
     errors = tuple(table.error for table in network.tables)
-    return _readings.get((digest, network.features, errors), lambda: _read(network))
+    return _readings.get(
+        (digest, network.features, errors), lambda: _read(holding(network, digest))
+    )
 
 
 def _read(network: FrozenNetwork) -> tuple[Layer, ...]:
