@@ -58,7 +58,8 @@ def unless_zero(vector: Tensor) -> Tensor | None:
 
 def holding(network: FrozenNetwork, digest: str | None) -> FrozenNetwork:
     """The network, if its weights are those of a digest; under another nothing is remembered."""
-    if digest is not None and network.check() != digest:
+    if digest is not None and network.digest != digest:
+        network.check()  # says it better
         raise IntegrityError(
             f"the weights hash to {network.digest[:12]} and are read as {digest[:12]}: they were "
             "changed meanwhile"
