@@ -101,7 +101,7 @@ add_module_names = False
 toc_object_entries_show_parents = "hide"
 
 # What other packages document.
-FOREIGN = "abc|collections|dask|jaxtyping|matplotlib|numpy|pandas|sklearn|torch|typing"
+FOREIGN = "abc|collections|dask|jaxtyping|matplotlib|numpy|pandas|pathlib|sklearn|torch|typing"
 nitpick_ignore_regex = [(r"py:.*", rf"({FOREIGN})\..*")]
 
 # Pages

@@ -84,7 +84,7 @@ class Layout:
 
     @property
     def features(self) -> Features:
-        """Features of the tokens that attend: a prompt's, and their position's."""
+        """Features of the tokens that attend, a prompt's and their position's."""
         m = self.samples
         return Features(self.raw.sizes + Features.of(hidden_from=m, is_query=1, block=m).sizes)
 

@@ -61,7 +61,7 @@ class Result:
     @cached_property
     @full_precision
     def value(self) -> Tensor:
-        """The answer: coefficients, components, a retrieved state, fitted values, an output."""
+        """The answer, be it coefficients, components, a retrieved state or an output."""
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
 
     @property
@@ -91,7 +91,7 @@ class Result:
 
     @property
     def predictor(self) -> Any:
-        """What answers new points: a line, or samples that are kept in the prompt."""
+        """What answers new points, a line or samples that are kept in the prompt."""
         return self._predict
 
     @full_precision

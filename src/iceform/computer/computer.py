@@ -156,7 +156,7 @@ class Computer:
 
     @cached_property
     def network(self) -> FrozenNetwork:
-        """The plain block: attention and nothing else."""
+        """The plain block, attention and nothing else."""
         return self._sealed(residual=False)
 
     @cached_property

@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def total_bytes(self) -> int:
-        """Held at once by a literal run: tokens twice, logits and weights of a layer."""
+        """Held at once by a literal run, tokens twice, logits and weights of a layer."""
         return self.weight_bytes + 2 * self.token_bytes + 2 * self.attention_bytes
 
     def __str__(self) -> str:

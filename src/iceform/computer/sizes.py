@@ -108,7 +108,7 @@ class Sizes:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the longest prompt: null, instructions, units, memory, tables."""
+        """Tokens of the longest prompt, null, instructions, units, memory and tables together."""
         units = self.lanes + 1
         return 1 + self.instructions + units + self.lanes * self.variables + self.table_tokens
 

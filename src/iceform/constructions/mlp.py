@@ -181,7 +181,7 @@ class MLP(nn.Module):
 
     @property
     def networks(self) -> tuple[FrozenNetwork, ...]:
-        """Every frozen network: of the linear maps in order, then the look-up layer."""
+        """Every frozen network, of the linear maps in order and then the look-up layer."""
         linear = [layer.network for layer in self.layers if isinstance(layer, LinearLayer)]
         return (*linear, self.look_ups)
 
