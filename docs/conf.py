@@ -67,7 +67,8 @@ exclude_patterns = ["notebooks/README.md"]
 myst_enable_extensions = ["amsmath", "attrs_inline", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
-suppress_warnings = ["myst.xref_ambiguous"]
+# Programs, prompts and targets have one short name on two levels in signatures: ref.python.
+suppress_warnings = ["ref.python", "myst.xref_ambiguous"]
 
 # Cells
 nb_execution_mode = "cache"

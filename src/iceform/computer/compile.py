@@ -140,7 +140,7 @@ class Program:
 
     @property
     def certificate(self) -> Certificate:
-        """What is known before the fact, for all data of the domain and the default turns of loops."""
+        """What is known before the fact, for all data of the domain and default turns of loops."""
         return self._certified[0]
 
     @property
