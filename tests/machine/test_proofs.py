@@ -273,3 +273,18 @@ def test_a_column_twice_gives_the_solution_of_least_norm():
     centred = twice - twice.mean(0)
     least = torch.linalg.pinv(centred) @ (y - y.mean())
     assert apart(fit.coef, numbers(least)) < 1e-12
+
+
+@pytest.mark.parametrize("apart_by", [1e-3, 1e-6, 1e-8])
+@pytest.mark.parametrize("name", ["Logistic", "Poisson"])
+def test_curved_losses_on_nearly_dependent_features(name, apart_by):
+    """No penalty to help: only the samples tell the features apart."""
+    g = torch.Generator().manual_seed(11)
+    x = data.normal(g, 120, 3)
+    x[:, 2] = x[:, 0] + apart_by * x[:, 2]
+    y = CASES[name].labels(0.3 * x, g)
+    plain = replace(CASES[name].program, **({"C": 1e14} if name == "Logistic" else {"alpha": 0.0}))
+    fit = Stream(4).run(plain, x, y)
+    coef, _ = CASES[name].exact(plain, x, y, fit)
+    assert apart(fit.coef, coef) <= fit.certificate.error
+    assert fit.certificate.error < math.inf

@@ -9,6 +9,7 @@ that a pass returns this for is all that the two layouts differ in.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -195,7 +196,7 @@ def _variances(source: Source, scaling: Scaling, search: _Deflation) -> dict[str
     }
 
 
-class _Covariance:
+class _Covariance(ABC):
     """The covariance of samples, found components taken out, times a vector: by passes."""
 
     def __init__(self, machine: Run) -> None:
@@ -203,8 +204,9 @@ class _Covariance:
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
 
+    @abstractmethod
     def __call__(self, found: Tensor, v: Tensor) -> Tensor:
-        raise NotImplementedError
+        """C v, without the components found before."""
 
 
 class _Streamed(_Covariance):

@@ -30,8 +30,8 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
 from iceform.certificates import Step
 from iceform.functions import loss_named
-from iceform.machine.problem import Encoding, LinearProblem
-from iceform.machine.proofs import Proof, prove, slip_of
+from iceform.machine.problem import Encoding, LinearProblem, slip_of
+from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource
 
@@ -256,6 +256,7 @@ def _dual_room(
     weights = -torch.linalg.solve(samples.mT, total.double())
     left = add(dot(rows, pair(weights.expand_as(samples.mT))), total)
     lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs())
+    lost = lost + (len(samples) + 8) * _UNIT * left.hi.abs()  # in whatever coordinates it is taken
     # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
     reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
     off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * _UNIT

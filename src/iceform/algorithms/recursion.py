@@ -17,8 +17,15 @@ from iceform.algorithms.linear import Line
 from iceform.certificates import Result, Step
 from iceform.errors import ProgramError
 from iceform.machine import Running, Source
-from iceform.machine.problem import Encoding, GradientTask, GramTask, metric_of, sum_and_farthest
-from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower, slip_of
+from iceform.machine.problem import (
+    Encoding,
+    GradientTask,
+    GramTask,
+    metric_of,
+    slip_of,
+    sum_and_farthest,
+)
+from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower
 from iceform.machine.scaling import Scaling, check_magnitudes
 from iceform.machine.tables import IDENTITY
 from iceform.validation import check_positive

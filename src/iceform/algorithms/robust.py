@@ -25,8 +25,15 @@ from iceform.certificates import Result, Step
 from iceform.functions import Loss, ScalarFunction, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, sum_and_farthest
-from iceform.machine.proofs import Proof, gram_slip, lower, norm_of, slip_of
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
+    Metric,
+    metric_of,
+    slip_of,
+    sum_and_farthest,
+)
+from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.tables import Table

@@ -24,12 +24,12 @@ from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
-from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of, slip_of
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.tables import CLIP
-from iceform.machine.whitening import needs_sharpening, sharpened
+from iceform.machine.whitening import evenly, needs_sharpening, sharpened
 
 __all__ = ["ElasticNet", "prove_sparse", "soft_threshold", "thresholds_of"]
 
@@ -281,7 +281,7 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     computed = metric_of(hessian[kept][:, kept], problem.source.rows)
     metric = lower(computed, slips[kept])
     if needs_sharpening(computed):
-        metric = sharpened(problem, w, hessian, torch.ones_like, kept).below
+        metric = sharpened(problem, w, hessian, evenly, kept).below
     soft = torch.sign(gradient) * (gradient.abs() - thresholds).clamp(min=0)
     least = torch.where(w == 0, soft, gradient + thresholds * torch.sign(w))
     error = error + 2 * _UNIT * thresholds

@@ -24,8 +24,9 @@ from iceform.machine.scaling import Scaling
 from iceform.machine.sources import Source
 from iceform.machine.tables import Table, table_of
 
-__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "sum_and_farthest"]
+__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "slip_of", "sum_and_farthest"]
 
+_UNIT = torch.finfo(torch.float64).eps / 2
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 
 
@@ -212,6 +213,15 @@ class GramTask:
         samples, labels, _ = self.encoding(x, y)
         weights = self.bend(samples @ self.w - labels)  # type: ignore[operator]
         return [(samples * weights[:, None]).mT @ samples]
+
+
+def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
+    """What z_i = w.x_i - y_i is off by.
+
+    Samples and labels are a difference of two given numbers over a third, and round relative to
+    themselves; then z sums p products.
+    """
+    return (len(w) + 4) * _UNIT * (samples.abs() @ w.abs() + labels.abs())
 
 
 @dataclass(frozen=True, eq=False)

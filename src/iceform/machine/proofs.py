@@ -33,9 +33,9 @@ from iceform.certificates import Certificate, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 from iceform.machine.sources import Source
-from iceform.machine.whitening import needs_sharpening, sharpened
+from iceform.machine.whitening import Weigh, evenly, needs_sharpening, sharpened
 
 __all__ = ["Proof", "certificate_of", "prove"]
 
@@ -236,15 +236,6 @@ def merged_sums(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tenso
     return [*total, *(a + b for a, b in zip(first[2:], second[2:], strict=True))]
 
 
-def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
-    """What z_i = w.x_i - y_i is off by.
-
-    Samples and labels are a difference of two given numbers over a third, and round relative to
-    themselves; then z sums p products.
-    """
-    return (len(w) + 4) * _UNIT * (samples.abs() @ w.abs() + labels.abs())
-
-
 def gram_slip(rows: int, chunks: int) -> float:
     """c: a sum of c_i x_ij x_ik over chunks is off by c times the sum of |c_i x_ij x_ik|."""
     return (rows + chunks + 32) * _UNIT
@@ -359,7 +350,7 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
     computed = metric_of(hessian, problem.source.rows)
     metric, apart = lower(computed, slips), _apart(computed, slips)
     if needs_sharpening(computed):
-        white = sharpened(problem, w, hessian, facts.bend)
+        white = sharpened(problem, w, hessian, _weigh(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
         return _unknown(computed, "the least eigenvalue of the Hessian may be zero")
@@ -379,6 +370,16 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
     else:
         found = _by_penalty(problem, facts, gradient, error, metric)
     return found if room is None else _within(problem, found, metric, room)
+
+
+def _weigh(problem: LinearProblem, facts: Curvature) -> Weigh:
+    """The curvature of samples, and what it may be off by where z is."""
+
+    def weigh(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
+        _, _, bend, off = facts.enclose(problem.loss.derivative, z)
+        return bend, off + 2 * (facts.concordance or 0.0) * slip * bend
+
+    return evenly if facts.quadratic else weigh
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.machine.problem import LinearProblem, Metric, metric_of
-from iceform.machine.whitening import needs_sharpening, sharpened
+from iceform.machine.whitening import evenly, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
 __all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise", "nesterov"]
@@ -115,7 +115,7 @@ def _whitened(
     first = metric_of(matrix, rows)
     more = 0
     if quadratic and needs_sharpening(first):
-        first, more = sharpened(problem, w, matrix, torch.ones_like).metric, _MORE
+        first, more = sharpened(problem, w, matrix, evenly).metric, _MORE
     metric, stalled = first, _Stall()
     gradient = problem.gradient(w) + linear
     history = [first.norm(gradient)]

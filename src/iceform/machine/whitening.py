@@ -6,10 +6,11 @@ length 1, the same samples have another Gram matrix, G = T'HT, that shows the ne
 eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off by at most
 :math:`e_i = (p + 4) u |T|' |x_i|`, so that G is off in norm by at most
 
-.. math:: \sigma = 2 \sqrt{AB} + B + c A, \qquad
-   A = \sum_i c_i \|y_i\|^2,\; B = \sum_i c_i \|e_i\|^2,
+.. math:: \sigma = 2 \sqrt{AB} + B + c A + W, \qquad
+   A = \sum_i c_i \|y_i\|^2,\; B = \sum_i c_i \|e_i\|^2,\; W = \sum_i \delta c_i \|y_i\|^2,
 
-c the rounding of the sum. In the end the eigenvalues of G are at least :math:`\lambda`, and
+c the rounding of the sum and :math:`\delta c_i` what the curvature of a sample is off by. In the
+end the eigenvalues of G are at least :math:`\lambda`, and
 :math:`H \ge (\lambda - \sigma)\, T^{-\top} T^{-1}`: proven, and free of squares.
 
 Directions whose eigenvalue stays below that noise are open: too short to be told from rounding.
@@ -24,9 +25,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 
-__all__ = ["Whitened", "needs_sharpening", "sharpened"]
+__all__ = ["Whitened", "evenly", "needs_sharpening", "sharpened"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
@@ -36,12 +37,17 @@ _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
 _BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
 _MOST = 1024  # coefficients: an eigendecomposition costs their cube
 
-Weigh = Callable[[Tensor], Tensor]
+Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
+    """The curvature 1 of a squared residual, which is off by nothing."""
+    return torch.ones_like(z), torch.zeros_like(slip)
 
 
 @dataclass(frozen=True, eq=False)
 class WhitenedTask:
-    """G, A and B of a chunk."""
+    """G, A, B and W of a chunk."""
 
     encoding: Encoding
     w: Tensor
@@ -50,11 +56,12 @@ class WhitenedTask:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
-        weights = self.weigh(samples @ self.w - labels)
+        weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
         seen = samples @ self.turned
         off = (samples.shape[1] + 4) * _UNIT * (samples.abs() @ self.turned.abs())
         gram = (seen * weights[:, None]).mT @ seen
-        return [gram, weights @ seen.square().sum(1), weights @ off.square().sum(1)]
+        size = seen.square().sum(1)
+        return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ def needs_sharpening(metric: Metric) -> bool:
 def sharpened(
     problem: LinearProblem, w: Tensor, hessian: Tensor, weigh: Weigh, kept: Tensor | None = None
 ) -> Whitened:
-    """The metric of the Hessian at w, its samples weighed by ``weigh(z)``, in a few more sweeps.
+    """The metric of the Hessian at w, its samples weighed by ``weigh``, in a few more sweeps.
 
     Of some coefficients alone where ``kept`` says which.
     """
@@ -143,12 +150,13 @@ class _Sweep:
         whole[self.kept] = turned
         rows, source = self.problem.source.rows, self.problem.source
         task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole)
-        gram, length, off = (part / rows for part in source.reduce(task))
+        gram, length, off, lost = (part / rows for part in source.reduce(task))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
         summed = (rows + source.count + 32) * _UNIT * a
         rest = 16 * len(self.w) * _UNIT * float(penalty.diagonal().sum())
-        return gram + penalty, 1.01 * (2 * math.sqrt(a * b) + b + summed + rest)
+        noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
+        return gram + penalty, 1.01 * noise
 
     def floor(self, values: Tensor) -> float:
         """Eigenvalues of a sum of products up to this are rounding."""
