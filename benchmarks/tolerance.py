@@ -13,6 +13,7 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -71,9 +72,10 @@ def main() -> None:
     saved.parent.mkdir(parents=True, exist_ok=True)
     for part in asked.parts or PARTS:
         start = time.perf_counter()
-        result[part] = run[part]()
-        result[part]["seconds"] = round(time.perf_counter() - start, 1)
-        saved.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        for so_far in run[part]():  # kept as it grows: a run may be cut short
+            result[part] = {**so_far, "seconds": round(time.perf_counter() - start, 1)}
+            text = json.dumps(result, indent=1, allow_nan=False)
+            saved.write_text(text + "\n", encoding="utf-8")
     print(f"wrote {saved}")
 
 
@@ -87,7 +89,7 @@ def _backends(device: torch.device) -> list[Backend]:
     return [BACKENDS[name] for name in names]
 
 
-def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
+def _attack(device: torch.device, cases: int, seed: int) -> Iterator[dict[str, object]]:
     shown = 0
 
     def progress(done: int) -> None:
@@ -107,7 +109,7 @@ def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
             f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} "
             f"violations, {worst}"
         )
-    return {
+    yield {
         "rows": [asdict(total) for total in totals],
         "cases": sum(total.cases for total in totals),
         "elements": sum(total.elements for total in totals),
@@ -115,7 +117,7 @@ def _attack(device: torch.device, cases: int, seed: int) -> dict[str, object]:
     }
 
 
-def _kernels(device: torch.device, seed: int) -> dict[str, object]:
+def _kernels(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
     rows = []
     for shape in SHAPES[device.type]:
         for dtype in NATIVE:
@@ -129,10 +131,11 @@ def _kernels(device: torch.device, seed: int) -> dict[str, object]:
                     f"empty rows {found.empty_rows or '-'}; {len(found.skipped)} cases not taken",
                     flush=True,
                 )
-    return {"rows": rows, "violations": sum(int(found["violations"]) for found in rows)}
+                violations = sum(int(found["violations"]) for found in rows)
+                yield {"rows": rows, "violations": violations}
 
 
-def _search(device: torch.device, seed: int) -> dict[str, object]:
+def _search(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
     rows = []
     for shape in SOUGHT:
         for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn):
@@ -145,12 +148,12 @@ def _search(device: torch.device, seed: int) -> dict[str, object]:
                 f"({found.case}), of PyTorch's kernel {found.native or 0:.0f}",
                 flush=True,
             )
-    median = statistics.median(float(found["factor"]) for found in rows)
+            median = statistics.median(float(found["factor"]) for found in rows)
+            yield {"rows": rows, "median": median}
     print(f"median bound/worst error {median:.1f}")
-    return {"rows": rows, "median": median}
 
 
-def _cost(device: torch.device) -> dict[str, object]:
+def _cost(device: torch.device) -> Iterator[dict[str, object]]:
     shape = COSTED[device.type]
     rows = [cost(shape, dtype, device) for dtype in (torch.float32, torch.bfloat16)]
     for found in rows:
@@ -158,7 +161,7 @@ def _cost(device: torch.device) -> dict[str, object]:
             f"cost {found.dtype:10} {found.shape}: {found.seconds * 1e3:.1f} ms, "
             f"{found.passes:.1f} native passes of {found.native * 1e3:.2f} ms"
         )
-    return {"rows": [asdict(found) for found in rows]}
+    yield {"rows": [asdict(found) for found in rows]}
 
 
 if __name__ == "__main__":

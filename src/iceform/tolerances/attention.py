@@ -9,7 +9,6 @@ e^y, y = 2x + 8(n + d + 32) 2^-53, and everything is multiplied by that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
@@ -17,14 +16,11 @@ from torch import Tensor
 
 from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
 from iceform.tolerances.kind import Kind
-from iceform.tolerances.theorem import Norms, Sums, check_range, own_error, rounded_bound
+from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
+from iceform.tolerances.theorem import Norms, check_range, own_error
+from iceform.tolerances.walking import walked
 
 __all__ = ["bound", "evaluated", "tolerance"]
-
-_U64 = 2.0**-53
-# A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
-_CASTS = 1 + 2.0**-11
-_LANES = 8  # float64 in a vector: products with a multiple of it are faster
 
 
 def tolerance(
@@ -108,12 +104,14 @@ def tolerance(
 
 @torch.no_grad()
 def bound(problem: Problem, kind: Kind) -> Tensor:
-    """The theorem, chunk by chunk."""
-    read = _Read.of(problem, kind)
+    """The theorem: by one walk on a GPU's matrix units where they are sharp, else in float64."""
+    read = Read.of(problem, kind)
+    row = walked(problem, kind, read)
+    if row is not None:
+        return problem.shaped(row.bound(kind))
     out, scratch = problem.output(), problem.scratch()
     for chunk in problem.chunks():
-        row = _row(problem, kind, read, chunk, scratch)
-        chunk.put(out, row.bound(kind))
+        chunk.put(out, _row(problem, kind, read, chunk, scratch).bound(kind))
     return problem.shaped(out)
 
 
@@ -123,7 +121,7 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
 
     Both kinds must read the inputs as they are.
     """
-    read = _Read.of(problem, kind)
+    read = Read.of(problem, kind)
     allowed, value, error = problem.output(), problem.output(), problem.output()
     scratch = problem.scratch()
     for chunk in problem.chunks():
@@ -137,73 +135,7 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
     return problem.shaped(allowed), problem.shaped(value), problem.shaped(error)
 
 
-@dataclass(frozen=True, eq=False)
-class _Read:
-    """What all queries of a head share: keys and values as read, norms, the columns of sums."""
-
-    k: Tensor  # (heads, keys, dim), float64, exact
-    norms: Tensor  # ‖k̂_j‖ (heads, keys)
-    moved: Tensor  # ‖k_j - k̂_j‖
-    columns: Tensor  # (heads, keys, columns): see `_sums`
-    centre: Tensor  # c̄ (heads, 1, values)
-    largest: Tensor  # max|v̂| (heads, 1, values)
-    total: Tensor  # Σ|v̂|
-    spread: Tensor  # max v - min v
-    values: int
-    moves: bool  # whether k or v is not what is read
-
-    @classmethod
-    def of(cls, problem: Problem, kind: Kind) -> _Read:
-        hidden = problem.hidden_keys()[..., None]
-        k, v = (x.double().masked_fill(hidden, 0.0) for x in (problem.k, problem.v))
-        k_read, v_read = rounded(k, kind.low), rounded(v, kind.low)
-        norms, moved = _norm(k_read), _norm(k - k_read) * _CASTS
-        centre = v.mean(1, keepdim=True)
-        away, size = (v - centre).abs(), v_read.abs()
-        columns = [v, size, away, norms[..., None] * away, norms[..., None]]
-        moves = bool(moved.any()) or bool((v != v_read).any())
-        if moves:
-            columns += [(v - v_read).abs() * _CASTS, moved[..., None] * away, moved[..., None]]
-        width = sum(column.shape[-1] for column in columns)
-        columns.append(v.new_zeros(*v.shape[:2], -width % _LANES))
-        both = torch.stack([v, v_read])
-        low = both.masked_fill(hidden, math.inf).amin(2, keepdim=True).amin(0)
-        high = both.masked_fill(hidden, -math.inf).amax(2, keepdim=True).amax(0)
-        return cls(
-            k=k,
-            norms=norms,
-            moved=moved,
-            columns=torch.cat(columns, -1),
-            centre=centre,
-            largest=size.amax(1, keepdim=True),
-            total=size.sum(1, keepdim=True),
-            spread=(high - low).clamp(min=0.0),
-            values=v.shape[-1],
-            moves=moves,
-        )
-
-
-def _norm(x: Tensor) -> Tensor:
-    size: Tensor = torch.linalg.vector_norm(x, dim=-1)
-    return size
-
-
-@dataclass(frozen=True, eq=False)
-class _Row:
-    """What the theorem needs of a chunk's queries."""
-
-    norms: Norms
-    sums: Sums
-    value: Tensor  # o, in float64; zero for queries that see nothing
-    empty: Tensor
-    own: Tensor  # of float64
-
-    def bound(self, kind: Kind) -> Tensor:
-        whole = rounded_bound(kind, self.norms, self.sums) * torch.exp(self.own)
-        return whole.masked_fill(self.empty, 0.0)
-
-
-def _row(problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tensor) -> _Row:
+def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor) -> Row:
     q = chunk.of(problem.q).double()
     q_read = rounded(q, kind.low)
     allowed, bias = problem.allowed(chunk), problem.bias(chunk)
@@ -225,9 +157,9 @@ def _row(problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tenso
         keys=problem.keys,
         dim=problem.dim,
         scale=abs(problem.scale),
-        q=_norm(q_read)[..., None],
-        q_exact=_norm(q)[..., None],
-        q_moved=_norm(q - q_read)[..., None] * _CASTS,
+        q=norm(q_read)[..., None],
+        q_exact=norm(q)[..., None],
+        q_moved=norm(q - q_read)[..., None] * CASTS,
         k=read.norms[chunk.heads].amax(-1)[:, None, None],
         k_moved=read.moved[chunk.heads].amax(-1)[:, None, None],
         bias=_largest(bias, allowed, top),
@@ -235,8 +167,8 @@ def _row(problem: Problem, kind: Kind, read: _Read, chunk: Chunk, scratch: Tenso
     )
     check_range(kind, norms, read.largest[chunk.heads])
     own = own_error(norms)
-    value, sums = _sums(read, chunk, logits.sub_(top).exp_(), bias, own)
-    return _Row(norms, sums, value, empty, own)
+    found = _found(read, chunk, logits.sub_(top).exp_(), bias, own)
+    return Row(norms, found.sums(read, chunk.heads), found.output, empty, own)
 
 
 def _largest(bias: Tensor | None, allowed: Tensor | None, like: Tensor) -> Tensor:
@@ -246,41 +178,19 @@ def _largest(bias: Tensor | None, allowed: Tensor | None, like: Tensor) -> Tenso
     return seen.abs().amax(-1, keepdim=True)
 
 
-def _sums(
-    read: _Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor
-) -> tuple[Tensor, Sums]:
+def _found(read: Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor) -> Found:
     total = weights.sum(-1, keepdim=True).clamp(min=1.0)
     found = torch.bmm(weights, read.columns[chunk.heads]) / total
     d = read.values
     output, size, away, k_away = found[..., : 4 * d].split(d, -1)
-    k = found[..., 4 * d : 4 * d + 1]
-    moved = moved_away = torch.zeros_like(size)
-    k_moved = torch.zeros_like(k)
+    more: dict[str, Tensor] = {}
     if read.moves:
         moved, moved_away = found[..., 4 * d + 1 : 6 * d + 1].split(d, -1)
         k_moved = found[..., 6 * d + 1 : 6 * d + 2]
-    centre = read.centre[chunk.heads]
-    # The output is a sum of terms of both signs: its own error is absolute.
-    unsure = torch.expm1(own) * (size + moved)
-    off = (output - centre).abs() + unsure + 2 * _U64 * centre.abs()
-    bias_away = bias_mean = torch.zeros_like(k)
+        more |= {"moved": moved, "moved_away": moved_away, "k_moved": k_moved}
     if bias is not None:
         weighted = weights.mul_(bias.abs())
-        bias_mean = weighted.sum(-1, keepdim=True) / total
         columns = read.columns[chunk.heads, :, 2 * d : 3 * d]
-        bias_away = torch.bmm(weighted, columns) / total + off * bias_mean
-    return output, Sums(
-        output=output.abs() + unsure,
-        size=size,
-        moved=moved,
-        away=away + off,
-        k_away=k_away + off * k,
-        moved_away=moved_away + off * k_moved,
-        bias_away=bias_away,
-        k=k,
-        k_moved=k_moved,
-        bias=bias_mean,
-        largest=read.largest[chunk.heads],
-        total=read.total[chunk.heads],
-        spread=read.spread[chunk.heads],
-    )
+        more["bias"] = weighted.sum(-1, keepdim=True) / total
+        more["bias_away"] = torch.bmm(weighted, columns) / total
+    return Found(output, size, away, k_away, found[..., 4 * d : 4 * d + 1], own, **more)

@@ -85,7 +85,15 @@ from iceform.arithmetic import compounded, log_steps
 from iceform.errors import BoundError
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Norms", "Sums", "bound_from_norms", "check_range", "own_error", "rounded_bound"]
+__all__ = [
+    "Norms",
+    "Sums",
+    "bound_from_norms",
+    "check_range",
+    "own_error",
+    "rounded_bound",
+    "sums_error",
+]
 
 _U64 = 2.0**-53
 
@@ -154,55 +162,95 @@ def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
     return torch.where(after.isnan(), math.inf, after)
 
 
+@dataclass(frozen=True, eq=False)
+class _Steps:
+    """What rounding does to a row's weights and sums, whatever the values."""
+
+    per_k: Tensor  # τ_j = per_k ‖k̂_j‖ + per_moved ‖k_j - k̂_j‖ + per_bias |b_j| + t
+    per_moved: Tensor
+    per_bias: float
+    t: Tensor
+    most: Tensor  # the largest τ_j
+    numerator: Tensor  # N l
+    denominator: Tensor  # d
+    lost: Tensor  # Λ
+
+    @classmethod
+    def of(cls, kind: Kind, norms: Norms) -> _Steps:
+        n, keys, tiny = norms.present, norms.keys, kind.underflow
+        unit = kind.wide.faithful
+        per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
+        argument = compounded(kind.argument_steps, unit)
+        per_k = norms.scale * (per_bias * norms.q + norms.q_moved)
+        per_moved = norms.scale * norms.q_exact
+        others = per_k * norms.k + per_moved * norms.k_moved + per_bias * norms.bias
+        reference = argument * (norms.top + others + n.log() + 1)
+        touched = 2 * norms.dim + 16 + math.sqrt(norms.dim) * (norms.q + norms.k)
+        zeta = 4 * tiny * max(1.0, norms.scale) * touched
+        t = reference + zeta + kind.exp_logs(n, keys)
+        denominator = kind.denominator_steps(n, keys) * kind.step + reference * kind.online
+        count = tiny * (2 * n + kind.rescalings(n, keys) + 8)
+        return cls(
+            per_k=per_k,
+            per_moved=per_moved,
+            per_bias=per_bias,
+            t=t,
+            most=others + t,
+            numerator=kind.numerator_steps(n, keys) * kind.step,
+            denominator=denominator,
+            lost=count * torch.exp(2 * (others + t) + denominator),
+        )
+
+
+def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
+    r"""How far weighted sums Σ p_j c_j, c_j >= 0, of a kernel of this kind are from exact ones.
+
+    (r, s) with Σ p_j c_j <= e^r (ĉ + λ_p Σ c_j + s max c_j), ĉ being what the kernel returns for
+    columns that are numbers of its format, before any rounding of the output: by (i) and (ii) the
+    numerator is off by e^{τ + Nl}(1 + 2u_p), probabilities being rounded to either neighbour, and
+    by what underflows, the denominator by e^{τ + d} and Λ.
+    """
+    steps = _Steps.of(kind, norms)
+    relative = 2 * steps.most + steps.numerator + steps.denominator
+    relative = relative + log_steps(2 * kind.probability_unit) + 2 * steps.lost
+    return relative, 2 * steps.lost * torch.exp(steps.numerator)
+
+
 def _bound_before_rounding(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
-    n, keys, tiny = norms.present, norms.keys, kind.underflow
-    # (i) one weight: τ_j = per_k ‖k̂_j‖ + per_moved ‖k_j - k̂_j‖ + per_bias |b_j| + t
-    unit = kind.wide.faithful
-    per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
-    argument = compounded(kind.argument_steps, unit)
-    per_k = norms.scale * (per_bias * norms.q + norms.q_moved)
-    per_moved = norms.scale * norms.q_exact
-    others = per_k * norms.k + per_moved * norms.k_moved + per_bias * norms.bias
-    reference = argument * (norms.top + others + n.log() + 1)
-    touched = 2 * norms.dim + 16 + math.sqrt(norms.dim) * (norms.q + norms.k)
-    zeta = 4 * tiny * max(1.0, norms.scale) * touched
-    t = reference + zeta + kind.exp_logs(n, keys)
-    most = others + t
-    mean = per_k * sums.k + per_moved * sums.k_moved + per_bias * sums.bias + t
+    # (i) one weight
+    steps = _Steps.of(kind, norms)
+    mean = steps.per_k * sums.k + steps.per_moved * sums.k_moved
+    mean = mean + steps.per_bias * sums.bias + steps.t
     # (ii) what numerator and denominator do not share
-    numerator = kind.numerator_steps(n, keys) * kind.step
-    denominator = kind.denominator_steps(n, keys) * kind.step + reference * kind.online
-    theta = torch.expm1(numerator)
+    theta = torch.expm1(steps.numerator)
     coarse = kind.probability_unit * sums.size + kind.probability_underflow * sums.total
     coarse = torch.minimum(coarse, sums.size)
     # (iii) the quotient, (iv) underflow
+    growth = torch.expm1(steps.most) / steps.most
     moving = (
-        per_k * sums.k_away
-        + per_moved * sums.moved_away
-        + per_bias * sums.bias_away
-        + t * sums.away
+        (growth * steps.per_k) * sums.k_away
+        + (growth * steps.per_moved) * sums.moved_away
+        + (growth * steps.per_bias) * sums.bias_away
+        + (growth * steps.t) * sums.away
     )
     sharing = sums.moved + theta * sums.size + (1 + theta) * coarse
-    sharing = sharing + torch.expm1(denominator) * sums.output
-    lost = tiny * (2 * n + kind.rescalings(n, keys) + 8) * torch.exp(2 * most + denominator)
-    lost_v = lost * (1 + theta) * (1 + 2 * sums.largest)
-    kappa = torch.exp(-denominator - mean) - lost
-    growth = torch.expm1(most) / most
-    first = (growth * moving + torch.exp(most) * sharing + lost_v) / kappa
+    sharing = sharing + torch.expm1(steps.denominator) * sums.output
+    lost_v = (steps.lost * (1 + theta)) * (1 + 2 * sums.largest)
+    kappa = torch.exp(-steps.denominator - mean) - steps.lost
+    first = (moving + torch.exp(steps.most) * sharing + lost_v) / kappa
     first = torch.where((kappa > 0) & ~first.isnan(), first, math.inf)
-    return torch.minimum(first, _hull(kind, norms, sums, t, numerator, denominator))
+    return torch.minimum(first, _hull(kind, norms, sums, steps))
 
 
-def _hull(
-    kind: Kind, norms: Norms, sums: Sums, t: Tensor, numerator: Tensor, denominator: Tensor
-) -> Tensor:
+def _hull(kind: Kind, norms: Norms, sums: Sums, steps: _Steps) -> Tensor:
     """The second bound: weights do not matter, only that they are weights."""
-    n, tiny = norms.present, kind.underflow
+    n, tiny, t = norms.present, kind.underflow, steps.t
+    numerator, denominator = steps.numerator, steps.denominator
     lost = tiny * (2 * n + kind.rescalings(n, norms.keys) + 8) * torch.exp(2 * t + denominator)
     kappa = torch.exp(-denominator - t) - lost
     stray = torch.expm1(numerator + denominator - log_steps(-kind.probability_unit))
     coarse = torch.minimum(kind.probability_underflow * sums.total, sums.largest)
-    lost_v = (coarse + lost * (1 + 2 * sums.largest)) * torch.exp(numerator) / kappa
+    lost_v = (coarse + lost * (1 + 2 * sums.largest)) * (torch.exp(numerator) / kappa)
     hull = sums.spread + stray * sums.largest + lost_v
     return torch.where((kappa > 0) & ~hull.isnan(), hull, math.inf)
 

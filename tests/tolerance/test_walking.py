@@ -1,0 +1,72 @@
+"""Sums by a kernel: never below what float64 says, and hardly above it."""
+
+import pytest
+import torch
+
+from iceform.tolerances import attention, walking
+from iceform.tolerances.attention import bound
+from iceform.tolerances.cases import CASES, Shape, draw
+from iceform.tolerances.kind import Kind
+
+pytest.importorskip("triton")
+
+SHAPES = (Shape(1, 2, 37, 24, kv_heads=1, keys=83), Shape(1, 1, 70, 16))
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def both(monkeypatch, problem, kind):
+    """The bound by the kernel, whether it ran, and the bound in float64."""
+    ran = []
+
+    def watched(*given):
+        row = walking.walked(*given)
+        ran.append(row is not None)
+        return row
+
+    monkeypatch.setattr(walking, "_on_device", lambda q: True)
+    monkeypatch.setattr(attention, "walked", watched)
+    fast = bound(problem, kind)
+    monkeypatch.setattr(attention, "walked", lambda *given: None)
+    return fast, ran[0], bound(problem, kind)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_the_kernels_bound_is_that_of_float64(monkeypatch, dtype):
+    generator = torch.Generator().manual_seed(5)
+    walks = 0
+    for shape in SHAPES:
+        for case in CASES:
+            inputs = draw(case, shape, dtype, generator, DEVICE)
+            kind = Kind.of(dtype, device="cuda")
+            fast, ran, slow = both(monkeypatch, inputs.problem(), kind)
+            assert bool((fast >= slow).all()), case
+            assert bool((fast <= 1.06 * slow).all()), case
+            walks += ran
+    assert walks >= len(CASES)
+
+
+def test_causal_rows(monkeypatch):
+    generator = torch.Generator().manual_seed(6)
+    inputs = draw("random", SHAPES[0], torch.bfloat16, generator, DEVICE)
+    for causal in (True, "lower_right"):
+        problem = attention.problem_of(inputs.q, inputs.k, inputs.v, causal=causal)
+        fast, ran, slow = both(monkeypatch, problem, Kind.of(torch.bfloat16, device="cuda"))
+        assert ran
+        assert bool((fast >= slow).all())
+        assert bool((fast <= 1.06 * slow).all())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda q, k, v: (q * 300, k * 300, v),  # logits that nothing but float64 can tell apart
+        lambda q, k, v: (q, k, (v + 0.99).sign() * 6e4),  # |v - mean| beyond float16
+    ],
+)
+def test_what_is_not_sharp_is_left_to_float64(monkeypatch, change):
+    inputs = draw("random", SHAPES[1], torch.float16, torch.Generator().manual_seed(7))
+    q, k, v = (x.half().to(DEVICE) for x in change(inputs.q, inputs.k, inputs.v))
+    problem = attention.problem_of(q, k, v)
+    fast, ran, slow = both(monkeypatch, problem, Kind.of(torch.float16, device="cuda"))
+    assert not ran
+    assert torch.equal(fast, slow)
