@@ -1,5 +1,11 @@
 """Sums by a kernel: never below what float64 says, and hardly above it."""
 
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+
 import pytest
 import torch
 
@@ -70,3 +76,32 @@ def test_what_is_not_sharp_is_left_to_float64(monkeypatch, change):
     fast, ran, slow = both(monkeypatch, problem, Kind.of(torch.float16, device="cuda"))
     assert not ran
     assert torch.equal(fast, slow)
+
+
+def test_the_kernel_compiles_for_gpus():
+    """To machine code for two generations, with no GPU at hand."""
+    code = textwrap.dedent("""
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+        from iceform.backends.triton.sums import _sums_kernel
+
+        halves = dict.fromkeys(("q_ptr", "k_ptr", "c_ptr"), "*bf16")
+        singles = dict.fromkeys(("w_ptr", "out_ptr", "mean_ptr", "top_ptr"), "*fp32")
+        sizes = dict.fromkeys(("rows", "queries", "keys", "dim", "values", "diagonal"), "i32")
+        fixed = dict(CAUSAL=True, DIM=64, VALUES=256, ROWS=64, KEYS=64, WIDEN=False, BLOCKS=0)
+        kinds = {**halves, **singles, **sizes, "scale": "fp32", **dict.fromkeys(fixed, "constexpr")}
+        for capability in (80, 90):
+            source = ASTSource(fn=_sums_kernel, signature=kinds, constexprs=fixed)
+            made = triton.compile(
+                source, target=GPUTarget("cuda", capability, 32), options={"num_warps": 8}
+            )
+            assert made.asm["cubin"]
+            assert made.metadata.shared <= 160 * 1024
+    """)
+    with tempfile.TemporaryDirectory() as cache:
+        given = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr[-2000:]
