@@ -64,7 +64,12 @@ def test_links_lead_somewhere(name):
         assert (FOLDER / link).exists(), link
 
 
-@pytest.mark.parametrize("name", NAMES)
+QUICK = ("first_program", "gpt2_gradient_descent", "prompt_to_descent")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES]
+)
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # nobody's start-up files
     notebook = stored(name)

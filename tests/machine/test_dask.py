@@ -232,6 +232,7 @@ def test_partial_fit_takes_collections():
 # ------------------------------------------------------------------------- the death of a worker
 
 
+@pytest.mark.slow
 def test_a_killed_worker_changes_nothing(client, monkeypatch, tmp_path):
     chunks, rows, dim = 8, 25_000, 20
     x, y = recomputable(chunks, rows, dim, str(tmp_path))

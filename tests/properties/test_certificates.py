@@ -14,7 +14,7 @@ from tests.properties.adversary import hardest_inputs, targeted_inputs
 SETTINGS = settings(
     deadline=None,
     derandomize=True,
-    max_examples=12,
+    max_examples=6,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
