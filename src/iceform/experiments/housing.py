@@ -126,7 +126,8 @@ class HousingStudy(Study):
         if scale != "smoke":
             return paper
         return replace(
-            paper, epochs=1, seeds=1 if column == "constructed" else 2, hidden=32, contexts=2, test_contexts=1, auxiliary=16,
+            paper, epochs=1, seeds=1 if column == "constructed" else 2, hidden=32, contexts=2,
+            test_contexts=1, auxiliary=16,
             at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:], tol=1e-6,
             threshold_tokens=_FEW_TOKENS,
         )  # fmt: skip
