@@ -143,12 +143,12 @@ def test_ames_is_the_whole_table():
         ("a,a,y\n1,2,3\n4,5,6\n", errors.IntegrityError, "more than one column called 'a'"),
         ("a,Y\n1,2\n3,4\n", errors.ProgramError, "no target column 'y'; did you mean 'Y'?"),
         ("a,b\n1,2\n3,4\n", errors.ProgramError, "no target column 'y'; there are a, b"),
-        ("a,y\n,2\n,4\n", errors.BoundError, "column 'a' of data.csv is empty: all 2 values"),
+        ("a,y\n,2\n,4\n", errors.ShapeError, "no column beside the target"),
         ("a,y\n1,2\nx,4\n3,4\n", errors.DtypeError, "holds 'x' in row 2, where 2 others"),
         ("a,y\n1,2\ninf,4\n", errors.BoundError, "column 'a' is infinite in row 2"),
         ("y\n1\n2\n", errors.ShapeError, "no column beside the target"),
         (",,\n1,2,3\n1,2,3\n", errors.IntegrityError, "has no header"),
-        ("a,y\n1,2\n1,2,3,4\n", errors.IntegrityError, "cannot be read"),
+        ("a,y\n1,2\n1,2,3,4\n", errors.IntegrityError, "has 4 cells in row 2 ('1,2,3,4')"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", errors.IntegrityError, "neither Parquet nor CSV"),
         ("naïve,y\n1,2\n".encode("latin-1"), errors.IntegrityError, "neither Parquet nor CSV"),
         (b"PAR1 and then nonsense", errors.IntegrityError, "cannot be read"),
@@ -392,7 +392,7 @@ def test_more_rows_are_read_with_the_first_tables_types(written):
     for content, kind, words in (
         ("n\n1\n", errors.ProgramError, "lacks columns of old.csv: 't'"),
         ("n,t\n", errors.ShapeError, "no rows"),
-        ("n,t\nx,a\ny,b\n", errors.DtypeError, "where there were numbers"),
+        ("n,t\nx,a\ny,b\n", errors.DtypeError, "where the others are numbers"),
     ):
         with pytest.raises(kind, match=words):
             tables.read_like(written(content, "bad.csv"), table)

@@ -12,6 +12,7 @@ from iceform.cli.commands.check import check
 from iceform.cli.commands.compile import compile_
 from iceform.cli.commands.demo import demo
 from iceform.cli.commands.explain import explain
+from iceform.cli.commands.inspect import inspect
 from iceform.cli.commands.list import list_
 from iceform.cli.commands.plan import plan
 from iceform.cli.commands.play import play
@@ -24,6 +25,7 @@ __all__ = ["COMMANDS", "app"]
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "plan": plan,
     "list": list_,
+    "inspect": inspect,
     "run": run,
     "explain": explain,
     "compile": compile_,

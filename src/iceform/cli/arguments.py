@@ -28,6 +28,7 @@ __all__ = [
     "Drop",
     "Program",
     "Scale",
+    "SchemaFile",
     "Strict",
     "Target",
     "Text",
@@ -49,9 +50,9 @@ def _columns(ctx: typer.Context, incomplete: str) -> list[str]:
     """Completions of a column's name, from the file that was named before."""
     path = ctx.params.get("data")
     try:
-        from iceform.tables import read
+        from iceform.tables import columns_of
 
-        return [c for c in read(path or "", fewest=0).columns if c.startswith(incomplete)]
+        return [c for c in columns_of(path or "") if c.startswith(incomplete)]
     except (IceformError, TypeError, ModuleNotFoundError):
         return []
 
@@ -160,6 +161,13 @@ Unknown = Annotated[
         rich_help_panel=DATA_PANEL,
     ),
 ]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema", help="How to read the file, as iceform inspect writes it.",
+        rich_help_panel=DATA_PANEL,
+    ),
+]  # fmt: skip
 BackendName = Annotated[
     str,
     typer.Option(
@@ -177,12 +185,14 @@ def read_tables(
     new: Path | None,
     drop: Sequence[str],
     text: Sequence[str],
+    schema: Path | None = None,
 ) -> tuple[Table, Table | None]:
     """The table, and the one with more rows to predict."""
-    from iceform.tables import read, read_like
+    from iceform.tables import columns_of, read, read_like, read_schema
 
     if entry.needs_target() and target is None:
-        columns = ", ".join(read(data, fewest=0).columns)
+        columns = ", ".join(columns_of(data))
         raise ProgramError(f"{entry.name} needs a --target; {data.name} has the columns {columns}")
-    table = read(data, target, drop=drop, text=text)
+    given = None if schema is None else read_schema(schema)
+    table = read(data, target, drop=drop, text=text, schema=given)
     return table, None if new is None else read_like(new, table)

@@ -99,6 +99,7 @@ def _print_data(console: Console, run: Run) -> None:
         grid.add_row("", f"and {len(run.unknowns) - _UNKNOWN} more")
     for note in run.notes:
         grid.add_row("note", note)
+    grid.add_row("SHA-256 as read", run.data_digest[:16])
     console.print(grid)
 
 

@@ -9,7 +9,8 @@ columns into a matrix. What is left out or filled in is said, never done in sile
 from iceform.tables.columns import table_from
 from iceform.tables.houses import ames
 from iceform.tables.preparation import Preparation
-from iceform.tables.reading import read, read_like, write_rows
+from iceform.tables.reading import columns_of, inspect, read, read_like, write_rows
+from iceform.tables.schema import Column, Schema, read_schema
 from iceform.tables.table import Table
 from iceform.tables.treatments import MISSING, Category, LeftOut, Number, Treatment, Unknown
 from iceform.tables.words import near
@@ -17,16 +18,21 @@ from iceform.tables.words import near
 __all__ = [
     "MISSING",
     "Category",
+    "Column",
     "LeftOut",
     "Number",
     "Preparation",
+    "Schema",
     "Table",
     "Treatment",
     "Unknown",
     "ames",
+    "columns_of",
+    "inspect",
     "near",
     "read",
     "read_like",
+    "read_schema",
     "table_from",
     "write_rows",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,18 @@ from iceform.tables.extra import load
 from iceform.tables.table import Table, first_value
 from iceform.tables.words import counted, listed, near
 
-__all__ = ["check_different", "table_from", "text_column", "typed_column"]
+if TYPE_CHECKING:
+    from iceform.tables.schema import Schema
+
+__all__ = [
+    "assembled",
+    "check_different",
+    "check_wanted",
+    "finite",
+    "table_from",
+    "text_column",
+    "typed_column",
+]
 
 _DAY = np.timedelta64(1, "D")
 
@@ -32,24 +43,44 @@ def table_from(
     frame.columns = [str(name) for name in frame.columns]
     names = list(frame.columns)
     check_different(source, names)
+    check_wanted(source, names, target, drop, text)
+    kept = [name for name in names if name not in drop]
+    typed = {name: typed_column(frame[name], name, source, name in text) for name in kept}
+    return assembled(typed, target, len(frame), source, notes, fewest=fewest)
+
+
+def check_wanted(
+    source: str, names: Sequence[str], target: str | None, drop: Sequence[str], text: Sequence[str]
+) -> None:
+    """Refuse names that are not there."""
     for name in (*drop, *text, *([] if target is None else [target])):
         if name not in names:
             what = "target column" if name == target else "column"
             raise ProgramError(f"{source} has no {what} {name!r}; {near(name, names)}")
     if target is not None and target in drop:
         raise ProgramError(f"column {target!r} is the target and cannot be left out")
-    if len(frame) < fewest:
+
+
+def assembled(
+    typed: dict[str, Any],
+    target: str | None,
+    rows: int,
+    source: str,
+    notes: tuple[str, ...],
+    *,
+    fewest: int,
+    schema: Schema | None = None,
+) -> Table:
+    """Typed columns as a table."""
+    if rows < fewest:
         raise ShapeError(
-            f"{source} has {counted(len(frame), 'row')} of data, learning needs at least {fewest}; "
+            f"{source} has {counted(rows, 'row')} of data, learning needs at least {fewest}; "
             "add rows"
         )
-    kept = [name for name in names if name not in drop]
-    typed = {name: typed_column(frame[name], name, source, name in text) for name in kept}
     label = None if target is None else typed.pop(target)
     if not typed:
         raise ShapeError(f"{source} has no column beside the target; a model needs features")
-    features = load("pandas").DataFrame(typed, index=frame.index)
-    return Table(features, label, source, notes)
+    return Table(load("pandas").DataFrame(typed), label, source, notes, schema)
 
 
 def check_different(source: str, names: Sequence[str]) -> None:
@@ -75,7 +106,8 @@ def typed_column(column: Any, name: str, source: str, as_text: bool) -> Any:
     if types.is_complex_dtype(column):
         raise DtypeError(f"column {name!r} of {source} holds complex numbers; split it in two")
     if types.is_numeric_dtype(column):  # booleans count as 0 and 1
-        return _finite(column.astype("Float64").to_numpy(np.float64, na_value=np.nan), column, name)
+        numbers = column.astype("Float64").to_numpy(np.float64, na_value=np.nan)
+        return finite(load("pandas").Series(numbers, index=column.index, name=name), name)
     if types.is_datetime64_any_dtype(column) or types.is_timedelta64_dtype(column):
         return _days(column)
     return _from_objects(column, name, source)
@@ -86,7 +118,8 @@ def _from_objects(column: Any, name: str, source: str) -> Any:
     pandas = load("pandas")
     kind = pandas.api.types.infer_dtype(column, skipna=True)
     if kind in ("boolean", "integer", "floating", "mixed-integer-float", "decimal"):
-        return _finite(pandas.to_numeric(column.astype(object)).astype(np.float64), column, name)
+        numbers = np.asarray(pandas.to_numeric(column.astype(object)), dtype=np.float64)
+        return finite(pandas.Series(numbers, index=column.index, name=name), name)
     if kind in ("date", "datetime", "datetime64"):
         return _days(pandas.to_datetime(column))
     if kind not in ("string", "mixed-integer", "mixed", "empty"):
@@ -119,11 +152,11 @@ def _check_words(column: Any, name: str, source: str) -> None:
 
 
 def text_column(column: Any) -> Any:
-    """The values as text, whole numbers without their point; what is missing stays so."""
+    """The values as text, trimmed, whole numbers without their point; what is missing stays so."""
 
     def spelled(value: Any) -> str:
         whole = isinstance(value, float) and value.is_integer()
-        return str(int(value)) if whole else str(value)  # 20 stays 20 beside missing values
+        return str(int(value)) if whole else str(value).strip()  # 20 stays 20 beside missing ones
 
     out = column.astype(object)
     return out.where(column.isna(), out.map(spelled, na_action="ignore")).where(
@@ -131,9 +164,10 @@ def text_column(column: Any) -> Any:
     )
 
 
-def _finite(values: Any, column: Any, name: str) -> Any:
-    numbers = np.asarray(values, dtype=np.float64)
-    out = load("pandas").Series(numbers, index=column.index, name=name)
+def finite(out: Any, name: str) -> Any:
+    """The column, unless it holds numbers that are infinite."""
+    if out.dtype != np.float64:
+        return out
     infinite = np.flatnonzero(np.isinf(out))
     if len(infinite):
         row = int(out.index[infinite[0]]) + 1

@@ -1,29 +1,43 @@
-"""Files: CSV or Parquet in and out."""
+"""Files: CSV or Parquet in and out.
+
+Both go the same way: columns of text are read by a :class:`~iceform.tables.schema.Schema`, given or
+proposed, so that the same table gives the same numbers whichever file it comes in.
+"""
 
 from __future__ import annotations
 
-import csv
 import difflib
-import gzip
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from iceform.errors import DtypeError, IceformError, IntegrityError, ProgramError, ShapeError
-from iceform.tables.columns import check_different, table_from, text_column, typed_column
+from iceform.tables.cells import cells, layout_of
+from iceform.tables.columns import (
+    assembled,
+    check_different,
+    check_wanted,
+    finite,
+    text_column,
+    typed_column,
+)
 from iceform.tables.extra import load
+from iceform.tables.schema import (
+    Column,
+    Schema,
+    is_running,
+    left_out,
+    missing_removed,
+    propose,
+)
 from iceform.tables.table import Table, first_value, is_number
-from iceform.tables.words import listed
+from iceform.tables.words import counted, listed, shown
 
-__all__ = ["read", "read_like", "write_rows"]
+__all__ = ["columns_of", "inspect", "read", "read_like", "write_rows"]
 
 _PARQUET = b"PAR1"
-_GZIP = b"\x1f\x8b"
-_BYTE_ORDER_MARK = "\ufeff"
-_SEPARATORS = (",", ";", "\t", "|")
+_ZIPPED = b"PK\x03\x04"
 
 
 def read(
@@ -32,29 +46,177 @@ def read(
     *,
     drop: Sequence[str] = (),
     text: Sequence[str] = (),
+    schema: Schema | None = None,
     fewest: int = 2,
 ) -> Table:
     """Read a CSV or Parquet file; which of the two is found out from its first bytes.
 
+    Every cell is in a column, or the file is refused. Numbers may have a decimal comma, marks
+    between thousands and signs of money; dates become days since 1970; a column that counts the
+    rows is left out. What was done is in the table's ``notes``, and how in its ``schema``.
+
     Parameters
     ----------
     path
-        The file. A CSV file has a header, is UTF-8, may be gzipped, and is separated by a comma,
-        semicolon, tab or bar.
+        The file. A CSV file has a header, is UTF-8 (or what a byte order mark says), may be
+        gzipped, and is separated by a comma, semicolon, tab, bar or space.
     target
         The column to predict; None for none.
     drop
         Columns to leave out.
     text
         Columns whose numbers are names: codes, not amounts.
+    schema
+        How to read it; proposed from the file by default.
     fewest
         Rows that there must be.
     """
     path = Path(path)
-    frame, notes = _frame(path, _head(path))
-    return table_from(
-        frame, target, drop=drop, text=text, source=path.name, notes=notes, fewest=fewest
-    )
+    columns, found, notes = _columns(path, schema)
+    check_wanted(path.name, list(columns), target, drop, text)
+    if schema is None:
+        schema = _proposed(columns, found, target, text)
+    else:
+        schema.check_names(columns, path.name)
+    notes = (*notes, *_remarks(schema, drop))
+    out = {c.name for c in schema.columns if c.type == "out"} - {target}
+    typed = {
+        name: _read_column(column, schema.of(name), path.name, name in text)
+        for name, column in columns.items()
+        if name not in out and name not in drop
+    }
+    rows = len(next(iter(columns.values()))) if columns else 0
+    return assembled(typed, target, rows, path.name, notes, fewest=fewest, schema=schema)
+
+
+def columns_of(path: str | Path) -> list[str]:
+    """Names of a file's columns."""
+    return list(_columns(Path(path), None)[0])
+
+
+def inspect(path: str | Path, target: str | None = None) -> tuple[Schema, tuple[str, ...]]:
+    """A proposal of how to read a file, and what was noticed; nothing is refused that is open."""
+    path = Path(path)
+    columns, found, notes = _columns(path, None, guess=True)
+    return _proposed(columns, found, target, ()), notes
+
+
+def _columns(
+    path: Path, schema: Schema | None, *, guess: bool = False
+) -> tuple[dict[str, Any], Schema, tuple[str, ...]]:
+    """Every column, as pyarrow strings or a typed pandas column; where from; what was noticed."""
+    head = _head(path)
+    if head.startswith(_ZIPPED):
+        raise IntegrityError(
+            f"{path} is neither Parquet nor CSV but a zipped folder, a workbook most likely; save "
+            "the sheet as CSV"
+        )
+    try:
+        if head.startswith(_PARQUET):
+            columns, notes = _parquet(path)
+            return columns, Schema(()), notes
+        given = Schema(()) if schema is None else schema
+        layout = layout_of(path, encoding=given.encoding, separator=given.separator, guess=guess)
+        check_different(path.name, [n for n in layout.names if n])
+        found = Schema((), layout.encoding, layout.separator)
+        return cells(path, layout), found, layout.notes
+    except IceformError:
+        raise
+    except LookupError as wrong:
+        raise IntegrityError(f"{path} cannot be read: {shown(wrong)}") from None
+    except (ValueError, OSError, EOFError) as wrong:  # what pyarrow, codecs and gzip raise
+        raise IntegrityError(f"{path} cannot be read: {_one_line(wrong)}") from None
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _parquet(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    pandas, arrow = load("pandas"), load("pyarrow")
+    frame = load("pyarrow.parquet").read_table(path).to_pandas()
+    notes: tuple[str, ...] = ()
+    if not isinstance(frame.index, pandas.RangeIndex):
+        notes = ("the index of the file was taken for row names and left out",)
+        frame = frame.reset_index(drop=True)
+    frame.columns = [str(name) for name in frame.columns]
+    check_different(path.name, list(frame.columns))
+    columns: dict[str, Any] = {}
+    for name in frame.columns:
+        column = frame[name]
+        texts = pandas.api.types.infer_dtype(column, skipna=True) == "string"
+        categories = isinstance(column.dtype, pandas.CategoricalDtype)
+        columns[name] = column
+        if texts and not categories:
+            columns[name] = arrow.array(column.where(column.notna(), None), arrow.string())
+    return columns, notes
+
+
+def _is_text(column: Any) -> bool:
+    arrow = load("pyarrow")
+    return isinstance(column, arrow.Array | arrow.ChunkedArray)
+
+
+def _proposed(
+    columns: Mapping[str, Any], found: Schema, target: str | None, text: Sequence[str]
+) -> Schema:
+    texts = {name: column for name, column in columns.items() if _is_text(column)}
+    proposals = {c.name: c for c in propose(texts, text=text)}
+    running: list[str] = []
+    for name, column in columns.items():
+        if name not in proposals:
+            kind = "text" if name in text else "number"
+            proposals[name] = Column(name, kind)
+        made = proposals[name]
+        if name != target and made.type == "number" and _counts_rows(column, made):
+            running.append(name)
+            proposals[name] = left_out(made, "it counts the rows: a number, not a quantity")
+        if name == target and made.type == "out":
+            proposals[name] = Column(name, "text")
+    kept = [name for name in columns if name != target and proposals[name].type != "out"]
+    if running and not kept:  # the only feature there is
+        proposals[running[0]] = _plain(columns[running[0]], running[0])
+    ordered = tuple(proposals[name] for name in columns)
+    return Schema(ordered, found.encoding, found.separator)
+
+
+def _plain(column: Any, name: str) -> Column:
+    return propose({name: column})[0] if _is_text(column) else Column(name, "number")
+
+
+def _counts_rows(column: Any, made: Column) -> bool:
+    types = load("pandas").api.types
+    if _is_text(column):
+        texts, compute = missing_removed(column), load("pyarrow.compute")
+        whole = compute.all(compute.match_substring_regex(texts, "^[0-9]+$"), skip_nulls=False)
+        if not whole.as_py():
+            return False
+        return is_running(made.name, made.read(column, ""))
+    whole = types.is_integer_dtype(column) and not column.isna().any()
+    return bool(whole) and is_running(made.name, column)
+
+
+def _remarks(schema: Schema, drop: Sequence[str]) -> list[str]:
+    """What was done that somebody might not expect."""
+    notes = []
+    for column in schema.columns:
+        if column.name in drop or not column.why or column.type == "?":
+            continue
+        said = "left out, " if column.type == "out" else ""
+        notes.append(f"column {column.name!r}: {said}{column.why}")
+    if len(notes) > 12:
+        notes = [*notes[:12], f"{counted(len(notes) - 12, 'more column')} read likewise"]
+    return notes
+
+
+def _read_column(column: Any, made: Column | None, source: str, as_text: bool) -> Any:
+    assert made is not None
+    as_text = as_text or made.type == "text"
+    if not _is_text(column):
+        return typed_column(column, made.name, source, as_text)
+    if as_text:
+        made = Column(made.name, "text")
+    return finite(made.read(column, source), made.name)
 
 
 def _head(path: Path) -> bytes:
@@ -82,53 +244,38 @@ def _beside(path: Path) -> str:
     return f"did you mean {str(path.with_name(close[0]))!r}?" if close else "check the path"
 
 
-def _frame(path: Path, head: bytes) -> tuple[Any, tuple[str, ...]]:
-    pandas = load("pandas")
-    try:
-        if head.startswith(_PARQUET):
-            load("pyarrow")
-            return pandas.read_parquet(path), ()
-        return _read_csv(pandas, path, head)
-    except UnicodeDecodeError as wrong:
-        raise IntegrityError(
-            f"{path} is neither Parquet nor CSV in UTF-8 (byte {wrong.start}: {wrong.reason}); "
-            "save it as one of them"
-        ) from None
-    except IceformError:
-        raise
-    except (ValueError, OSError, EOFError) as wrong:  # what pandas, pyarrow and gzip raise
-        raise IntegrityError(f"{path} cannot be read: {_one_line(wrong)}") from None
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
-
-
 def read_like(path: str | Path, like: Table) -> Table:
-    """Read more rows for a table that was read before: its columns and types; no others."""
+    """Read more rows for a table that was read before: its columns, read as they were."""
     path = Path(path)
-    frame, notes = _frame(path, _head(path))
-    absent = [name for name in like.columns if name not in frame.columns]
+    columns, _, notes = _columns(path, None)
+    absent = [name for name in like.columns if name not in columns]
     if absent:
         names = listed([repr(name) for name in absent])
         raise ProgramError(f"{path.name} lacks columns of {like.source}: {names}; add them")
+    typed = {name: _typed_like(columns[name], like, name, path.name) for name in like.columns}
+    frame = load("pandas").DataFrame(typed)
     if not len(frame):
         raise ShapeError(f"{path.name} has no rows of data; add some")
-    typed = {
-        name: _typed_like(frame[name], like.features[name], path.name) for name in like.columns
-    }
-    return Table(load("pandas").DataFrame(typed), None, path.name, notes)
+    return Table(frame, None, path.name, notes, like.schema)
 
 
-def _typed_like(column: Any, like: Any, source: str) -> Any:
-    if not is_number(like):
+def _typed_like(column: Any, like: Table, name: str, source: str) -> Any:
+    numbers = is_number(like.features[name])
+    if _is_text(column):
+        made = None if like.schema is None else like.schema.of(name)
+        if made is None or made.type == "text" or made.spelling is None:
+            (guess,) = propose({name: column})
+            made = guess if numbers else Column(name, "text")
+        typed = finite(made.read(column, source), name)
+    elif not numbers:
         return text_column(column)
-    if column.isna().all():
-        return column.astype(np.float64)
-    typed = typed_column(column, str(like.name), source, as_text=False)
-    if not is_number(typed):
+    elif column.isna().all():
+        return column.astype("float64")
+    else:
+        typed = typed_column(column, name, source, as_text=False)
+    if numbers and not is_number(typed):
         raise DtypeError(
-            f"column {like.name!r} of {source} holds text ({str(first_value(typed))!r}) where "
+            f"column {name!r} of {source} holds text ({shown(first_value(typed))}) where "
             "there were numbers before; mend it"
         )
     return typed
@@ -145,30 +292,3 @@ def write_rows(parts: Sequence[Mapping[str, Any]], suffix: str) -> bytes:
     else:
         frame.to_csv(buffer, index=False)
     return buffer.getvalue()
-
-
-def _read_csv(pandas: Any, path: Path, head: bytes) -> tuple[Any, tuple[str, ...]]:
-    opener = gzip.open if head.startswith(_GZIP) else open
-    if b"\x00" in head and opener is open:
-        raise IntegrityError(f"{path} is neither Parquet nor CSV: it holds zero bytes")
-    with opener(path, "rt", encoding="utf-8", newline="") as file:
-        first = file.readline().removeprefix(_BYTE_ORDER_MARK)
-    separator = max(_SEPARATORS, key=first.count)
-    names = next(csv.reader(io.StringIO(first), delimiter=separator), [])
-    if not any(name.strip() for name in names):
-        raise IntegrityError(f"{path} has no header; its first line must name the columns")
-    check_different(path.name, [n for n in names if n])
-    frame = pandas.read_csv(
-        path,
-        sep=separator,
-        encoding="utf-8-sig",
-        compression="gzip" if opener is gzip.open else None,
-        low_memory=False,
-        index_col=False,
-        skipinitialspace=True,
-    )
-    notes = [] if separator == "," else [f"columns are separated by {separator!r}"]
-    if not names[0].strip() and len(names) > 1:
-        frame = frame.drop(columns=frame.columns[0])
-        notes.append("the first column has no name: it was taken for row names and left out")
-    return frame, tuple(notes)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.tables.extra import load
 from iceform.tables.words import counted
+
+if TYPE_CHECKING:
+    from iceform.tables.schema import Schema
 
 __all__ = ["Table", "first_value", "is_number"]
 
@@ -29,12 +34,31 @@ class Table:
         Where it came from, for messages.
     notes
         What was done on reading it.
+    schema
+        How its columns were read, where it came from a file.
     """
 
     features: Any
     target: Any
     source: str
     notes: tuple[str, ...] = ()
+    schema: Schema | None = None
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of names, types and values as they were read, rows in order."""
+        found = hashlib.sha256()
+        columns = [*self.features.items(), *([] if self.target is None else [("", self.target)])]
+        for name, column in columns:
+            found.update(json.dumps([str(name), str(column.name), is_number(column)]).encode())
+            if is_number(column):
+                values = np.asarray(column, dtype="<f8") + 0.0  # one zero, and one NaN
+                found.update(np.where(np.isnan(values), np.nan, values).tobytes())
+            else:
+                absent = column.isna()
+                texts = [None if a else str(v) for v, a in zip(column, absent, strict=True)]
+                found.update(json.dumps(texts).encode())
+        return found.hexdigest()
 
     def __len__(self) -> int:
         return len(self.features)
@@ -52,7 +76,7 @@ class Table:
     def take(self, positions: np.ndarray) -> Table:
         """Some of the rows."""
         target = None if self.target is None else self.target.iloc[positions]
-        return Table(self.features.iloc[positions], target, self.source, self.notes)
+        return replace(self, features=self.features.iloc[positions], target=target)
 
     def check_varies(self) -> None:
         """Refuse a feature that has one and the same value in all rows: nothing depends on it."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 
-__all__ = ["counted", "listed", "near"]
+__all__ = ["counted", "listed", "near", "shown"]
 
 _SHOWN = 8  # levels or names that a message lists
+_LONG = 60  # characters of a cell that a message repeats
 
 
 def near(word: str, names: Iterable[str]) -> str:
@@ -29,3 +30,9 @@ def listed(names: Sequence[str], most: int = _SHOWN) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shown(value: object) -> str:
+    """A value in quotation marks, on one line, cut where it is long."""
+    text = " ".join(str(value).split())
+    return repr(text if len(text) <= _LONG else f"{text[:_LONG]}...")

@@ -21,6 +21,7 @@ from iceform.cli.arguments import (
     Drop,
     Program,
     Scale,
+    SchemaFile,
     Strict,
     Target,
     Text,
@@ -49,6 +50,7 @@ def run(
     seed: Annotated[int, typer.Option(help="Of the split.", rich_help_panel=DATA_PANEL)] = 0,
     drop: Drop = None,
     text: Text = None,
+    schema: SchemaFile = None,
     scale: Scale = True,
     unknown: Unknown = "error",
     strict: Strict = False,
@@ -89,14 +91,15 @@ def run(
         )  # fmt: skip
         files = {"report": report, "predictions": predictions}
         targets = {what: path for what, path in files.items() if path is not None}
-        inputs = [path for path in (data, new) if path is not None]
+        inputs = [path for path in (data, new, schema) if path is not None]
         check_targets(targets, inputs)
         with _progress(len(STAGES) + 2) as tick:
             tick("reading")
-            tables = read_tables(settings.entry, data, target, new, drop or (), text or ())
+            tables = read_tables(settings.entry, data, target, new, drop or (), text or (), schema)
             found = run_program(settings, *tables, tick)
             tick("writing")
-            write_all(_contents(found, targets, _command(found, data, new, drop or [], text or [])))
+            again = _command(found, data, new, drop or [], text or [], schema)
+            write_all(_contents(found, targets, again))
         for warning in found.warnings:
             typer.echo(f"warning: {warning}", err=True)
         if as_json:
@@ -162,7 +165,12 @@ def _predictions(found: Run, path: Path) -> bytes:
 
 
 def _command(
-    found: Run, data: Path, new: Path | None, drop: Sequence[str], text: Sequence[str]
+    found: Run,
+    data: Path,
+    new: Path | None,
+    drop: Sequence[str],
+    text: Sequence[str],
+    schema: Path | None,
 ) -> str:
     """The command that does it again."""
     settings = found.settings
@@ -173,6 +181,7 @@ def _command(
     words += ["--test-share", str(settings.test_share), "--seed", str(settings.seed)]
     for flag, names in (("--drop", drop), ("--text", text)):
         words += [word for name in names for word in (flag, name)]
+    words += [] if schema is None else ["--schema", str(schema)]
     words += [] if settings.scale else ["--no-scale"]
     words += ["--strict"] if settings.strict else []
     words += [] if settings.unknown == "error" else ["--unknown", settings.unknown]

@@ -56,6 +56,7 @@ def run(
         source=table.source,
         target=None if table.target is None else str(table.target.name),
         notes=table.notes,
+        data_digest=table.digest,
         preparation=data.preparation,
         unknowns=tuple(data.unknowns),
         counts=data.counts,

@@ -62,8 +62,9 @@ class Run:
 
     Attributes
     ----------
-    settings, source, target, notes
-        What was asked for, of which file and column, and what was done on reading it.
+    settings, source, target, notes, data_digest
+        What was asked for, of which file and column, what was done on reading it, and the SHA-256
+        of the table as it was read.
     preparation, unknowns
         What was done to the columns, and what the training rows did not know.
     counts
@@ -86,6 +87,7 @@ class Run:
     source: str
     target: str | None
     notes: tuple[str, ...]
+    data_digest: str
     preparation: Preparation
     unknowns: tuple[Unknown, ...]
     counts: Mapping[str, int]
@@ -119,6 +121,7 @@ class Run:
                 "rows": dict(self.counts),
                 "features": len(self.preparation.names),
                 "notes": list(self.notes),
+                "digest": self.data_digest,
             },
             "preparation": self.preparation.report(),
             "unknown_values": [vars(u) for u in self.unknowns],
