@@ -215,3 +215,12 @@ def test_workers_that_do_not_start_are_tried_again_after_a_pause(monkeypatch, ca
         assert office.pool.ready == office.pool.busy == 0
         assert problem(office.ask("add")).kind == "busy"
     assert "starts in 0.04 s" in caplog.text
+
+
+def test_where_no_worker_is_ready_nobody_is_told_to_ask_for_less():
+    pool = Pool(Settings(time_limit=0.05, **CHORES))  # none was started
+    with pytest.raises(RequestError) as refused:
+        asyncio.run(pool.ask("add", b"{}"))
+    assert refused.value.kind == "busy"
+    assert refused.value.retry_after
+    assert "less" not in str(refused.value)

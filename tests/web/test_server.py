@@ -196,6 +196,33 @@ def test_a_slow_body_is_given_up(client):
     assert BODY_SECONDS <= time.monotonic() - start < PATIENCE
 
 
+def test_those_who_say_nothing_keep_nobody_out():
+    """Three times as many silent connections as there is room for, from the same address."""
+    with live(workers=1, connections=24, header_seconds=PATIENCE) as client:
+        client.wait_until_idle()
+        silent = [client.open_socket() for _ in range(72)]
+        for _ in range(20):
+            assert client.send("GET", "/api/health").status == 200
+        assert client.ask("add", {"points": [POINT]}).status == 200
+        for connection in silent:
+            connection.close()
+
+
+def test_a_head_that_does_not_end_is_given_up():
+    with live(workers=1, header_seconds=0.5) as client, client.open_socket() as connection:
+        start = time.monotonic()
+        connection.sendall(b"GET /api/health HTTP/1.1\r\nHost: loc")
+        assert connection.recv(1) == b""
+        assert time.monotonic() - start < PATIENCE
+    with live(workers=1, header_seconds=0.5) as client, client.open_socket() as connection:
+        ask = b"GET /api/health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection.sendall(ask)
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200")
+        connection.sendall(ask[:30])  # and again, on the same connection
+        while connection.recv(1 << 16):
+            pass
+
+
 @pytest.mark.parametrize(
     "declared",
     ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x",

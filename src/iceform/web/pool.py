@@ -175,6 +175,13 @@ class Pool:
             async with asyncio.timeout(self._settings.time_limit):
                 return await self._answer(await self._next_worker(), task, body)
         except TimeoutError:
+            if not self._ready:
+                raise RequestError(
+                    "busy",
+                    "no process is there to compute: they start, or end as soon as they do, which "
+                    "the server's log says; ask again soon",
+                    retry_after=_RETRY_AFTER,
+                ) from None
             raise RequestError(
                 "late",
                 f"no answer within {self._settings.time_limit:g} s; ask for less, or try again",

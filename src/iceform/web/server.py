@@ -26,6 +26,7 @@ import iceform
 from iceform.errors import ProgramError
 from iceform.web.bodies import check_question, read_body
 from iceform.web.border import Border, is_loopback
+from iceform.web.connections import protocol
 from iceform.web.files import PageFile, page_files
 from iceform.web.pool import Pool
 from iceform.web.request_error import ErrorKind, RequestError, responses
@@ -210,7 +211,7 @@ def make_server(settings: Settings) -> uvicorn.Server:
     config = uvicorn.Config(
         make_app(settings),
         loop="asyncio",
-        http="h11",
+        http=protocol(settings),
         ws="none",
         lifespan="on",
         log_level="warning",

@@ -33,8 +33,11 @@ class Settings:
         Bytes that a worker may allocate, where the system can limit them.
     body_bytes, body_seconds
         Largest body of a request, and how long it may take to arrive.
+    header_seconds
+        How long a connection may take to ask something.
     connections
-        Connections that are held at once; what comes after them is answered 503 without a word.
+        Connections that are held at once. For one more, one that asks nothing is closed; where all
+        ask, it is answered 503.
     tasks, warm_up, catalogue
         ``module:name`` of the mapping of tasks, of an iterator whose steps a worker takes while
         nobody asks, and of what says what the page offers.
@@ -49,6 +52,7 @@ class Settings:
     memory: int = 2 << 30
     body_bytes: int = 256 << 10
     body_seconds: float = 10.0
+    header_seconds: float = 10.0
     connections: int = 512
     tasks: str = "iceform.web.tasks:TASKS"
     warm_up: str = "iceform.web.tasks:warm_up"
@@ -71,5 +75,6 @@ _LEAST = {
     "memory": _LEAST_MEMORY,
     "body_bytes": 1,
     "body_seconds": 0.01,
+    "header_seconds": 0.01,
     "connections": 1,
 }
