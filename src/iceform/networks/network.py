@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from iceform.backends import resolve
 from iceform.certificates import Certificate, Result, Step, weakest
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
 from iceform.networks.activations import make_activation
+from iceform.networks.certifying import Certifying, OpenStepError
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
 from iceform.networks.graph import Graph
 from iceform.networks.model import Model, cast
@@ -45,6 +47,7 @@ from iceform.validation import (
 
 __all__ = ["InContext", "in_context"]
 
+_EXP = "float64 exp is within 2 units of its last place"
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 
@@ -151,6 +154,42 @@ def _inputs(calibration: Tensor | Sequence[Any], dtype: torch.dtype) -> list[Any
     if not given:
         raise ProgramError("calibration is empty; give a few typical inputs")
     return [cast(one, dtype) for one in given]
+
+
+@dataclass(frozen=True, eq=False)
+class InputCertificate(Certificate):
+    """What is proven of one input's output.
+
+    Attributes
+    ----------
+    bounds
+        Of every entry of every output tensor; of the functional, where one was asked for.
+    """
+
+    bounds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RangeCertificate(Certificate):
+    """What is proven of every input in range; called with an input, what is proven of that one."""
+
+    of_input: Callable[..., InputCertificate] | None = field(default=None, repr=False)
+
+    def __call__(
+        self, *args: Any, functional: Tensor | None = None, **kwargs: Any
+    ) -> InputCertificate:
+        """The certificate of the network's output on these arguments.
+
+        Parameters
+        ----------
+        args, kwargs
+            As the network takes them.
+        functional
+            Coefficients in the shape of the first output: the bound is then that of
+            :math:`|\\sum c_i (emulated_i - exact_i)|` alone, and costs one reverse pass.
+        """
+        assert self.of_input is not None
+        return self.of_input(args, kwargs, functional)
 
 
 class InContext(nn.Module, Pretrained):
@@ -359,11 +398,13 @@ class InContext(nn.Module, Pretrained):
         return self.frozen.digest
 
     @property
-    def certificate(self) -> Certificate:
+    def certificate(self) -> RangeCertificate:
         """The proven error in every entry of the output, for every input that is in range.
 
         It multiplies worst cases of every layer: for deep networks it is far above what is
         measured, and infinite where an operation between the pieces has no bound over a range.
+        ``certificate(x)`` is what is proven of the output on one input, by adjoints: close to what
+        is measured at any depth.
         """
         worst, errors, opened = 0.0, dict[str, float](), list[str]()
         for graph in self.model.graphs:
@@ -374,7 +415,7 @@ class InContext(nn.Module, Pretrained):
             opened += route.open
         what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
         own = max(p.certified for p in self.pieces)
-        return Certificate.total(
+        return RangeCertificate.total(
             {what if opened else "look-ups and rounding, carried through the layers": worst},
             domain={
                 "ranges": "as calibrated, checked at every piece",
@@ -391,7 +432,54 @@ class InContext(nn.Module, Pretrained):
             ),
             assumptions=tuple(dict.fromkeys(a for p in self.pieces for a in p.assumptions)),
             kind=weakest(p.standing for p in self.pieces),
+            of_input=self._certify,
         )
+
+    @full_precision
+    def _certify(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
+    ) -> InputCertificate:
+        structure, tensors = self.model.signature.flatten(args, kwargs)
+        self._check_dtypes(tensors)
+        self.frozen.check()
+        graph = self.model.graph_for(structure, tensors)
+        found = Certifying(self.model)
+        try:
+            steps = found.run(graph, tensors)
+            if functional is None:
+                bounds = tuple(found.tape.bound(step) for step in steps)
+            else:
+                bounds = (found.tape.bound(steps[0], functional[None]),)
+            term = "own errors x adjoints, remainders included"
+        except OpenStepError as unbounded:
+            bounds, term = (torch.tensor(math.inf),), f"not bounded: {unbounded}"
+        if functional is None and torch.isfinite(bounds[0]).all():
+            self._hold(structure, tensors, found.outputs, bounds)
+        assumed = [a for p in self.pieces for a in p.assumptions]
+        assumed += [_EXP] if any(isinstance(p, Heads) for p in self.pieces) else []
+        return InputCertificate.total(
+            {term: max(float(b.max()) for b in bounds)},
+            domain={"input": "the one given", "tokens": self.frozen.sizes.tokens},
+            dtype=self.settings.dtype,
+            backend=self.settings.backend,
+            assumptions=tuple(dict.fromkeys(assumed)),
+            kind=weakest(p.standing for p in self.pieces),
+            bounds=bounds,
+        )
+
+    def _hold(
+        self, structure: Any, tensors: list[Tensor], ours: list[Tensor], bounds: Sequence[Tensor]
+    ) -> None:
+        """The original itself within the bounds, but for its own rounding."""
+        want = _tensors(self.model.original(structure, tensors))
+        found = [t for t in ours if t.is_floating_point()]
+        for a, b, bound in zip(found, want, bounds, strict=True):
+            room = bound + 2.0**-40 * b.abs().max()
+            if not bool(((a.double() - b).abs() <= room).all()):
+                raise IntegrityError(
+                    f"{self.model.title}: off by {_distance(a, b):.3g} from the original, "
+                    f"certified to {float(bound.max()):.3g}; please report it"
+                )
 
     def carried(self) -> dict[str, float]:
         """Certified error of an entry behind every piece, over all inputs in range."""
