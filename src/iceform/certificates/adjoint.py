@@ -13,8 +13,8 @@ r the Taylor remainder. For any linear functional c of the last step and *any* n
 .. math:: c' e = \sum_i \hat\lambda_i' (\delta_i - r_i) + \sum_p \eta_p' e_p,
 
 where :math:`\eta` is what :math:`\hat\lambda` misses the adjoint equations by. The reverse pass in
-float64 misses them by its rounding alone, :math:`|\eta_p| \le \gamma \sum_i |J_i|' |\hat\lambda_i|`.
-So
+float64 misses them by its rounding alone,
+:math:`|\eta_p| \le \gamma \sum_i |J_i|' |\hat\lambda_i|`. So
 
 .. math:: |c' e| \le \sum_i |\hat\lambda_i|' (D_i + R_i(E_p) + \gamma |J_i| E_p).
 
@@ -256,10 +256,7 @@ class Power(Operation):
     exponent: float
 
     def call(self, *x: Tensor) -> Tensor:
-        return {
-            0.5: torch.sqrt, -0.5: _root_inverse, -1.0: torch.reciprocal, 2.0: torch.square,
-            3.0: _cube,
-        }[self.exponent](x[0])  # fmt: skip
+        return _POWERS[self.exponent](x[0])
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         return 4 * _U * out.abs()
@@ -282,6 +279,11 @@ def _root_inverse(x: Tensor) -> Tensor:
 
 def _cube(x: Tensor) -> Tensor:
     return x * x * x
+
+
+_POWERS: dict[float, Callable[[Tensor], Tensor]] = {
+    0.5: torch.sqrt, -0.5: _root_inverse, -1.0: torch.reciprocal, 2.0: torch.square, 3.0: _cube,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -386,7 +388,7 @@ class Tape:
         if all(self._steps[i].operation is None and not self._steps[i].own.any() for i in reads):
             back, out = None, operation.call(*given)  # of constants: nothing flows back
         else:
-            out, back = torch.func.vjp(operation.call, *given)
+            out, back, *_ = torch.func.vjp(operation.call, *given)
         out = out.detach()
         value = out if computed is None else computed.detach().double()
         if value.shape != out.shape:

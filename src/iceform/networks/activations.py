@@ -24,7 +24,7 @@ _BISECTIONS = 60  # float64 has no more bits than this
 
 @dataclass(frozen=True)
 class Known:
-    """An activation: the function, sup |f'|, sup |f''|, and the gate that computes it, if one does."""
+    """An activation: the function, sup |f'|, sup |f''|, and the gate that computes it if any."""
 
     function: ScalarFunction
     slope: float

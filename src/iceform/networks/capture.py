@@ -134,7 +134,7 @@ def capture(
 
 def _exported(flat: _Flat, tensors: list[Tensor], *, dynamic: bool) -> Any:
     auto = torch.export.Dim.AUTO
-    shapes = (tuple({d: auto for d in range(t.ndim)} for t in tensors),) if dynamic else None
+    shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
         if any(_mutates(node) for node in program.graph.nodes):

@@ -7,7 +7,7 @@ float64 evaluation, whose rounding is counted; an activation is off by its piece
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -36,7 +36,10 @@ from iceform.networks.pieces import Activation, EmbeddingMap, Heads, LinearMap, 
 
 __all__ = ["Certifying", "OpenStepError"]
 
-_CONSTANT = {"masked_fill": 2, "constant_pad_nd": 2}  # arguments that are numbers put in
+# Arguments that are numbers put in, and operations that make numbers of none.
+_PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
+_MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
+         "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip
 
 
 class OpenStepError(Exception):
@@ -61,9 +64,7 @@ class Certifying:
         """Run the graph; the steps of its results, floating-point ones only."""
         with torch.no_grad():
             self.outputs = graph.run(self.model, tensors, self._saw)
-        return [
-            self.at[r.name] for r in graph.results if isinstance(r, Ref) and r.name in self.at
-        ]
+        return [self.at[r.name] for r in graph.results if isinstance(r, Ref) and r.name in self.at]
 
     # -------------------------------------------------------------------------------------- nodes
 
@@ -72,6 +73,8 @@ class Certifying:
             self.at[node.name] = self._piece(node, args, value)
         elif isinstance(value, tuple | list):
             self.at[node.name] = self._several(node, args, kwargs, value)
+        elif isinstance(value, Tensor) and node.active and not value.is_floating_point():
+            raise OpenStepError(f"{node.short} in {node.where}, a choice by what was computed")
         elif isinstance(value, Tensor) and value.is_floating_point():
             self.at[node.name] = self._floating(node, args, kwargs, value)
 
@@ -85,12 +88,14 @@ class Certifying:
 
     def _floating(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
         known = [n for n in node.needs if n in self.at]
-        if node.op in ("input", "constant") or not known:
+        if node.op in ("input", "constant") or node.short in _MADE or not known:
             return self.tape.leaf(value)
         if node.op == "size.getitem":
             found = self.at[node.args[0].name][node.args[1]]
             assert isinstance(found, int)
             return found
+        if node.short in ("scatter", "select_scatter", "slice_scatter") or "value" in kwargs:
+            raise OpenStepError(f"{node.short} in {node.where}")
         if is_move(node.short):
             return self._moved(node, args, kwargs, value)
         return self._native(node, args, kwargs, value)
@@ -100,9 +105,7 @@ class Certifying:
             return None
         if not is_move(node.short):
             raise OpenStepError(f"{node.short} in {node.where}")
-        return [
-            self._moved(node, args, kwargs, v, pick=i) for i, v in enumerate(value)
-        ]
+        return [self._moved(node, args, kwargs, v, pick=i) for i, v in enumerate(value)]
 
     def _moved(
         self, node: Node, args: Any, kwargs: Any, value: Tensor, pick: int | None = None
@@ -120,8 +123,9 @@ class Certifying:
         def moved(*x: Tensor, radii: bool = False) -> Tensor:
             by = dict(zip(names, x, strict=True))
             here = list(filled(node.args, args, by))
-            if radii and node.short in _CONSTANT and len(here) > _CONSTANT[node.short]:
-                here[_CONSTANT[node.short]] = 0.0
+            for i in _PUT_IN.get(node.short, ()) if radii else ():
+                if i < len(here) and isinstance(here[i], int | float):
+                    here[i] = 0.0
             named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}
             named = {k: torch.float64 if isinstance(v, torch.dtype) else v
                      for k, v in named.items()}  # fmt: skip
@@ -140,7 +144,7 @@ class Certifying:
         state = node.short == "add" and value.ndim > 1
         return self.tape.apply(operation, *reads, computed=value, state=state)
 
-    def _rule(
+    def _rule(  # noqa: PLR0911
         self, node: Node, args: Any, kwargs: Any
     ) -> tuple[Operation, Sequence[int]] | None:
         def two() -> tuple[int, int]:
@@ -160,14 +164,15 @@ class Certifying:
             case "matmul" | "mm" | "bmm" if min(args[0].ndim, args[1].ndim) > 1:
                 return Matmul(), two()
             case "neg":
-                return Product(), (self._step(node.args[0], args[0]), self.tape.leaf(-torch.ones(())))
+                return Product(), (
+                    self._step(node.args[0], args[0]),
+                    self.tape.leaf(-torch.ones(())),
+                )
             case "softmax" | "_softmax" if args[1] in (-1, args[0].ndim - 1):
                 return Softmax(), two()[:1]
         return self._of_one(node, args, kwargs)
 
-    def _of_one(
-        self, node: Node, args: Any, kwargs: Any
-    ) -> tuple[Operation, Sequence[int]] | None:
+    def _of_one(self, node: Node, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
         powers = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
         read = self._step(node.args[0], args[0])
         match node.short:
@@ -183,13 +188,18 @@ class Certifying:
             case "clamp_min" if isinstance(args[1], int | float):
                 return Floor(float(args[1])), (read,)
             case "linalg_vector_norm":
-                order, dims, keep = (*args[1:4], *(2, None, False)[len(args[1:4]) :])
-                if order != 2 or kwargs:
-                    return None
-                dims = tuple(dims or range(args[0].ndim))
-                squares = self.tape.apply(Power(2.0), read)
-                return Power(0.5), (self.tape.apply(Mean(dims, bool(keep), mean=False), squares),)
+                return self._length(read, args, kwargs)
         return None
+
+    def _length(self, read: int, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
+        """The 2-norm."""
+        given: list[Any] = [*args[1:4], *(2, None, False)[len(args[1:4]) :]]
+        order, axes, keep = given
+        if order != 2 or kwargs:
+            return None
+        dims = tuple(range(args[0].ndim)) if axes is None else tuple(axes)
+        squares = self.tape.apply(Power(2.0), read)
+        return Power(0.5), (self.tape.apply(Mean(dims, bool(keep), mean=False), squares),)
 
     # ------------------------------------------------------------------------------------- pieces
 
@@ -202,10 +212,12 @@ class Certifying:
         reads = [self._step(a, v) for a, v in zip(node.args[1:], args[1:], strict=True)]
         if isinstance(piece, LinearMap):
             affine = Affine(piece.weight.double(), piece.bias.double())
-            return self.tape.apply(affine, *reads, computed=value, error=self._rounded(piece, affine, reads, value))
+            return self.tape.apply(
+                affine, *reads, computed=value, error=self._rounded(piece, affine, reads, value)
+            )
         if isinstance(piece, Activation):
             known = ACTIVATIONS[piece.function.name]
-            step = Pointwise(_plain(piece), known.slope, known.bend)
+            step = Pointwise(piece.function.call, known.slope, known.bend)
             return self.tape.apply(step, *reads, computed=value, error=piece.certified)
         if isinstance(piece, Norm):
             return self._norm(piece, reads[0], value)
@@ -249,8 +261,3 @@ class Certifying:
 
 def _turned(x: Tensor) -> Tensor:
     return x.mT
-
-
-def _plain(piece: Activation) -> Callable[[Tensor], Tensor]:
-    call = piece.function.call
-    return lambda z: call(z)

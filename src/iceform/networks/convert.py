@@ -29,7 +29,9 @@ _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
            "sym_constrain_range_for_size", "_assert_async"}  # fmt: skip
 # Strides are not part of what a network computes.
-_RESHAPES = dict.fromkeys(("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default")
+_RESHAPES = dict.fromkeys(
+    ("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default"
+)
 _SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
@@ -131,6 +133,7 @@ class _Conversion:
         self.active: set[str] = set()
         self.made: dict[str, str] = {}  # constants by path
         self.attended: set[str] = set()  # softmaxes that heads stand for
+        self.shapes = {node.name: _shape(node) for node in found.nodes}
 
     # ------------------------------------------------------------------------------------- whole
 
@@ -154,11 +157,8 @@ class _Conversion:
     def _emit(
         self, name: str, op: str, args: Any, kwargs: Any = None, *, where: str, active: bool
     ) -> Ref:
-        taken = {n.name for n in self.nodes} if any(n.name == name for n in self.nodes) else ()
-        base, i = name, 1
-        while name in taken:
-            name, i = f"{base}_{i}x", i + 1
-        self.nodes.append(Node(name, op, tuple(args), dict(kwargs or {}), where, active))
+        shape = self.shapes.get(name)
+        self.nodes.append(Node(name, op, tuple(args), dict(kwargs or {}), where, active, shape))
         if active:
             self.active.add(name)
         self.values[name] = Ref(name)
@@ -178,8 +178,9 @@ class _Conversion:
         if isinstance(value, _Const):
             path = self.to.constant(value.tensor)
             if path not in self.made:
-                name = f"k{len(self.made)}"
-                self.nodes.append(Node(name, "constant", (path,)))
+                name = f"constant.{len(self.made)}"
+                shape = tuple(value.tensor.shape)
+                self.nodes.append(Node(name, "constant", (path,), shape=shape))
                 self.made[path] = name
             return Ref(self.made[path])
         if isinstance(value, tuple | list):
@@ -261,10 +262,13 @@ class _Conversion:
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
+        if short == "baddbmm" and not kwargs:
+            product = self._call(node, "aten.bmm.default", *args[1:], suffix=".product")
+            return self._call(node, "aten.add.Tensor", args[0], product)
         active = self._is_active(args) or self._is_active(kwargs)
         if active and not (is_move(short) or is_native(short) or short == "softmax"):
             self._not_emulated(node, short)
-        kept = active and _floating(node)
+        kept = active and _has_tensors(node)
         return self._emit(node.name, op, self._argument(args), self._argument(kwargs),
                           where=where, active=kept)  # fmt: skip
 
@@ -292,7 +296,9 @@ class _Conversion:
 
     # ---------------------------------------------------------------------------------- emulated
 
-    def _emulated(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
+    def _emulated(  # noqa: PLR0911
+        self, node: fx.Node, short: str, args: Any, kwargs: Any
+    ) -> Any:
         if short in ("matmul", "bmm"):
             heads = self._product(node)
             if heads is not None:
@@ -338,8 +344,10 @@ class _Conversion:
                 for x, y in zip((there.weight, there.bias), mine, strict=True)
             )
 
-        found = self.to.piece(name or module_path(node), LinearMap, same,
-                              lambda path: LinearMap(path, settings, w, b, rounded=rounded))  # fmt: skip
+        def make(path: str) -> LinearMap:
+            return LinearMap(path, settings, w, b, rounded=rounded)
+
+        found = self.to.piece(name or module_path(node), LinearMap, same, make)
         assert isinstance(found, LinearMap)
         return found
 
@@ -352,7 +360,7 @@ class _Conversion:
                 return None
         else:
             x, weight, bias = args[0], args[1], None
-        plain = (bias is None or (isinstance(bias, _Const) and bias.tensor.ndim == 1))
+        plain = bias is None or (isinstance(bias, _Const) and bias.tensor.ndim == 1)
         if isinstance(x, _Const) and x.tensor.ndim == 2 and not isinstance(weight, _Const):
             return self._from_left(node, short, x, weight)
         if not (isinstance(weight, _Const) and weight.tensor.ndim == 2 and plain):
@@ -370,8 +378,8 @@ class _Conversion:
         piece = self._map(node, weight, None)
         if node.args[1].meta["val"].ndim == 1:  # type: ignore[union-attr]
             return self._on(node, piece, x)
-        turned = self._call(node, "aten.transpose.int", x, -2, -1, suffix="_turned")
-        return self._call(node, "aten.transpose.int", self._on(node, piece, turned, suffix="_map"),
+        turned = self._call(node, "aten.transpose.int", x, -2, -1, suffix=".turned")
+        return self._call(node, "aten.transpose.int", self._on(node, piece, turned, suffix=".map"),
                           -2, -1)  # fmt: skip
 
     def _embedding(self, node: fx.Node, args: Any) -> Any:
@@ -419,14 +427,14 @@ class _Conversion:
         return self._on(node, piece, x, suffix=suffix)
 
     def _glu(self, node: fx.Node, args: Any) -> Any:
-        """a sigma(b), a and b the halves."""
+        """One half times the sigmoid of the other."""
         dim = args[1] if len(args) > 1 else -1
         size = node.args[0].meta["val"].shape[dim] // 2  # type: ignore[union-attr]
         if not isinstance(size, int):
             return None
-        a = self._call(node, "aten.slice.Tensor", args[0], dim, 0, size, suffix="_a")
-        b = self._call(node, "aten.slice.Tensor", args[0], dim, size, 2 * size, suffix="_b")
-        gate = self._activated(node, "sigmoid", b, suffix="_gate")
+        a = self._call(node, "aten.slice.Tensor", args[0], dim, 0, size, suffix=".a")
+        b = self._call(node, "aten.slice.Tensor", args[0], dim, size, 2 * size, suffix=".b")
+        gate = self._activated(node, "sigmoid", b, suffix=".gate")
         return self._call(node, "aten.mul.Tensor", a, gate)
 
     def _rewritten(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
@@ -436,26 +444,28 @@ class _Conversion:
         x = args[0]
         if short == "leaky_relu":
             slope = args[1] if len(args) > 1 else 0.01
-            up = self._activated(node, "relu", x, suffix="_up")
-            down = self._call(node, "aten.neg.default", x, suffix="_turned")
-            down = self._activated(node, "relu", down, suffix="_down")
-            return self._call(node, "aten.sub.Tensor", up,
-                              self._call(node, "aten.mul.Tensor", down, slope, suffix="_slope"))  # fmt: skip
+            up = self._activated(node, "relu", x, suffix=".up")
+            down = self._call(node, "aten.neg.default", x, suffix=".turned")
+            down = self._activated(node, "relu", down, suffix=".down")
+            down = self._call(node, "aten.mul.Tensor", down, slope, suffix=".slope")
+            return self._call(node, "aten.sub.Tensor", up, down)
         if short in ("hardtanh", "relu6"):
-            low, high = (0.0, 6.0) if short == "relu6" else (*args[1:3], *(-1.0, 1.0)[len(args) - 1:])
+            low, high = (
+                (0.0, 6.0) if short == "relu6" else (*args[1:3], *(-1.0, 1.0)[len(args) - 1 :])
+            )
             up, down = (
                 self._activated(
                     node, "relu",
-                    self._call(node, "aten.sub.Tensor", x, at, suffix=f"_{key}"),
-                    suffix=f"_{key}_relu",
+                    self._call(node, "aten.sub.Tensor", x, at, suffix=f".{key}"),
+                    suffix=f".{key}.relu",
                 )
                 for key, at in (("low", low), ("high", high))
             )  # fmt: skip
-            kept = self._call(node, "aten.sub.Tensor", up, down, suffix="_kept")
+            kept = self._call(node, "aten.sub.Tensor", up, down, suffix=".kept")
             return self._call(node, "aten.add.Tensor", kept, low)
         if short == "log_sigmoid":
-            turned = self._call(node, "aten.neg.default", x, suffix="_turned")
-            soft = self._activated(node, "softplus", turned, suffix="_soft")
+            turned = self._call(node, "aten.neg.default", x, suffix=".turned")
+            soft = self._activated(node, "softplus", turned, suffix=".soft")
             return self._call(node, "aten.neg.default", soft)
         return None
 
@@ -475,7 +485,7 @@ class _Conversion:
         return found
 
     def _attention(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        q, k, v, mask, dropped, causal = (*args, *(None, 0.0, False)[len(args) - 3:])[:6]
+        q, k, v, mask, dropped, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
         mask, dropped = kwargs.get("attn_mask", mask), kwargs.get("dropout_p", dropped)
         causal = bool(kwargs.get("is_causal", causal))
         if kwargs.get("enable_gqa"):
@@ -498,9 +508,9 @@ class _Conversion:
         """A mask that allows where true, as numbers to be added."""
         zero = _Const(torch.zeros((), dtype=torch.float64))
         never = _Const(torch.full((), -math.inf, dtype=torch.float64))
-        return self._call(node, "aten.where.self", mask, zero, never, suffix="_mask")
+        return self._call(node, "aten.where.self", mask, zero, never, suffix=".mask")
 
-    def _product(self, node: fx.Node) -> Any:
+    def _product(self, node: Any) -> Any:  # noqa: PLR0911
         """softmax(s q k' + m) v written out: heads."""
         weights = _behind(node.args[0])
         if weights is None or _op(weights) not in ("softmax", "_softmax"):
@@ -530,19 +540,20 @@ class _Conversion:
             return None
         self.attended.add(self.values[weights.name].name)
         piece = self._heads(node, scale, sizes[0], sizes[1], causal=False)
-        keys = self._call(node, "aten.transpose.int", k, -2, -1, suffix="_keys")
+        keys = self._call(node, "aten.transpose.int", k, -2, -1, suffix=".keys")
         given = (q, keys, v) if mask is None else (q, keys, v, mask)
         return self._on(node, piece, *given)
 
-    def _masked(self, given: Any) -> tuple[Any, fx.Node | None]:
+    def _masked(self, given: Any) -> tuple[Any, Any]:
         """(what is added to the logits, the logits)."""
         logits = _behind(given)
         if logits is None or _op(logits) != "add" or logits.kwargs:
             return None, logits
         sides = [_behind(a) for a in logits.args[:2]]
-        scored = [s is not None and _op(s) in ("mul", "div", "matmul", "bmm") for s in sides]
+        scores = ("mul", "div", "matmul", "bmm")
         scored = [
-            s and self._is_active(self.values[n.name]) for s, n in zip(scored, sides, strict=True)
+            s is not None and _op(s) in scores and self._is_active(self.values[s.name])
+            for s in sides
         ]
         if scored.count(True) != 1:
             return None, logits
@@ -576,7 +587,7 @@ def _op(node: fx.Node) -> str:
     return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
 
 
-def _behind(given: Any) -> fx.Node | None:
+def _behind(given: Any) -> Any:
     """The node itself, behind dropouts that are off and what changes nothing."""
     while isinstance(given, fx.Node) and (_op(given) == "dropout" or _op(given) in _SAME):
         given = given.args[0]
@@ -590,10 +601,17 @@ def _depends(value: Any) -> bool:
     return isinstance(value, tuple | list | Mapping) and any(map(_depends, values))
 
 
-def _floating(node: fx.Node) -> bool:
+def _has_tensors(node: fx.Node) -> bool:
     value = node.meta.get("val")
     values = value if isinstance(value, tuple | list) else [value]
-    return any(isinstance(v, Tensor) and v.is_floating_point() for v in values)
+    return any(isinstance(v, Tensor) for v in values)
+
+
+def _shape(node: fx.Node) -> tuple[int | None, ...] | None:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(int(n) if isinstance(n, int) else None for n in value.shape)
 
 
 def _live(nodes: list[Node], results: Any) -> tuple[Node, ...]:

@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError
 
-__all__ = ["Guard", "Node", "Ref", "Graph", "function_of"]
+__all__ = ["Graph", "Guard", "Node", "Ref", "function_of"]
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
@@ -52,6 +52,8 @@ class Node:
         The module that it belongs to.
     active
         Whether it computes with the network's numbers: not with ids, masks or sizes.
+    shape
+        Of its value; None for sizes that vary, and for what is no tensor.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Node:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     where: str = ""
     active: bool = False
+    shape: tuple[int | None, ...] | None = None
 
     @cached_property
     def needs(self) -> tuple[str, ...]:
@@ -82,7 +85,7 @@ def _refs(value: Any) -> list[str]:
     return [name for v in value for name in _refs(v)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def function_of(op: str) -> Callable[..., Any]:
     """The operation that a name stands for.
 
@@ -94,8 +97,9 @@ def function_of(op: str) -> Callable[..., Any]:
     if op.startswith("size.") and op[5:] in _SIZES:
         return _SIZES[op[5:]]
     found = _ATEN.fullmatch(op)
-    packet = None if found is None else getattr(torch.ops.aten, found[1], None)
-    function = None if packet is None else getattr(packet, found[2], None)
+    name, overload = ("", "") if found is None else found.groups()
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    function = None if packet is None else getattr(packet, overload, None)
     if not isinstance(function, torch._ops.OpOverload) or function._schema.is_mutable:
         raise IntegrityError(f"{op!r} is no operation that a network can hold")
     return function
@@ -223,7 +227,7 @@ class Graph:
             "ranks": list(self.ranks),
             "guards": [[g.index, g.dim, g.relation, g.other] for g in self.guards],
             "nodes": [
-                [n.name, n.op, _plain(n.args), _plain(n.kwargs), n.where, n.active]
+                [n.name, n.op, _plain(n.args), _plain(n.kwargs), n.where, n.active, n.shape]
                 for n in self.nodes
             ],
             "results": _plain(self.results),
@@ -236,8 +240,8 @@ class Graph:
         try:
             nodes = tuple(
                 Node(str(name), str(op), tuple(_read(args)), dict(_read(kwargs)), str(where),
-                     bool(active))
-                for name, op, args, kwargs, where, active in saved["nodes"]
+                     bool(active), None if shape is None else tuple(shape))
+                for name, op, args, kwargs, where, active, shape in saved["nodes"]
             )  # fmt: skip
             guards = tuple(
                 Guard(int(i), int(d), str(r), o if isinstance(o, int) else (int(o[0]), int(o[1])))
@@ -256,9 +260,7 @@ class Graph:
         return found
 
 
-def _step(
-    node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]
-) -> Any:
+def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]) -> Any:
     if node.op == "input":
         return tensors[args[0]]
     if node.op == "constant":

@@ -66,7 +66,8 @@ class Model(Parts):
         self.settings, self.signature, self.title = settings, signature, title
         self._original = (original,)  # in a tuple: its parameters are not parts of this
         self.graphs: list[Graph] = []
-        self.strict, self.left = strict, {}
+        self.strict = strict
+        self.left: dict[str, str] = {}
         self.settled = False
         self._wide: list[nn.Module] = []
 

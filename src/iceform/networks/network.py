@@ -186,7 +186,7 @@ class RangeCertificate(Certificate):
             As the network takes them.
         functional
             Coefficients in the shape of the first output: the bound is then that of
-            :math:`|\\sum c_i (emulated_i - exact_i)|` alone, and costs one reverse pass.
+            |sum of c (emulated - exact)| alone, and costs one reverse pass.
         """
         assert self.of_input is not None
         return self.of_input(args, kwargs, functional)
@@ -415,7 +415,7 @@ class InContext(nn.Module, Pretrained):
             opened += route.open
         what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
         own = max(p.certified for p in self.pieces)
-        return RangeCertificate.total(
+        return RangeCertificate.total(  # type: ignore[return-value]
             {what if opened else "look-ups and rounding, carried through the layers": worst},
             domain={
                 "ranges": "as calibrated, checked at every piece",
@@ -457,7 +457,7 @@ class InContext(nn.Module, Pretrained):
             self._hold(structure, tensors, found.outputs, bounds)
         assumed = [a for p in self.pieces for a in p.assumptions]
         assumed += [_EXP] if any(isinstance(p, Heads) for p in self.pieces) else []
-        return InputCertificate.total(
+        return InputCertificate.total(  # type: ignore[return-value]
             {term: max(float(b.max()) for b in bounds)},
             domain={"input": "the one given", "tokens": self.frozen.sizes.tokens},
             dtype=self.settings.dtype,

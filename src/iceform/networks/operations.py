@@ -13,27 +13,33 @@ from __future__ import annotations
 
 __all__ = ["is_move", "is_native", "is_random"]
 
-_MOVES = frozenset(
-    """alias arange as_strided atleast_1d atleast_2d broadcast_to cat chunk clone concat concatenate
-    constant_pad_nd contiguous copy detach detach_ diagonal empty empty_like expand expand_as eye
-    fill flatten flip full full_like gather getitem index index_select is_same_size lift_fresh
-    lift_fresh_copy masked_fill meshgrid movedim narrow new_empty new_full new_ones new_zeros ones
-    ones_like pad permute repeat repeat_interleave reshape roll scalar_tensor scatter select slice
-    slice_scatter select_scatter split split_with_sizes squeeze stack swapaxes t tile to transpose
-    tril triu unbind unflatten unsafe_split unsafe_chunk unsqueeze view view_as where zeros
-    zeros_like _to_copy _unsafe_view _reshape_alias sym_size sym_numel sym_stride numpy_T mT
-    type_as dropout hstack vstack reshape_as""".split()
-)
-_NATIVES = frozenset(
-    """add sub rsub mul div neg sum mean square pow sqrt rsqrt reciprocal layer_norm matmul mm bmm
-    addmm linear linalg_vector_norm norm clamp_min clamp rms_norm baddbmm var addcmul
-    native_layer_norm""".split()
-)
-_RANDOM = frozenset(
-    """rand randn randint rand_like randn_like randint_like bernoulli multinomial normal uniform
-    randperm poisson dropout alpha_dropout feature_dropout native_dropout rrelu exponential
-    geometric cauchy log_normal""".split()
-)
+_MOVES = frozenset((
+    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "broadcast_to", "cat",
+    "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "copy",
+    "detach", "detach_", "diagonal", "expand", "expand_as", "eye",
+    "fill", "flatten", "flip", "full", "full_like", "gather", "getitem", "index",
+    "index_select", "is_same_size", "lift_fresh", "lift_fresh_copy", "masked_fill",
+    "meshgrid", "movedim", "narrow", "new_full", "new_ones", "new_zeros",
+    "ones", "ones_like", "pad", "permute", "repeat", "repeat_interleave", "reshape", "roll",
+    "scalar_tensor", "scatter", "select", "slice", "slice_scatter", "select_scatter",
+    "split", "split_with_sizes", "squeeze", "stack", "swapaxes", "t", "tile", "to",
+    "transpose", "tril", "triu", "unbind", "unflatten", "unsafe_split", "unsafe_chunk",
+    "unsqueeze", "view", "view_as", "where", "zeros", "zeros_like", "_to_copy",
+    "_unsafe_view", "_reshape_alias", "sym_size", "sym_numel", "sym_stride", "numpy_T",
+    "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as",
+))  # fmt: skip
+_NATIVES = frozenset((
+    "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "square", "pow", "sqrt",
+    "rsqrt", "reciprocal", "layer_norm", "matmul", "mm", "bmm", "addmm", "linear",
+    "linalg_vector_norm", "norm", "clamp_min", "clamp", "rms_norm", "baddbmm", "var",
+    "addcmul", "native_layer_norm",
+))  # fmt: skip
+_RANDOM = frozenset((
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli",
+    "multinomial", "normal", "uniform", "randperm", "poisson", "dropout", "alpha_dropout",
+    "feature_dropout", "native_dropout", "rrelu", "exponential", "geometric", "cauchy",
+    "log_normal",
+))  # fmt: skip
 
 
 def is_move(name: str) -> bool:

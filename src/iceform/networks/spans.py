@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ class Walk:
         for node in graph.nodes:
             found = self._step(node, spans)
             if node.name in limits:
-                found = Span(min(found.entry, limits[node.name]), found.error)
+                found = replace(found, entry=min(found.entry, limits[node.name]))
             spans[node.name] = found
         ends = [spans[r.name] for r in graph.results if isinstance(r, Ref)]
         return Span(max(s.entry for s in ends), max(s.error for s in ends))
@@ -72,7 +73,8 @@ class Walk:
 
     def _step(self, node: Node, spans: Mapping[str, Span]) -> Span:
         if node.op == "input":
-            return Span(math.inf if self.bound is None else self.bound)
+            width = node.shape[-1] if node.shape else None
+            return Span(math.inf if self.bound is None else self.bound, 0.0, 0.0, width)
         if node.op == "constant":
             return _constant(self.parts.get_buffer(node.args[0]))
         given = [_span(a, spans) for a in node.args]
@@ -87,38 +89,82 @@ class Walk:
             spans_in = [spans[n] for n in node.needs]
             return Span(max((s.entry for s in spans_in), default=math.inf))
         if node.op.startswith("size.") or is_move(node.short):
-            inside = [spans[n] for n in node.needs]
-            return Span(max(s.entry for s in inside), max(s.error for s in inside))
-        return self._native(node, given)
+            return _moved(node, [spans[n] for n in node.needs])
+        width = node.shape[-1] if node.shape else None
+        return self._native(node, given, width)
 
-    def _native(self, node: Node, given: list[Span]) -> Span:
+    def _native(  # noqa: PLR0911
+        self, node: Node, given: list[Span], width: int | None
+    ) -> Span:
         a, b = (*given, Span(0.0))[:2]
-        unit = self.unit
+        unit, root = self.unit, math.inf if width is None else math.sqrt(width)
         match node.short:
             case "add" | "sub" | "rsub":
                 factor = abs(float(node.kwargs.get("alpha", 1)))
                 entry, error = a.entry + factor * b.entry, a.error + factor * b.error
-                return Span(entry, error + 2 * unit * (entry + error))
+                own = 2 * unit * (entry + error)
+                spread = math.inf
+                if width is not None:
+                    spread = a.along(width) + factor * b.along(width) + root * own
+                return Span(entry, error + own, spread, width)
             case "neg":
                 return a
             case "mul":
                 error = a.entry * b.error + b.entry * a.error + a.error * b.error
                 entry = a.entry * b.entry
-                return Span(entry, error + unit * (entry + error))
+                return Span(entry, error + unit * (entry + error), width=width)
             case "div" if isinstance(node.args[1], int | float) and node.args[1]:
                 factor = abs(float(node.args[1]))
-                return Span(a.entry / factor, (a.error + unit * a.reach) / factor)
+                return Span(a.entry / factor, (a.error + unit * a.reach) / factor, width=width)
+            case "matmul" | "bmm" | "mm" if a.width is not None:
+                error = a.entry * b.error + b.entry * a.error + a.error * b.error
+                own = 2 * (a.width + 2) * unit * a.reach * b.reach
+                return Span(a.width * a.entry * b.entry, a.width * (error + own), width=width)
             case "softmax":
-                return Span(1.0, min(1.0, math.expm1(min(2 * a.error, 1.0)) + 2**20 * unit))
+                moved = math.expm1(min(2 * a.error, 1.0)) + 2**20 * unit
+                return Span(1.0, min(1.0, moved), width=width)
             case "mean":
-                return Span(a.entry, a.error + 2**16 * unit * a.reach)
+                return Span(a.entry, a.error + 2**16 * unit * a.reach, width=width)
         self.open.append(f"{node.short} in {node.where}")
         return Span(math.inf, math.inf)
 
 
+def _moved(node: Node, given: list[Span]) -> Span:
+    """Entries are the same; rows may be cut, joined or taken apart."""
+    entry, error = max(s.entry for s in given), max(s.error for s in given)
+    width = node.shape[-1] if node.shape else None
+    first = given[0]
+    known = len(given) == 1 and first.width is not None
+    if node.op.startswith("size.") or node.short in ("split", "split_with_sizes", "chunk"):
+        return Span(entry, error, first.spread if known else math.inf, width or first.width)
+    if not known or width is None or first.width is None or not _rows_stay(node):
+        return Span(entry, error, width=width)
+    if first.width % width == 0:
+        return Span(entry, error, first.spread, width)
+    if width % first.width == 0:
+        return Span(entry, error, math.sqrt(width // first.width) * first.spread, width)
+    return Span(entry, error, width=width)
+
+
+def _rows_stay(node: Node) -> bool:
+    """Whether rows of the result are rows of what was moved, cut or joined."""
+    rank = len(node.shape or ())
+    if node.short in ("reshape", "unflatten", "flatten", "clone"):
+        return True
+    if node.short in ("transpose", "swapaxes"):
+        return all(d % rank != rank - 1 for d in node.args[1:3])
+    if node.short == "permute":
+        return bool(node.args[1][-1] % rank == rank - 1)
+    if node.short in ("unsqueeze", "select"):
+        # select takes an axis away, unsqueeze adds one: the last one must be neither.
+        size = rank if node.short == "unsqueeze" else rank + 1
+        return bool(node.args[1] % size != size - 1)
+    return False
+
+
 def _keeps_all(node: Node) -> bool:
-    kept = {"view", "reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t",
-            "unflatten", "expand", "_unsafe_view", "swapaxes", "movedim", "clone"}  # fmt: skip
+    kept = {"reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t",
+            "unflatten", "expand", "swapaxes", "movedim", "clone"}  # fmt: skip
     return node.short in kept
 
 

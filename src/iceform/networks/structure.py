@@ -30,8 +30,11 @@ def flatten(value: Any, tensors: list[Tensor], what: str = "the output") -> Any:
         return {"value": value}
     if isinstance(value, Mapping):
         kind = f"{type(value).__module__}.{type(value).__name__}"
-        items = {str(k): flatten(v, tensors, what) for k, v in value.items() if v is not None}
-        return {"object": kind if _OUTPUTS.fullmatch(kind) else "dict", "items": items}
+        named = _OUTPUTS.fullmatch(kind) is not None
+        items = {
+            str(k): flatten(v, tensors, what) for k, v in value.items() if not (named and v is None)
+        }
+        return {"object": kind if named else "dict", "items": items}
     if type(value) in (tuple, list):
         parts = [flatten(v, tensors, what) for v in value]
         return {type(value).__name__: parts}
@@ -64,7 +67,7 @@ def _output(name: str) -> Any:
     if found is None:
         raise IntegrityError(f"{name!r} is no named output of transformers")
     try:
-        from transformers.utils import ModelOutput
+        from transformers.modeling_outputs import ModelOutput
     except ImportError:
         raise ProgramError(f"{name} needs transformers: pip install 'iceform[export]'") from None
     kind = getattr(importlib.import_module(name.rpartition(".")[0]), found[2], None)
@@ -79,33 +82,37 @@ class Signature:
     Parameters
     ----------
     parameters
-        (name, kind) of each, kinds as ``inspect.Parameter`` numbers them.
+        (name, kind, whether None is its default) of each, kinds as ``inspect.Parameter`` numbers
+        them.
     """
 
-    def __init__(self, parameters: Sequence[tuple[str, int]]) -> None:
-        self.parameters = tuple((str(name), int(kind)) for name, kind in parameters)
+    def __init__(self, parameters: Sequence[tuple[str, int, bool]]) -> None:
+        self.parameters = tuple((str(n), int(k), bool(d)) for n, k, d in parameters)
         self._signature = inspect.Signature(
-            [inspect.Parameter(name, inspect._ParameterKind(kind)) for name, kind in self.parameters]
+            [
+                inspect.Parameter(name, inspect._ParameterKind(kind))
+                for name, kind, _ in self.parameters
+            ]
         )
 
     @classmethod
     def of(cls, model: nn.Module) -> Signature:
         """Of a module's ``forward``."""
         found = inspect.signature(model.forward).parameters.values()
-        return cls([(p.name, int(p.kind)) for p in found])
+        return cls([(p.name, int(p.kind), p.default is None) for p in found])
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
-        """(structure, tensors) of a call; arguments that are None are left out."""
+        """(structure, tensors) of a call; None is left out where it is the default."""
         try:
             bound = self._signature.bind_partial(*args, **kwargs)
         except TypeError as wrong:
             raise ProgramError(f"not the network's arguments: {wrong}") from None
         tensors: list[Tensor] = []
-        kinds = dict(self.parameters)
+        kinds = {name: (kind, default) for name, kind, default in self.parameters}
         found = {}
         for name, value in bound.arguments.items():
-            if value is not None:
-                starred = kinds[name] == inspect.Parameter.VAR_POSITIONAL
+            if value is not None or not kinds[name][1]:
+                starred = kinds[name][0] == inspect.Parameter.VAR_POSITIONAL
                 given = tuple(value) if starred else value
                 found[name] = flatten(given, tensors, f"the argument {name}")
         return found, tensors
@@ -116,7 +123,7 @@ class Signature:
         """Positional and named arguments of the call."""
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
-        for name, kind in self.parameters:
+        for name, kind, _ in self.parameters:
             value = unflatten(structure[name], tensors) if name in structure else None
             if kind == inspect.Parameter.VAR_POSITIONAL:
                 args += value or ()
@@ -132,4 +139,4 @@ class Signature:
 
     @property
     def _starred(self) -> bool:
-        return any(kind == inspect.Parameter.VAR_POSITIONAL for _, kind in self.parameters)
+        return any(kind == inspect.Parameter.VAR_POSITIONAL for _, kind, _ in self.parameters)

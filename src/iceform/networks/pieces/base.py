@@ -39,10 +39,20 @@ class Span:
         Bound of the exact entries.
     error
         Bound of |emulated - exact|, entry by entry.
+    spread
+        Bound of the 2-norm of emulated - exact along the last axis.
+    width
+        Length of the last axis; None where it varies.
     """
 
     entry: float
     error: float = 0.0
+    spread: float = math.inf
+    width: int | None = None
+
+    def along(self, width: int) -> float:
+        """The 2-norm of the error of a row of ``width`` entries."""
+        return min(self.spread, math.sqrt(width) * self.error)
 
     @property
     def reach(self) -> float:

@@ -99,7 +99,12 @@ class Activation(Piece):
 
     def walk(self, *spans: Span) -> Span:
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        return Span(self.slope * self.high + at_zero, self.slope * spans[0].error + self.certified)
+        own, width = self.certified, spans[0].width
+        spread = (
+            math.inf if width is None else self.slope * spans[0].spread + math.sqrt(width) * own
+        )
+        entry = self.slope * self.high + at_zero
+        return Span(entry, self.slope * spans[0].error + own, spread, width)
 
     def made(self) -> dict[str, Any]:
         return {"function": self.function.name}

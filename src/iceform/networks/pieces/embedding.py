@@ -82,7 +82,8 @@ class EmbeddingMap(Piece):
         return self.settings.layers.table.tokens
 
     def walk(self, *spans: Span) -> Span:
-        return Span(float(self.weight.abs().max()), self.certified)
+        spread = float(self.errors().norm())
+        return Span(float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1])
 
     def restore(self, ranges: dict[str, Any]) -> None:
         del ranges

@@ -184,12 +184,13 @@ class Heads(Piece):
         sizes = (self.head_dim, self.head_dim, self.value_dim)
         factors = (abs(self.scale), 1.0, 1.0)
         errors = {
-            key: math.sqrt(size) * span.error * factor
+            key: span.along(size) * factor
             for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
         }
         if len(spans) > 3 and spans[3].error:
             return Span(self.norms["v"], math.inf)
-        return Span(self.norms["v"], self.carried(errors))
+        error = self.carried(errors)
+        return Span(self.norms["v"], error, error, self.value_dim)
 
     def made(self) -> dict[str, Any]:
         return {"head_dim": self.head_dim, "value_dim": self.value_dim, "scale": self.scale,

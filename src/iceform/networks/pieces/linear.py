@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -190,9 +191,16 @@ class LinearMap(Piece):
         return self.norm
 
     def walk(self, *spans: Span) -> Span:
-        """Entries are bounded by the range, errors grow by the largest row sum."""
-        grown = float(self.weight.double().abs().sum(-1).max()) * spans[0].error * _SLACK
-        return Span(self.range, grown + self.certified)
+        """Entries are bounded by the range, errors grow by a row's norm or the matrix's."""
+        weight, row = self.weight.double(), spans[0].along(self.in_features)
+        sums = float(weight.abs().sum(-1).max()) * spans[0].error
+        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _SLACK
+        spread = self._spectral * row + float(self.errors().norm())
+        return Span(self.range, grown + self.certified, spread, self.out_features)
+
+    @cached_property
+    def _spectral(self) -> float:
+        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _SLACK
 
     def made(self) -> dict[str, Any]:
         return {"rounded": self.rounded}

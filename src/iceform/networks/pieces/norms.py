@@ -109,11 +109,12 @@ class Norm(Piece):
     def walk(self, *spans: Span) -> Span:
         """Never more than twice what it can give."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
-        error = root * spans[0].error
+        error = spans[0].along(self.width)
         least = self.least * (1 - 2**-10) - error / root
         grown = gain * error / least if least > 0 else math.inf
         entry = gain * root + float(self.bias.abs().max())
-        return Span(entry, min(grown, 2 * gain * root) + self.certified)
+        error = min(grown, 2 * gain * root) + self.certified
+        return Span(entry, error, error, self.width)
 
     def made(self) -> dict[str, Any]:
         return {"floor": self.floor}
