@@ -67,11 +67,11 @@ def _output(name: str) -> Any:
     if found is None:
         raise IntegrityError(f"{name!r} is no named output of transformers")
     try:
-        from transformers.modeling_outputs import ModelOutput
+        base = importlib.import_module("transformers.utils").ModelOutput
     except ImportError:
         raise ProgramError(f"{name} needs transformers: pip install 'iceform[export]'") from None
     kind = getattr(importlib.import_module(name.rpartition(".")[0]), found[2], None)
-    if not (isinstance(kind, type) and issubclass(kind, ModelOutput)):
+    if not (isinstance(kind, type) and issubclass(kind, base)):
         raise IntegrityError(f"{name!r} is no named output of transformers")
     return kind
 
