@@ -142,18 +142,29 @@ class Model(Parts):
 
     def _exactly(self, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The graph with the exact maps, in float64."""
-        before, self.settings.mode = self.settings.mode, "exact"
-        try:
-            return graph.run(self._doubled(), tensors)
-        finally:
-            self.settings.mode = before
+        return graph.run(self._exact(), tensors)
 
-    def _doubled(self) -> nn.Module:
-        parts = Parts()
-        memo: dict[int, Any] = {id(self.settings): self.settings}
+    def _exact(self) -> nn.Module:
+        """The exact maps in float64, with settings of their own: threads may be running."""
+        parts, settings = Parts(), copy.copy(self.settings)
+        settings.mode = "exact"
+        memo: dict[int, Any] = {}
         for name, child in self._modules.items():
             parts.add_module(name, copy.deepcopy(child, memo))
+        for piece in parts.modules():
+            if isinstance(piece, Piece):
+                piece.settings = settings
         return parts.double()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        copied = Model(
+            self.settings, self.signature, self._original[0], strict=self.strict, title=self.title
+        )
+        for name, child in self._modules.items():
+            copied.add_module(name, copy.deepcopy(child, memo))
+        copied.graphs, copied.left = list(self.graphs), dict(self.left)
+        copied.settled, copied._wide = self.settled, self._wide
+        return copied
 
     def compare(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
         """Run graph and original on an input and on perturbed copies of it.
@@ -165,14 +176,10 @@ class Model(Parts):
         """
         if self._original[0] is None:
             return
-        exact = self._doubled()
-        before, self.settings.mode = self.settings.mode, "exact"
-        try:
-            for copied in (list(tensors), *_perturbed(tensors)):
-                wide = cast(copied, torch.float64)
-                self._compare_one(graph, graph.run(exact, wide), wide)
-        finally:
-            self.settings.mode = before
+        exact = self._exact()
+        for copied in (list(tensors), *_perturbed(tensors)):
+            wide = cast(copied, torch.float64)
+            self._compare_one(graph, graph.run(exact, wide), wide)
 
     def _compare_one(self, graph: Graph, ours: list[Tensor], wide: list[Tensor]) -> None:
         theirs: list[Tensor] = []
