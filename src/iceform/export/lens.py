@@ -63,7 +63,7 @@ def transformer_lens(thing: Any) -> Any:
 
     Called with the thing's own inputs, it gives the thing's own answer, by the literal network.
     Of a network in context every piece has a point: ``layers.0.linear1.hook_out``,
-    ``layers.0.self_attn.core.hook_pattern``.
+    ``layers.0.self_attn.heads.hook_pattern``.
 
     Parameters
     ----------

@@ -1,20 +1,21 @@
-"""The activations that can be put in context, by name and by the modules that compute them."""
+"""The activations that can be put in context, by name and by the operations that compute them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.errors import ProgramError
 from iceform.functions import ScalarFunction
 from iceform.networks.pieces import Activation, Gate, Settings, Table
 
-__all__ = ["ACTIVATIONS", "activation_name", "make_activation"]
+__all__ = ["ACTIVATIONS", "activation_of", "make_activation"]
 
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
@@ -23,10 +24,11 @@ _BISECTIONS = 60  # float64 has no more bits than this
 
 @dataclass(frozen=True)
 class Known:
-    """An activation: the function, sup |f'|, and the gate that computes it where one does."""
+    """An activation: the function, sup |f'|, sup |f''|, and the gate that computes it if any."""
 
     function: ScalarFunction
     slope: float
+    bend: float  # infinite at a kink
     gate: float | None = None  # sharpness
     gate_error: float = 0.0
 
@@ -52,66 +54,53 @@ def _tanh_gelu(z: Tensor) -> Tensor:
     return F.gelu(z, approximate="tanh")
 
 
-def _quick_gelu(z: Tensor) -> Tensor:
-    return z * torch.sigmoid(1.702 * z)
-
-
 def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
     return ScalarFunction(call, name, kinks=())
 
 
+# sup |f''| is 2 phi(0) = 0.7979 for GELU, 1/2 for SiLU, 4/(3 sqrt 3) for tanh, 1/(6 sqrt 3) for the
+# sigmoid, 1/4 for softplus, sqrt(8/(pi e)) for erf; the tests look for larger ones on a mesh.
 ACTIVATIONS: dict[str, Known] = {
-    "relu": Known(ScalarFunction(torch.relu, "relu", kinks=(0.0,)), 1.0, _SHARPEST,
+    "relu": Known(ScalarFunction(torch.relu, "relu", kinks=(0.0,)), 1.0, math.inf, _SHARPEST,
                   _LAMBERT / _SHARPEST),
-    "silu": Known(_smooth(F.silu, "silu"), _silu_slope(), 1.0),
-    "gelu": Known(_smooth(F.gelu, "gelu"), _gelu_slope()),
+    "silu": Known(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0),
+    "gelu": Known(_smooth(F.gelu, "gelu"), _gelu_slope(), 0.798),
     # The tanh form of GELU is as steep as GELU to 4e-4, checked on a mesh by the tests.
-    "gelu_tanh": Known(_smooth(_tanh_gelu, "gelu_tanh"), _gelu_slope() + 1e-3),
-    "quick_gelu": Known(_smooth(_quick_gelu, "quick_gelu"), _silu_slope()),
-    "tanh": Known(_smooth(torch.tanh, "tanh"), 1.0),
-    "sigmoid": Known(_smooth(torch.sigmoid, "sigmoid"), 0.25),
-    "softplus": Known(_smooth(F.softplus, "softplus"), 1.0),
-    "elu": Known(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0),
+    "gelu_tanh": Known(_smooth(_tanh_gelu, "gelu_tanh"), _gelu_slope() + 1e-3, 0.80),
+    "tanh": Known(_smooth(torch.tanh, "tanh"), 1.0, 0.77),
+    "sigmoid": Known(_smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963),
+    "softplus": Known(_smooth(F.softplus, "softplus"), 1.0, 0.25),
+    "elu": Known(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0),
+    "mish": Known(_smooth(F.mish, "mish"), 1.0885, 0.67),
+    "erf": Known(_smooth(torch.erf, "erf"), 2 / math.sqrt(math.pi) * (1 + 1e-12), 0.968),
 }  # fmt: skip
 
-# Classes of torch.nn and of transformers.activations that compute them, by class name.
-_CLASSES = {
-    "ReLU": "relu",
-    "SiLU": "silu",
-    "SiLUActivation": "silu",
-    "GELU": "gelu",
-    "GELUActivation": "gelu",
-    "GELUTanh": "gelu_tanh",
-    "PytorchGELUTanh": "gelu_tanh",
-    "NewGELUActivation": "gelu_tanh",
-    "FastGELUActivation": "gelu_tanh",
-    "QuickGELUActivation": "quick_gelu",
-    "Tanh": "tanh",
-    "Sigmoid": "sigmoid",
-    "Softplus": "softplus",
-    "ELU": "elu",
+# The settings with which an operation of aten is one of them; others have none.
+_SETTINGS: dict[str, tuple[tuple[str, Any], ...]] = {
+    "relu": (),
+    "silu": (),
+    "gelu": (("approximate", "none"),),
+    "tanh": (),
+    "sigmoid": (),
+    "softplus": (("beta", 1), ("threshold", 20)),
+    "elu": (("alpha", 1), ("scale", 1), ("input_scale", 1)),
+    "celu": (("alpha", 1),),
+    "mish": (),
+    "erf": (),
 }
-_FUNCTIONS = {F.relu: "relu", torch.relu: "relu", F.gelu: "gelu", F.silu: "silu",
-              torch.tanh: "tanh", torch.sigmoid: "sigmoid"}  # fmt: skip
-_PACKAGES = ("torch.nn.", "transformers.activations")
 
 
-def activation_name(f: object) -> str | None:
-    """The name of a module's or a function's activation; None if it is none that is known."""
-    if not isinstance(f, nn.Module):
-        try:
-            return _FUNCTIONS.get(f)  # type: ignore[call-overload, no-any-return]
-        except TypeError:
-            return None
-    kind = type(f)
-    if not f"{kind.__module__}.".startswith(_PACKAGES):
+def activation_of(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+    """The name of the activation that an operation of aten is; None if it is none of them."""
+    if op not in _SETTINGS:
         return None
-    name = _CLASSES.get(kind.__name__)
-    if kind is nn.GELU and f.approximate == "tanh":
+    names = [name for name, _ in _SETTINGS[op]]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    off = {k: v for k, v in given.items() if v != dict(_SETTINGS[op]).get(k)}
+    if op == "gelu" and off == {"approximate": "tanh"}:
         return "gelu_tanh"
-    settings = {"Softplus": {"beta": 1.0, "threshold": 20.0}, "ELU": {"alpha": 1.0}}
-    wanted = settings.get(kind.__name__, {})
-    return name if all(getattr(f, key) == value for key, value in wanted.items()) else None
+    known = {"celu": "elu"}.get(op, op)
+    return None if off or len(args) > len(names) else known
 
 
 def make_activation(name: str, place: str, settings: Settings) -> Activation:

@@ -1,382 +1,625 @@
-"""From a torch module to the same module made of pieces.
+"""From what a network does to the same operations with every map emulated.
 
-Every supported part is replaced; containers keep their own ``forward``. What is left over with
-parameters of its own is refused, or listed where the caller allows it.
+Linear maps, embeddings, attention heads, scalar activations and norms become pieces; moves and
+natives stay; whatever else computes with activations is refused by name, or listed where the
+caller allows it. What depends on parameters alone is computed once.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor, fx, nn
 
-from iceform.errors import ProgramError, ShapeError
-from iceform.networks.activations import activation_name, make_activation
-from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Norm, Piece, Settings, Span
+from iceform.errors import ProgramError
+from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
+from iceform.networks.capture import Captured, module_path
+from iceform.networks.graph import Graph, Node, Ref, function_of, size_name
+from iceform.networks.operations import is_move, is_native, is_random
+from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Norm, Piece, Settings
 
-__all__ = ["EncoderLayer", "MeanPooling", "MultiHead", "Pooling", "SelfAttention", "convert"]
+__all__ = ["Converter", "Parts"]
 
-_EAGER = "eager"  # the attention of transformers whose masks are additive
-
-
-class MultiHead(nn.Module):
-    """``nn.MultiheadAttention`` in context: three maps looked up, heads attended, one map more."""
-
-    q: LinearMap
-    k: LinearMap
-    v: LinearMap
-
-    def __init__(self, name: str, settings: Settings, source: nn.MultiheadAttention) -> None:
-        super().__init__()
-        if source.bias_k is not None or source.add_zero_attn:
-            raise ProgramError(f"{name}: add_bias_kv and add_zero_attn have no counterpart here")
-        self.num_heads, self.batch_first = source.num_heads, source.batch_first
-        self.head_dim = source.head_dim
-        if source.in_proj_weight is not None:
-            weights = source.in_proj_weight.chunk(3)
-        else:
-            weights = (source.q_proj_weight, source.k_proj_weight, source.v_proj_weight)
-        bias = source.in_proj_bias
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        gains = (1 / math.sqrt(self.head_dim), 1.0, 1.0)
-        for key, weight, offset, gain in zip("qkv", weights, biases, gains, strict=True):
-            setattr(self, key, LinearMap(f"{name}.{key}", settings, weight, offset, gain))
-        out = source.out_proj
-        self.out_proj = LinearMap(f"{name}.out_proj", settings, out.weight, out.bias)
-        self.core = Heads(f"{name}.heads", settings, self.num_heads, self.head_dim, self.head_dim)
-
-    @property
-    def maps(self) -> dict[str, LinearMap]:
-        """The maps that make queries, keys and values."""
-        return {"q": self.q, "k": self.k, "v": self.v}
-
-    def _split(self, x: Tensor) -> Tensor:
-        split: Tensor = x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(-3, -2)
-        return split
-
-    def forward(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        key_padding_mask: Tensor | None = None,
-        need_weights: bool = True,
-        attn_mask: Tensor | None = None,
-        average_attn_weights: bool = True,
-        is_causal: bool = False,
-    ) -> tuple[Tensor, Tensor | None]:
-        """As ``nn.MultiheadAttention``'s; ``is_causal`` is a hint there and needs no action."""
-        del is_causal
-        single = query.ndim == 2
-        turn = not (self.batch_first or single)
-        if turn:
-            query, key, value = (t.transpose(0, 1) for t in (query, key, value))
-        q, k, v = self._split(self.q(query)), self._split(self.k(key)), self._split(self.v(value))
-        mask = _joined_mask(key_padding_mask, attn_mask, q, self.num_heads)
-        looked = self.core(q, k, v) if mask is None else self.core(q, k, v, mask)
-        out: Tensor = self.out_proj(looked.transpose(-3, -2).flatten(-2))
-        weights = self.core.weights(q, k, mask) if need_weights else None
-        if weights is not None and average_attn_weights:
-            weights = weights.mean(-3)
-        return (out.transpose(0, 1) if turn else out), weights
-
-    def walk(self, query: Span, key: Span) -> Span:
-        """Ranges and error behind the attention."""
-        return self.out_proj.walk(self.core.walk(self.maps, query, key))
+_CONSTANTS = "constants"
+_CASTS = {"to", "_to_copy", "type_as"}
+_CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
+           "sym_constrain_range_for_size", "_assert_async"}  # fmt: skip
+# Strides are not part of what a network computes.
+_RESHAPES = dict.fromkeys(
+    ("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default"
+)
+_SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
-def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """Boolean masks forbid where true; others are added as they are."""
-    if mask.dtype != torch.bool:
-        return mask.to(like)
-    return torch.zeros(mask.shape).to(like).masked_fill(mask, -math.inf)
+class Parts(nn.Module):
+    """A place in the network's tree of pieces; numbered places are indexed."""
+
+    def __getitem__(self, key: int | str) -> nn.Module:
+        found = self._modules[str(key)]
+        assert found is not None
+        return found
+
+    def place(self, path: str, piece: nn.Module) -> None:
+        """Put a piece where its name says."""
+        *way, last = path.split(".")
+        at: nn.Module = self
+        for step in way:
+            if step not in at._modules:
+                at.add_module(step, Parts())
+            at = at.get_submodule(step)
+        at.add_module(last, piece)
 
 
-def _joined_mask(
-    padding: Tensor | None, mask: Tensor | None, like: Tensor, heads: int
-) -> Tensor | None:
-    """One additive mask of shape (*b, heads or 1, queries, keys)."""
-    joined = None
-    if mask is not None:
-        joined = _additive(mask, like)
-        joined = joined.unflatten(0, (-1, heads)) if joined.ndim == 3 else joined
-    if padding is not None:
-        ignored = _additive(padding, like)[..., None, None, :]
-        joined = ignored if joined is None else joined + ignored
-    return joined
+@dataclass(frozen=True, eq=False)
+class _Const:
+    """A tensor that no input changes."""
+
+    tensor: Tensor
+    name: str = ""  # of the parameter, where it is one
+    folded: bool = False
 
 
-class EncoderLayer(nn.Module):
-    """``nn.TransformerEncoderLayer`` in context; residual additions are ordinary additions."""
-
-    def __init__(self, name: str, settings: Settings, source: nn.TransformerEncoderLayer) -> None:
-        super().__init__()
-        self.norm_first = source.norm_first
-        self.self_attn = MultiHead(f"{name}.self_attn", settings, source.self_attn)
-        self.linear1 = _linear(f"{name}.linear1", settings, source.linear1)
-        self.linear2 = _linear(f"{name}.linear2", settings, source.linear2)
-        self.norm1 = Norm(f"{name}.norm1", settings, source.norm1)
-        self.norm2 = Norm(f"{name}.norm2", settings, source.norm2)
-        act = activation_name(source.activation)
-        if act is None:
-            raise ProgramError(f"{name}: the activation {source.activation!r} is not known")
-        self.activation = make_activation(act, f"{name}.activation", settings)
-
-    def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> Tensor:
-        """As ``nn.TransformerEncoderLayer``'s."""
-        del is_causal
-
-        def attended(x: Tensor) -> Tensor:
-            out, _ = self.self_attn(
-                x, x, x, key_padding_mask=src_key_padding_mask, attn_mask=src_mask,
-                need_weights=False,
-            )  # fmt: skip
-            assert isinstance(out, Tensor)
-            return out
-
-        if self.norm_first:
-            src = src + attended(self.norm1(src))
-            return src + self._feed_forward(self.norm2(src))
-        src = self.norm1(src + attended(src))
-        out: Tensor = self.norm2(src + self._feed_forward(src))
-        return out
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.linear2(self.activation(self.linear1(x)))
-        return out
-
-
-class SelfAttention(nn.Module):
-    """The self-attention of a BERT-style encoder of transformers, in context."""
-
-    query: LinearMap
-    key: LinearMap
-    value: LinearMap
-
-    def __init__(self, name: str, settings: Settings, source: nn.Module) -> None:
-        super().__init__()
-        self.num_attention_heads = int(source.num_attention_heads)  # type: ignore[arg-type]
-        self.attention_head_size = int(source.attention_head_size)  # type: ignore[arg-type]
-        gains = {"query": 1 / math.sqrt(self.attention_head_size), "key": 1.0, "value": 1.0}
-        for key, gain in gains.items():
-            part = getattr(source, key)
-            linear = LinearMap(f"{name}.{key}", settings, part.weight, part.bias, gain)
-            setattr(self, key, linear)
-        size = self.attention_head_size
-        self.core = Heads(f"{name}.heads", settings, self.num_attention_heads, size, size)
-
-    @property
-    def maps(self) -> dict[str, LinearMap]:
-        """The maps that make queries, keys and values."""
-        return {"q": self.query, "k": self.key, "v": self.value}
-
-    def forward(
-        self, hidden_states: Tensor, attention_mask: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor, None]:
-        """Hidden states and no weights, as the source returns with its fast attention."""
-        refused = [
-            k for k in ("past_key_values", "encoder_hidden_states") if kwargs.get(k) is not None
-        ]
-        if refused:
-            raise ProgramError(f"{self.core.name}: {', '.join(refused)} is not for an encoder")
-        shape = (self.num_attention_heads, self.attention_head_size)
-        maps = (self.query, self.key, self.value)
-        q, k, v = (m(hidden_states).unflatten(-1, shape).transpose(-3, -2) for m in maps)
-        if attention_mask is None:
-            looked = self.core(q, k, v)
-        else:
-            # Boolean masks of transformers allow where true.
-            mask = ~attention_mask if attention_mask.dtype == torch.bool else attention_mask
-            looked = self.core(q, k, v, _additive(mask, q))
-        return looked.transpose(-3, -2).flatten(-2), None
-
-
-class Pooling(Piece):
-    """The mean of a sentence's tokens, scaled to length 1: not emulated."""
-
-    kind = "pooling"
-    how = "not emulated"
-    emulated = False
-
-    def __init__(self, name: str, settings: Settings) -> None:
-        super().__init__(name, settings)
-        self.least, self.length = math.inf, 1
-
-    @staticmethod
-    def _mean(hidden: Tensor, mask: Tensor) -> Tensor:
-        weights = mask[..., None].to(hidden)
-        return (hidden * weights).sum(-2) / weights.sum(-2)
-
-    def exact(self, *inputs: Tensor) -> Tensor:
-        return F.normalize(self._mean(*inputs), dim=-1)
-
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        return self.exact(*inputs)
-
-    def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.least = min(self.least, float(self._mean(*inputs).norm(dim=-1).min()))
-        self.length = max(self.length, inputs[0].shape[-2])
-
-    def settle(self) -> None:
-        self.least /= self.settings.headroom
-
-    def settle_for(self, span: Span) -> None:
-        del span
-        self.least = 0.0
-
-    def check(self, *inputs: Tensor) -> None:
-        least = float(self._mean(*inputs).detach().norm(dim=-1).min())
-        if least >= self.least:
-            return
-        if not self._widens:
-            self._out_of_range("1 / the least 2-norm of a mean", 1 / least, 1 / self.least)
-        self.least = least
-
-    @property
-    def range(self) -> float:
-        return 1.0
-
-    @property
-    def certified(self) -> float:
-        return 8 * self.settings.unit
-
-    def walk(self, span: Span) -> Span:
-        """Ranges and error of the sentence vector."""
-        unit = self.settings.unit
-        mean = span.error + (self.settings.layers.sizes.tokens + 4) * unit * span.norm
-        least = self.least - mean
-        error = min(2.0, mean / least if least > 0 else math.inf) + (span.width + 8) * unit
-        return Span(1.0, 1.0, error, span.width)
-
-    def ranges(self) -> dict[str, Any]:
-        return {"least": self.least}
-
-    def restore(self, ranges: dict[str, Any]) -> None:
-        self.least = float(ranges["least"])
-
-
-class MeanPooling(nn.Module):
-    """Sentence embeddings: an encoder's token states, averaged over the mask, of length 1.
+class Converter:
+    """Makes graphs of pieces; calls of one network share theirs.
 
     Parameters
     ----------
-    encoder
-        Called with ``input_ids`` and ``attention_mask``; its result has ``last_hidden_state``.
+    parts
+        The pieces so far, by name.
+    settings
+        Of every piece.
+    strict
+        Refuse maps that nothing here emulates.
+    title
+        The network's own name.
     """
 
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.pooling: nn.Module = _PlainPooling()
+    def __init__(self, parts: Parts, settings: Settings, strict: bool, title: str) -> None:
+        self.parts, self.settings, self.strict, self.title = parts, settings, strict, title
+        self.left: dict[str, str] = {}
+        self.frozen = False  # once set, no new piece may be made
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, **kwargs: Any) -> Tensor:
-        """Shape (batch, hidden)."""
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
-        out: Tensor = self.pooling(states.last_hidden_state, attention_mask)
-        return out
+    def convert(self, found: Captured, given: Any, tensors: list[Tensor]) -> Graph:
+        """The graph of one captured call."""
+        return _Conversion(self, found).graph(given, tensors)
 
+    def piece(self, name: str, kind: type[Piece], same: Any, make: Any) -> Piece:
+        """The piece of that name, made unless there is one that is the same."""
+        name = name or self.title
+        tries = [name, f"{name}.{kind.kind}", *(f"{name}.{kind.kind}{i}" for i in range(2, 100))]
+        for path in tries:
+            try:
+                there: nn.Module | None = self.parts.get_submodule(path)
+            except AttributeError:
+                there = None
+            if isinstance(there, kind) and same(there):
+                return there
+            if there is None:
+                if self.frozen:
+                    raise ProgramError(
+                        f"calibration never reached {path}; calibrate with inputs of this kind"
+                    )
+                made: Piece = make(path)
+                self.parts.place(path, made)
+                return made
+        raise ProgramError(f"{name}: too many maps of one name")
 
-class _PlainPooling(nn.Module):
-    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        return F.normalize(Pooling._mean(hidden, mask), dim=-1)
-
-
-# ---------------------------------------------------------------------------------------------
-# replacing
-# ---------------------------------------------------------------------------------------------
-
-
-def _linear(name: str, settings: Settings, source: nn.Linear) -> LinearMap:
-    return LinearMap(name, settings, source.weight, source.bias)
-
-
-def _is_self_attention(module: nn.Module) -> bool:
-    """Query, key and value maps and a number of heads, as BERT and its kin have them."""
-    maps = all(isinstance(getattr(module, k, None), nn.Linear) for k in ("query", "key", "value"))
-    heads = ("num_attention_heads", "attention_head_size")
-    return maps and all(isinstance(getattr(module, k, None), int) for k in heads)
-
-
-def _refused_features(module: nn.Module, name: str) -> None:
-    relative = getattr(module, "position_embedding_type", "absolute")
-    if relative not in (None, "absolute"):
-        raise ProgramError(f"{name}: position embeddings of type {relative!r} are not supported")
-    if getattr(module, "is_decoder", False):
-        raise ProgramError(f"{name}: a decoder's attention is not supported; this is for encoders")
-
-
-def _embedding(name: str, settings: Settings, source: nn.Embedding) -> EmbeddingMap:
-    if source.max_norm is not None:
-        raise ProgramError(f"{name}: an embedding that renormalises (max_norm=) is not linear")
-    return EmbeddingMap(name, settings, source.weight)
+    def constant(self, tensor: Tensor) -> str:
+        """The path of a tensor that natives read."""
+        if _CONSTANTS not in self.parts._modules:
+            self.parts.add_module(_CONSTANTS, nn.Module())
+        holder = self.parts.get_submodule(_CONSTANTS)
+        if tensor.is_floating_point():
+            tensor = tensor.to(self.settings.dtype)
+        for name, there in holder.named_buffers():
+            if there.dtype == tensor.dtype and torch.equal(there, tensor):
+                return f"{_CONSTANTS}.{name}"
+        name = f"c{len(holder._buffers)}"
+        holder.register_buffer(name, tensor.detach().clone().contiguous())
+        return f"{_CONSTANTS}.{name}"
 
 
-def _norm(name: str, settings: Settings, source: nn.LayerNorm) -> Norm:
-    if len(source.normalized_shape) != 1:
-        raise ShapeError(f"{name}: LayerNorm over {source.normalized_shape}; one axis is needed")
-    return Norm(name, settings, source)
+class _Conversion:
+    """One graph being made."""
 
+    def __init__(self, converter: Converter, found: Captured) -> None:
+        self.to, self.found = converter, found
+        self.values: dict[str, Any] = {}
+        self.nodes: list[Node] = []
+        self.active: set[str] = set()
+        self.made: dict[str, str] = {}  # constants by path
+        self.attended: set[str] = set()  # softmaxes that heads stand for
+        self.shapes = {node.name: _shape(node) for node in found.nodes}
 
-_MAKERS: tuple[tuple[type[nn.Module], Any], ...] = (
-    (nn.Linear, _linear),
-    (nn.Embedding, _embedding),
-    (nn.LayerNorm, _norm),
-    (nn.MultiheadAttention, MultiHead),
-    (nn.TransformerEncoderLayer, EncoderLayer),
-    (_PlainPooling, lambda name, settings, _: Pooling(name, settings)),
-)
+    # ------------------------------------------------------------------------------------- whole
 
+    def graph(self, given: Any, tensors: list[Tensor]) -> Graph:
+        for i, name in enumerate(self.found.inputs):
+            floats = tensors[i].is_floating_point()
+            self._emit(name, "input", (i,), where="", active=floats)
+        for placeholder, (fqn, tensor) in self.found.constants.items():
+            if tensor.is_floating_point() and bool((tensor.isnan() | tensor.isposinf()).any()):
+                raise ProgramError(f"{fqn} holds NaN or infinity; nothing is certified of that")
+            self.values[placeholder] = _Const(tensor, fqn)
+        for node in self.found.nodes:
+            if node.op != "placeholder":
+                self.values[node.name] = self._converted(node)
+        results = tuple(self._argument(self._value(r)) for r in self.found.results)
+        self._refuse_softmax(results)
+        nodes = _live(self.nodes, results)
+        dtypes, ranks = tuple(t.dtype for t in tensors), tuple(t.ndim for t in tensors)
+        return Graph(given, dtypes, ranks, self.found.guards, nodes, results, self.found.output)
 
-def _piece_for(module: nn.Module, name: str, settings: Settings) -> nn.Module | None:
-    """What stands for a part, or None for a container."""
-    act = activation_name(module)
-    if act is not None:
-        return make_activation(act, name, settings)
-    for kind, make in _MAKERS:
-        if isinstance(module, kind):
-            made: nn.Module = make(name, settings, module)
+    def _emit(
+        self, name: str, op: str, args: Any, kwargs: Any = None, *, where: str, active: bool
+    ) -> Ref:
+        shape = self.shapes.get(name)
+        self.nodes.append(Node(name, op, tuple(args), dict(kwargs or {}), where, active, shape))
+        if active:
+            self.active.add(name)
+        self.values[name] = Ref(name)
+        return Ref(name)
+
+    # ------------------------------------------------------------------------------------ values
+
+    def _value(self, given: Any) -> Any:
+        if isinstance(given, fx.Node):
+            return self.values[given.name]
+        if isinstance(given, tuple | list):
+            return type(given)(self._value(v) for v in given)
+        return given
+
+    def _argument(self, value: Any) -> Any:
+        """For a step that runs: constants are read from their holder."""
+        if isinstance(value, _Const):
+            path = self.to.constant(value.tensor)
+            if path not in self.made:
+                name = f"constant.{len(self.made)}"
+                shape = tuple(value.tensor.shape)
+                self.nodes.append(Node(name, "constant", (path,), shape=shape))
+                self.made[path] = name
+            return Ref(self.made[path])
+        if isinstance(value, tuple | list):
+            return type(value)(self._argument(v) for v in value)
+        if isinstance(value, Mapping):
+            return {k: self._argument(v) for k, v in value.items()}
+        return value
+
+    def _is_active(self, value: Any) -> bool:
+        if isinstance(value, Ref):
+            return value.name in self.active
+        values = value.values() if isinstance(value, Mapping) else value
+        return isinstance(value, tuple | list | Mapping) and any(map(self._is_active, values))
+
+    def _where(self, node: fx.Node) -> str:
+        return module_path(node) or self.to.title
+
+    # ------------------------------------------------------------------------------------- steps
+
+    def _converted(self, node: fx.Node) -> Any:
+        if node.op == "get_attr" or node.op != "call_function":
+            raise self._refused(node, str(node.target), "is a graph inside the graph")
+        args = tuple(self._value(a) for a in node.args)
+        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
+        size = size_name(node.target)
+        if size is not None:
+            return self._size(node, size, args)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise self._refused(node, str(node.target), "is no operation of aten")
+        if node.target.namespace != "aten":
+            raise self._refused(node, str(node.target), "is no operation of aten")
+        op = _RESHAPES.get(str(node.target), str(node.target))
+        short = op.split(".")[1]
+        if short in _CHECKS:
+            return None
+        if node.target._schema.is_mutable:
+            raise self._refused(node, short, "changes a tensor in place")
+        if is_random(short) and not (short == "dropout" and not (*args, True, True)[2]):
+            raise self._refused(node, short, "draws its result at random; call eval()")
+        if short == "dropout" or short in _SAME:
+            return args[0]
+        if not _depends(args) and not _depends(kwargs):
+            return self._folded(node, op, args, kwargs)
+        return self._depending(node, op, short, args, kwargs)
+
+    def _size(self, node: fx.Node, op: str, args: tuple[Any, ...]) -> Any:
+        if op == "size.getitem" and isinstance(args[0], tuple | list):
+            return args[0][args[1]]
+        if not _depends(args) and not any(isinstance(a, _Const) for a in args):
+            return function_of(op)(*args)
+        return self._emit(node.name, op, self._argument(args), where=self._where(node),
+                          active=self._is_active(args[:1]))  # fmt: skip
+
+    def _folded(self, node: fx.Node, op: str, args: Any, kwargs: Any) -> Any:
+        """What parameters alone determine, in float64."""
+
+        def wide(value: Any) -> Any:
+            if isinstance(value, _Const):
+                t = value.tensor
+                return t.double() if t.is_floating_point() else t
+            if isinstance(value, tuple | list):
+                return type(value)(wide(v) for v in value)
+            return value
+
+        made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
+        name = next((a.name for a in args if isinstance(a, _Const)), "")
+        if isinstance(made, tuple | list):
+            return tuple(_Const(t, name, folded=True) for t in made)
+        if not isinstance(made, Tensor):
             return made
-    if _is_self_attention(module):
-        _refused_features(module, name)
-        return SelfAttention(name, settings, module)
-    return None
+        moved = is_move(op.split(".")[1])
+        was = any(a.folded for a in args if isinstance(a, _Const))
+        return _Const(made, name, folded=was or not moved)
+
+    def _depending(self, node: fx.Node, op: str, short: str, args: Any, kwargs: Any) -> Any:
+        where = self._where(node)
+        if short in _CASTS and self._is_active(args[:1]):
+            return self._cast(node, args, kwargs)
+        emulated = self._emulated(node, short, args, kwargs)
+        if emulated is not None:
+            return emulated
+        if short == "baddbmm" and not kwargs:
+            product = self._call(node, "aten.bmm.default", *args[1:], suffix=".product")
+            return self._call(node, "aten.add.Tensor", args[0], product)
+        active = self._is_active(args) or self._is_active(kwargs)
+        if active and not (is_move(short) or is_native(short) or short == "softmax"):
+            self._not_emulated(node, short)
+        kept = active and _has_tensors(node)
+        return self._emit(node.name, op, self._argument(args), self._argument(kwargs),
+                          where=where, active=kept)  # fmt: skip
+
+    def _cast(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        value = node.meta["val"]
+        if value.dtype == self.to.settings.dtype:
+            return args[0]
+        raise self._refused(
+            node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
+            "rounds in the middle of the network; keep one dtype throughout",
+        )  # fmt: skip
+
+    def _refused(self, node: fx.Node, what: str, why: str) -> ProgramError:
+        return ProgramError(f"{self._where(node)}: {what} {why}")
+
+    def _not_emulated(self, node: fx.Node, short: str) -> None:
+        where = self._where(node)
+        if self.to.strict:
+            raise ProgramError(
+                f"not emulated: {short} in {where}; write it with linear maps, embeddings, "
+                "attention heads, norms, products and activations ("
+                f"{', '.join(ACTIVATIONS)}), or pass strict=False to have it listed in the report"
+            )
+        self.to.left[f"{short} in {where}"] = short
+
+    # ---------------------------------------------------------------------------------- emulated
+
+    def _emulated(  # noqa: PLR0911
+        self, node: fx.Node, short: str, args: Any, kwargs: Any
+    ) -> Any:
+        if short in ("matmul", "bmm"):
+            heads = self._product(node)
+            if heads is not None:
+                return heads
+        if short in ("linear", "addmm", "mm", "matmul"):
+            return self._linear(node, short, args, kwargs)
+        if short == "embedding" and isinstance(args[0], _Const):
+            return self._embedding(node, args)
+        if short == "layer_norm" and self._is_active(args[:1]):
+            return self._norm(node, args)
+        if short == "scaled_dot_product_attention":
+            return self._attention(node, args, kwargs)
+        if short == "glu" and self._is_active(args):
+            return self._glu(node, args)
+        rewritten = self._rewritten(node, short, args, kwargs)
+        if rewritten is not None:
+            return rewritten
+        known = activation_of(short, args[1:], kwargs)
+        if known is not None and self._is_active(args[:1]):
+            return self._activated(node, known, args[0])
+        return None
+
+    def _on(self, node: fx.Node, piece: Piece, *inputs: Any, suffix: str = "") -> Ref:
+        args = (piece.name, *(self._argument(i) for i in inputs))
+        return self._emit(node.name + suffix, "piece", args, where=self._where(node), active=True)
+
+    def _call(self, node: fx.Node, op: str, *args: Any, suffix: str = "", **kwargs: Any) -> Ref:
+        active = self._is_active(args)
+        return self._emit(node.name + suffix, op, self._argument(args), kwargs,
+                          where=self._where(node), active=active)  # fmt: skip
+
+    def _map(self, node: fx.Node, weight: _Const, bias: _Const | None) -> LinearMap:
+        settings = self.to.settings
+        w = weight.tensor.double()
+        b = None if bias is None else bias.tensor.double()
+        rounded = weight.folded or (bias is not None and bias.folded)
+        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
+
+        def same(there: LinearMap) -> bool:
+            mine = (w, w.new_zeros(len(w)) if b is None else b)
+            return all(
+                x.shape == y.shape and torch.equal(x, y.to(x))
+                for x, y in zip((there.weight, there.bias), mine, strict=True)
+            )
+
+        def make(path: str) -> LinearMap:
+            return LinearMap(path, settings, w, b, rounded=rounded)
+
+        found = self.to.piece(name or module_path(node), LinearMap, same, make)
+        assert isinstance(found, LinearMap)
+        return found
+
+    def _linear(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
+        if short == "linear":
+            x, weight, bias = (*args, None)[:3]
+        elif short == "addmm":
+            bias, x, weight = args[:3]
+            if any(kwargs.get(k, 1) != 1 for k in ("alpha", "beta")):
+                return None
+        else:
+            x, weight, bias = args[0], args[1], None
+        plain = bias is None or (isinstance(bias, _Const) and bias.tensor.ndim == 1)
+        if isinstance(x, _Const) and x.tensor.ndim == 2 and not isinstance(weight, _Const):
+            return self._from_left(node, short, x, weight)
+        if not (isinstance(weight, _Const) and weight.tensor.ndim == 2 and plain):
+            return None
+        if not self._is_active(x):
+            return None
+        if short != "linear":
+            weight = _Const(weight.tensor.mT, weight.name, weight.folded)
+        return self._on(node, self._map(node, weight, bias), x)
+
+    def _from_left(self, node: fx.Node, short: str, weight: _Const, x: Any) -> Any:
+        """W x for a constant W: x' W' turned over."""
+        if short not in ("matmul", "mm") or not self._is_active(x):
+            return None
+        piece = self._map(node, weight, None)
+        if node.args[1].meta["val"].ndim == 1:  # type: ignore[union-attr]
+            return self._on(node, piece, x)
+        turned = self._call(node, "aten.transpose.int", x, -2, -1, suffix=".turned")
+        return self._call(node, "aten.transpose.int", self._on(node, piece, turned, suffix=".map"),
+                          -2, -1)  # fmt: skip
+
+    def _embedding(self, node: fx.Node, args: Any) -> Any:
+        weight, ids = args[0], args[1]
+        name = weight.name.removesuffix("weight").removesuffix("_").removesuffix(".")
+        table = weight.tensor
+
+        def same(there: EmbeddingMap) -> bool:
+            return there.weight.shape == table.shape and torch.equal(
+                there.weight, table.to(there.weight)
+            )
+
+        settings = self.to.settings
+        piece = self.to.piece(name or module_path(node), EmbeddingMap, same,
+                              lambda path: EmbeddingMap(path, settings, table))  # fmt: skip
+        return self._on(node, piece, ids)
+
+    def _norm(self, node: fx.Node, args: Any) -> Any:
+        x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
+        if len(shape) != 1 or self._is_active((weight, bias)):
+            return None
+        weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
+        width, settings = int(shape[0]), self.to.settings
+        made = Norm("", settings, width, weight, bias, float(eps))
+
+        def same(there: Norm) -> bool:
+            return there.floor == made.floor and all(
+                a.shape == b.shape and torch.equal(a, b)
+                for a, b in ((there.weight, made.weight), (there.bias, made.bias))
+            )
+
+        piece = self.to.piece(module_path(node), Norm, same, made.named)
+        return self._on(node, piece, x)
+
+    def _activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
+        path, settings = module_path(node), self.to.settings
+        own = _is_leaf(node, path)
+        place = path if own and not suffix else f"{path}.{name}".removeprefix(".")
+        kind = type(make_activation(name, place, settings))
+
+        def same(there: Any) -> bool:
+            return bool(there.function.name == ACTIVATIONS[name].function.name)
+
+        piece = self.to.piece(place, kind, same, lambda p: make_activation(name, p, settings))
+        return self._on(node, piece, x, suffix=suffix)
+
+    def _glu(self, node: fx.Node, args: Any) -> Any:
+        """One half times the sigmoid of the other."""
+        dim = args[1] if len(args) > 1 else -1
+        size = node.args[0].meta["val"].shape[dim] // 2  # type: ignore[union-attr]
+        if not isinstance(size, int):
+            return None
+        a = self._call(node, "aten.slice.Tensor", args[0], dim, 0, size, suffix=".a")
+        b = self._call(node, "aten.slice.Tensor", args[0], dim, size, 2 * size, suffix=".b")
+        gate = self._activated(node, "sigmoid", b, suffix=".gate")
+        return self._call(node, "aten.mul.Tensor", a, gate)
+
+    def _rewritten(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
+        """Activations that are others plus sums."""
+        if kwargs or not self._is_active(args[:1]):
+            return None
+        x = args[0]
+        if short == "leaky_relu":
+            slope = args[1] if len(args) > 1 else 0.01
+            up = self._activated(node, "relu", x, suffix=".up")
+            down = self._call(node, "aten.neg.default", x, suffix=".turned")
+            down = self._activated(node, "relu", down, suffix=".down")
+            down = self._call(node, "aten.mul.Tensor", down, slope, suffix=".slope")
+            return self._call(node, "aten.sub.Tensor", up, down)
+        if short in ("hardtanh", "relu6"):
+            low, high = (
+                (0.0, 6.0) if short == "relu6" else (*args[1:3], *(-1.0, 1.0)[len(args) - 1 :])
+            )
+            up, down = (
+                self._activated(
+                    node, "relu",
+                    self._call(node, "aten.sub.Tensor", x, at, suffix=f".{key}"),
+                    suffix=f".{key}.relu",
+                )
+                for key, at in (("low", low), ("high", high))
+            )  # fmt: skip
+            kept = self._call(node, "aten.sub.Tensor", up, down, suffix=".kept")
+            return self._call(node, "aten.add.Tensor", kept, low)
+        if short == "log_sigmoid":
+            turned = self._call(node, "aten.neg.default", x, suffix=".turned")
+            soft = self._activated(node, "softplus", turned, suffix=".soft")
+            return self._call(node, "aten.neg.default", soft)
+        return None
+
+    # ------------------------------------------------------------------------------------- heads
+
+    def _heads(self, node: fx.Node, scale: float, head: int, value: int, causal: bool) -> Heads:
+        path = f"{module_path(node)}.heads".removeprefix(".")
+        settings = self.to.settings
+
+        def same(there: Heads) -> bool:
+            mine = (scale, head, value, causal)
+            return mine == (there.scale, there.head_dim, there.value_dim, there.causal)
+
+        found = self.to.piece(path, Heads, same, lambda p: Heads(
+            p, settings, head, value, scale=scale, causal=causal))  # fmt: skip
+        assert isinstance(found, Heads)
+        return found
+
+    def _attention(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        q, k, v, mask, dropped, causal = (*args, *(None, 0.0, False)[len(args) - 3 :])[:6]
+        mask, dropped = kwargs.get("attn_mask", mask), kwargs.get("dropout_p", dropped)
+        causal = bool(kwargs.get("is_causal", causal))
+        if kwargs.get("enable_gqa"):
+            raise self._refused(node, "attention", "shares keys between heads (enable_gqa)")
+        if dropped:
+            raise self._refused(node, "attention", "drops weights at random; call eval()")
+        sizes = [node.args[i].meta["val"].shape for i in (0, 2)]  # type: ignore[union-attr]
+        head, value = int(sizes[0][-1]), int(sizes[1][-1])
+        scale = kwargs.get("scale")
+        scale = 1 / math.sqrt(head) if scale is None else float(scale)
+        piece = self._heads(node, scale, head, value, causal)
+        if mask is None:
+            return self._on(node, piece, q, k, v)
+        source = node.kwargs.get("attn_mask") or node.args[3]
+        if source.meta["val"].dtype == torch.bool:  # type: ignore[union-attr]
+            mask = self._allowed(node, mask)
+        return self._on(node, piece, q, k, v, mask)
+
+    def _allowed(self, node: fx.Node, mask: Any) -> Ref:
+        """A mask that allows where true, as numbers to be added."""
+        zero = _Const(torch.zeros((), dtype=torch.float64))
+        never = _Const(torch.full((), -math.inf, dtype=torch.float64))
+        return self._call(node, "aten.where.self", mask, zero, never, suffix=".mask")
+
+    def _product(self, node: Any) -> Any:  # noqa: PLR0911
+        """softmax(s q k' + m) v written out: heads."""
+        weights = _behind(node.args[0])
+        if weights is None or _op(weights) not in ("softmax", "_softmax"):
+            return None
+        if weights.args[1] not in (-1, weights.meta["val"].ndim - 1):
+            return None
+        mask, logits = self._masked(weights.args[0])
+        scale = 1.0
+        while logits is not None and _op(logits) in ("mul", "div"):
+            factor = logits.args[1]
+            if not isinstance(factor, int | float):
+                return None
+            scale = scale * factor if _op(logits) == "mul" else scale / factor
+            logits = _behind(logits.args[0])
+        if logits is None or _op(logits) not in ("matmul", "bmm", "baddbmm"):
+            return None
+        parts = logits.args
+        if _op(logits) == "baddbmm":
+            if logits.kwargs or mask is not None or scale != 1.0:
+                return None
+            mask, parts = self._value(parts[0]), parts[1:]
+        q, k, v = (self._value(a) for a in (*parts, node.args[1]))
+        if not all(self._is_active(t) for t in (q, k, v)):
+            return None
+        sizes = [a.meta["val"].shape[-1] for a in (parts[0], node.args[1])]
+        if not all(isinstance(n, int) for n in sizes):
+            return None
+        self.attended.add(self.values[weights.name].name)
+        piece = self._heads(node, scale, sizes[0], sizes[1], causal=False)
+        keys = self._call(node, "aten.transpose.int", k, -2, -1, suffix=".keys")
+        given = (q, keys, v) if mask is None else (q, keys, v, mask)
+        return self._on(node, piece, *given)
+
+    def _masked(self, given: Any) -> tuple[Any, Any]:
+        """(what is added to the logits, the logits)."""
+        logits = _behind(given)
+        if logits is None or _op(logits) != "add" or logits.kwargs:
+            return None, logits
+        sides = [_behind(a) for a in logits.args[:2]]
+        scores = ("mul", "div", "matmul", "bmm")
+        scored = [
+            s is not None and _op(s) in scores and self._is_active(self.values[s.name])
+            for s in sides
+        ]
+        if scored.count(True) != 1:
+            return None, logits
+        index = scored.index(True)
+        return self._value(logits.args[1 - index]), sides[index]
+
+    def _refuse_softmax(self, results: Any) -> None:
+        """A softmax that no head stands for is a map like any other."""
+        live = {n.name for n in _live(self.nodes, results)}
+        for node in self.nodes:
+            if node.name not in live or node.short not in ("softmax", "_softmax"):
+                continue
+            if node.name in self.attended or not node.active:
+                continue
+            if self.to.strict:
+                raise ProgramError(
+                    f"not emulated: softmax in {node.where}, whose weights multiply no values; "
+                    "pass strict=False to have it listed in the report"
+                )
+            self.to.left[f"softmax in {node.where}"] = "softmax"
 
 
-def convert(
-    module: nn.Module,
-    settings: Settings,
-    name: str = "",
-    memo: dict[nn.Module, nn.Module] | None = None,
-) -> nn.Module:
-    """The same module with every supported part replaced, in place for containers.
+def _is_leaf(node: fx.Node, path: str) -> bool:
+    """Whether the innermost module is an activation's own."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    kind = str(stack[-1][1]) if stack else ""
+    return bool(path) and kind.startswith(("torch.nn.modules.activation.", "transformers.activ"))
 
-    A part that is used in several places is one piece in all of them; ``memo`` keeps the parts
-    alive meanwhile, so that none is taken for another.
-    """
-    memo = {} if memo is None else memo
-    if module in memo:
-        return memo[module]
-    piece = _piece_for(module, name or type(module).__name__, settings)
-    memo[module] = module if piece is None else piece
-    if piece is not None:
-        return piece
-    for key, child in module._modules.items():
-        if child is None:
-            continue
-        path = f"{name}.{key}" if name else key
-        setattr(module, key, convert(child, settings, path, memo))
-    if isinstance(module, nn.TransformerEncoder):
-        module.use_nested_tensor = False
-    config: Any = getattr(module, "config", None)
-    if hasattr(config, "_attn_implementation"):
-        config._attn_implementation = _EAGER
-    return module
+
+def _op(node: fx.Node) -> str:
+    return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
+
+
+def _behind(given: Any) -> Any:
+    """The node itself, behind dropouts that are off and what changes nothing."""
+    while isinstance(given, fx.Node) and (_op(given) == "dropout" or _op(given) in _SAME):
+        given = given.args[0]
+    return given if isinstance(given, fx.Node) else None
+
+
+def _depends(value: Any) -> bool:
+    if isinstance(value, Ref):
+        return True
+    values = value.values() if isinstance(value, Mapping) else value
+    return isinstance(value, tuple | list | Mapping) and any(map(_depends, values))
+
+
+def _has_tensors(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    values = value if isinstance(value, tuple | list) else [value]
+    return any(isinstance(v, Tensor) for v in values)
+
+
+def _shape(node: fx.Node) -> tuple[int | None, ...] | None:
+    value = node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return None
+    return tuple(int(n) if isinstance(n, int) else None for n in value.shape)
+
+
+def _live(nodes: list[Node], results: Any) -> tuple[Node, ...]:
+    """The nodes that the results need, inputs included."""
+    wanted = {r.name for r in results if isinstance(r, Ref)}
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if node.name in wanted or node.op == "input":
+            wanted |= set(node.needs)
+            kept.append(node)
+    return tuple(reversed(kept))

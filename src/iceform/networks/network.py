@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,13 +16,23 @@ from torch import Tensor, nn
 from iceform.backends import resolve
 from iceform.certificates import Certificate, Result, Step, weakest
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
-from iceform.networks.architecture import build, describe
-from iceform.networks.audit import operations_outside, refuse_missed, unsupported
-from iceform.networks.convert import convert
+from iceform.networks.activations import make_activation
+from iceform.networks.certifying import Certifying, OpenStepError
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
-from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Piece, Settings, Span
+from iceform.networks.graph import Graph
+from iceform.networks.model import Model, cast
+from iceform.networks.pieces import (
+    Activation,
+    EmbeddingMap,
+    Heads,
+    LinearMap,
+    Norm,
+    Piece,
+    Settings,
+)
 from iceform.networks.report import Report, Row
-from iceform.networks.walk import Route, UnknownShapeError, first_span, walk
+from iceform.networks.spans import Walk
+from iceform.networks.structure import Signature, flatten
 from iceform.networks.watching import Watching
 from iceform.pretrained import Pretrained
 from iceform.validation import (
@@ -36,7 +47,7 @@ from iceform.validation import (
 
 __all__ = ["InContext", "in_context"]
 
-_KNOWN = {"add", "add_"}  # operations between pieces that a walk accounts for
+_EXP = "float64 exp is within 2 units of its last place"
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 
@@ -59,18 +70,18 @@ def in_context(
     Parameters
     ----------
     model
-        Made of ``nn.Linear``, ``nn.Embedding``, ``nn.LayerNorm``, activations,
-        ``nn.MultiheadAttention``, ``nn.TransformerEncoder`` or BERT-style encoders of
-        transformers, in any container. It is copied, not changed.
+        Any module that ``torch.export`` can capture: what counts is what it does, not what it is
+        made of. It is copied, not changed, and the copy is what everything is checked against.
     eps
         What one look-up may be off by, as a share of its range; None takes the best the dtype
         can do.
     calibration
-        Inputs to take ranges from: tensors, tuples of arguments or dictionaries of keyword
-        arguments.
+        Inputs to capture the network on and to take ranges from: tensors, tuples of arguments or
+        dictionaries of keyword arguments.
     bound
-        Instead of calibration: max |input|; ranges then come from norms of the weights, which
-        hold for every such input and are wider. Not needed where token ids go in.
+        Ranges from the weights instead: max |input|. They hold for every such input and are wider.
+        Without calibration as well, the network is captured on an input that its first layer
+        accepts.
     tokens
         The longest sequence; the longest of the calibration by default.
     headroom
@@ -99,23 +110,36 @@ def in_context(
     )
     if settings.headroom < 1:
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
-    shape = describe(model)
-    converted = convert(copy.deepcopy(model).to(settings.dtype).eval(), settings)
-    left = unsupported(converted)
-    if left and strict:
-        raise ProgramError(
-            f"nothing here emulates {', '.join(left)}; replace them, or pass strict=False to have "
-            "them listed in the report instead"
-        )
-    network = InContext(converted, settings, left, shape)
+    original = copy.deepcopy(model).to(settings.dtype).eval().requires_grad_(False)
+    network = InContext(
+        Model(settings, Signature.of(model), original, strict=strict, title=type(model).__name__)
+    )
+    if calibration is None and bound is None:
+        raise ProgramError("give calibration= or bound=, from which ranges can be taken")
+    given = [_example(model)] if calibration is None else calibration
+    network._capture(_inputs(given, settings.dtype))
     if not network.pieces:
         raise ProgramError(f"{type(model).__name__} has no map to emulate")
-    if calibration is not None:
-        network._calibrate(_inputs(calibration, settings.dtype), tokens, strict)
+    size = 1 if tokens is None else check_size("tokens", tokens)
+    if bound is None:
+        network._calibrate(_inputs(given, settings.dtype), size)
     else:
-        network._bound(bound, 1 if tokens is None else check_size("tokens", tokens))
+        network._bound(check_positive("bound", bound), size)
     network.frozen.check()
+    network._compare(_inputs(given, settings.dtype), bounded=bound is None)
     return network
+
+
+def _example(model: nn.Module) -> Any:
+    """An input for the first layer that has a width, or the first table of vectors."""
+    for part in model.modules():
+        if isinstance(part, nn.Embedding):
+            return torch.zeros(2, 2, dtype=torch.long)
+        if isinstance(part, nn.Linear):
+            return torch.zeros(2, part.in_features)
+        if isinstance(part, nn.LayerNorm):
+            return torch.zeros(2, part.normalized_shape[-1])
+    raise ProgramError("give calibration= too: without an input the network cannot be captured")
 
 
 def _dtype_of(model: nn.Module) -> torch.dtype:
@@ -129,17 +153,43 @@ def _inputs(calibration: Tensor | Sequence[Any], dtype: torch.dtype) -> list[Any
     given = [calibration] if isinstance(calibration, Tensor) else list(calibration)
     if not given:
         raise ProgramError("calibration is empty; give a few typical inputs")
-    return [_cast(one, dtype) for one in given]
+    return [cast(one, dtype) for one in given]
 
 
-def _cast(given: Any, dtype: torch.dtype) -> Any:
-    """Floating-point tensors as ``dtype``, wherever they are in an input."""
-    if isinstance(given, Mapping):
-        return {k: _cast(v, dtype) for k, v in given.items()}
-    if isinstance(given, tuple | list):
-        return tuple(_cast(v, dtype) for v in given)
-    is_float = isinstance(given, Tensor) and given.is_floating_point()
-    return given.to(dtype) if is_float else given
+@dataclass(frozen=True, eq=False)
+class InputCertificate(Certificate):
+    """What is proven of one input's output.
+
+    Attributes
+    ----------
+    bounds
+        Of every entry of every output tensor; of the functional, where one was asked for.
+    """
+
+    bounds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RangeCertificate(Certificate):
+    """What is proven of every input in range; called with an input, what is proven of that one."""
+
+    of_input: Callable[..., InputCertificate] | None = field(default=None, repr=False)
+
+    def __call__(
+        self, *args: Any, functional: Tensor | None = None, **kwargs: Any
+    ) -> InputCertificate:
+        """The certificate of the network's output on these arguments.
+
+        Parameters
+        ----------
+        args, kwargs
+            As the network takes them.
+        functional
+            Coefficients in the shape of the first output: the bound is then that of
+            |sum of c (emulated - exact)| alone, and costs one reverse pass.
+        """
+        assert self.of_input is not None
+        return self.of_input(args, kwargs, functional)
 
 
 class InContext(nn.Module, Pretrained):
@@ -150,65 +200,69 @@ class InContext(nn.Module, Pretrained):
     Attributes
     ----------
     model
-        The original's structure, made of pieces.
+        The pieces, by the names of the original's parts, and the graphs that run them.
     settings
         dtype, backend, eps and what happens out of range.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        settings: Settings,
-        left: Sequence[str] = (),
-        shape: dict[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
-        self.model, self.settings = model, settings
-        self.left, self.shape = tuple(left), shape
-        self.outside: dict[str, int] | None = None
+        self.model, self.settings = model, model.settings
         self._deviation = math.nan
 
     # --------------------------------------------------------------------------------- setting up
 
-    def _calibrate(self, inputs: list[Any], tokens: int | None, strict: bool) -> None:
+    def _capture(self, inputs: list[Any]) -> None:
+        for given in inputs:
+            args, kwargs = _arguments(given)
+            self.model.graph_for(*self.model.signature.flatten(args, kwargs))
+
+    def _calibrate(self, inputs: list[Any], tokens: int) -> None:
         with self._in_mode("calibrate"), torch.no_grad():
             for given in inputs:
                 self._call(given)
-        silent = [p.name for p in self.pieces if math.isinf(p.order)]
-        if silent:
-            raise ProgramError(f"calibration never reached {', '.join(silent)}")
-        self._size(1 if tokens is None else check_size("tokens", tokens))
+        self._size(tokens)
         for piece in self.pieces:
             piece.settle()
-        self._size(1 if tokens is None else tokens)
-
-        def run() -> None:
-            with torch.no_grad():
-                self._call(inputs[0])
-
-        self.outside, missed = operations_outside(self.model, run)
-        if strict:
-            refuse_missed(missed)
-
-    def _bound(self, bound: float | None, tokens: int) -> None:
         self._size(tokens)
-        route = Route(self.settings.unit, tokens, settle=True)
-        try:
-            walk(self.model, self._first(bound), route)
-        except UnknownShapeError as unknown:
-            raise ProgramError(
-                f"ranges cannot be bounded through {unknown}; pass calibration= instead"
-            ) from None
-        self._size(tokens)
+        self.model.settled = True
 
-    def _first(self, bound: float | None) -> Span | None:
-        first = first_span(self.model)
-        if first is None:
-            return None
-        if bound is None:
-            raise ProgramError("give calibration= or bound=, from which ranges can be taken")
-        entry = check_positive("bound", bound)
-        return Span(entry * math.sqrt(first.width), entry, 0.0, first.width)
+    def _bound(self, bound: float, tokens: int) -> None:
+        self._size(tokens)
+        for graph in self.model.graphs:
+            route = Walk(self.model, self.settings.unit, bound)
+            route.through(graph)
+            if not all(math.isfinite(p.range) for p in self.pieces):
+                raise ProgramError(
+                    f"ranges cannot be bounded through {', '.join(route.open)}; pass calibration= "
+                    "instead"
+                )
+        self._size(tokens)
+        self.model.settled = True
+        for order, piece in enumerate(self._in_order()):
+            piece.order = order
+
+    def _in_order(self) -> list[Piece]:
+        named = (n.args[0] for g in self.model.graphs for n in g.nodes if n.op == "piece")
+        return [self.model.get_submodule(name) for name in dict.fromkeys(named)]  # type: ignore[misc]
+
+    def _compare(self, inputs: list[Any], *, bounded: bool) -> None:
+        """The graph against the original, and every piece that runs against its certificate."""
+        with torch.no_grad():
+            for given in inputs:
+                args, kwargs = _arguments(given)
+                structure, tensors = self.model.signature.flatten(args, kwargs)
+                self.model.compare(self.model.graph_for(structure, tensors), tensors)
+                if bounded:
+                    with self._in_mode("measure"):
+                        self._call(given)
+        for piece in self.pieces:
+            if not piece.measured <= piece.certified:
+                raise ProgramError(
+                    f"{piece.name} is off by {piece.measured:.3g} on a calibration input, its "
+                    f"certificate is {piece.certified:.3g}; please report it"
+                )
+            piece.measured = 0.0
 
     def _size(self, tokens: int) -> None:
         linear = [p for p in self.pieces if isinstance(p, LinearMap)]
@@ -237,8 +291,7 @@ class InContext(nn.Module, Pretrained):
     @property
     def pieces(self) -> list[Piece]:
         """Every piece once, in the order in which calibration reached them."""
-        found = [m for m in self.model.modules() if isinstance(m, Piece)]
-        return sorted(found, key=lambda piece: piece.order)
+        return self.model.pieces
 
     @contextmanager
     def _in_mode(self, mode: str) -> Iterator[None]:
@@ -249,9 +302,18 @@ class InContext(nn.Module, Pretrained):
             self.settings.mode = before
 
     def _call(self, given: Any) -> Any:
-        if isinstance(given, Mapping):
-            return self.model(**given)
-        return self.model(*given) if isinstance(given, tuple | list) else self.model(given)
+        args, kwargs = _arguments(given)
+        return self.model(*args, **kwargs)
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Maps that nothing emulates, allowed by ``strict=False``."""
+        return tuple(self.model.left)
+
+    @property
+    def outside(self) -> dict[str, int]:
+        """What is computed between the pieces and how often, in the first graph."""
+        return dict(self.model.graphs[0].outside)
 
     @full_precision
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -272,23 +334,17 @@ class InContext(nn.Module, Pretrained):
         with watch.on():
             output = self(*args, **kwargs)
         attestation, ledger = watch.attest(), watch.ledger
-        for what, times in (self.outside or {}).items():
+        structure, tensors = self.model.signature.flatten(args, kwargs)
+        outside = self.model.graph_for(structure, tensors).outside
+        for what, times in outside.items():
             ledger.note("host", f"{what} between pieces", times)
         for part in self.left:
             ledger.note("host", f"{part}, which nothing emulates")
-        value, certificate = _tensors(output)[0], self.certificate or self._unbounded()
         parts = {"output": output}
-        return Result(value, certificate, attestation, ledger, passes=watch.passes, parts=parts)
-
-    def _unbounded(self) -> Certificate:
-        """Where the order of the maps is not known, nothing is proven of the whole."""
-        return Certificate.total(
-            {"not bounded: the order of its maps is not known": math.inf},
-            domain={"ranges": "as calibrated, checked at every piece"},
-            dtype=self.settings.dtype,
-            backend=self.settings.backend,
-            derivation=(),
-        )
+        return Result(
+            _tensors(output)[0], self.certificate, attestation, ledger,
+            passes=watch.passes, parts=parts,
+        )  # fmt: skip
 
     def _check_dtypes(self, values: Sequence[Any]) -> None:
         for value in values:
@@ -301,11 +357,12 @@ class InContext(nn.Module, Pretrained):
 
     @full_precision
     def reference(self, *args: Any, **kwargs: Any) -> Any:
-        """The original network, exactly, in float64."""
-        exact = copy.deepcopy(self.model).double()
-        wide, named = _cast(args, torch.float64), _cast(kwargs, torch.float64)
-        with self._in_mode("exact"):
-            return exact(*wide, **named)
+        """The original network itself, in float64.
+
+        Of one that was read from a file, the graph that was captured of it and checked against it.
+        """
+        structure, tensors = self.model.signature.flatten(args, kwargs)
+        return self.model.original(structure, tensors)
 
     def train(self, mode: bool = True) -> InContext:
         """Nothing: frozen weights are not trained, and dropout stays off."""
@@ -340,45 +397,92 @@ class InContext(nn.Module, Pretrained):
         return self.frozen.digest
 
     @property
-    def certificate(self) -> Certificate | None:
-        """The proven error of the whole network, in every entry of its output.
+    def certificate(self) -> RangeCertificate:
+        """The proven error in every entry of the output, for every input that is in range.
 
-        None where the order of the maps is not known: then only pieces are certified. The bound
-        multiplies norms of every layer's weights, and for deep networks it is far above what is
-        measured; where it is no smaller than what the output can reach, it says nothing.
+        It multiplies worst cases of every layer: for deep networks it is far above what is
+        measured, and infinite where an operation between the pieces has no bound over a range.
+        ``certificate(x)`` is what is proven of the output on one input, by adjoints: close to what
+        is measured at any depth.
         """
-        route = Route(self.settings.unit, self.frozen.sizes.tokens)
-        try:
-            last = walk(self.model, first_span(self.model), route)
-        except UnknownShapeError:
-            return None
-        # A shape that was taken for a known one has pieces, or operations, that no walk meets.
-        met = all(piece.name in route.errors for piece in self.pieces)
-        if not met or not set(self.outside or ()) <= _KNOWN:
-            return None
+        worst, errors, opened = 0.0, dict[str, float](), list[str]()
+        for graph in self.model.graphs:
+            route = Walk(self.model, self.settings.unit)
+            found = route.through(graph).error
+            worst = max(worst, math.inf if math.isnan(found) else found)
+            errors |= {k: max(v, errors.get(k, 0.0)) for k, v in route.errors.items()}
+            opened += route.open
+        what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
         own = max(p.certified for p in self.pieces)
-        return Certificate.total(
-            {"look-ups and rounding, carried through the layers": last.error},
-            domain={"ranges": "as calibrated, checked at every piece", "tokens": route.tokens},
+        return RangeCertificate.total(  # type: ignore[return-value]
+            {what if opened else "look-ups and rounding, carried through the layers": worst},
+            domain={
+                "ranges": "as calibrated, checked at every piece",
+                "tokens": self.frozen.sizes.tokens,
+            },
             dtype=self.settings.dtype,
             backend=self.settings.backend,
             derivation=(
                 Step("max e", "largest error of a piece alone", own, "certified on its range"),
                 *(
-                    Step(name, "2-norm of a token's error behind it", value, "norms of the weights")
-                    for name, value in route.errors.items()
+                    Step(name, "error of an entry behind it", value, "sums of the weights")
+                    for name, value in errors.items()
                 ),
             ),
             assumptions=tuple(dict.fromkeys(a for p in self.pieces for a in p.assumptions)),
             kind=weakest(p.standing for p in self.pieces),
+            of_input=self._certify,
         )
 
+    @full_precision
+    def _certify(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
+    ) -> InputCertificate:
+        structure, tensors = self.model.signature.flatten(args, kwargs)
+        self._check_dtypes(tensors)
+        self.frozen.check()
+        graph = self.model.graph_for(structure, tensors)
+        found = Certifying(self.model)
+        try:
+            steps = found.run(graph, tensors)
+            if functional is None:
+                bounds = tuple(found.tape.bound(step) for step in steps)
+            else:
+                bounds = (found.tape.bound(steps[0], functional[None]),)
+            term = "own errors x adjoints, remainders included"
+        except OpenStepError as unbounded:
+            bounds, term = (torch.tensor(math.inf),), f"not bounded: {unbounded}"
+        if functional is None and torch.isfinite(bounds[0]).all():
+            self._hold(structure, tensors, found.outputs, bounds)
+        assumed = [a for p in self.pieces for a in p.assumptions]
+        assumed += [_EXP] if any(isinstance(p, Heads) for p in self.pieces) else []
+        return InputCertificate.total(  # type: ignore[return-value]
+            {term: max(float(b.max()) for b in bounds)},
+            domain={"input": "the one given", "tokens": self.frozen.sizes.tokens},
+            dtype=self.settings.dtype,
+            backend=self.settings.backend,
+            assumptions=tuple(dict.fromkeys(assumed)),
+            kind=weakest(p.standing for p in self.pieces),
+            bounds=bounds,
+        )
+
+    def _hold(
+        self, structure: Any, tensors: list[Tensor], ours: list[Tensor], bounds: Sequence[Tensor]
+    ) -> None:
+        """The original itself within the bounds, but for its own rounding."""
+        want = _tensors(self.model.original(structure, tensors))
+        found = [t for t in ours if t.is_floating_point()]
+        for a, b, bound in zip(found, want, bounds, strict=True):
+            room = bound + 2.0**-40 * b.abs().max()
+            if not bool(((a.double() - b).abs() <= room).all()):
+                raise IntegrityError(
+                    f"{self.model.title}: off by {_distance(a, b):.3g} from the original, "
+                    f"certified to {float(bound.max()):.3g}; please report it"
+                )
+
     def carried(self) -> dict[str, float]:
-        """Certified 2-norm of a token's error behind every piece; empty for unknown shapes."""
-        certificate = self.certificate
-        if certificate is None:
-            return {}
-        return {step.symbol: step.value for step in certificate.derivation[1:]}
+        """Certified error of an entry behind every piece, over all inputs in range."""
+        return {step.symbol: step.value for step in self.certificate.derivation[1:]}
 
     @full_precision
     def measure(self, inputs: Tensor | Sequence[Any]) -> float:
@@ -392,9 +496,8 @@ class InContext(nn.Module, Pretrained):
             for given in _inputs(inputs, self.dtype):
                 with self._in_mode("measure"):
                     found = self._call(given)
-                args = given if isinstance(given, tuple | list) else (given,)
-                named = given if isinstance(given, Mapping) else {}
-                want = self.reference(*(() if named else args), **named)
+                args, named = _arguments(given)
+                want = self.reference(*args, **named)
                 pairs = zip(_tensors(found), _tensors(want), strict=True)
                 worst = max([worst, *(_distance(a, b) for a, b in pairs)])
         self._deviation = worst
@@ -413,14 +516,13 @@ class InContext(nn.Module, Pretrained):
         certificate = self.certificate
         return Report(
             rows=tuple(rows),
-            outside=dict(self.outside or {}),
-            watched=self.outside is not None,
+            outside=self.outside,
             unsupported=self.left,
             sizes=self.frozen.sizes,
             grid_tokens=self.frozen.table.tokens,
             dtype=self.settings.dtype,
             backend=self.settings.backend,
-            certified=math.nan if certificate is None else certificate.error,
+            certified=certificate.error,
             measured=self._deviation,
         )
 
@@ -429,9 +531,10 @@ class InContext(nn.Module, Pretrained):
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and the prompts' tensors."""
         s = self.settings
-        certificate = self.certificate
         config = {
-            "shape": self.shape,
+            "title": self.model.title,
+            "arguments": self.model.signature.parameters,
+            "graphs": [g.to_dict() for g in self.model.graphs],
             "settings": {
                 "eps": s.eps,
                 "dtype": str(s.dtype).removeprefix("torch."),
@@ -440,24 +543,19 @@ class InContext(nn.Module, Pretrained):
                 "on_range": s.on_range,
             },
             "sizes": self.frozen.sizes.to_dict(),
-            "pieces": [{"name": p.name, "ranges": p.ranges()} for p in self.pieces],
-            "outside": self.outside,
-            "not_emulated": list(self.left),
-            "certificate": None if certificate is None else json.loads(certificate.to_json()),
+            "pieces": [
+                {"name": p.name, "kind": p.kind, "made": p.made(), "ranges": p.ranges()}
+                for p in self.pieces
+            ],
+            "not_emulated": self.model.left,
+            "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
         }
         return config, dict(self.model.state_dict())
 
     @classmethod
-    def unpack(
-        cls, config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Module | None = None
-    ) -> InContext:
-        """The inverse of :meth:`pack`; ``model`` gives the shape where the file does not."""
-        if model is None and config["shape"] is None:
-            raise ProgramError(
-                "this network's shape is not in the file; pass model=, a module of that shape "
-                "(its weights do not matter)"
-            )
+    def unpack(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> InContext:
+        """The inverse of :meth:`pack`."""
         given = config["settings"]
         settings = Settings(
             eps=check_eps(given["eps"]),
@@ -466,9 +564,10 @@ class InContext(nn.Module, Pretrained):
             headroom=check_positive("headroom", given["headroom"]),
             on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
         )
-        source = build(config["shape"]) if model is None else copy.deepcopy(model)
-        converted = convert(source.to(settings.dtype).eval(), settings)
-        network = cls(converted, settings, config["not_emulated"], config["shape"])
+        model = Model(settings, Signature(config["arguments"]), None, title=config["title"])
+        model.graphs = [Graph.from_dict(g) for g in config["graphs"]]
+        model.left, model.settled = dict(config["not_emulated"]), True
+        network = cls(model)
         network._restore(config, tensors)
         return network
 
@@ -476,26 +575,79 @@ class InContext(nn.Module, Pretrained):
         table = identity_table(self.settings.eps, self.settings.dtype)
         sizes = NetworkSizes(**config["sizes"])
         self.settings.frozen = FrozenLayers(sizes, table, self.settings.dtype)
+        for saved in config["pieces"]:
+            self.model.place(saved["name"], _made(saved, tensors, self.settings))
+        held = {k: t for k, t in tensors.items() if k.startswith("constants.")}
+        if held:
+            self.model.add_module("constants", holder := nn.Module())
+            for name, tensor in held.items():
+                holder.register_buffer(name.removeprefix("constants."), tensor)
+        self.settings.loading = True
         try:
             self.model.load_state_dict(tensors, strict=True)
         except RuntimeError as broken:
             raise IntegrityError(f"the prompts do not fit the network: {broken}") from None
+        finally:
+            self.settings.loading = False
         pieces = {piece.name: piece for piece in self.pieces}
         for order, saved in enumerate(config["pieces"]):
             pieces[saved["name"]].restore(saved["ranges"])
             pieces[saved["name"]].order = order
-        self.outside = config["outside"]
         if self.frozen.check() != config["digest"]:
             raise IntegrityError(
                 "the frozen layers that this version builds are not the ones that were saved"
             )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as what a folder holds: plain data and tensors."""
+        return InContext.unpack, self.pack()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> InContext:
+        copied = InContext(copy.deepcopy(self.model, memo))
+        copied._deviation = self._deviation
+        return copied
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: load weights into the original and convert that."""
+        return self.model.load_state_dict(*args, **kwargs)
+
+
+def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: Settings) -> Piece:
+    """A piece from its description and its tensors."""
+    name, kind, made = str(saved["name"]), saved["kind"], saved["made"]
+    try:
+        if kind == Activation.kind:
+            return make_activation(made["function"], name, settings)
+        if kind == Heads.kind:
+            return Heads(
+                name, settings, int(made["head_dim"]), int(made["value_dim"]),
+                scale=float(made["scale"]), causal=bool(made["causal"]),
+            )  # fmt: skip
+        weight = tensors[f"{name}.weight"]
+        if kind == EmbeddingMap.kind:
+            return EmbeddingMap(name, settings, weight)
+        bias = tensors[f"{name}.bias"]
+        if kind == Norm.kind:
+            return Norm(name, settings, len(weight), weight, bias, float(made["floor"]))
+        if kind == LinearMap.kind:
+            return LinearMap(name, settings, weight, bias, rounded=bool(made["rounded"]))
+    except (KeyError, TypeError, ValueError) as broken:
+        raise IntegrityError(f"not the description of a piece: {broken!r}") from None
+    raise IntegrityError(f"{kind!r} is no kind of piece")
+
+
+def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+
 
 def _tensors(output: Any) -> list[Tensor]:
     if isinstance(output, Tensor):
         return [output]
-    values = output.values() if isinstance(output, Mapping) else output
-    return [t for t in values if isinstance(t, Tensor) and t.is_floating_point()]
+    found: list[Tensor] = []
+    flatten(output, found)
+    return [t for t in found if t.is_floating_point()]
 
 
 def _distance(found: Tensor, want: Tensor) -> float:

@@ -58,7 +58,6 @@ class Report:
 
     rows: tuple[Row, ...]
     outside: dict[str, int]
-    watched: bool
     unsupported: tuple[str, ...]
     sizes: NetworkSizes
     grid_tokens: int
@@ -78,8 +77,7 @@ class Report:
         kinds = dict.fromkeys(row.kind for row in self.rows if not row.emulated)
         named = [f"{k} ({sum(r.kind == k for r in self.rows)} times)" for k in kinds]
         operations = [f"{name} between pieces ({n} times)" for name, n in self.outside.items()]
-        extra = [] if self.watched else ["additions between pieces (not watched: no calibration)"]
-        return (*named, *operations, *extra, *self.unsupported)
+        return (*named, *operations, *self.unsupported)
 
     def to_json(self) -> str:
         """All of it."""
@@ -105,9 +103,7 @@ class Report:
         return "\n".join([*head, *table, "", *self._whole()])
 
     def _whole(self) -> list[str]:
-        certified = "none, the order of its maps is not known"
-        if not math.isnan(self.certified):
-            certified = f"{self.certified:.2e}"
+        certified = f"{self.certified:.2e}"
         measured = "not measured" if math.isnan(self.measured) else f"{self.measured:.2e}"
         lines = [f"whole network: certified {certified}, measured {measured}"]
         if self.measured > 0 and self.certified / self.measured > 1e6:

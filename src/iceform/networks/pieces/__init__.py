@@ -1,9 +1,10 @@
 r"""What a network is made of, each piece in context.
 
 A piece knows the exact map it stands for, the range it was calibrated on, its certified error on
-that range, and how an error at its input grows. Errors are 2-norms per token: an input off by e is
-off by at most :math:`\|W\|_2 e` behind a linear map, L e behind an L-Lipschitz activation,
-:math:`\max|\gamma|\, e / (s - e/\sqrt d)` behind a LayerNorm whose denominator is at least s.
+that range, and how an error at its input grows. Errors are bounds of every entry, so that moves
+leave them alone: an entry off by e is off by at most :math:`\max_r \|W_r\|_1 e` behind a linear
+map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s - e)` behind a
+LayerNorm whose denominator is at least s.
 """
 
 from iceform.networks.pieces.base import Piece, Settings, Span

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from iceform.backends import primitives, rounding_of
 from iceform.certificates.entries import Asked
-from iceform.errors import BoundError
+from iceform.errors import BoundError, ProgramError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
@@ -31,28 +31,33 @@ _WIDENING = threading.RLock()  # not one a network: copies of one share their se
 
 @dataclass(frozen=True)
 class Span:
-    """What is known of a stream of tokens.
+    """What is known of a stream of numbers, whatever their arrangement.
 
     Attributes
     ----------
-    norm, entry
-        Bounds of a token's 2-norm and of its entries.
+    entry
+        Bound of the exact entries.
     error
-        Bound of the 2-norm of emulated - exact, per token.
+        Bound of |emulated - exact|, entry by entry.
+    spread
+        Bound of the 2-norm of emulated - exact along the last axis.
     width
-        Features of a token.
+        Length of the last axis; None where it varies.
     """
 
-    norm: float
     entry: float
-    error: float
-    width: int
+    error: float = 0.0
+    spread: float = math.inf
+    width: int | None = None
 
-    def plus(self, other: Span, unit: float) -> Span:
-        """A residual addition, in floating point."""
-        norm = self.norm + other.norm
-        error = self.error + other.error + unit * (norm + self.error + other.error)
-        return Span(norm, self.entry + other.entry, error, self.width)
+    def along(self, width: int) -> float:
+        """The 2-norm of the error of a row of ``width`` entries."""
+        return min(self.spread, math.sqrt(width) * self.error)
+
+    @property
+    def reach(self) -> float:
+        """Bound of the emulated entries."""
+        return self.entry + self.error
 
 
 @dataclass
@@ -67,6 +72,7 @@ class Settings:
     mode: str = "run"  # or "exact", "calibrate", "measure"
     frozen: FrozenLayers | None = None
     ticks: int = 0  # pieces reached by calibration so far
+    loading: bool = False  # only while a saved network is put together
 
     @property
     def layers(self) -> FrozenLayers:
@@ -134,8 +140,17 @@ class Piece(nn.Module, ABC):
     def settle(self) -> None:
         """Fix the range and the tables, after calibration."""
 
-    def settle_for(self, span: Span) -> None:
-        """Fix the range and the tables from bounds instead."""
+    def settle_for(self, *spans: Span) -> None:
+        """Fix the range and the tables from bounds of the inputs instead."""
+
+    def walk(self, *spans: Span) -> Span:
+        """Range and error behind the piece, on every input that it allows."""
+        return Span(math.inf, math.inf)
+
+    @property
+    def limit(self) -> float:
+        """What the entries of an allowed input are bounded by."""
+        return math.inf
 
     @property
     def certified(self) -> float:
@@ -162,6 +177,10 @@ class Piece(nn.Module, ABC):
         """Whether its error is "proven" or "estimated"."""
         return "proven"
 
+    def made(self) -> dict[str, Any]:
+        """What it was made with, tensors apart, JSON only."""
+        return {}
+
     def ranges(self) -> dict[str, Any]:
         """What :meth:`settle` fixed, JSON only."""
         return {}
@@ -170,6 +189,15 @@ class Piece(nn.Module, ABC):
         """The inverse of :meth:`ranges`."""
 
     # ------------------------------------------------------------------------------ running
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        """Prompts, ranges and certificates belong together: none is loaded without the others."""
+        if not self.settings.loading:
+            raise ProgramError(
+                f"{self.name}: weights are not loaded into a network in context; load them into "
+                "the original and convert that"
+            )
+        super()._load_from_state_dict(*args, **kwargs)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """Exact, recorded, emulated or measured, as the network's mode says."""

@@ -53,7 +53,6 @@ class Activation(Piece):
         self.function, self.slope = function, slope
         self.largest = 0.0
         self.high = 1.0
-        self.width = 1
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
@@ -61,14 +60,12 @@ class Activation(Piece):
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self.largest = max(self.largest, float(inputs[0].abs().max()))
-        self.width = output.shape[-1]
 
     def settle(self) -> None:
         self._set(_rounded_up(max(self.settings.headroom * self.largest, SMALLEST_SHARE)))
 
-    def settle_for(self, span: Span) -> None:
-        self.width = span.width
-        self._set(_rounded_up(max(span.entry + span.error, SMALLEST_SHARE)))
+    def settle_for(self, *spans: Span) -> None:
+        self._set(_rounded_up(max(spans[0].reach, SMALLEST_SHARE)))
 
     def _set(self, high: float) -> None:
         self.high = high
@@ -96,21 +93,26 @@ class Activation(Piece):
     def range(self) -> float:
         return self.high
 
-    def walk(self, span: Span) -> Span:
-        """Ranges and error behind the activation."""
+    @property
+    def limit(self) -> float:
+        return self.high
+
+    def walk(self, *spans: Span) -> Span:
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
-        root = math.sqrt(span.width)
-        error = self.slope * span.error + root * self.certified
-        return Span(
-            self.slope * span.norm + root * at_zero, self.slope * self.high + at_zero, error,
-            span.width,
-        )  # fmt: skip
+        own, width = self.certified, spans[0].width
+        spread = (
+            math.inf if width is None else self.slope * spans[0].spread + math.sqrt(width) * own
+        )
+        entry = self.slope * self.high + at_zero
+        return Span(entry, self.slope * spans[0].error + own, spread, width)
+
+    def made(self) -> dict[str, Any]:
+        return {"function": self.function.name}
 
     def ranges(self) -> dict[str, Any]:
-        return {"high": self.high, "width": self.width}
+        return {"high": self.high}
 
     def restore(self, ranges: dict[str, Any]) -> None:
-        self.width = int(ranges["width"])
         self._set(float(ranges["high"]))
 
 
@@ -192,7 +194,7 @@ class Table(Activation):
 
     def restore(self, ranges: dict[str, Any]) -> None:
         saved = ranges["table"]
-        self.width, self.high = int(ranges["width"]), float(ranges["high"])
+        self.high = float(ranges["high"])
         self.table = Interpolant(
             grid_from(saved["grid"]),
             float(saved["sharpness"]),

@@ -81,13 +81,9 @@ class EmbeddingMap(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def walk(self) -> Span:
-        """Ranges and error of the vectors."""
-        vectors = self.weight.double()
-        return Span(
-            float(vectors.norm(dim=-1).max()), float(vectors.abs().max()),
-            float(self.errors().norm()), vectors.shape[1],
-        )  # fmt: skip
+    def walk(self, *spans: Span) -> Span:
+        spread = float(self.errors().norm())
+        return Span(float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1])
 
     def restore(self, ranges: dict[str, Any]) -> None:
         del ranges

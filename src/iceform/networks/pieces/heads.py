@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Settings, Span
-from iceform.networks.pieces.linear import LinearMap
 
 __all__ = ["Heads"]
 
@@ -26,29 +25,45 @@ class Heads(Piece):
     kind = "heads"
     how = "attended, Q, K, V looked up"
 
-    def __init__(self, name: str, settings: Settings, heads: int, head_dim: int, value_dim: int):
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        head_dim: int,
+        value_dim: int,
+        *,
+        scale: float,
+        causal: bool,
+    ) -> None:
         super().__init__(name, settings)
-        self.heads, self.head_dim, self.value_dim = heads, head_dim, value_dim
-        self.norms = {key: [0.0] * heads for key in "qkv"}
+        self.head_dim, self.value_dim = head_dim, value_dim
+        self.scale, self.causal = scale, causal
+        self.norms = dict.fromkeys("qkv", 0.0)
         self.bias = 0.0  # largest finite entry of a mask
         self.length = 1
         self.hook_pattern = nn.Identity()
 
     def exact(self, *inputs: Tensor) -> Tensor:
-        q, k, v, *mask = inputs
-        pattern: Tensor = self.hook_pattern(self.weights(q, k, mask[0] if mask else None))
+        q, k, v, mask = self._asked(inputs)
+        pattern: Tensor = self.hook_pattern(torch.softmax(q @ k.mT + mask, -1))
         return pattern @ v
 
-    def weights(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
-        """Attention of every query, for callers who ask for it."""
-        return torch.softmax(q @ k.mT + (0.0 if mask is None else mask), -1)
+    def _asked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Queries with the scale, keys, values, and all that is added to the logits."""
+        q, k, v, *given = inputs
+        mask = given[0] if given else q.new_zeros(q.shape[-2], k.shape[-2])
+        if self.causal:
+            never = torch.full((q.shape[-2], k.shape[-2]), -math.inf).to(q)
+            mask = mask + never.triu(1)
+        return q * self.scale, k, v, mask
 
-    def _seen(self, inputs: tuple[Tensor, ...]) -> dict[str, list[float]]:
-        """The largest 2-norm of each head's keys, queries and values; (*b, heads, n, d)."""
-        return {
-            key: t.detach().double().norm(dim=-1).movedim(-2, 0).flatten(1).amax(1).tolist()
+    def _seen(self, inputs: tuple[Tensor, ...]) -> dict[str, float]:
+        """The largest 2-norm of keys, scaled queries and values."""
+        longest = {
+            key: float(t.detach().double().norm(dim=-1).max())
             for key, t in zip("qkv", inputs[:3], strict=True)
         }
+        return {**longest, "q": longest["q"] * abs(self.scale)}
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self._grow(self._seen(inputs), 1.0)
@@ -64,26 +79,22 @@ class Heads(Piece):
         allowed = mask > torch.finfo(mask.dtype).min / 2
         return float(mask.masked_fill(~allowed, 0.0).abs().max())
 
-    def _grow(self, seen: dict[str, list[float]], factor: float) -> None:
-        self.norms = {
-            key: [max(a, factor * b) for a, b in zip(self.norms[key], seen[key], strict=True)]
-            for key in "qkv"
-        }
+    def _grow(self, seen: dict[str, float], factor: float) -> None:
+        self.norms = {key: max(self.norms[key], factor * seen[key]) for key in "qkv"}
 
     def settle(self) -> None:
-        headroom = self.settings.headroom
-        self.norms = {key: [headroom * n for n in norms] for key, norms in self.norms.items()}
+        self.norms = {key: self.settings.headroom * n for key, n in self.norms.items()}
 
-    def settle_from(self, maps: dict[str, LinearMap], length: int) -> None:
-        """Ranges from those of the maps that make keys, queries and values."""
+    def settle_for(self, *spans: Span) -> None:
+        sizes = (self.head_dim, self.head_dim, self.value_dim)
+        factors = (abs(self.scale), 1.0, 1.0)
         self.norms = {
-            key: torch.exp2(m.exponents.double())
-            .unflatten(0, (self.heads, -1))
-            .norm(dim=-1)
-            .tolist()
-            for key, m in maps.items()
+            key: math.sqrt(size) * span.reach * factor * (1 + 2**-20)
+            for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
         }
-        self.length = length
+        mask = spans[3].entry if len(spans) > 3 else 0.0
+        self.bias = mask if math.isfinite(mask) else 0.0
+        self.length = self.settings.layers.sizes.tokens
 
     def check(self, *inputs: Tensor) -> None:
         longest = self.settings.layers.sizes.tokens
@@ -99,23 +110,19 @@ class Heads(Piece):
             self.bias = added
         seen = self._seen(inputs)
         for key, word in (("q", "query"), ("k", "key"), ("v", "value")):
-            for head, (norm, limit) in enumerate(zip(seen[key], self.norms[key], strict=True)):
-                if norm <= limit:
-                    continue
-                if not (self._widens and math.isfinite(norm)):
-                    self._out_of_range(
-                        f"the largest 2-norm of a {word} of head {head}", norm, limit
-                    )
-                self.widened += 1
-                return self._grow(seen, self.settings.headroom)
+            if seen[key] <= self.norms[key]:
+                continue
+            if not (self._widens and math.isfinite(seen[key])):
+                self._out_of_range(f"the largest 2-norm of a {word}", seen[key], self.norms[key])
+            self.widened += 1
+            return self._grow(seen, self.settings.headroom)
         return None
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         if not self.settings.literal and self.settings.layers.maps.attends:
             return self.exact(*inputs)
-        q, k, v, *mask = inputs
-        allowed = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])
-        return self.settings.layers.attend(k, q, v, allowed, self._margin, self.settings.backend)
+        q, k, v, mask = self._asked(inputs)
+        return self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
 
     @property
     def _margin(self) -> float:
@@ -124,14 +131,13 @@ class Heads(Piece):
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> Asked | None:
-        q, k, v, *mask = (t.detach() for t in inputs)
+        q, k, v, added = self._asked(tuple(t.detach() for t in inputs))
         *lead, token, feature = (draw.randrange(n) for n in output.shape)
         here = tuple(lead)
 
         def one(t: Tensor) -> Tensor:
             return t.expand(*output.shape[:-2], *t.shape[-2:])[here]
 
-        added = mask[0] if mask else q.new_zeros(q.shape[-2], k.shape[-2])
         query, allowed = one(q)[token : token + 1], one(added)
         allowed = allowed.expand(q.shape[-2], -1)[token : token + 1]
         got = output[(*here, token, feature)]
@@ -141,7 +147,7 @@ class Heads(Piece):
     @property
     def logits(self) -> float:
         """Bound of |q . k|."""
-        return max(q * k for q, k in zip(self.norms["q"], self.norms["k"], strict=True))
+        return self.norms["q"] * self.norms["k"]
 
     @property
     def range(self) -> float:
@@ -154,38 +160,45 @@ class Heads(Piece):
     def _rounding(self) -> tuple[float, float]:
         """Of a logit, relative to |q||k|, and of the weighted sum."""
         unit = self.settings.unit
-        return (self.head_dim + 4) * unit, (2 * self.settings.layers.sizes.tokens + 16) * unit
+        return (self.head_dim + 6) * unit, (2 * self.settings.layers.sizes.tokens + 16) * unit
 
-    def carried(self, errors: dict[str, Tensor]) -> Tensor:
-        r"""Error of each head's output: :math:`e_v + 2 \tanh(\Delta/2) \max\|v\|` and rounding.
+    def carried(self, errors: dict[str, float]) -> float:
+        r"""Error of a head's output: :math:`e_v + 2 \tanh(\Delta/2) \max\|v\|` and rounding.
 
-        A logit moves by at most Delta = |q| e_k + |k| e_q + e_q e_k and its own rounding.
+        A logit moves by at most Delta = |q| e_k + |k| e_q + e_q e_k and its own rounding; all are
+        2-norms, those of queries with the scale.
         """
-        q, k, v = (torch.tensor(self.norms[key], dtype=torch.float64) for key in "qkv")
+        q, k, v = (self.norms[key] for key in "qkv")
         dot, sums = self._rounding()
         moved = q * errors["k"] + k * errors["q"] + errors["q"] * errors["k"] + dot * q * k
-        moved = moved + 2 * self.settings.unit * self.bias
-        leak = self.settings.layers.leak
+        moved += 2 * self.settings.unit * self.bias
         largest = v + errors["v"]
-        return errors["v"] + 2 * torch.tanh(moved / 2) * largest + (sums + 2 * leak) * largest
+        leak = self.settings.layers.leak
+        return errors["v"] + 2 * math.tanh(moved / 2) * largest + (sums + 2 * leak) * largest
 
     @property
     def certified(self) -> float:
-        none = torch.zeros(self.heads, dtype=torch.float64)
-        return float(self.carried(dict.fromkeys("qkv", none)).max())
+        return self.carried(dict.fromkeys("qkv", 0.0))
 
-    def walk(self, maps: dict[str, LinearMap], query: Span, key: Span) -> Span:
-        """Ranges and error behind the heads, concatenated."""
-        spans = {"q": query, "k": key, "v": key}
-        errors = {n: m.carried(spans[n].error, self.heads) for n, m in maps.items()}
-        v = torch.tensor(self.norms["v"], dtype=torch.float64)
-        error = float(self.carried(errors).norm())
-        return Span(float(v.norm()), float(v.max()), error, self.heads * self.value_dim)
+    def walk(self, *spans: Span) -> Span:
+        sizes = (self.head_dim, self.head_dim, self.value_dim)
+        factors = (abs(self.scale), 1.0, 1.0)
+        errors = {
+            key: span.along(size) * factor
+            for key, span, size, factor in zip("qkv", spans[:3], sizes, factors, strict=True)
+        }
+        if len(spans) > 3 and spans[3].error:
+            return Span(self.norms["v"], math.inf)
+        error = self.carried(errors)
+        return Span(self.norms["v"], error, error, self.value_dim)
+
+    def made(self) -> dict[str, Any]:
+        return {"head_dim": self.head_dim, "value_dim": self.value_dim, "scale": self.scale,
+                "causal": self.causal}  # fmt: skip
 
     def ranges(self) -> dict[str, Any]:
         return {"norms": self.norms, "length": self.length, "bias": self.bias}
 
     def restore(self, ranges: dict[str, Any]) -> None:
-        norms = {key: [float(n) for n in ranges["norms"][key]] for key in "qkv"}
-        self.norms, self.length = norms, int(ranges["length"])
-        self.bias = float(ranges["bias"])
+        self.norms = {key: float(ranges["norms"][key]) for key in "qkv"}
+        self.length, self.bias = int(ranges["length"]), float(ranges["bias"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, 
 
 __all__ = ["LinearMap", "powers_of_two"]
 
-_SVD_SLACK = 1 + 1e-10  # the computed spectral norm's own rounding
+_SLACK = 1 + 1e-10  # a computed norm's own rounding
 
 
 def powers_of_two(ranges: Tensor) -> Tensor:
@@ -41,8 +42,8 @@ class LinearMap(Piece):
         As for every piece.
     weight, bias
         Of the map.
-    gain
-        A factor on both: the 1/sqrt(d) of an attention head goes into its query.
+    rounded
+        Whether they were computed from parameters, in float64, and then rounded.
     """
 
     kind = "linear"
@@ -61,17 +62,16 @@ class LinearMap(Piece):
         settings: Settings,
         weight: Tensor,
         bias: Tensor | None,
-        gain: float = 1.0,
+        *,
+        rounded: bool = False,
     ) -> None:
         super().__init__(name, settings)
         zero = weight.new_zeros(len(weight))
         for key, value in (("weight", weight), ("bias", zero if bias is None else bias)):
-            scaled = value.detach().double() * gain
-            self.register_buffer(key, scaled.to(settings.dtype))
-        self.rounded = math.frexp(gain)[0] != 0.5  # not a power of two: weights were rounded
+            self.register_buffer(key, value.detach().to(settings.dtype).contiguous())
+        self.rounded = rounded
         self.largest = torch.zeros(len(weight), dtype=torch.float64)
         self.norm = 0.0
-        self._spectral: dict[int, Tensor] = {}
         self.register_buffer("exponents", torch.zeros_like(self.bias))
         self._encode()
 
@@ -98,15 +98,15 @@ class LinearMap(Piece):
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         (x,) = inputs
         self.norm = max(self.norm, float(x.norm(dim=-1).max()))
-        rows = output.double().abs().flatten(0, -2).amax(0).cpu()
+        rows = output.double().abs().reshape(-1, self.out_features).amax(0).cpu()
         self.largest = torch.maximum(self.largest, rows)
 
     def settle(self) -> None:
         self._set(self.settings.headroom * self.largest, self.settings.headroom * self.norm)
 
-    def settle_for(self, span: Span) -> None:
-        rows = self.weight.double().norm(dim=-1) * span.norm + self.bias.double().abs()
-        self._set(rows * _SVD_SLACK, span.norm)
+    def settle_for(self, *spans: Span) -> None:
+        rows = self.weight.double().abs().sum(-1) * spans[0].reach + self.bias.double().abs()
+        self._set(rows * _SLACK, math.sqrt(self.in_features) * spans[0].reach * _SLACK)
 
     def _set(self, ranges: Tensor, norm: float) -> None:
         self.norm = norm
@@ -116,7 +116,8 @@ class LinearMap(Piece):
     def check(self, *inputs: Tensor) -> None:
         (x,) = inputs
         norm = float(x.detach().norm(dim=-1).max())
-        scaled = F.linear(x, self.theta, self.offset).detach().abs().flatten(0, -2).amax(0)
+        scaled = F.linear(x, self.theta, self.offset).detach().abs()
+        scaled = scaled.reshape(-1, self.out_features).amax(0)
         if norm <= self.norm and float(scaled.max()) <= 1.0:
             return
         if not (self._widens and math.isfinite(norm)):
@@ -185,33 +186,30 @@ class LinearMap(Piece):
     def tokens(self) -> int:
         return self.settings.layers.table.tokens
 
-    def spectral(self, blocks: int = 1) -> Tensor:
-        """Spectral norm of each block of rows; kept, since weights do not change."""
-        if blocks not in self._spectral:
-            parts = self.weight.double().unflatten(0, (blocks, -1))
-            self._spectral[blocks] = torch.linalg.matrix_norm(parts, 2) * _SVD_SLACK
-        return self._spectral[blocks]
+    @property
+    def limit(self) -> float:
+        return self.norm
 
-    def carried(self, error: float, blocks: int = 1) -> Tensor:
-        """Error of each block of outputs, given that of the input."""
-        own = self.errors().unflatten(0, (blocks, -1)).norm(dim=-1)
-        total: Tensor = self.spectral(blocks) * error + own
-        return total
+    def walk(self, *spans: Span) -> Span:
+        """Entries are bounded by the range, errors grow by a row's norm or the matrix's."""
+        weight, row = self.weight.double(), spans[0].along(self.in_features)
+        sums = float(weight.abs().sum(-1).max()) * spans[0].error
+        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _SLACK
+        spread = self._spectral * row + float(self.errors().norm())
+        return Span(self.range, grown + self.certified, spread, self.out_features)
 
-    def walk(self, span: Span) -> Span:
-        """Ranges and error behind the map."""
-        ranges = torch.exp2(self.exponents.double())
-        return Span(
-            float(ranges.norm()), float(ranges.max()), float(self.carried(span.error)[0]),
-            self.out_features,
-        )  # fmt: skip
+    @cached_property
+    def _spectral(self) -> float:
+        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _SLACK
+
+    def made(self) -> dict[str, Any]:
+        return {"rounded": self.rounded}
 
     def ranges(self) -> dict[str, Any]:
         return {"norm": self.norm}
 
     def restore(self, ranges: dict[str, Any]) -> None:
         self.norm = float(ranges["norm"])
-        self._spectral = {}
         self._encode()
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.errors import BoundError
@@ -28,16 +28,28 @@ class Norm(Piece):
     weight: Tensor
     bias: Tensor
 
-    def __init__(self, name: str, settings: Settings, norm: nn.LayerNorm) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: Settings,
+        width: int,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        floor: float,
+    ) -> None:
         super().__init__(name, settings)
-        self.width = math.prod(norm.normalized_shape)
-        one = torch.ones(self.width)
-        weight = one if norm.weight is None else norm.weight
-        bias = 0 * one if norm.bias is None else norm.bias
-        self.register_buffer("weight", weight.detach().to(settings.dtype))
-        self.register_buffer("bias", bias.detach().to(settings.dtype))
-        self.floor = norm.eps
+        self.width, self.floor = width, floor
+        one = torch.ones(width)
+        for key, given in (("weight", weight), ("bias", bias)):
+            plain = one if key == "weight" else 0 * one
+            value = plain if given is None else given.detach()
+            self.register_buffer(key, value.to(settings.dtype))
         self.least, self.norm = math.inf, 0.0
+
+    def named(self, name: str) -> Norm:
+        """The same under another name."""
+        self.name = name
+        return self
 
     def exact(self, *inputs: Tensor) -> Tensor:
         return F.layer_norm(inputs[0], (self.width,), self.weight, self.bias, self.floor)
@@ -57,8 +69,8 @@ class Norm(Piece):
     def settle(self) -> None:
         self._set(self.least / self.settings.headroom, self.norm * self.settings.headroom)
 
-    def settle_for(self, span: Span) -> None:
-        self._set(math.sqrt(self.floor), span.norm)
+    def settle_for(self, *spans: Span) -> None:
+        self._set(math.sqrt(self.floor), math.sqrt(self.width) * spans[0].reach * (1 + 2**-20))
 
     def _set(self, least: float, norm: float) -> None:
         self.least, self.norm = max(least, math.sqrt(self.floor)), norm
@@ -90,14 +102,22 @@ class Norm(Piece):
         size = gain * math.sqrt(d) + float(self.bias.double().norm())
         return gain * centred + 3 * unit * size
 
-    def walk(self, span: Span) -> Span:
-        """Ranges and error behind the norm; never more than twice what it can give."""
+    @property
+    def limit(self) -> float:
+        return self.norm
+
+    def walk(self, *spans: Span) -> Span:
+        """Never more than twice what it can give."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
-        norm = gain * root + float(self.bias.double().norm())
-        least = self.least * (1 - 2**-10) - span.error / root
-        grown = gain * span.error / least if least > 0 else math.inf
+        error = spans[0].along(self.width)
+        least = self.least * (1 - 2**-10) - error / root
+        grown = gain * error / least if least > 0 else math.inf
+        entry = gain * root + float(self.bias.abs().max())
         error = min(grown, 2 * gain * root) + self.certified
-        return Span(norm, gain * root + float(self.bias.abs().max()), error, self.width)
+        return Span(entry, error, error, self.width)
+
+    def made(self) -> dict[str, Any]:
+        return {"floor": self.floor}
 
     def ranges(self) -> dict[str, Any]:
         return {"least": self.least, "norm": self.norm}

@@ -1,0 +1,233 @@
+"""What a network does, operation by operation: ``torch.export`` of one call.
+
+Hooks, subclasses, patched methods, loops, skips and shared weights are in the graph because they
+ran. Sizes stay symbolic where the network allows it; every condition that the network put on them
+is a guard of the graph, and a call that breaks one is captured anew. A branch on the value of a
+tensor cannot be captured and is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from iceform.errors import ProgramError
+from iceform.networks.graph import Guard
+from iceform.networks.structure import Signature, flatten
+
+__all__ = ["Captured", "as_written", "capture"]
+
+_SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
+_GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
+_ROOT = "model"  # the network's name inside the module that is exported
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """One call of a network.
+
+    Attributes
+    ----------
+    nodes
+        Of the exported graph, outputs left out.
+    constants
+        Parameters, buffers and lifted tensors: (name in the network, tensor) by placeholder.
+    inputs
+        Placeholders of the tensors of the call.
+    results
+        Output nodes.
+    guards
+        Conditions on sizes.
+    output
+        Structure of what was returned.
+    """
+
+    nodes: tuple[fx.Node, ...]
+    constants: dict[str, tuple[str, Tensor]]
+    inputs: tuple[str, ...]
+    results: tuple[Any, ...]
+    guards: tuple[Guard, ...]
+    output: Any
+
+
+class _Returned:
+    """What came back; torch.export undoes changes of a module's own attributes."""
+
+    structure: Any = None
+
+
+class _Flat(nn.Module):
+    """The network as a function of tensors to tensors."""
+
+    def __init__(self, model: nn.Module, signature: Signature, given: Any) -> None:
+        super().__init__()
+        self.model = model
+        self._signature, self._given = signature, given
+        self.returned = _Returned()
+
+    def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
+        args, kwargs = self._signature.unflatten(self._given, flat)
+        found: list[Tensor] = []
+        self.returned.structure = flatten(self.model(*args, **kwargs), found)
+        return tuple(found)
+
+
+@contextlib.contextmanager
+def as_written() -> Iterator[None]:
+    """Modules as their Python code has them: torch's fused encoder zeroes padded tokens."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Exporting explains its failures in the log; ours are raised."""
+    log = logging.getLogger("torch")
+    before = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def capture(
+    model: nn.Module, signature: Signature, given: Any, tensors: Sequence[Tensor]
+) -> Captured:
+    """Capture the call with these arguments.
+
+    Raises
+    ------
+    ProgramError
+        If it cannot be captured: a branch on data, a state that it changes.
+    """
+    flat = _Flat(model, signature, given)
+    shared = len({id(t) for t in tensors}) < len(tensors)
+    tensors = [t.clone() for t in tensors] if shared else list(tensors)
+    try:
+        program, guards = _exported(flat, tensors, dynamic=True), None
+        guards = _guards(program, tensors)
+    except Exception:  # whatever it is, static sizes may do; if not, theirs is the message
+        guards = None
+    if guards is None:
+        program = _static(flat, tensors)
+        guards = tuple(
+            Guard(i, d, "==", int(size)) for i, t in enumerate(tensors)
+            for d, size in enumerate(t.shape)
+        )  # fmt: skip
+    return _read(program, guards, flat.returned.structure)
+
+
+def _exported(flat: _Flat, tensors: list[Tensor], *, dynamic: bool) -> Any:
+    auto = torch.export.Dim.AUTO
+    shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
+    with _quietly(), as_written(), torch.no_grad():
+        program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
+        if any(_mutates(node) for node in program.graph.nodes):
+            program = program.run_decompositions({})
+    return program
+
+
+def _static(flat: _Flat, tensors: list[Tensor]) -> Any:
+    try:
+        return _exported(flat, tensors, dynamic=False)
+    except ProgramError:
+        raise
+    except Exception as failed:
+        name = type(flat.model).__name__
+        kind = type(failed).__name__
+        if "data-dependent" in str(failed) or "DataDependent" in kind:
+            raise ProgramError(
+                f"{name}: its Python code branches on the value of a tensor, which no graph of "
+                "operations holds; write the choice as torch.where, or convert the branches apart"
+            ) from failed
+        first = str(failed).strip().splitlines()[0] if str(failed).strip() else kind
+        raise ProgramError(f"{name} cannot be captured by torch.export: {first}") from failed
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _guards(program: Any, tensors: Sequence[Tensor]) -> tuple[Guard, ...] | None:
+    """Conditions on sizes, or None if one of them is not of the kind that can be kept."""
+    found = []
+    for text in program._guards_code or ():
+        match = _GUARD.fullmatch(text)
+        if match is None:
+            return None
+        i, d, relation, number, j, e = match.groups()
+        other = int(number) if number is not None else (int(j), int(e))
+        found.append(Guard(int(i), int(d), relation, other))
+    return (*found, *_symbol_guards(program, tensors))
+
+
+def _symbol_guards(program: Any, tensors: Sequence[Tensor]) -> Iterator[Guard]:
+    """Sizes that are numbers, equal sizes, and ranges: what the placeholders' shapes say."""
+    first: dict[Any, tuple[int, int]] = {}
+    names = list(program.graph_signature.user_inputs)
+    by_name = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    for i, (name, tensor) in enumerate(zip(names, tensors, strict=True)):
+        for d, size in enumerate(by_name[name].meta["val"].shape):
+            symbol = getattr(getattr(size, "node", None), "expr", None)
+            if symbol is None or not getattr(symbol, "is_Symbol", False):
+                yield Guard(i, d, "==", tensor.shape[d])
+                continue
+            if symbol in first:
+                yield Guard(i, d, "==", first[symbol])
+                continue
+            first[symbol] = (i, d)
+            limits = program.range_constraints.get(symbol)
+            # Sizes 0 and 1 are special to torch (they broadcast), whatever the range says.
+            yield Guard(i, d, ">=", max(2, 2 if limits is None else int(limits.lower)))
+            if limits is not None and limits.upper < 2**62:
+                yield Guard(i, d, "<=", int(limits.upper))
+
+
+def _read(program: Any, guards: tuple[Guard, ...], output: Any) -> Captured:
+    signature = program.graph_signature
+    changed = [*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()]
+    changed += list(getattr(signature, "parameters_to_mutate", {}).values())
+    if changed:
+        raise ProgramError(
+            f"a call changes {', '.join(sorted(set(changed)))} in place; a network in context has "
+            "no state: keep it out of forward, or pass it in and out"
+        )
+    named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    constants = {p: (_plain(fqn), _tensor(program, fqn)) for p, fqn in named.items()}
+    for placeholder, fqn in signature.inputs_to_lifted_tensor_constants.items():
+        constants[placeholder] = (_plain(fqn), program.constants[fqn])
+    (last,) = (node for node in program.graph.nodes if node.op == "output")
+    nodes = tuple(node for node in program.graph.nodes if node.op != "output")
+    inputs = tuple(signature.user_inputs)
+    return Captured(nodes, constants, inputs, tuple(last.args[0]), guards, output)
+
+
+def _tensor(program: Any, fqn: str) -> Tensor:
+    found: Tensor = program.state_dict[fqn] if fqn in program.state_dict else program.constants[fqn]
+    return found.detach()
+
+
+def _plain(fqn: str) -> str:
+    return fqn.removeprefix(f"{_ROOT}.")
+
+
+def module_path(node: fx.Node) -> str:
+    """The module in whose forward an operation is."""
+    stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    path = next((p for p in reversed(stack) if p == _ROOT or p.startswith(f"{_ROOT}.")), _ROOT)
+    return re.sub(r"@\d+", "", path.removeprefix(_ROOT).removeprefix("."))

@@ -1,0 +1,263 @@
+"""The certificate of one input: its graph as steps, each beside what was computed.
+
+What a linear map, a head, a norm or an operation between them is off by is measured, against its
+float64 evaluation, whose rounding is counted; an activation is off by its piece's certified error.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.certificates.adjoint import (
+    Affine,
+    Floor,
+    Matmul,
+    Mean,
+    Move,
+    Operation,
+    Pointwise,
+    Power,
+    Product,
+    Quotient,
+    Softmax,
+    Sum,
+    Tape,
+)
+from iceform.networks.activations import ACTIVATIONS
+from iceform.networks.graph import Graph, Node, Ref, function_of
+from iceform.networks.model import Model
+from iceform.networks.operations import is_move
+from iceform.networks.pieces import Activation, EmbeddingMap, Heads, LinearMap, Norm, Piece
+
+__all__ = ["Certifying", "OpenStepError"]
+
+# Arguments that are numbers put in, and operations that make numbers of none.
+_PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
+_MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
+         "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip
+
+
+class OpenStepError(Exception):
+    """A step that no rule bounds."""
+
+
+class Certifying:
+    """Steps of one run, made while the graph runs.
+
+    Parameters
+    ----------
+    model
+        Whose pieces ran.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.tape = model, Tape()
+        self.at: dict[str, Any] = {}  # steps of the nodes' values
+        self.outputs: list[Tensor] = []
+
+    def run(self, graph: Graph, tensors: Sequence[Tensor]) -> list[int]:
+        """Run the graph; the steps of its results, floating-point ones only."""
+        with torch.no_grad():
+            self.outputs = graph.run(self.model, tensors, self._saw)
+        return [self.at[r.name] for r in graph.results if isinstance(r, Ref) and r.name in self.at]
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    def _saw(self, node: Node, args: Any, kwargs: Mapping[str, Any], value: Any) -> None:
+        if node.op == "piece":
+            self.at[node.name] = self._piece(node, args, value)
+        elif isinstance(value, tuple | list):
+            self.at[node.name] = self._several(node, args, kwargs, value)
+        elif isinstance(value, Tensor) and node.active and not value.is_floating_point():
+            raise OpenStepError(f"{node.short} in {node.where}, a choice by what was computed")
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            self.at[node.name] = self._floating(node, args, kwargs, value)
+
+    def _step(self, argument: Any, value: Any) -> int:
+        """The step of an argument: a node's, or a number's."""
+        if isinstance(argument, Ref) and argument.name in self.at:
+            found = self.at[argument.name]
+            assert isinstance(found, int)
+            return found
+        return self.tape.leaf(torch.as_tensor(value, dtype=torch.float64))
+
+    def _floating(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
+        known = [n for n in node.needs if n in self.at]
+        if node.op in ("input", "constant") or node.short in _MADE or not known:
+            return self.tape.leaf(value)
+        if node.op == "size.getitem":
+            found = self.at[node.args[0].name][node.args[1]]
+            assert isinstance(found, int)
+            return found
+        if node.short in ("scatter", "select_scatter", "slice_scatter") or "value" in kwargs:
+            raise OpenStepError(f"{node.short} in {node.where}")
+        if is_move(node.short):
+            return self._moved(node, args, kwargs, value)
+        return self._native(node, args, kwargs, value)
+
+    def _several(self, node: Node, args: Any, kwargs: Any, value: Sequence[Any]) -> Any:
+        if not any(isinstance(v, Tensor) and v.is_floating_point() for v in value):
+            return None
+        if not is_move(node.short):
+            raise OpenStepError(f"{node.short} in {node.where}")
+        return [self._moved(node, args, kwargs, v, pick=i) for i, v in enumerate(value)]
+
+    def _moved(
+        self, node: Node, args: Any, kwargs: Any, value: Tensor, pick: int | None = None
+    ) -> int:
+        names = [n for n in node.needs if isinstance(self.at.get(n), int)]
+        function = function_of(node.op)
+
+        def filled(pattern: Any, given: Any, by: Mapping[str, Tensor]) -> Any:
+            if isinstance(pattern, Ref):
+                return by.get(pattern.name, given)
+            if isinstance(pattern, tuple | list):
+                return type(pattern)(filled(p, g, by) for p, g in zip(pattern, given, strict=True))
+            return given
+
+        def moved(*x: Tensor, radii: bool = False) -> Tensor:
+            by = dict(zip(names, x, strict=True))
+            here = list(filled(node.args, args, by))
+            for i in _PUT_IN.get(node.short, ()) if radii else ():
+                if i < len(here) and isinstance(here[i], int | float):
+                    here[i] = 0.0
+            named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}
+            named = {k: torch.float64 if isinstance(v, torch.dtype) else v
+                     for k, v in named.items()}  # fmt: skip
+            out = function(*here, **named)
+            found: Tensor = out if pick is None else out[pick]
+            return found
+
+        operation = Move(moved, lambda *x: moved(*x, radii=True))
+        return self.tape.apply(operation, *(self.at[n] for n in names), computed=value)
+
+    def _native(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
+        made = self._rule(node, args, kwargs)
+        if made is None:
+            raise OpenStepError(f"{node.short} in {node.where}")
+        operation, reads = made
+        state = node.short == "add" and value.ndim > 1
+        return self.tape.apply(operation, *reads, computed=value, state=state)
+
+    def _rule(  # noqa: PLR0911
+        self, node: Node, args: Any, kwargs: Any
+    ) -> tuple[Operation, Sequence[int]] | None:
+        def two() -> tuple[int, int]:
+            return self._step(node.args[0], args[0]), self._step(node.args[1], args[1])
+
+        alpha = float(kwargs.get("alpha", args[2] if len(args) > 2 else 1)) if node.short in (
+            "add", "sub", "rsub") else 1.0  # fmt: skip
+        match node.short:
+            case "add" | "sub":
+                return Sum(alpha if node.short == "add" else -alpha), two()
+            case "rsub":
+                return Sum(-alpha), two()[::-1]
+            case "mul":
+                return Product(), two()
+            case "div" if "rounding_mode" not in kwargs:
+                return Quotient(), two()
+            case "matmul" | "mm" | "bmm" if min(args[0].ndim, args[1].ndim) > 1:
+                return Matmul(), two()
+            case "neg":
+                return Product(), (
+                    self._step(node.args[0], args[0]),
+                    self.tape.leaf(-torch.ones(())),
+                )
+            case "softmax" | "_softmax" if args[1] in (-1, args[0].ndim - 1):
+                return Softmax(), two()[:1]
+        return self._of_one(node, args, kwargs)
+
+    def _of_one(self, node: Node, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
+        powers = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}
+        read = self._step(node.args[0], args[0])
+        match node.short:
+            case "square" | "sqrt" | "rsqrt" | "reciprocal":
+                return Power(powers[node.short]), (read,)
+            case "pow" if args[1] in (2, 3, 0.5, -0.5, -1):
+                return Power(float(args[1])), (read,)
+            case "sum" | "mean" if not kwargs.get("dtype"):
+                dims = args[1] if len(args) > 1 and args[1] is not None else range(args[0].ndim)
+                dims = (dims,) if isinstance(dims, int) else tuple(dims)
+                keep = bool(args[2]) if len(args) > 2 else bool(kwargs.get("keepdim", False))
+                return Mean(dims or tuple(range(args[0].ndim)), keep, node.short == "mean"), (read,)
+            case "clamp_min" if isinstance(args[1], int | float):
+                return Floor(float(args[1])), (read,)
+            case "linalg_vector_norm":
+                return self._length(read, args, kwargs)
+        return None
+
+    def _length(self, read: int, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
+        """The 2-norm."""
+        given: list[Any] = [*args[1:4], *(2, None, False)[len(args[1:4]) :]]
+        order, axes, keep = given
+        if order != 2 or kwargs:
+            return None
+        dims = tuple(range(args[0].ndim)) if axes is None else tuple(axes)
+        squares = self.tape.apply(Power(2.0), read)
+        return Power(0.5), (self.tape.apply(Mean(dims, bool(keep), mean=False), squares),)
+
+    # ------------------------------------------------------------------------------------- pieces
+
+    def _piece(self, node: Node, args: Any, value: Tensor) -> int:
+        piece = self.model.get_submodule(args[0])
+        assert isinstance(piece, Piece)
+        if isinstance(piece, EmbeddingMap):
+            exact = piece.weight.double()[args[1]]
+            return self.tape.leaf(value, (value.double() - exact).abs())
+        reads = [self._step(a, v) for a, v in zip(node.args[1:], args[1:], strict=True)]
+        if isinstance(piece, LinearMap):
+            affine = Affine(piece.weight.double(), piece.bias.double())
+            return self.tape.apply(
+                affine, *reads, computed=value, error=self._rounded(piece, affine, reads, value)
+            )
+        if isinstance(piece, Activation):
+            known = ACTIVATIONS[piece.function.name]
+            step = Pointwise(piece.function.call, known.slope, known.bend)
+            return self.tape.apply(step, *reads, computed=value, error=piece.certified)
+        if isinstance(piece, Norm):
+            return self._norm(piece, reads[0], value)
+        assert isinstance(piece, Heads)
+        return self._heads(piece, reads, value)
+
+    def _rounded(
+        self, piece: LinearMap, affine: Affine, reads: list[int], value: Tensor
+    ) -> Tensor | None:
+        """Weights that were computed from parameters are off by half a unit each."""
+        if not piece.rounded:
+            return None
+        x = self.tape.value(reads[0])
+        out = affine.call(x)
+        own = (value.double() - out).abs() + affine.rounding(out, x)
+        return own + affine.rounding(out, x) * piece.settings.unit * 2**53
+
+    def _norm(self, piece: Norm, x: int, value: Tensor) -> int:
+        apply, last = self.tape.apply, (-1,)
+        centred = apply(Sum(-1.0), x, apply(Mean(last), x))
+        spread = apply(Mean(last), apply(Power(2.0), centred))
+        floor = self.tape.leaf(torch.tensor(piece.floor))
+        scaled = apply(Product(), centred, apply(Power(-0.5), apply(Sum(), spread, floor)))
+        weight, bias = self.tape.leaf(piece.weight), self.tape.leaf(piece.bias)
+        weighed = apply(Product(), scaled, weight)
+        return apply(Sum(), weighed, bias, computed=value, state=True)
+
+    def _heads(self, piece: Heads, reads: list[int], value: Tensor) -> int:
+        apply, leaf = self.tape.apply, self.tape.leaf
+        q, k, v, *mask = reads
+        queries = apply(Product(), q, leaf(torch.tensor(piece.scale, dtype=torch.float64)))
+        logits = apply(Matmul(), queries, apply(Move(_turned), k))
+        if mask:
+            logits = apply(Sum(), logits, mask[0])
+        if piece.causal:
+            shape = self.tape.value(logits).shape[-2:]
+            never = torch.full(shape, -math.inf, dtype=torch.float64).triu(1)
+            logits = apply(Sum(), logits, leaf(never))
+        return apply(Matmul(), apply(Softmax(), logits), v, computed=value)
+
+
+def _turned(x: Tensor) -> Tensor:
+    return x.mT

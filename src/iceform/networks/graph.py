@@ -1,0 +1,319 @@
+"""A network as the list of its operations, run one after the other.
+
+A node names a piece, an operation of aten, an integer operation on sizes, an input or a constant.
+The list is plain data: a file can name operations that are listed here, and no other code.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform.errors import IntegrityError
+
+__all__ = ["Graph", "Guard", "Node", "Ref", "function_of"]
+
+_SIZES: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
+    "floordiv": operator.floordiv, "mod": operator.mod, "getitem": operator.getitem,
+    "sym_max": torch.sym_max, "sym_min": torch.sym_min,
+}  # fmt: skip
+_ATEN = re.compile(r"aten\.(\w+)\.(\w+)")
+_DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
+
+
+@dataclass(frozen=True)
+class Ref:
+    """What another node computed."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One step.
+
+    Attributes
+    ----------
+    name
+        What later steps call its value.
+    op
+        "input", "constant", "piece", "size.mul" and its kin, or an operation of aten.
+    args, kwargs
+        As the operation takes them, with :class:`Ref` for values.
+    where
+        The module that it belongs to.
+    active
+        Whether it computes with the network's numbers: not with ids, masks or sizes.
+    shape
+        Of its value; None for sizes that vary, and for what is no tensor.
+    """
+
+    name: str
+    op: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""
+    active: bool = False
+    shape: tuple[int | None, ...] | None = None
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The values it reads."""
+        return tuple(dict.fromkeys(_refs((self.args, dict(self.kwargs)))))
+
+    @property
+    def short(self) -> str:
+        """The operation's name alone."""
+        return self.op.split(".")[1] if "." in self.op else self.op
+
+
+def _refs(value: Any) -> list[str]:
+    if isinstance(value, Ref):
+        return [value.name]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, tuple | list):
+        return []
+    return [name for v in value for name in _refs(v)]
+
+
+@cache
+def function_of(op: str) -> Callable[..., Any]:
+    """The operation that a name stands for.
+
+    Raises
+    ------
+    IntegrityError
+        If it is none.
+    """
+    if op.startswith("size.") and op[5:] in _SIZES:
+        return _SIZES[op[5:]]
+    found = _ATEN.fullmatch(op)
+    name, overload = ("", "") if found is None else found.groups()
+    packet = getattr(torch.ops.aten, name, None) if name else None
+    function = None if packet is None else getattr(packet, overload, None)
+    if not isinstance(function, torch._ops.OpOverload) or function._schema.is_mutable:
+        raise IntegrityError(f"{op!r} is no operation that a network can hold")
+    return function
+
+
+def size_name(function: Any) -> str | None:
+    """The name of an operation on sizes, if it is one."""
+    names = {f: f"size.{name}" for name, f in _SIZES.items()}
+    try:
+        return names.get(function)
+    except TypeError:
+        return None
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes: dimension ``dim`` of input ``index`` compared with a number or another.
+
+    ``other`` is a number, or (index, dim) of another size.
+    """
+
+    index: int
+    dim: int
+    relation: str
+    other: int | tuple[int, int]
+
+    def holds(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Whether these inputs satisfy it."""
+        size = shapes[self.index][self.dim]
+        other = self.other if isinstance(self.other, int) else shapes[self.other[0]][self.other[1]]
+        return bool(_RELATIONS[self.relation](size, other))
+
+
+_RELATIONS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
+              ">": operator.gt, "<": operator.lt}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """The network's operations for one kind of call.
+
+    Attributes
+    ----------
+    given
+        Structure of the arguments it was captured with.
+    dtypes
+        Of the input tensors; None for one that the graph does not read.
+    ranks
+        Dimensions of each.
+    guards
+        What the sizes must satisfy.
+    nodes
+        In order.
+    results
+        References to the output tensors.
+    output
+        Structure of the output.
+    """
+
+    given: Any
+    dtypes: tuple[torch.dtype, ...]
+    ranks: tuple[int, ...]
+    guards: tuple[Guard, ...]
+    nodes: tuple[Node, ...]
+    results: tuple[Any, ...]
+    output: Any
+
+    def fits(self, given: Any, tensors: Sequence[Tensor], *, sizes: bool = True) -> bool:
+        """Whether it was captured for such a call."""
+        kinds = tuple((t.dtype, t.ndim) for t in tensors)
+        if given != self.given or kinds != tuple(zip(self.dtypes, self.ranks, strict=True)):
+            return False
+        return not sizes or all(g.holds([t.shape for t in tensors]) for g in self.guards)
+
+    @cached_property
+    def _last(self) -> dict[str, tuple[str, ...]]:
+        """The values that nobody reads after a node."""
+        last: dict[str, str] = {}
+        for node in self.nodes:
+            last[node.name] = node.name
+            last |= dict.fromkeys(node.needs, node.name)
+        for name in _refs(self.results):
+            last.pop(name, None)
+        ends: dict[str, tuple[str, ...]] = {}
+        for name, at in last.items():
+            ends[at] = (*ends.get(at, ()), name)
+        return ends
+
+    @cached_property
+    def outside(self) -> dict[str, int]:
+        """What is computed with the network's numbers outside the pieces, and how often."""
+        from iceform.networks.operations import is_move
+
+        found: dict[str, int] = {}
+        for node in self.nodes:
+            if node.active and node.op.startswith("aten.") and not is_move(node.short):
+                found[node.short] = found.get(node.short, 0) + 1
+        return found
+
+    def run(
+        self,
+        parts: nn.Module,
+        tensors: Sequence[Tensor],
+        saw: Callable[[Node, tuple[Any, ...], Mapping[str, Any], Any], None] | None = None,
+    ) -> list[Tensor]:
+        """The output tensors; ``saw`` is shown every step."""
+        values: dict[str, Any] = {}
+        for node in self.nodes:
+            args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
+            value = _step(node, args, kwargs, parts, tensors)
+            if saw is not None:
+                saw(node, args, kwargs, value)
+            values[node.name] = value
+            for name in self._last.get(node.name, ()):
+                del values[name]
+        return list(_filled(self.results, values))
+
+    # ------------------------------------------------------------------------------------- files
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "given": self.given,
+            "dtypes": [str(d) for d in self.dtypes],
+            "ranks": list(self.ranks),
+            "guards": [[g.index, g.dim, g.relation, g.other] for g in self.guards],
+            "nodes": [
+                [n.name, n.op, _plain(n.args), _plain(n.kwargs), n.where, n.active, n.shape]
+                for n in self.nodes
+            ],
+            "results": _plain(self.results),
+            "output": self.output,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Graph:
+        """The inverse; every operation is looked up among those that there are."""
+        try:
+            nodes = tuple(
+                Node(str(name), str(op), tuple(_read(args)), dict(_read(kwargs)), str(where),
+                     bool(active), None if shape is None else tuple(shape))
+                for name, op, args, kwargs, where, active, shape in saved["nodes"]
+            )  # fmt: skip
+            guards = tuple(
+                Guard(int(i), int(d), str(r), o if isinstance(o, int) else (int(o[0]), int(o[1])))
+                for i, d, r, o in saved["guards"]
+            )
+            found = cls(
+                saved["given"], tuple(_DTYPES[d] for d in saved["dtypes"]),
+                tuple(int(r) for r in saved["ranks"]), guards, nodes,
+                tuple(_read(saved["results"])), saved["output"],
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, IndexError) as broken:
+            raise IntegrityError(f"not the graph of a network: {broken!r}") from None
+        for node in nodes:
+            if node.op not in ("input", "constant", "piece"):
+                function_of(node.op)
+        return found
+
+
+def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]) -> Any:
+    if node.op == "input":
+        return tensors[args[0]]
+    if node.op == "constant":
+        return parts.get_buffer(args[0])
+    if node.op == "piece":
+        return parts.get_submodule(args[0])(*args[1:])
+    return function_of(node.op)(*args, **kwargs)
+
+
+def _filled(value: Any, values: Mapping[str, Any]) -> Any:
+    if isinstance(value, Ref):
+        return values[value.name]
+    if isinstance(value, tuple):
+        return tuple(_filled(v, values) for v in value)
+    if isinstance(value, list):
+        return [_filled(v, values) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _filled(v, values) for k, v in value.items()}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Ref):
+        return {"ref": value.name}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {"map": {k: _plain(v) for k, v in value.items()}}
+    if isinstance(value, torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return {"torch": str(value)}
+    if isinstance(value, float) and not abs(value) < float("inf"):
+        return {"float": str(value)}
+    return value
+
+
+def _read(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_read(v) for v in value]
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    if kind == "ref":
+        return Ref(str(inner))
+    if kind == "map":
+        return {str(k): _read(v) for k, v in inner.items()}
+    if kind == "float":
+        return float(inner)
+    return _torch_value(inner)
+
+
+def _torch_value(name: str) -> Any:
+    if name in _DTYPES:
+        return _DTYPES[name]
+    known = {str(v): v for v in vars(torch).values()
+             if isinstance(v, torch.layout | torch.memory_format)}  # fmt: skip
+    return known[name] if name in known else torch.device(name)

@@ -1,0 +1,244 @@
+"""The network made of pieces: which graph a call runs, and whether it is the original."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform.errors import ProgramError, ShapeError
+from iceform.networks.capture import as_written, capture
+from iceform.networks.convert import Converter, Parts
+from iceform.networks.graph import Graph
+from iceform.networks.pieces import Piece, Settings
+from iceform.networks.structure import Signature, flatten, unflatten
+from iceform.untraced import untraced
+
+__all__ = ["Model", "cast"]
+
+_AGREES = 2.0**-30  # of the largest output: graph and original, both in float64, differ by rounding
+_NUDGE = 2.0**-4  # by which entries of perturbed inputs are scaled
+_CAPTURING = threading.RLock()
+
+
+def cast(given: Any, dtype: torch.dtype) -> Any:
+    """Floating-point tensors as ``dtype``, wherever they are in an input."""
+    if isinstance(given, Mapping):
+        return {k: cast(v, dtype) for k, v in given.items()}
+    if isinstance(given, tuple | list):
+        return type(given)(cast(v, dtype) for v in given)
+    is_float = isinstance(given, Tensor) and given.is_floating_point()
+    return given.to(dtype) if is_float else given
+
+
+class Model(Parts):
+    """The pieces by name, and a graph for every kind of call.
+
+    Parameters
+    ----------
+    settings
+        Shared with the pieces.
+    signature
+        Names of the arguments.
+    original
+        The network itself, which is never run in place of the graph but always beside it; None
+        where it was read from a file.
+    strict
+        Refuse maps that nothing here emulates.
+    title
+        The network's name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        signature: Signature,
+        original: nn.Module | None,
+        *,
+        strict: bool = True,
+        title: str = "network",
+    ) -> None:
+        super().__init__()
+        self.settings, self.signature, self.title = settings, signature, title
+        self._original = (original,)  # in a tuple: its parameters are not parts of this
+        self.graphs: list[Graph] = []
+        self.strict = strict
+        self.left: dict[str, str] = {}
+        self.settled = False
+        self._wide: list[nn.Module] = []
+
+    # ----------------------------------------------------------------------------------- running
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As the original's."""
+        given, tensors = self.signature.flatten(args, kwargs)
+        graph = self.graph_for(given, tensors)
+        return unflatten(graph.output, graph.run(self, tensors))
+
+    def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
+        """The graph of such a call; captured now, and checked, if there is none."""
+        traced = torch.compiler.is_compiling() or torch.compiler.is_exporting()
+        for graph in self.graphs:
+            if graph.fits(given, tensors, sizes=not traced):
+                return graph
+        if traced:
+            raise ProgramError("call the network once with inputs of this kind before tracing it")
+        return self._learn(given, tensors)
+
+    @untraced
+    def _learn(self, given: Any, tensors: list[Tensor]) -> Graph:
+        with _CAPTURING, torch.no_grad():
+            for graph in self.graphs:
+                if graph.fits(given, tensors):
+                    return graph
+            graph = self.capture(given, [t.detach() for t in tensors])
+            if self.settled:
+                self.compare(graph, tensors)
+            self.graphs.append(graph)
+            return graph
+
+    def capture(self, given: Any, tensors: list[Tensor]) -> Graph:
+        """The graph of one call."""
+        (original,) = self._original
+        if any(t.numel() == 0 for t in tensors):
+            raise ShapeError("an input is empty; nothing is looked up for it")
+        if original is None:
+            shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+            raise ProgramError(
+                f"this network was saved for other arguments than {', '.join(given)} of shapes "
+                f"{shapes}; save it after calling it with such, or convert the original"
+            )
+        converter = Converter(self, self.settings, self.strict, self.title)
+        converter.frozen = self.settled
+        found = capture(original, self.signature, given, tensors)
+        graph = converter.convert(found, given, tensors)
+        self.left |= converter.left
+        return graph
+
+    # -------------------------------------------------------------------------- the original
+
+    def original(self, given: Any, tensors: Sequence[Tensor]) -> Any:
+        """What the original gives, in float64."""
+        wide = cast(list(tensors), torch.float64)
+        (source,) = self._original
+        if source is None:
+            graph = self.graph_for(given, list(tensors))
+            return unflatten(graph.output, self._exactly(graph, wide))
+        if not self._wide:
+            self._wide.append(copy.deepcopy(source).double())
+        args, kwargs = self.signature.unflatten(given, wide)
+        try:
+            with as_written(), torch.no_grad():
+                return self._wide[0](*args, **kwargs)
+        except (RuntimeError, TypeError, ValueError) as failed:
+            raise ProgramError(
+                f"{self.title} does not run in float64, in which it is checked: {failed}; does it "
+                "make tensors of a fixed dtype, or hold on to another module's weights?"
+            ) from failed
+
+    def _exactly(self, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The graph with the exact maps, in float64."""
+        return graph.run(self._exact(), tensors)
+
+    def _exact(self) -> nn.Module:
+        """The exact maps in float64, with settings of their own: threads may be running."""
+        parts, settings = Parts(), copy.copy(self.settings)
+        settings.mode = "exact"
+        memo: dict[int, Any] = {}
+        for name, child in self._modules.items():
+            parts.add_module(name, copy.deepcopy(child, memo))
+        for piece in parts.modules():
+            if isinstance(piece, Piece):
+                piece.settings = settings
+        return parts.double()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        copied = Model(
+            self.settings, self.signature, self._original[0], strict=self.strict, title=self.title
+        )
+        for name, child in self._modules.items():
+            copied.add_module(name, copy.deepcopy(child, memo))
+        copied.graphs, copied.left = list(self.graphs), dict(self.left)
+        copied.settled, copied._wide = self.settled, self._wide
+        return copied
+
+    def compare(self, graph: Graph, tensors: Sequence[Tensor]) -> None:
+        """Run graph and original on an input and on perturbed copies of it.
+
+        Raises
+        ------
+        ProgramError
+            If they differ by more than rounding.
+        """
+        if self._original[0] is None:
+            return
+        exact = self._exact()
+        for copied in (list(tensors), *_perturbed(tensors)):
+            wide = cast(copied, torch.float64)
+            self._compare_one(graph, graph.run(exact, wide), wide)
+
+    def _compare_one(self, graph: Graph, ours: list[Tensor], wide: list[Tensor]) -> None:
+        theirs: list[Tensor] = []
+        structure = flatten(self.original(graph.given, wide), theirs)
+        same = structure == graph.output and all(
+            a.shape == b.shape and _near(a, b) for a, b in zip(ours, theirs, strict=True)
+        )
+        if same:
+            return
+        off = max(
+            (float((a.double() - b.double()).abs().max()) for a, b in zip(ours, theirs, strict=True)
+             if a.shape == b.shape and a.numel()), default=float("nan"),
+        )  # fmt: skip
+        raise ProgramError(
+            f"{self.title}: what was captured is not what the original does: they differ by "
+            f"{off:.3g} on a calibration input or a perturbed copy. Does it keep a state, draw at "
+            "random, or choose by the values of tensors in Python?"
+        )
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """Every piece once, in the order in which calibration reached them."""
+        found = [m for m in self.modules() if isinstance(m, Piece)]
+        return sorted(found, key=lambda piece: piece.order)
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Only while a saved network is put together; otherwise convert the original again."""
+        if not self.settings.loading:
+            raise ProgramError(
+                "weights are not loaded into a network in context; load them into the original "
+                "and convert that"
+            )
+        return super().load_state_dict(*args, **kwargs)
+
+
+def _near(ours: Tensor, theirs: Tensor) -> bool:
+    if not theirs.is_floating_point():
+        return torch.equal(ours, theirs)
+    finite = theirs.isfinite()
+    if not torch.equal(finite, ours.isfinite()):
+        return False
+    a, b = ours.double()[finite], theirs.double()[finite]
+    return not a.numel() or float((a - b).abs().max()) <= _AGREES * float(b.abs().max())
+
+
+def _perturbed(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Numbers scaled a little each, ids exchanged; masks as they are."""
+    draw = torch.Generator().manual_seed(0)
+    found = []
+    for sign in (1.0, -1.0):
+        copied = []
+        for t in tensors:
+            if t.is_floating_point():
+                noise = torch.rand(t.shape, generator=draw, dtype=torch.float64).to(t)
+                copied.append(t * (1 - sign * _NUDGE * noise))
+            elif t.dtype != torch.bool and t.numel() and int(t.max()) > 1:
+                order = torch.randperm(t.numel(), generator=draw).to(t.device)
+                copied.append(t.reshape(-1)[order].reshape(t.shape))
+            else:
+                copied.append(t)
+        found.append(copied)
+    return found

@@ -1,0 +1,57 @@
+"""The operations of aten that a network may be made of, and what becomes of each.
+
+moves
+    Numbers are moved or made, nothing is computed with them: they run as they are.
+natives
+    Computed as the original does, and listed in the report: sums, products of two activations,
+    means, roots.
+anything else that computes with activations
+    A map that nothing here emulates: refused, or with ``strict=False`` listed.
+"""
+
+from __future__ import annotations
+
+__all__ = ["is_move", "is_native", "is_random"]
+
+_MOVES = frozenset((
+    "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "broadcast_to", "cat",
+    "chunk", "clone", "concat", "concatenate", "constant_pad_nd", "contiguous", "copy",
+    "detach", "detach_", "diagonal", "expand", "expand_as", "eye",
+    "fill", "flatten", "flip", "full", "full_like", "gather", "getitem", "index",
+    "index_select", "is_same_size", "lift_fresh", "lift_fresh_copy", "masked_fill",
+    "meshgrid", "movedim", "narrow", "new_full", "new_ones", "new_zeros",
+    "ones", "ones_like", "pad", "permute", "repeat", "repeat_interleave", "reshape", "roll",
+    "scalar_tensor", "scatter", "select", "slice", "slice_scatter", "select_scatter",
+    "split", "split_with_sizes", "squeeze", "stack", "swapaxes", "t", "tile", "to",
+    "transpose", "tril", "triu", "unbind", "unflatten", "unsafe_split", "unsafe_chunk",
+    "unsqueeze", "view", "view_as", "where", "zeros", "zeros_like", "_to_copy",
+    "_unsafe_view", "_reshape_alias", "sym_size", "sym_numel", "sym_stride", "numpy_T",
+    "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as",
+))  # fmt: skip
+_NATIVES = frozenset((
+    "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "square", "pow", "sqrt",
+    "rsqrt", "reciprocal", "layer_norm", "matmul", "mm", "bmm", "addmm", "linear",
+    "linalg_vector_norm", "norm", "clamp_min", "clamp", "rms_norm", "baddbmm", "var",
+    "addcmul", "native_layer_norm",
+))  # fmt: skip
+_RANDOM = frozenset((
+    "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli",
+    "multinomial", "normal", "uniform", "randperm", "poisson", "dropout", "alpha_dropout",
+    "feature_dropout", "native_dropout", "rrelu", "exponential", "geometric", "cauchy",
+    "log_normal",
+))  # fmt: skip
+
+
+def is_move(name: str) -> bool:
+    """Whether an operation only moves or makes numbers."""
+    return name in _MOVES
+
+
+def is_native(name: str) -> bool:
+    """Whether an operation runs as in the original, and is listed."""
+    return name in _NATIVES
+
+
+def is_random(name: str) -> bool:
+    """Whether an operation draws its result."""
+    return name in _RANDOM

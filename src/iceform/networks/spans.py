@@ -1,0 +1,181 @@
+"""Ranges and errors through a whole graph, for every input that the pieces allow.
+
+Entry by entry, so that moves leave them alone. It multiplies worst cases: useful for a layer or
+two. The error of one given input is :mod:`iceform.networks.certifying`'s.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.networks.convert import Parts
+from iceform.networks.graph import Graph, Node, Ref
+from iceform.networks.operations import is_move
+from iceform.networks.pieces import Piece, Span
+
+__all__ = ["Walk"]
+
+
+class Walk:
+    """One walk through a graph.
+
+    Parameters
+    ----------
+    parts
+        The pieces.
+    unit
+        Unit roundoff, of what runs between them.
+    bound
+        max |input|, where ranges are to be settled from it.
+    """
+
+    def __init__(self, parts: Parts, unit: float, bound: float | None = None) -> None:
+        self.parts, self.unit, self.bound = parts, unit, bound
+        self.errors: dict[str, float] = {}
+        self.open: list[str] = []  # operations that nothing here bounds
+
+    def through(self, graph: Graph) -> Span:
+        """The span of all results together."""
+        limits = {} if self.bound is not None else self._limits(graph)
+        spans: dict[str, Span] = {}
+        for node in graph.nodes:
+            found = self._step(node, spans)
+            if node.name in limits:
+                found = replace(found, entry=min(found.entry, limits[node.name]))
+            spans[node.name] = found
+        ends = [spans[r.name] for r in graph.results if isinstance(r, Ref)]
+        return Span(max(s.entry for s in ends), max(s.error for s in ends))
+
+    def _limits(self, graph: Graph) -> dict[str, float]:
+        """What pieces allow at their inputs, carried back through moves."""
+        limits: dict[str, float] = {}
+        for node in reversed(graph.nodes):
+            if node.op == "piece":
+                limit = self._piece(node).limit
+            elif is_move(node.short) and node.short != "slice" and node.active:
+                limit = limits.get(node.name, math.inf) if _keeps_all(node) else math.inf
+            else:
+                continue
+            for name in node.needs[:1]:
+                limits[name] = min(limits.get(name, math.inf), limit)
+        return limits
+
+    def _piece(self, node: Node) -> Piece:
+        found = self.parts.get_submodule(node.args[0])
+        assert isinstance(found, Piece)
+        return found
+
+    def _step(self, node: Node, spans: Mapping[str, Span]) -> Span:
+        if node.op == "input":
+            width = node.shape[-1] if node.shape else None
+            return Span(math.inf if self.bound is None else self.bound, 0.0, 0.0, width)
+        if node.op == "constant":
+            return _constant(self.parts.get_buffer(node.args[0]))
+        given = [_span(a, spans) for a in node.args]
+        if node.op == "piece":
+            piece = self._piece(node)
+            if self.bound is not None:
+                piece.settle_for(*given[1:])
+            after = piece.walk(*given[1:])
+            self.errors[piece.name] = max(self.errors.get(piece.name, 0.0), after.error)
+            return after
+        if not node.active:
+            spans_in = [spans[n] for n in node.needs]
+            return Span(max((s.entry for s in spans_in), default=math.inf))
+        if node.op.startswith("size.") or is_move(node.short):
+            return _moved(node, [spans[n] for n in node.needs])
+        width = node.shape[-1] if node.shape else None
+        return self._native(node, given, width)
+
+    def _native(  # noqa: PLR0911
+        self, node: Node, given: list[Span], width: int | None
+    ) -> Span:
+        a, b = (*given, Span(0.0))[:2]
+        unit, root = self.unit, math.inf if width is None else math.sqrt(width)
+        match node.short:
+            case "add" | "sub" | "rsub":
+                factor = abs(float(node.kwargs.get("alpha", 1)))
+                entry, error = a.entry + factor * b.entry, a.error + factor * b.error
+                own = 2 * unit * (entry + error)
+                spread = math.inf
+                if width is not None:
+                    spread = a.along(width) + factor * b.along(width) + root * own
+                return Span(entry, error + own, spread, width)
+            case "neg":
+                return a
+            case "mul":
+                error = a.entry * b.error + b.entry * a.error + a.error * b.error
+                entry = a.entry * b.entry
+                return Span(entry, error + unit * (entry + error), width=width)
+            case "div" if isinstance(node.args[1], int | float) and node.args[1]:
+                factor = abs(float(node.args[1]))
+                return Span(a.entry / factor, (a.error + unit * a.reach) / factor, width=width)
+            case "matmul" | "bmm" | "mm" if a.width is not None:
+                error = a.entry * b.error + b.entry * a.error + a.error * b.error
+                own = 2 * (a.width + 2) * unit * a.reach * b.reach
+                return Span(a.width * a.entry * b.entry, a.width * (error + own), width=width)
+            case "softmax":
+                moved = math.expm1(min(2 * a.error, 1.0)) + 2**20 * unit
+                return Span(1.0, min(1.0, moved), width=width)
+            case "mean":
+                return Span(a.entry, a.error + 2**16 * unit * a.reach, width=width)
+        self.open.append(f"{node.short} in {node.where}")
+        return Span(math.inf, math.inf)
+
+
+def _moved(node: Node, given: list[Span]) -> Span:
+    """Entries are the same; rows may be cut, joined or taken apart."""
+    entry, error = max(s.entry for s in given), max(s.error for s in given)
+    width = node.shape[-1] if node.shape else None
+    first = given[0]
+    known = len(given) == 1 and first.width is not None
+    if node.op.startswith("size.") or node.short in ("split", "split_with_sizes", "chunk"):
+        return Span(entry, error, first.spread if known else math.inf, width or first.width)
+    if not known or width is None or first.width is None or not _rows_stay(node):
+        return Span(entry, error, width=width)
+    if first.width % width == 0:
+        return Span(entry, error, first.spread, width)
+    if width % first.width == 0:
+        return Span(entry, error, math.sqrt(width // first.width) * first.spread, width)
+    return Span(entry, error, width=width)
+
+
+def _rows_stay(node: Node) -> bool:
+    """Whether rows of the result are rows of what was moved, cut or joined."""
+    rank = len(node.shape or ())
+    if node.short in ("reshape", "unflatten", "flatten", "clone"):
+        return True
+    if node.short in ("transpose", "swapaxes"):
+        return all(d % rank != rank - 1 for d in node.args[1:3])
+    if node.short == "permute":
+        return bool(node.args[1][-1] % rank == rank - 1)
+    if node.short in ("unsqueeze", "select"):
+        # select takes an axis away, unsqueeze adds one: the last one must be neither.
+        size = rank if node.short == "unsqueeze" else rank + 1
+        return bool(node.args[1] % size != size - 1)
+    return False
+
+
+def _keeps_all(node: Node) -> bool:
+    kept = {"reshape", "transpose", "permute", "unsqueeze", "squeeze", "flatten", "t",
+            "unflatten", "expand", "swapaxes", "movedim", "clone"}  # fmt: skip
+    return node.short in kept
+
+
+def _constant(tensor: Tensor) -> Span:
+    if not tensor.is_floating_point():
+        return Span(math.inf)
+    allowed = tensor > torch.finfo(tensor.dtype).min / 2
+    return Span(float(tensor.masked_fill(~allowed, 0.0).abs().max()) if tensor.numel() else 0.0)
+
+
+def _span(value: Any, spans: Mapping[str, Span]) -> Span:
+    if isinstance(value, Ref):
+        return spans[value.name]
+    return Span(abs(float(value))) if isinstance(value, int | float) else Span(math.inf)

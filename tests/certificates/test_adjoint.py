@@ -1,0 +1,242 @@
+"""Adjoint certificates, attacked: random computations with injected errors, against 50 digits."""
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+import torch
+
+from iceform.certificates.adjoint import (
+    Affine,
+    Floor,
+    Matmul,
+    Mean,
+    Move,
+    Pointwise,
+    Power,
+    Product,
+    Quotient,
+    Softmax,
+    Sum,
+    Tape,
+)
+from iceform.errors import ShapeError
+
+F64 = torch.float64
+TANH = Pointwise(torch.tanh, 1.0, 0.77)
+RELU = Pointwise(torch.relu, 1.0, math.inf)
+mpmath.mp.dps = 50
+exact_of = np.vectorize(lambda v: mpmath.mpf(float(v)), otypes=[object])
+MP = {
+    "tanh": np.vectorize(mpmath.tanh, otypes=[object]),
+    "relu": np.vectorize(lambda v: max(v, mpmath.mpf(0)), otypes=[object]),
+    "root": np.vectorize(lambda v: 1 / mpmath.sqrt(v), otypes=[object]),
+    "exp": np.vectorize(mpmath.exp, otypes=[object]),
+}
+
+
+def softmax(z):
+    weights = MP["exp"](z)
+    return weights / weights.sum(-1, keepdims=True)
+
+
+class Twice:
+    """One computation on a tape, with errors put in, and in 50 digits without."""
+
+    def __init__(self, generator, noise):
+        self.tape, self.generator, self.noise = Tape(), generator, noise
+        self.exact = []
+
+    def given(self, value):
+        self.exact.append(exact_of(value.numpy()))
+        return self.tape.leaf(value)
+
+    def step(self, operation, exact, *reads, state=False, error=None):
+        values = [self.tape.value(i) for i in reads]
+        made = operation.call(*values)
+        sign = torch.randint(0, 2, made.shape, generator=self.generator).double() * 2 - 1
+        off = self.noise if error is None else error
+        index = self.tape.apply(
+            operation, *reads, computed=made + 0.9 * off * sign, error=error, state=state
+        )
+        self.exact.append(exact(*(self.exact[i] for i in reads)))
+        return index
+
+    def random(self, *shape, scale=1.0):
+        return scale * torch.randn(*shape, generator=self.generator, dtype=F64)
+
+    # ------------------------------------------------------------------------------------ layers
+
+    def affine(self, x, rows, columns):
+        w, b = self.random(rows, columns, scale=columns**-0.5), self.random(rows)
+        mw, mb = exact_of(w.numpy()), exact_of(b.numpy())
+        return self.step(Affine(w, b), lambda v: v.dot(mw.T) + mb, x)
+
+    def activation(self, x, name):
+        kind = TANH if name == "tanh" else RELU
+        return self.step(kind, MP[name], x, error=max(self.noise, 1e-15))
+
+    def norm(self, x):
+        mean = self.step(Mean((-1,)), lambda v: v.mean(-1, keepdims=True), x)
+        centred = self.step(Sum(-1.0), lambda a, b: a - b, x, mean)
+        squares = self.step(Power(2.0), lambda v: v * v, centred)
+        spread = self.step(Mean((-1,)), lambda v: v.mean(-1, keepdims=True), squares)
+        spread = self.step(Sum(), lambda a, b: a + b, spread, self.given(torch.tensor(1e-3)))
+        root = self.step(Power(-0.5), MP["root"], spread)
+        return self.step(Product(), lambda a, b: a * b, centred, root, state=True)
+
+    def attention(self, x, width):
+        q, k, v = (self.affine(x, width, width) for _ in range(3))
+        turned = self.step(Move(lambda t: t.mT), lambda a: a.T, k)
+        logits = self.step(Matmul(), lambda a, b: a.dot(b), q, turned)
+        weights = self.step(Softmax(), softmax, logits)
+        return self.step(Matmul(), lambda a, b: a.dot(b), weights, v)
+
+    def add(self, a, b):
+        return self.step(Sum(), lambda p, q: p + q, a, b, state=True)
+
+    def ratio(self, a, b):
+        squares = self.step(Power(2.0), lambda v: v * v, b)
+        below = self.step(Sum(), lambda p, q: p + q, squares, self.given(torch.tensor(0.5)))
+        return self.step(Quotient(), lambda p, q: p / q, a, below)
+
+
+def attack(seed):
+    """(certified, actual) of every entry of one random computation."""
+    generator = torch.Generator().manual_seed(seed)
+    draw = np.random.default_rng(seed)
+    noise = float(10.0 ** draw.uniform(-15, -3)) if draw.random() < 0.8 else 0.0
+    net = Twice(generator, noise)
+    tokens, width = int(draw.integers(1, 4)), int(draw.integers(2, 4))
+    x = net.given(net.random(tokens, width))
+    for _ in range(int(draw.integers(1, 6))):
+        kind = draw.choice(["tanh", "relu", "norm", "attention", "product", "ratio", "skip"])
+        if kind in ("tanh", "relu"):
+            x = net.activation(net.affine(x, width, width), kind)
+        elif kind == "norm":
+            x = net.norm(x)
+        elif kind == "attention":
+            x = net.attention(x, width)
+        elif kind == "product":
+            gate = net.affine(x, width, width)
+            x = net.step(Product(), lambda a, b: a * b, x, gate)
+        elif kind == "ratio":
+            x = net.ratio(x, net.affine(x, width, width))
+        else:
+            x = net.add(x, net.activation(net.affine(x, width, width), "tanh"))
+    bounds = net.tape.bound(x).numpy()
+    off = abs(exact_of(net.tape.value(x).numpy()) - net.exact[x])
+    return bounds, off, net, x
+
+
+def hold(seeds):
+    ratios = []
+    for seed in seeds:
+        bounds, off, *_ = attack(seed)
+        held = (off <= bounds) | np.isinf(bounds)  # what is no number is bounded by infinity
+        assert held.all(), seed
+        if np.isfinite(bounds).all() and float(off.max()) > 1e-18:
+            ratios.append(float(bounds.max() / off.max()))
+    return ratios
+
+
+POSITIVE = torch.rand(2, 3, 4, dtype=F64, generator=torch.Generator().manual_seed(3)) + 0.5
+RULES = {
+    "sum": (Sum(-0.3), 2), "product": (Product(), 2), "quotient": (Quotient(), 2),
+    "matmul": (Matmul(), 2), "mean": (Mean((-1,)), 1), "tanh": (TANH, 1), "relu": (RELU, 1),
+    "gelu": (Pointwise(torch.nn.functional.gelu, 1.13, 0.798), 1), "softmax": (Softmax(), 1),
+    "floor": (Floor(0.9), 1),
+    **{f"power {s}": (Power(s), 1) for s in (0.5, -0.5, -1.0, 2.0, 3.0)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_first_order_and_remainder_of_every_rule(name):
+    """f(x - e) = f(x) - J e + r, for e on the corners of the box and inside it."""
+    operation, count = RULES[name]
+    draw = torch.Generator().manual_seed(4)
+    signed = name in ("tanh", "relu", "gelu", "sum", "product", "matmul", "softmax", "power 2.0")
+    x = [(POSITIVE[i] - (1.0 if signed else 0.0)) for i in range(count)]
+    x = [x[0], x[1].T.contiguous() if name == "matmul" else x[1]] if count == 2 else x
+    for size in (0.3, 0.03, 1e-3):
+        radii = [size * torch.rand(t.shape, generator=draw, dtype=F64) for t in x]
+        out = operation.call(*x)
+        slopes = torch.autograd.functional.jacobian(operation.call, tuple(x))
+        carried = operation.carried(out, x, radii)
+        worst = 0.0
+        for corner in range(400):
+            unit = [2 * torch.rand(t.shape, generator=draw, dtype=F64) - 1 for t in x]
+            e = [r * (u.sign() if corner % 2 else u) for r, u in zip(radii, unit, strict=True)]
+            first = sum(torch.tensordot(j, d, d.ndim) for j, d in zip(slopes, e, strict=True))
+            rest = operation.call(*(a - b for a, b in zip(x, e, strict=True))) - out + first
+            assert bool((first.abs() <= carried.first + 1e-12).all())
+            assert bool((rest.abs() <= torch.as_tensor(carried.rest) + 1e-12).all())
+            worst = max(worst, float(rest.abs().max()))
+        assert float(torch.as_tensor(carried.rest).max()) <= 200 * worst + 1e-11  # and no looser
+
+
+def test_no_random_computation_is_off_by_more_than_certified():
+    ratios = hold(range(80))
+    assert len(ratios) >= 60
+    assert float(np.median(ratios)) <= 30
+
+
+@pytest.mark.slow
+def test_thousands_of_random_computations():
+    ratios = hold(range(1000, 4000))
+    assert float(np.median(ratios)) <= 30
+
+
+def test_a_functional_is_bounded_by_one_reverse_pass():
+    bounds, off, net, x = attack(7)
+    del off
+    weights = torch.randn(2, *bounds.shape, dtype=F64)
+    found = net.tape.bound(x, weights)
+    apart = exact_of(net.tape.value(x).numpy()) - net.exact[x]
+    for row, bound in zip(weights, found.tolist(), strict=True):
+        assert abs((exact_of(row.numpy()) * apart).sum()) <= bound
+        assert bound <= 1.001 * float((row.abs() * torch.from_numpy(bounds)).sum())
+
+
+def test_first_order_is_sharp_where_a_chain_of_norms_is_not():
+    """W and its inverse: the error of the first step comes out as it went in."""
+    torch.manual_seed(0)
+    w = torch.linalg.qr(torch.randn(6, 6, dtype=F64))[0] * torch.logspace(0, 3, 6, dtype=F64)
+    tape = Tape()
+    x = tape.leaf(torch.randn(6, dtype=F64), 1e-9)
+    for _ in range(4):
+        x = tape.apply(Affine(w), x)
+        x = tape.apply(Affine(torch.linalg.inv(w)), x)
+    assert float(tape.bound(x).max()) <= 2e-9
+
+
+def test_a_kink_within_the_radius_is_counted():
+    tape = Tape()
+    x = tape.leaf(torch.tensor([1e-6, 1.0], dtype=F64), 1e-3)
+    y = tape.apply(RELU, x, error=0.0)
+    bound = tape.bound(y)
+    assert float(bound[0]) >= 1e-3  # x may be -1e-3 + 1e-6: relu is then 1e-6 lower, or 1e-3 higher
+    assert 1e-3 <= float(bound[1]) <= 1.01e-3
+
+
+def test_what_cannot_be_bounded_is_infinite():
+    tape = Tape()
+    one, x = tape.leaf(torch.ones(1)), tape.leaf(torch.tensor([1e-4]), 1e-3)
+    assert float(tape.bound(tape.apply(Quotient(), one, x))) == math.inf
+    assert float(tape.bound(tape.apply(Power(0.5), x))) == math.inf
+    assert float(tape.bound(tape.apply(TANH, x))) == math.inf  # no certified error was given
+    assert float(tape.bound(tape.apply(Floor(1.0), x))) <= 1e-3
+    with pytest.raises(ShapeError):
+        tape.apply(TANH, x, computed=torch.zeros(2), error=0.0)
+
+
+def test_masks_forbid_without_harm():
+    tape = Tape()
+    logits = tape.leaf(torch.randn(2, 4, dtype=F64), 1e-9)
+    for never in (-math.inf, torch.finfo(F64).min):
+        mask = torch.zeros(2, 4, dtype=F64)
+        mask[:, 2:] = never
+        weights = tape.apply(Softmax(), tape.apply(Sum(), logits, tape.leaf(mask)))
+        assert float(tape.bound(weights).max()) <= 2e-9
+        assert float(tape.bound(weights)[:, 2:].max()) <= 1e-20

@@ -1,0 +1,328 @@
+"""What a converter by class or by name gets wrong: right within the certificate, or refused."""
+
+import copy
+import os
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import iceform as ice
+from iceform.networks import InContext, in_context
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+F64 = torch.float64
+
+
+def right(model, *inputs, **named):
+    """Within the certificate of this input, against the original run by hand."""
+    model = model.double().eval()
+    given = named or inputs
+    net = in_context(model, calibration=[given], headroom=2.0)
+    with torch.no_grad():
+        want = model(*inputs, **named)
+    got = net(*inputs, **named)
+    for a, b in zip(tensors(got), tensors(want), strict=True):
+        bound = net.certificate(*inputs, **named).error
+        assert float((a - b).abs().max()) <= bound < 1e-8
+    return net
+
+
+def tensors(output):
+    if isinstance(output, torch.Tensor):
+        return [output]
+    return list(output.values() if hasattr(output, "values") else output)
+
+
+@pytest.fixture
+def x():
+    torch.manual_seed(0)
+    return torch.randn(3, 4, 6, dtype=F64)
+
+
+# ------------------------------------------------------------------------------------- subclasses
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class LowRank(nn.Linear):
+    def __init__(self, n, m):
+        super().__init__(n, m)
+        self.a, self.b = nn.Parameter(torch.randn(2, n)), nn.Parameter(torch.randn(m, 2))
+
+    def forward(self, x):
+        return super().forward(x) + 0.5 * x @ self.a.T @ self.b.T
+
+
+class Merged(nn.Linear):
+    def __init__(self, n, m):
+        super().__init__(n, m)
+        self.a, self.b = nn.Parameter(torch.randn(2, n)), nn.Parameter(torch.randn(m, 2))
+
+    def forward(self, x):
+        return F.linear(x, self.weight + self.b @ self.a, self.bias)
+
+
+class Shifted(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x) + x
+
+
+class Longer(nn.Embedding):
+    def forward(self, ids):
+        return 3 * super().forward(ids)
+
+
+class Gated(nn.TransformerEncoderLayer):
+    def forward(self, src, **options):
+        return src - 0.5 * super().forward(src, **options)
+
+
+@pytest.mark.parametrize("kind", [Doubled, LowRank, Merged])
+def test_subclasses_of_linear(kind, x):
+    torch.manual_seed(1)
+    right(nn.Sequential(kind(6, 5), nn.GELU(), nn.Linear(5, 2)), x)
+
+
+def test_a_subclass_of_layer_norm(x):
+    right(nn.Sequential(nn.Linear(6, 5), Shifted(5)), x)
+
+
+def test_a_subclass_of_embedding():
+    net = right(nn.Sequential(Longer(9, 4), nn.Linear(4, 3)), torch.tensor([[1, 3, 8], [0, 2, 2]]))
+    assert [p.kind for p in net.pieces] == ["embedding", "linear"]
+
+
+def test_a_subclass_of_the_encoder_layer(x):
+    right(Gated(6, 2, 8, batch_first=True), x)
+
+
+# ---------------------------------------------------------------------------- changed after making
+
+
+def test_a_forward_hook(x):
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh())
+    model[0].register_forward_hook(lambda module, given, out: out + 1)
+    right(model, x)
+
+
+def test_a_patched_forward(x):
+    model = nn.Sequential(nn.Linear(6, 5), nn.Tanh()).double()
+    plain = model[0].forward
+    model[0].forward = lambda x: -plain(x)
+    right(model, x)
+
+
+def test_layers_of_one_encoder_that_differ(tmp_path, x):
+    layers = [
+        nn.TransformerEncoderLayer(6, 2, 8, batch_first=True, norm_first=f) for f in (False, True)
+    ]
+    model = nn.TransformerEncoder(layers[0], 2, enable_nested_tensor=False)
+    model.layers[1] = layers[1]
+    net = right(model, x)
+    again = InContext.from_pretrained(net.save_pretrained(tmp_path))
+    assert torch.equal(again(x), net(x))
+
+
+# ------------------------------------------------------------------------------------- containers
+
+
+class Skip(nn.Sequential):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+class Looped(nn.Sequential):
+    def forward(self, x):
+        for _ in range(3):
+            x = super().forward(x)
+        return x
+
+
+def test_a_sequential_with_a_skip(x):
+    right(Skip(nn.Linear(6, 6), nn.Tanh()), x)
+
+
+def test_a_looped_sequential(x):
+    net = right(Looped(nn.Linear(6, 6), nn.Tanh()), x)
+    assert len(net.pieces) == 2
+
+
+class Fourier(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.two(torch.fft.fft(self.one(x)).real)
+
+
+def test_a_fourier_transform_between_maps_is_refused(x):
+    with pytest.raises(ice.ProgramError, match=r"fft\w* in Fourier"):
+        in_context(Fourier().double(), calibration=[x])
+
+
+# ---------------------------------------------------------------------------------------- refusals
+
+
+class Branch(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.one(x) if x.sum() > 0 else self.two(x)
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls = nn.Linear(6, 6), 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.inner(x) * self.calls
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return F.dropout(self.inner(x), 0.5, training=True)
+
+
+class Attending(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.inner(x).exp() / self.inner(x).exp().sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Branch, "branches on the value of a tensor"),
+        (Counting, "not what the original does|cannot be captured"),
+        (Noisy, "at random"),
+        (Attending, "not emulated: exp in Attending"),
+    ],
+)
+def test_what_no_graph_holds_is_refused(kind, why, x):
+    with pytest.raises(ice.ProgramError, match=why):
+        in_context(kind().double(), calibration=[x])
+
+
+def test_weights_that_are_no_numbers_are_refused(x):
+    model = nn.Linear(6, 3).double()
+    model.weight.data[1, 2] = float("nan")
+    with pytest.raises(ice.ProgramError, match="weight holds NaN"):
+        in_context(model, calibration=[x])
+
+
+def test_weights_are_not_loaded_into_a_network_in_context(x):
+    net = in_context(nn.Linear(6, 3).double(), calibration=[x])
+    for target in (net, net.model):
+        with pytest.raises(ice.ProgramError, match="load them into the original"):
+            target.load_state_dict(target.state_dict())
+
+
+def test_activations_that_have_other_settings(x):
+    for act in (nn.GLU(), nn.LogSigmoid(), nn.LeakyReLU(0.2), nn.Hardtanh()):
+        right(nn.Sequential(nn.Linear(6, 6), act), x)
+    for act in (nn.Softplus(beta=2.0), nn.Softmax(-1), nn.Hardswish()):
+        with pytest.raises(ice.ProgramError, match="not emulated: "):
+            in_context(nn.Sequential(nn.Linear(6, 6), act).double(), calibration=[x])
+
+
+# ------------------------------------------------------------------------------------------ files
+
+
+def test_pickled_and_copied(x):
+    net = in_context(nn.Sequential(nn.Linear(6, 5), nn.GELU("tanh")).double(), calibration=[x])
+    for again in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
+        assert torch.equal(again(x), net(x))
+        assert again.certificate(x).error == net.certificate(x).error
+
+
+def test_another_kind_of_call_is_captured_when_it_comes(x):
+    model = nn.MultiheadAttention(6, 2, batch_first=True).double().eval()
+    net = in_context(model, calibration=[(x, x, x)], headroom=2.0)
+    for y in (x[:1], torch.cat([x, x[:2]])):
+        assert float((net(y, y, y)[0] - model(y, y, y)[0]).detach().abs().max()) <= 1e-11
+    again = pickle.loads(pickle.dumps(net))
+    with pytest.raises(ice.ProgramError, match="saved for other arguments"):
+        again(x, x, x, need_weights=False)
+
+
+class Shaped(nn.Module):
+    """Another network for squares, and for single rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.shape[0] == x.shape[1] or x.shape[0] == 1:
+            return self.one(x)
+        return self.two(x)
+
+
+def test_branches_on_sizes_are_followed_or_refused():
+    model, x = Shaped().double(), torch.randn(4, 4, dtype=F64)
+    net = in_context(model, calibration=[x, torch.randn(3, 4, dtype=F64)], headroom=3.0)
+    for rows in (1, 2, 3, 4):
+        assert float((net(x[:rows]) - model(x[:rows])).detach().abs().max()) <= 1e-12
+
+
+# --------------------------------------------------------------------------------- transformers
+
+SMALL = {"vocab_size": 40, "max_position_embeddings": 16}
+WIDE = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 12}
+ENCODERS = {
+    "Bert": {**SMALL, **WIDE},
+    "Roberta": {**SMALL, **WIDE, "pad_token_id": 1},
+    "Albert": {**SMALL, **WIDE, "embedding_size": 6},
+    "Electra": {**SMALL, **WIDE, "embedding_size": 6},
+    "DistilBert": {**SMALL, "dim": 8, "n_layers": 2, "n_heads": 2, "hidden_dim": 12},
+    "GPT2": {"vocab_size": 40, "n_positions": 16, "n_embd": 8, "n_layer": 2, "n_head": 2,
+             "bos_token_id": 1, "eos_token_id": 2, "use_cache": False},
+}  # fmt: skip
+
+
+QUICK = ("Albert", "GPT2")
+SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ENCODERS if name not in QUICK]
+
+
+@pytest.mark.parametrize("name", [*QUICK, *SLOW])
+def test_encoders_of_transformers(name, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    torch.manual_seed(2)
+    config = getattr(transformers, f"{name}Config")(**ENCODERS[name], initializer_range=0.2)
+    model = getattr(transformers, f"{name}Model")(config).double().eval()
+    ids = torch.randint(3, 40, (2, 5))
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    net = right(model, input_ids=ids, attention_mask=mask)
+    assert {p.kind for p in net.pieces} >= {"linear", "embedding", "heads"}
+    again = InContext.from_pretrained(net.save_pretrained(tmp_path))
+    given = {"input_ids": ids, "attention_mask": mask}
+    want, got = net(**given), again(**given)
+    assert type(got) is type(want)
+    assert torch.equal(got.last_hidden_state, want.last_hidden_state)
+
+
+def test_a_cache_is_refused_by_name():
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    config = transformers.GPT2Config(**{**ENCODERS["GPT2"], "use_cache": True})
+    model = transformers.GPT2Model(config).double().eval()
+    with pytest.raises(ice.ProgramError, match="use_cache=False"):
+        in_context(model, calibration=[torch.randint(3, 40, (2, 5))])
