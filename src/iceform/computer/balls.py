@@ -56,12 +56,16 @@ def ball_array(values: Tensor) -> Array:
 
 
 def uppermost(ball: Any) -> float:
-    """A double that is at least every point of a ball."""
+    """A double that is at least every point of a ball; 0 of the ball that is exactly 0."""
+    if ball == 0:  # of balls: certainly equal
+        return 0.0
     return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
 def lowest(ball: Any) -> float:
-    """A double that is at most every point of a ball."""
+    """A double that is at most every point of a ball; 0 of the ball that is exactly 0."""
+    if ball == 0:
+        return 0.0
     return math.nextafter(float(ball.lower()), -math.inf) if ball.is_finite() else -math.inf
 
 
