@@ -419,13 +419,23 @@ class Computer:
     @full_precision
     def trace(
         self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
-        **parameters: Any,
+        seen: Callable[[int], None] | None = None, **parameters: Any,
     ) -> ComputerTrace:  # fmt: skip
-        """Run a program on one data set and keep every cycle: memory, counter and attention."""
+        """Run a program on one data set and keep every cycle: memory, counter and attention.
+
+        Parameters
+        ----------
+        program, x, y, parameters
+            As for :meth:`prompt`, without a batch.
+        cycles
+            How many; None for as many as the program takes to its halt.
+        seen
+            Told the number of cycles so far, after each; what it raises ends the run.
+        """
         prompt = self.prompt(program, x, y, **parameters)
         network = self.network.to(x.device)
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
-        return watch(network, cycle, prompt, cycles)
+        return watch(network, cycle, prompt, cycles, seen)
 
     @full_precision
     def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
