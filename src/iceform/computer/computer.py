@@ -37,7 +37,7 @@ from iceform.validation import (
     full_precision,
 )
 
-__all__ = ["Computer", "Execution"]
+__all__ = ["Computer", "Execution", "accounted"]
 
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
@@ -276,7 +276,7 @@ class Computer:
         )
         attestation = Attestation(found, expected, backend, **checked)
         _check_attested(attestation)
-        ledger = _accounted(prompt, done, stops=cycles is None)
+        ledger = accounted(prompt, done, stops=cycles is None)
         return Execution(prompt, memory, done, backend, attestation, ledger, tokens)
 
     def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
@@ -530,7 +530,7 @@ def _check_attested(attestation: Attestation) -> None:
         )
 
 
-def _accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
+def accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
     """What was computed where: between cycles there is nothing but the loop."""
     ledger = Ledger()
     ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")
