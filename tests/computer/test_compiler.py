@@ -220,3 +220,15 @@ def _bisected():
     if "bisected" not in _KEPT:
         _KEPT["bisected"] = compile(algorithm(written), 1, 6, bounds={"change": 1.0})
     return _KEPT["bisected"]
+
+
+@pytest.mark.parametrize("name", ["bisection", "conjugate_gradients", "newton_logistic"])
+def test_compiling_again_gives_the_same_prompt(name):
+    """Nothing depends on where objects happen to lie in memory."""
+    first, *others = (library.EXAMPLES[name].compile().assembly for _ in range(4))
+    for other in others:
+        assert other.instructions == first.instructions
+        assert other.variables == first.variables
+        for a, b in zip(first.tables, other.tables, strict=True):
+            assert a.name == b.name
+            assert torch.equal(torch.stack([a.f, a.g]), torch.stack([b.f, b.g]))

@@ -85,10 +85,10 @@ class _Liveness:
                 self._clash(i.dst, other)
         if source is not None and (i.dst, source) not in self.copies:
             self.copies.append((i.dst, source))
-        reads = {r.register for r in i.reads()}
-        for register in reads:
+        reads = [r.register for r in i.reads()]
+        for register in reads:  # in order: what is known first is placed first
             self._know(register)
-        return (live - {i.dst}) | reads
+        return (live - {i.dst}) | set(reads)
 
     def _know(self, register: Register) -> None:
         self.registers.setdefault(register)
