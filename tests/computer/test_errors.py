@@ -131,8 +131,10 @@ def test_too_many_variables():
         total = sum((a * b for a, b in zip(kept, kept[::-1], strict=True)), 0.0)
         return mean(total)
 
-    with pytest.raises(CompileError, match="variables at once"):
+    with pytest.raises(CompileError, match="variables at once.*alive here") as caught:
         compile(algorithm(written), 1, 2, eps=1.0)
+    assert "kept" in (caught.value.source or "")
+    assert __file__ in str(caught.value)
 
 
 def test_a_name_set_inside_a_loop_and_read_after_it():
