@@ -67,4 +67,7 @@ def test_noise_does_not_grow_in_the_stock_form(tmp_path):
     late = off[-16:].amax(0)
     grown = {kind: float(ratio) for kind, ratio in zip(kinds, late / early, strict=True)}
     assert max(grown.values()) <= GROWTH, grown
-    assert float(off.max()) <= 1e3 * NOISE  # what was moved is a table's or a datum's last digits
+    # A code that is off by 1e-6 is off by that much of a mask, and an entry of a comparison's table
+    # has steep neighbours; of what all others do, nothing comes near the size of a value.
+    others = [k for k, kind in enumerate(kinds) if kind != "entry"]
+    assert float(off[:, others].max()) <= 1e2 * NOISE
