@@ -67,7 +67,7 @@ def test_noise_does_not_grow_in_the_stock_form(tmp_path):
     late = off[-16:].amax(0)
     grown = {kind: float(ratio) for kind, ratio in zip(kinds, late / early, strict=True)}
     assert max(grown.values()) <= GROWTH, grown
-    # A code that is off by 1e-6 is off by that much of a mask, and an entry of a comparison's table
-    # has steep neighbours; of what all others do, nothing comes near the size of a value.
+    # An entry's code that is off by 1e-6 is off by that much of a mask, for good. The null token
+    # may compare noise with 0, and forgets it: what is left at the end is of the noise's size.
     others = [k for k, kind in enumerate(kinds) if kind != "entry"]
-    assert float(off[:, others].max()) <= 1e2 * NOISE
+    assert float(off[-1, others].max()) <= 1e2 * NOISE
