@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform.computer import library
+from iceform.computer import Computer, library
 from iceform.computer.compile import compile
 from iceform.computer.instructions import FLAG
 from iceform.computer.interpret import interpret
@@ -201,6 +201,32 @@ def test_a_loop_stops_at_the_right_turn_for_a_thousand_data_sets():
     assert refused <= 10
 
 
+def turned(backend, seeds):
+    """How often the loop went round on the computer, one problem a seed, and should have."""
+    program = _bisected()
+    X, y = (torch.stack(part) for part in zip(*(data(seed, 1, 6) for seed in seeds), strict=True))
+    computer = Computer.for_programs([program])
+    ran = computer.execute(computer.prompt(program, X, y), backend=backend)
+    exact = [program.reference(a, b)["turns"] for a, b in zip(X, y, strict=True)]
+    return ran.outputs["turns"].round(), torch.stack(exact).round()
+
+
+def test_every_problem_of_a_batch_stops_at_its_own_turn():
+    """On the frozen block, which runs until all have come to their halt."""
+    for backend, seeds in (("literal", range(16)), ("fused", range(200))):
+        found, exact = turned(backend, seeds)
+        assert torch.equal(found, exact)
+    assert len(exact.unique()) > 1
+
+
+@pytest.mark.slow
+def test_a_thousand_problems_stop_at_their_own_turns():
+    for backend, size in (("literal", 50), ("fused", 1000)):
+        for first in range(0, 1000, size):
+            found, exact = turned(backend, range(first, first + size))
+            assert torch.equal(found, exact), f"{backend}, from seed {first}"
+
+
 _KEPT = {}
 
 
@@ -220,3 +246,15 @@ def _bisected():
     if "bisected" not in _KEPT:
         _KEPT["bisected"] = compile(algorithm(written), 1, 6, bounds={"change": 1.0})
     return _KEPT["bisected"]
+
+
+@pytest.mark.parametrize("name", ["bisection", "conjugate_gradients", "newton_logistic"])
+def test_compiling_again_gives_the_same_prompt(name):
+    """Nothing depends on where objects happen to lie in memory."""
+    first, *others = (library.EXAMPLES[name].compile().assembly for _ in range(4))
+    for other in others:
+        assert other.instructions == first.instructions
+        assert other.variables == first.variables
+        for a, b in zip(first.tables, other.tables, strict=True):
+            assert a.name == b.name
+            assert torch.equal(torch.stack([a.f, a.g]), torch.stack([b.f, b.g]))

@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 
+from iceform.computer.balls import Balls, UndecidedError
 from iceform.computer.compile import compile
 from iceform.computer.language import (
     algorithm,
@@ -14,9 +15,11 @@ from iceform.computer.language import (
     constant,
     mean,
     repeat,
+    where,
     while_,
     zeros_like,
 )
+from iceform.computer.proofs import _check_ties
 from iceform.errors import BoundError, CompileError, PrecisionError, ProgramError, ShapeError
 from tests.computer.random_programs import data
 
@@ -131,8 +134,10 @@ def test_too_many_variables():
         total = sum((a * b for a, b in zip(kept, kept[::-1], strict=True)), 0.0)
         return mean(total)
 
-    with pytest.raises(CompileError, match="variables at once"):
+    with pytest.raises(CompileError, match=r"variables at once.*alive here") as caught:
         compile(algorithm(written), 1, 2, eps=1.0)
+    assert "kept" in (caught.value.source or "")
+    assert __file__ in str(caught.value)
 
 
 def test_a_name_set_inside_a_loop_and_read_after_it():
@@ -250,6 +255,21 @@ def test_a_bound_that_does_not_hold_is_noticed_by_balls():
     found = program.interpreted(X, y).outputs
     with pytest.raises(BoundError, match="widen the bound"):
         program.enclosed(X, y, found)
+
+
+def test_a_ball_too_wide_to_tell_a_tie_is_made_finer():
+    (node,) = (n for n in compile(algorithm(_compares), 1, 2).fused.gaps)
+    wide = Balls(2, nearest={node: 1e-9}, reached={node: 1.0})
+    with pytest.raises(UndecidedError, match="cannot be decided"):
+        _check_ties(wide, {node: 1e-6})
+    near = Balls(2, nearest={node: 1e-9}, reached={node: 1e-8})
+    with pytest.raises(PrecisionError, match="came within 1e-09 of a tie") as caught:
+        _check_ties(near, {node: 1e-6})
+    assert not isinstance(caught.value, UndecidedError)
+
+
+def _compares(x, y):
+    return where(mean(y) > 0.25, mean(x), -mean(x))
 
 
 def test_a_tie_is_refused():

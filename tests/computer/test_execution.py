@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from iceform.attention import unchecked
-from iceform.computer import lookups
+from iceform.computer import library, lookups
+from iceform.computer.compile import compile
 from iceform.computer.computer import Computer
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import code
@@ -394,3 +395,24 @@ def test_reading_nothing_is_zero():
     computer, prompt, _ = prompt_of("halving", 1)
     run = computer.execute(prompt, 2)
     assert prompt.value(run.tokens, "idle").abs().max() < 1e-12
+
+
+@pytest.mark.slow
+def test_two_hundred_steps_of_logistic_regression():
+    """64 samples, 4 features, from the first instruction to the halt: one network, looped."""
+    draw = torch.Generator().manual_seed(0)
+    X = 2 * torch.rand(64, 4, dtype=torch.float64, generator=draw) - 1
+    slope = torch.tensor([1.0, -0.5, 0.3, 0.0], dtype=torch.float64)
+    noise = torch.randn(64, dtype=torch.float64, generator=draw)
+    y = (X @ slope + noise > 0).double()
+    program = compile(library.logistic, 4, 64, bounds={"w": 4.0})
+    computer = Computer.for_programs([program])
+    result = computer.run(program, X, y, steps=200)
+    exact = library.logistic(X, y, steps=200)
+    certificate = result.certificate
+    assert (certificate.kind, certificate.backend) == ("proven", "literal")
+    assert certificate.error <= 1e-10
+    assert float((result.value - exact).abs().max()) <= certificate.error + 1e-14
+    assert result.passes > 200 * 5
+    counted = [times for where, _, times in result.ledger if where == "attention"]
+    assert counted == [result.passes]

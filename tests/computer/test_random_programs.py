@@ -77,6 +77,15 @@ def test_a_loop_that_attends_by_its_state_is_no_known_contraction():
     assert check(300_012, kinks=False) == "held"
 
 
+def test_what_is_copied_is_off_by_nothing():
+    """Every answer is a datum or a quarter of one: before the fact 0, and 0 in the run."""
+    assert check(100_621, kinks=False) == "held"
+    made, dim = program(100_621)
+    X, y = data(100_621, dim)
+    compiled = compile(made, dim, 5, eps=EPS)
+    assert compiled.enclosed(X, y, compiled.interpreted(X, y).outputs).distance == 0.0
+
+
 @pytest.mark.parametrize("seed", [200_312, 200_316])
 def test_programs_on_the_computer(seed):
     """Both backends; the first asks by likeness with what is the same in all components."""

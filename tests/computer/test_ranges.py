@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from iceform.computer import library
 from iceform.computer.compile import compile
 from iceform.computer.enclosures import enclosed, slope
 from iceform.computer.exact import Exact
@@ -115,3 +116,13 @@ def test_a_state_that_leaves_its_bound_is_refused():
     assert compiled.enclosed(X, y, found, steps=2).distance < 1e-12
     with pytest.raises(BoundError, match="w reaches 3"):
         compiled.enclosed(X, y, found, steps=4)
+
+
+def test_a_ball_that_grows_wider_than_a_bound_is_made_finer():
+    """Balls forget that w is in both terms: 128 bits are spent long before 400 turns are over."""
+    example = library.EXAMPLES["ridge"]
+    program, settings = example.compile(), {"steps": 400}
+    found = program.interpreted(example.X, example.y, **settings).outputs
+    enclosed = program.enclosed(example.X, example.y, found, **settings)
+    assert enclosed.bits > 128
+    assert enclosed.distance <= 1e-13

@@ -16,6 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from iceform.computer import library
 from iceform.computer.computer import Computer
 from iceform.computer.prompt import Prompt
 from tests.computer import programs
@@ -118,3 +119,17 @@ def test_two_thousand_cycles_stay_put(residual):
     features = torch.ones(run.tokens.shape[-1], dtype=torch.bool)
     features[prompt.layout.columns("value", "before", "counter")] = False
     assert torch.equal(run.tokens[:memory][:, features], prompt.tokens[:memory][:, features])
+
+
+@pytest.mark.slow
+def test_two_thousand_cycles_stay_within_their_certificate():
+    """A compiled descent of 400 steps, literal."""
+    example = library.EXAMPLES["gaussian_process"]
+    program = example.compile()
+    computer = Computer.for_programs([program])
+    result = computer.run(program, example.X, example.y, **{**example.settings, "steps": 400})
+    assert result.passes >= 2000
+    exact = example.algorithm(example.X, example.y, **{**example.settings, "steps": 400})
+    assert result.certificate.kind == "proven"
+    assert float((result.value - exact).abs()) <= result.certificate.error + 1e-14
+    assert result.certificate.error <= 1e-12

@@ -95,3 +95,37 @@ def test_memory_of_chosen_variables(descent):
     assert rows == SAMPLES + 3
     with pytest.raises(ProgramError, match="there is no"):
         plots.memory(descent, ["nothing"])
+
+
+def test_the_sides_of_a_branch_are_two_tokens(loop):
+    roles = loop.prompt.roles
+    assert len(set(roles)) == len(roles)
+    turning = [cycle for cycle, i in enumerate(loop.instructions) if i.when]
+    sides = {0: "", 1: "+", -1: "-"}
+    for cycle in (turning[0], turning[-1]):
+        i = loop.instructions[cycle]
+        asked = loop.attention(cycle)["fetch"].asked("fields")["unit, 0"]
+        assert asked == {f"instruction, {i.address}{sides[i.when]}": 1.0}
+    assert loop.instructions[turning[0]].when != loop.instructions[turning[-1]].when
+
+
+def test_whoever_watches_can_end_it():
+    computer, prompt, _ = prompt_of("least squares", SAMPLES)
+    told = []
+
+    def seen(cycles):
+        told.append(cycles)
+        if cycles == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        computer.trace(prompt.assembly, *programs.data(0, SAMPLES, 3), seen=seen)
+    assert told == [1, 2, 3]
+
+
+def test_answers_of_a_trace(descent):
+    computer, prompt, _ = prompt_of("least squares", SAMPLES)
+    ran = computer.execute(prompt, 12)
+    assert descent.outputs.keys() == ran.outputs.keys()
+    for name, value in ran.outputs.items():
+        assert torch.equal(descent.outputs[name], value)

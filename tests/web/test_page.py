@@ -15,6 +15,8 @@ import pytest
 import torch
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from iceform.computer import Computer
+from iceform.computer.library import EXAMPLES
 from iceform.interpolation import Interpolant
 from iceform.web.algorithms import features_of
 from iceform.web.answers import TableAnswer
@@ -313,6 +315,83 @@ def test_steps_are_played(context: BrowserContext, address: str) -> None:
     assert visit.said == []
 
 
+class Stepping:
+    """The panel that steps through a program."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    def at(self, cycle: int) -> None:
+        """Wait until a cycle and its attention are shown."""
+        shown = f"#panel[data-cycle='{cycle}'][data-attention='{cycle}']"
+        expect(self.page.locator(shown)).to_be_visible(timeout=_PATIENCE)
+
+    def held(self, variable: str) -> list[str]:
+        return self.page.locator(f"tr[data-variable='{variable}'] td").all_text_contents()
+
+    @property
+    def digest(self) -> str | None:
+        return self.page.locator("#program-facts dd").first.get_attribute("data-digest")
+
+
+def test_a_program_is_stepped_through(context: BrowserContext, address: str) -> None:
+    visit = Visit(context, address, "#panel=program&program=least_squares&p.steps=2&cycle=6")
+    page, panel = visit.page, Stepping(visit.page)
+    example = EXAMPLES["least_squares"]
+    program = example.compile()
+    trace = Computer.for_programs([program]).trace(program, example.X, example.y, steps=2)
+    panel.at(6)
+    for cycle in (6, 7, 8):
+        done = trace.instructions[cycle - 1]
+        current = page.locator("tr[aria-current=step]")
+        expect(current).to_contain_text(re.compile(rf"^{done.address}\D"))
+        expect(page.locator("[data-layer=fetch]")).to_contain_text(f"instruction, {done.address}")
+        held = trace.memory["w"][cycle, 0, :3].tolist()
+        assert [float(v) for v in panel.held("w")] == pytest.approx(held, rel=1e-2)
+        page.get_by_role("button", name="Step", exact=True).click()
+        panel.at(cycle + 1)
+    page.get_by_role("button", name="Back").click()
+    panel.at(8)
+    page.locator("#cycle").fill("0")
+    panel.at(0)
+    expect(page.locator("#now")).to_contain_text("before the first cycle")
+    page.get_by_role("button", name="Play", exact=True).last.click()
+    panel.at(trace.cycles)
+    assert [float(v) for v in panel.held("w")] == pytest.approx(
+        trace.memory["w"][-1, 0, :3].tolist(), rel=1e-2
+    )
+    digest = panel.digest
+    page.locator("#pick-program").select_option("kernel_regression")
+    expect(page.locator("#program-facts")).to_contain_text("the same for 2 programs")
+    assert panel.digest == digest
+    assert visit.said == []
+
+
+def test_a_program_in_the_link_and_a_setting_that_is_refused(
+    context: BrowserContext, address: str
+) -> None:
+    visit = Visit(context, address, "#panel=program&program=ridge&p.steps=2&cycle=3")
+    page, panel = visit.page, Stepping(visit.page)
+    panel.at(3)
+    page.locator("#parameter-lr").fill("0.25")
+    page.locator("#parameter-lr").press("Enter")
+    expect(page.locator("#program-facts")).not_to_contain_text("CHANGED")
+    page.wait_for_url("**p.lr=0.25**")
+    panel.at(3)
+    again = Stepping(Visit(context, page.url).page)
+    again.at(3)
+    expect(again.page.locator("#parameter-lr")).to_have_value("0.25")
+    expect(again.page.locator("#parameter-steps")).to_have_value("2")
+    assert again.held("w") == panel.held("w")
+    page.locator("#parameter-steps").fill("900")
+    page.locator("#parameter-steps").press("Enter")
+    expect(page.locator("#panel .trouble")).to_contain_text("take fewer steps")
+    page.locator("#parameter-steps").fill("2")  # the way back is still there
+    page.locator("#parameter-steps").press("Enter")
+    panel.at(3)
+    assert all("422" in line for line in visit.said), visit.said
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("window", [_DESKTOP, _PHONE], ids=["desktop", "phone"])
 def test_names_contrast_and_room(
@@ -321,7 +400,7 @@ def test_names_contrast_and_room(
     context = browser.new_context(viewport=window, color_scheme=scheme)  # type: ignore[arg-type]
     context.set_default_timeout(_PATIENCE)
     visit = Visit(context, address, "#algorithm=custom")
-    for name in ("passes", "attention", "lookup", "certificate"):
+    for name in ("passes", "attention", "lookup", "certificate", "program"):
         visit.tab(name)
         assert visit.page.evaluate(_AUDIT) == [], name
     assert visit.said == []

@@ -2,6 +2,7 @@
 
 from iceform.computer.computer import Computer, Execution
 from iceform.computer.costs import Cost
+from iceform.computer.optimality import certify_minimiser
 from iceform.computer.prompt import Prompt
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.sizes import Sizes
@@ -16,5 +17,6 @@ __all__ = [
     "LayerAttention",
     "Prompt",
     "Sizes",
+    "certify_minimiser",
     "instruction_rounding",
 ]

@@ -60,8 +60,9 @@ def assemble(graph: Graph, fused: Fused, tables: Tables) -> Assembled:
     if len(set(names.values())) + 1 > MOST_VARIABLES:
         raise refuse(
             f"{graph.name} needs {len(set(names.values())) + 1} variables at once, and a program "
-            f"may have {MOST_VARIABLES}; keep fewer values alive, or split the algorithm",
-            graph.place,
+            f"may have {MOST_VARIABLES}; keep fewer values alive, or split the algorithm; the most "
+            "are alive here",
+            memory.fullest or graph.place,
         )
     slots = _Placing(memory, fused.flag).placed(fused.code)
     made = [_instruction(s, names, tables) for s in slots]

@@ -26,7 +26,7 @@ Array = Any  # numpy arrays of flint.arb, which ships no types
 
 
 class UndecidedError(PrecisionError):
-    """A comparison whose ball contains 0."""
+    """A comparison whose ball contains 0, or a bound that a ball straddles: more bits may tell."""
 
 
 def _flint() -> Any:
@@ -56,12 +56,16 @@ def ball_array(values: Tensor) -> Array:
 
 
 def uppermost(ball: Any) -> float:
-    """A double that is at least every point of a ball."""
+    """A double that is at least every point of a ball; 0 of the ball that is exactly 0."""
+    if ball == 0:  # of balls: certainly equal
+        return 0.0
     return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
 def lowest(ball: Any) -> float:
-    """A double that is at most every point of a ball."""
+    """A double that is at most every point of a ball; 0 of the ball that is exactly 0."""
+    if ball == 0:
+        return 0.0
     return math.nextafter(float(ball.lower()), -math.inf) if ball.is_finite() else -math.inf
 
 
@@ -95,7 +99,7 @@ def _sign(u: Any) -> Any:
         return u * 0 - 1
     if u == 0:
         return u * 0
-    raise UndecidedError("the sign of a number that may be 0 is not known")
+    raise UndecidedError("the sign of a number that may be 0 cannot be decided")
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -162,11 +166,13 @@ def _rational(value: Fraction) -> Any:
 class Balls:
     """Arrays of balls, in the shapes of :class:`iceform.computer.exact.Exact`.
 
-    ``nearest`` is, for every comparison, a lower bound of how near it came to a tie.
+    ``nearest`` is, for every comparison, a lower bound of how near it came to a tie, and
+    ``reached`` an upper one.
     """
 
     samples: int
     nearest: dict[Node, float] = field(default_factory=dict)
+    reached: dict[Node, float] = field(default_factory=dict)
     turns: int = 0
 
     def constant(self, node: Node) -> Array:
@@ -212,10 +218,12 @@ class Balls:
         return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)
 
     def _step(self, node: Node, a: Array) -> Array:
-        gap = min(lowest(abs(t)) for t in a.flat)
-        self.nearest[node] = min(self.nearest.get(node, math.inf), gap)
+        sizes = [abs(t) for t in a.flat]
+        least, surely = min(map(lowest, sizes)), min(map(uppermost, sizes))
+        self.nearest[node] = min(self.nearest.get(node, math.inf), least)
+        self.reached[node] = min(self.reached.get(node, math.inf), surely)
         if any(t.contains(0) for t in a.flat):
-            raise UndecidedError("a comparison could not be decided")
+            raise UndecidedError("a comparison is too close to a tie to be decided")
         arb = _flint().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
 

@@ -76,6 +76,11 @@ class Program:
         """Every parameter's value, defaults filled in."""
         return self.algorithm.values(self.graph.dim, settings)
 
+    @property
+    def counts(self) -> set[str]:
+        """The parameters that count turns of a loop."""
+        return _counts(self.graph)
+
     def written(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter as a prompt holds it: numbers, or vectors where the program has one."""
         given = self.parameters(**settings)

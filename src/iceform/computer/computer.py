@@ -37,7 +37,7 @@ from iceform.validation import (
     full_precision,
 )
 
-__all__ = ["Computer", "Execution"]
+__all__ = ["Computer", "Execution", "accounted"]
 
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
@@ -276,7 +276,7 @@ class Computer:
         )
         attestation = Attestation(found, expected, backend, **checked)
         _check_attested(attestation)
-        ledger = _accounted(prompt, done, stops=cycles is None)
+        ledger = accounted(prompt, done, stops=cycles is None)
         return Execution(prompt, memory, done, backend, attestation, ledger, tokens)
 
     def _cycle(self, network: FrozenNetwork, prompt: Prompt, *, every: bool) -> Cycle:
@@ -419,13 +419,23 @@ class Computer:
     @full_precision
     def trace(
         self, program: Any, x: Tensor, y: Tensor | None = None, *, cycles: int | None = None,
-        **parameters: Any,
+        seen: Callable[[int], None] | None = None, **parameters: Any,
     ) -> ComputerTrace:  # fmt: skip
-        """Run a program on one data set and keep every cycle: memory, counter and attention."""
+        """Run a program on one data set and keep every cycle: memory, counter and attention.
+
+        Parameters
+        ----------
+        program, x, y, parameters
+            As for :meth:`prompt`, without a batch.
+        cycles
+            How many; None for as many as the program takes to its halt.
+        seen
+            Told the number of cycles so far, after each; what it raises ends the run.
+        """
         prompt = self.prompt(program, x, y, **parameters)
         network = self.network.to(x.device)
         cycle = self._cycle(network, prompt, every=network.check() != network.expected)
-        return watch(network, cycle, prompt, cycles)
+        return watch(network, cycle, prompt, cycles, seen)
 
     @full_precision
     def graphed(self, prompt: Prompt, turns: int = 1) -> Graphed:
@@ -520,7 +530,7 @@ def _check_attested(attestation: Attestation) -> None:
         )
 
 
-def _accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
+def accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
     """What was computed where: between cycles there is nothing but the loop."""
     ledger = Ledger()
     ledger.note("prompt", "program tokens, the same for all data; memory affine in the data")

@@ -13,7 +13,7 @@ from iceform.computer.virtual import VirtualInstruction
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
 
-__all__ = ["explain"]
+__all__ = ["curve", "explain", "spelled"]
 
 
 def explain(program: Program) -> str:
@@ -61,11 +61,12 @@ def _tables(program: Program) -> Iterator[str]:
     for t in program.assembly.tables:
         yield (
             f"  {t.name:<4} {t.tokens:>4} entries on [{t.low:.4g}, {t.high:.4g}]  "
-            f"F = {_curve(t, 'f')}, G = {_curve(t, 'g')}, off by {t.f_error + t.g_error:.1e}"
+            f"F = {curve(t, 'f')}, G = {curve(t, 'g')}, off by {t.f_error + t.g_error:.1e}"
         )
 
 
-def _curve(table: TablePair, column: str) -> str:
+def curve(table: TablePair, column: str) -> str:
+    """The function that a table's "f" or "g" stands for, in few letters."""
     function = getattr(table, f"exact_{column}")
     if function is None:
         return "0"
@@ -83,13 +84,18 @@ def _instructions(program: Program) -> Iterator[str]:
         yield _instruction(i, virtual, program.budget)
 
 
+def spelled(i: Instruction) -> str:
+    """An instruction as assembly: destination, table, operands, and where it goes on."""
+    text = f"{i.dst:<8} <- {i.table:<4} a = {i.a}"
+    text += f", b = {i.b}" if str(i.b) != "0" else ""
+    return text + (f"  -> {i.next}" if i.next != i.address + 1 else "")
+
+
 def _instruction(
     i: Instruction, virtual: VirtualInstruction | None, own: Mapping[VirtualInstruction, Budget]
 ) -> str:
     when = {0: "   ", 1: " if", -1: "els"}[i.when]
-    text = f"  {i.address:>3} {when} {i.dst:<8} <- {i.table:<4} a = {i.a}"
-    text += f", b = {i.b}" if str(i.b) != "0" else ""
-    text += f"  -> {i.next}" if i.next != i.address + 1 else ""
+    text = f"  {i.address:>3} {when} {spelled(i)}"
     if virtual is None:
         return f"{text}  ({i.note})"
     error = own[virtual]

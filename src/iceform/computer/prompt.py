@@ -137,9 +137,10 @@ class Prompt:
 
     @property
     def roles(self) -> list[str]:
-        """What each token is, in words."""
+        """What each token is, in words; no two are the same."""
         lanes = range(self.samples + 1)
-        names = [f"instruction, {i.address}" for i in self.assembly.instructions]
+        sides = {0: "", 1: "+", -1: "-"}
+        names = [f"instruction, {i.address}{sides[i.when]}" for i in self.assembly.instructions]
         names += [f"{t.name}, {k}" for t in self.assembly.tables for k in range(t.tokens)]
         names += [f"unit, {lane}" for lane in lanes] + ["null"]
         for variable in self.assembly.variables:

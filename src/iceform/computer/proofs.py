@@ -82,13 +82,13 @@ def enclose(
     BoundError
         If a state left the bound that was assumed of it.
     """
-    bits = _BITS
+    bits, why = _BITS, ""
     while True:
         try:
             found = _at(graph, ranges, given, computed, bits)
             _check_ties(found[0], gaps)
-        except UndecidedError:
-            found = None
+        except UndecidedError as undecided:
+            found, why = None, str(undecided)
         if found is not None:
             balls, distance, radius = found
             if radius <= _SHARE * max(distance, _NOTHING) or bits >= _MOST_BITS:
@@ -96,8 +96,7 @@ def enclose(
                 return Enclosure(distance, radius, bits, nearest, balls.turns)
         if bits >= _MOST_BITS:
             raise PrecisionError(
-                f"a comparison is too close to a tie to be decided with {bits} bits; change the "
-                "data or the parameter that it compares with"
+                f"{why} with {bits} bits; change the data, the number of steps, or what is compared"
             )
         bits *= 2
 
@@ -132,18 +131,23 @@ def _watch(ranges: Ranges) -> Any:
         if assumed is None:
             return
         for ball in value.flat:
-            if not (ball <= assumed.range.high and ball >= assumed.range.low):
-                mend = (
-                    "widen the bound that this line states"
-                    if node.op == "bounded"
-                    else f"compile with bounds={{{assumed.name!r}: ...}}"
+            if ball <= assumed.range.high and ball >= assumed.range.low:
+                continue
+            if not (ball > assumed.range.high or ball < assumed.range.low):  # nor certainly outside
+                raise UndecidedError(
+                    f"whether {assumed.name} stays in {assumed.range} cannot be decided"
                 )
-                error = refuse(
-                    f"{assumed.name} reaches {float(ball.mid()):.6g} on these data, outside "
-                    f"{assumed.range}, for which the program was compiled; {mend}",
-                    node.place,
-                )
-                raise BoundError(str(error))
+            mend = (
+                "widen the bound that this line states"
+                if node.op == "bounded"
+                else f"compile with bounds={{{assumed.name!r}: ...}}"
+            )
+            error = refuse(
+                f"{assumed.name} reaches {float(ball.mid()):.6g} on these data, outside "
+                f"{assumed.range}, for which the program was compiled; {mend}",
+                node.place,
+            )
+            raise BoundError(str(error))
 
     return seen
 
@@ -151,6 +155,8 @@ def _watch(ranges: Ranges) -> Any:
 def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
     for node, nearest in balls.nearest.items():
         gap = gaps.get(node, 0.0)
+        if nearest < gap <= balls.reached[node]:
+            raise UndecidedError("how near a comparison came to a tie cannot be decided")
         if nearest < gap:
             error = refuse(
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 
 from iceform.computer.fuse import Fused
+from iceform.computer.graph import Place
 from iceform.computer.virtual import Code, Register, VirtualInstruction, VirtualLoop
 
 __all__ = ["Memory", "assign"]
@@ -20,10 +21,11 @@ __all__ = ["Memory", "assign"]
 
 @dataclass(eq=False)
 class Memory:
-    """Which variable holds each register."""
+    """Which variable holds each register, and the line at which the most are alive."""
 
     place: dict[Register, int]
     groups: list[list[Register]]
+    fullest: Place | None
 
     def shared(self, a: Register, b: Register) -> bool:
         """Whether two registers are one variable."""
@@ -43,6 +45,8 @@ class _Liveness:
     registers: dict[Register, None] = field(default_factory=dict)
     clashes: dict[Register, set[Register]] = field(default_factory=dict)
     copies: list[tuple[Register, Register]] = field(default_factory=list)
+    most: int = 0
+    fullest: Place | None = None
 
     def program(self) -> None:
         """Backwards from the answers."""
@@ -79,16 +83,18 @@ class _Liveness:
     def one(self, i: VirtualInstruction, live: set[Register]) -> set[Register]:
         """An instruction reads before it writes."""
         self._know(i.dst)
+        if i.place is not None and len(live) > self.most:
+            self.most, self.fullest = len(live), i.place
         source = i.reads()[0].register if i.copy else None
         for other in live:
             if other is not i.dst and other is not source:
                 self._clash(i.dst, other)
         if source is not None and (i.dst, source) not in self.copies:
             self.copies.append((i.dst, source))
-        reads = {r.register for r in i.reads()}
-        for register in reads:
+        reads = [r.register for r in i.reads()]
+        for register in reads:  # in order: what is known first is placed first
             self._know(register)
-        return (live - {i.dst}) | reads
+        return (live - {i.dst}) | set(reads)
 
     def _know(self, register: Register) -> None:
         self.registers.setdefault(register)
@@ -119,7 +125,7 @@ class _Colouring:
                 kept.append(root)
         groups = [self.groups[r] for r in kept]
         place = {r: k for k, group in enumerate(groups) for r in group}
-        return Memory(place, groups)
+        return Memory(place, groups, self.live.fullest)
 
     def _root(self, register: Register) -> Register:
         while self.owner[register] is not register:

@@ -18,7 +18,7 @@ from iceform.errors import ProgramError, ShapeError
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
 
-__all__ = ["run"]
+__all__ = ["certificate_of", "run"]
 
 _UNCHECKED = (
     "names stayed within their bounds and comparisons away from ties, which is checked in ball "
@@ -66,7 +66,7 @@ def run(
     prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **settings)
     execution = computer.execute(prompt, backend=backend)
     found = {name: value.double() for name, value in execution.outputs.items()}
-    certificate = _certificate(program, x, targets, found, settings, computer.dtype, backend)
+    certificate = certificate_of(program, x, targets, found, settings, computer.dtype, backend)
     names = list(program.graph.outputs)
     return Result(
         execution.outputs[names[0]],
@@ -95,7 +95,7 @@ def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor
     return x, targets
 
 
-def _certificate(
+def certificate_of(
     program: Program,
     x: Tensor,
     y: Tensor,
@@ -104,7 +104,17 @@ def _certificate(
     dtype: torch.dtype,
     backend: str,
 ) -> Certificate:
-    """Of this run, by balls; without them, what is known before the fact."""
+    """Of answers that a run left: by balls, or without them what is known before the fact.
+
+    Parameters
+    ----------
+    program, x, y, settings
+        What ran, on which data (n, d) and (n,), with which parameters.
+    found
+        Its answers by name, in float64.
+    dtype, backend
+        Of the run.
+    """
     if not available():
         known, _ = program.certify(dtype, backend, **settings)
         return replace(known, kind="estimated", assumptions=(*known.assumptions, _UNCHECKED))

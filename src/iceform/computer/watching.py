@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -81,16 +81,25 @@ class ComputerTrace:
         names = [v.name for v in self.prompt.assembly.variables]
         return {name: self.prompt.value(self.states, name) for name in names}
 
+    @property
+    def outputs(self) -> dict[str, Tensor]:
+        """The program's answers as they stand after the last cycle, by name."""
+        prompt = self.prompt
+        return {o.name: prompt.read(self.states[-1], o) for o in prompt.assembly.outputs}
+
     def attention(self, cycle: int) -> dict[str, LayerAttention]:
-        """Every layer's attention in a cycle, from the literal matrices, layer by layer."""
+        """Every layer's attention in a cycle, from the literal matrices."""
+        return {found.layer: found for found in self.layers(cycle)}
+
+    def layers(self, cycle: int) -> Iterator[LayerAttention]:
+        """The same layer by layer: what was not kept takes no memory."""
         if not 0 <= cycle < self.cycles:
             raise ShapeError(f"cycle {cycle} was not run; there were {self.cycles}, from 0")
-        tokens, found, roles = self.states[cycle], {}, tuple(self.prompt.roles)
+        tokens, roles = self.states[cycle], tuple(self.prompt.roles)
         for name, layer in zip(LAYERS, self.network.layers, strict=True):
             assert isinstance(layer, ProjectedAttention)
-            found[name] = LayerAttention(name, layer.attend(tokens), roles)
+            yield LayerAttention(name, layer.attend(tokens), roles)
             tokens = layer(tokens)
-        return found
 
     @property
     def _value(self) -> slice:
@@ -108,11 +117,16 @@ class ComputerTrace:
 
 
 def watch(
-    network: FrozenNetwork, cycle: Cycle, prompt: Prompt, cycles: int | None
+    network: FrozenNetwork,
+    cycle: Cycle,
+    prompt: Prompt,
+    cycles: int | None,
+    seen: Callable[[int], None] | None = None,
 ) -> ComputerTrace:
     """Run a prompt of one problem and keep the tokens of every cycle.
 
-    ``cycles`` None ends with the cycle that brings the program to an instruction naming itself.
+    ``cycles`` None ends with the cycle that brings the program to an instruction naming itself;
+    ``seen`` is told how many have been run, after each.
     """
     if prompt.tokens.ndim != 2:
         raise ShapeError(
@@ -123,6 +137,8 @@ def watch(
     with torch.no_grad():
         while len(states) <= cycles if cycles is not None else not _at(prompt, states[-1], halts):
             states.append(cycle(states[-1].clone()))
+            if seen is not None:
+                seen(len(states) - 1)
     return ComputerTrace(prompt, torch.stack(states), network)
 
 

@@ -13,20 +13,30 @@ from iceform.interpolation import Interpolant
 
 __all__ = [
     "Attention",
+    "AttentionAnswer",
     "CatalogueAnswer",
     "CertificateAnswer",
+    "CycleAnswer",
+    "CycleStep",
     "FitAnswer",
     "Frame",
+    "HeadAnswer",
     "InsideAnswer",
+    "InstructionAnswer",
     "LookupAnswer",
     "MachineAnswer",
     "Margins",
     "OptionAnswer",
+    "OutputAnswer",
+    "ParameterAnswer",
+    "ProgramAnswer",
+    "ProgramOption",
     "PromptAnswer",
     "Rate",
     "RatesAnswer",
     "SliderAnswer",
     "TableAnswer",
+    "VariableAnswer",
     "finite",
     "numbers",
 ]
@@ -310,3 +320,133 @@ class CatalogueAnswer(_Answer):
     algorithms: list[OptionAnswer]
     machine: MachineAnswer
     most_points: int
+    programs: list[ProgramOption]
+
+
+# ---------------------------------------------------------------------------------------------
+# the frozen computer
+# ---------------------------------------------------------------------------------------------
+
+Held = list[list[float]]  # lanes by components; one component where all are the same
+
+
+class ProgramOption(_Answer):
+    """A program of the computer's library, as the page lists it."""
+
+    name: str
+    title: str
+
+
+class ParameterAnswer(_Answer):
+    """A number in the prompt, and the range that the program was compiled for."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+    whole: bool
+
+
+class InstructionAnswer(_Answer):
+    """One instruction: assembly, what its table computes, and the line that asked for it.
+
+    ``when`` is +1 or -1 for the two sides of a branch.
+    """
+
+    address: int
+    when: int
+    text: str
+    f: str
+    g: str
+    note: str
+    line: int
+    halts: bool
+
+
+class VariableAnswer(_Answer):
+    """A name in memory: "lane0" or "samples", and what it starts with."""
+
+    name: str
+    lanes: str
+    start: Held
+
+
+class CycleStep(_Answer):
+    """One cycle: which instruction it executed, and what then was different in memory."""
+
+    instruction: int
+    changed: dict[str, Held]
+
+
+class OutputAnswer(_Answer):
+    """An answer, and the exact program's."""
+
+    name: str
+    value: list[float]
+    exact: list[float]
+
+
+class ProgramAnswer(_Answer):
+    """A literal run, cycle by cycle.
+
+    Attributes
+    ----------
+    digest
+        Of the block that ran, from its bytes.
+    tokens, features, heads, layers
+        Of the prompt and of the block.
+    source, first_line
+        The algorithm as its author wrote it, and where that begins in its file.
+    off
+        Largest difference of an answer from the exact program's in float64.
+    """
+
+    name: str
+    says: str
+    digest: str
+    tokens: int
+    features: int
+    heads: int
+    layers: int
+    source: list[str]
+    first_line: int
+    parameters: list[ParameterAnswer]
+    instructions: list[InstructionAnswer]
+    variables: list[VariableAnswer]
+    cycles: list[CycleStep]
+    outputs: list[OutputAnswer]
+    off: float
+    certificate: CertificateAnswer
+    attestation: str
+    ledger: str
+
+
+class HeadAnswer(_Answer):
+    """A head that somebody asks: rows are tokens that ask, columns tokens that answer."""
+
+    name: str
+    queries: list[str]
+    keys: list[str]
+    weights: list[list[float]]
+
+
+class AttentionAnswer(_Answer):
+    """A layer in one cycle.
+
+    ``copies`` of its tokens are copied to themselves by the self head; ``idle`` heads are asked by
+    nobody, and ``hidden`` ones look components up that this program does not use.
+    """
+
+    layer: str
+    copies: int
+    idle: int
+    hidden: int
+    heads: list[HeadAnswer]
+
+
+class CycleAnswer(_Answer):
+    """The attention of one cycle, layer by layer."""
+
+    digest: str
+    cycle: int
+    layers: list[AttentionAnswer]

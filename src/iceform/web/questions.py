@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 __all__ = [
+    "MOST_CYCLES",
     "MOST_POINTS",
+    "CycleQuestion",
     "FitQuestion",
     "InsideQuestion",
     "Lookup",
@@ -15,10 +17,12 @@ __all__ = [
     "Loss",
     "Model",
     "Point",
+    "ProgramQuestion",
     "Running",
 ]
 
 MOST_POINTS = 500
+MOST_CYCLES = 300  # of a program that is stepped through
 
 
 class _Strict(BaseModel):
@@ -111,3 +115,22 @@ class LookupQuestion(_Strict):
     loss: Loss = Loss()
     lookup: Lookup = Lookup()
     reach: Annotated[float, Field(ge=0.25, le=64)] = 4.0
+
+
+class ProgramQuestion(_Strict):
+    """Run a program of the computer's library on its example, cycle by cycle.
+
+    ``settings`` are numbers for its parameters; the others are as the page starts with them.
+    """
+
+    program: Annotated[str, Field(max_length=60)] = "least_squares"
+    settings: Annotated[
+        dict[Annotated[str, Field(max_length=40)], Annotated[float, Field(ge=-1e6, le=1e6)]],
+        Field(max_length=8),
+    ] = {}
+
+
+class CycleQuestion(ProgramQuestion):
+    """Every layer's attention in one cycle of the same run."""
+
+    cycle: Annotated[int, Field(ge=0, lt=MOST_CYCLES)] = 0

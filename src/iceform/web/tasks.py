@@ -9,10 +9,19 @@ from typing import Any
 from iceform.machine.tables import CLIP
 from iceform.web import questions as asked
 from iceform.web.algorithms import entries, options
-from iceform.web.answers import CatalogueAnswer, FitAnswer, InsideAnswer, LookupAnswer, RatesAnswer
+from iceform.web.answers import (
+    CatalogueAnswer,
+    CycleAnswer,
+    FitAnswer,
+    InsideAnswer,
+    LookupAnswer,
+    ProgramAnswer,
+    RatesAnswer,
+)
 from iceform.web.fitting import describe, fit, the_machine
 from iceform.web.inside import inside
 from iceform.web.lookups import look_up, rates
+from iceform.web.stepping import attention, programs, step_through
 from iceform.web.task import Task
 
 __all__ = ["TASKS", "catalogue", "warm_up"]
@@ -42,6 +51,20 @@ TASKS: Mapping[str, Task[Any, Any]] = {
             RatesAnswer,
             rates,
         ),
+        Task(
+            "program",
+            "Run a program on the frozen computer, cycle by cycle.",
+            asked.ProgramQuestion,
+            ProgramAnswer,
+            step_through,
+        ),
+        Task(
+            "cycle",
+            "Every layer's attention in one cycle of a program.",
+            asked.CycleQuestion,
+            CycleAnswer,
+            attention,
+        ),
     )
 }
 
@@ -49,7 +72,10 @@ TASKS: Mapping[str, Task[Any, Any]] = {
 def catalogue() -> CatalogueAnswer:
     """What the page offers; it does not change."""
     return CatalogueAnswer(
-        algorithms=options(), machine=describe(the_machine()), most_points=asked.MOST_POINTS
+        algorithms=options(),
+        machine=describe(the_machine()),
+        most_points=asked.MOST_POINTS,
+        programs=programs(),
     )
 
 
@@ -75,6 +101,8 @@ def warm_up() -> Iterator[None]:
         if entry.descends:
             look_up(asked.LookupQuestion(loss=asked.Loss(algorithm=name)), _unhurried)
             yield
+    step_through(asked.ProgramQuestion(), _unhurried)
+    yield
 
 
 def _unhurried() -> None:

@@ -12,6 +12,7 @@ from iceform.computer.library.descent import (
     perceptron,
     ridge,
 )
+from iceform.computer.library.examples import EXAMPLES, Example
 from iceform.computer.library.matrices import bellman_ford, gaussian_process, pagerank, sinkhorn
 from iceform.computer.library.similarity import (
     kalman_filter,
@@ -25,6 +26,8 @@ from iceform.computer.library.statistics import bisection, geometric_median, k_m
 
 __all__ = [
     "ALGORITHMS",
+    "EXAMPLES",
+    "Example",
     "bellman_ford",
     "bisection",
     "conjugate_gradients",

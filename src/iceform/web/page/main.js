@@ -28,6 +28,7 @@ function restore() {
   if (!found.points) page.state.points = PRESETS[page.state.preset].points();
   if (!page.offer.algorithms.some((entry) => entry.name === page.state.algorithm)) page.state.algorithm = DEFAULTS.algorithm;
   if (!Object.hasOwn(PANELS, page.state.panel)) page.state.panel = DEFAULTS.panel;
+  if (!page.offer.programs.some(({ name }) => name === page.state.program)) Object.assign(page.state, { program: DEFAULTS.program, parameters: {} });
 }
 
 const remember = debounced(() => history.replaceState(null, '', `#${toLink(page.state)}`), 200);

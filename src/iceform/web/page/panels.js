@@ -1,9 +1,11 @@
 // The panels: what happened inside.
 
 import { ask } from './api.js';
+import { proof } from './certificate.js';
 import { el } from './dom.js';
 import { lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
+import { drawProgram } from './program.js';
 import { insideQuestion, lookupQuestion } from './state.js';
 
 const NETWORKS = {
@@ -30,6 +32,7 @@ export const PANELS = {
   margin: { title: 'Margin and leak', draw: drawMargin },
   rate: { title: 'Error against tokens', draw: drawRate },
   certificate: { title: 'Certificate', draw: drawCertificate },
+  program: { title: 'Step through a program', draw: drawProgram },
 };
 
 /** What an answer's certificate speaks of. */
@@ -44,7 +47,7 @@ async function drawPasses(node, { answer, frame }) {
   const frames = answer.frames;
   if (frames.length < 2 || frames.every((f) => f.distance === null && f.gap === null)) {
     node.replaceChildren(about('This algorithm has no steps whose error could be followed: it reads '
-      + 'its answer off in one go, or counts mistakes. Its certificate is in the last panel.'));
+      + 'its answer off in one go, or counts mistakes. The panel Certificate has what is proven.'));
     return;
   }
   const box = canvas('Distance to the exact optimum by step: measured, and proven');
@@ -272,23 +275,11 @@ async function drawRate(node, page) {
 // --------------------------------------------------------------------------------------- certificate
 
 function drawCertificate(node, { answer }) {
-  const { error, terms, domain, derivation, assumptions } = answer.certificate;
-  const row = (...cells) => el('tr', {}, ...cells);
-  const number = (value) => el('td', { className: 'number' }, value === null ? 'no bound' : short(value));
-  const heading = (...names) => el('thead', {}, row(...names.map(([name, right]) => el('th', { scope: 'col', className: right ? 'number' : '' }, name))));
-  const table = (caption, head, rows) => el('div', { className: 'scroll' }, el('table', {}, el('caption', {}, caption), head, el('tbody', {}, ...rows)));
+  const { error } = answer.certificate;
   node.replaceChildren(
     el('p', {}, error === null
       ? 'Nothing is proven of this answer yet; the derivation says why.'
       : `Proven: no ${provenOf(answer)} is further than ${short(error)} from the exact answer’s, rounding included.`),
-    table('Why', heading(['symbol'], ['what it is'], ['value', true], ['because']), derivation.map((s) =>
-      row(el('td', {}, s.symbol), el('td', {}, s.formula), number(s.value), el('td', {}, s.why)))),
-    table('Terms', heading(['term'], ['at most', true]), Object.entries(terms).map(([name, value]) =>
-      row(el('td', {}, name), number(value)))),
-    table('It holds for', heading(['what'], ['range']), Object.entries(domain).map(([name, value]) =>
-      row(el('td', {}, name), el('td', {}, value)))),
-    el('p', {}, 'What ran, and what was computed where:'),
-    el('pre', { className: 'scroll' }, `${answer.attestation}\n\n${answer.ledger}`),
-    about(assumptions.length ? `It takes for granted that: ${assumptions.join('; ')}.` : 'It takes nothing for granted beyond IEEE arithmetic and the accuracy of exp.'),
+    ...proof(answer),
   );
 }

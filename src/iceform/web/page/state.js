@@ -6,10 +6,13 @@ export const DEFAULTS = Object.freeze({
   regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
   preset: 'wave', panel: 'passes', frame: -1,
   network: 'stream', first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
+  program: 'least_squares', cycle: 1, fetchHead: '', readHead: '', computeHead: '', writeHead: '',
 });
 
 // Settings of algorithms are named as their records name them, after this, in the link.
 const OWN = 'o.';
+// The same of the computer's programs and their parameters.
+const PARAMETER = 'p.';
 
 // A point in the link: x and y in 1/2000 of the board, and the group, three characters of 12 bits.
 const LETTERS = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_';
@@ -48,13 +51,14 @@ export function toLink(state) {
     if (state[name] !== usual) link.set(name, state[name]);
   }
   for (const [name, value] of Object.entries(state.values)) link.set(OWN + name, value);
+  for (const [name, value] of Object.entries(state.parameters)) link.set(PARAMETER + name, value);
   if (!state.preset) link.set('points', packPoints(state.points));
   return link.toString();
 }
 
 /** Settings from a fragment; what is not understood is left out. */
 export function fromLink(fragment) {
-  const found = { values: {} };
+  const found = { values: {}, parameters: {} };
   for (const [name, text] of new URLSearchParams(fragment)) {
     if (name === 'points') {
       const points = unpackPoints(text);
@@ -62,6 +66,9 @@ export function fromLink(fragment) {
     } else if (name.startsWith(OWN)) {
       const value = Number(text);
       if (value === value) found.values[name.slice(OWN.length)] = value;
+    } else if (name.startsWith(PARAMETER)) {
+      const value = Number(text);
+      if (Number.isFinite(value)) found.parameters[name.slice(PARAMETER.length)] = value;
     } else if (Object.hasOwn(DEFAULTS, name)) {
       const value = typeof DEFAULTS[name] === 'number' ? Number(text) : text;
       if (value === value) found[name] = value;
@@ -89,6 +96,16 @@ export function insideQuestion(state, frame) {
 /** What the server is asked for look-up tables. */
 export function lookupQuestion(state) {
   return { loss: loss(state), lookup: lookup(state), reach: state.reach };
+}
+
+/** What the server is asked for a run of a program, cycle by cycle. */
+export function programQuestion({ program, parameters }) {
+  return { program, settings: parameters };
+}
+
+/** What the server is asked for the attention of a cycle, counted from 0. */
+export function cycleQuestion(state, cycle) {
+  return { ...programQuestion(state), cycle };
 }
 
 function loss({ algorithm, formula, sliders, values }) {

@@ -1,0 +1,146 @@
+"""Every algorithm of the library with small data to run it on, and what to compile it for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from iceform.computer.compile import Program, compile
+from iceform.computer.language import Algorithm
+from iceform.computer.library.descent import (
+    elastic_net,
+    huber,
+    lasso,
+    least_squares,
+    logistic,
+    nesterov,
+    perceptron,
+    ridge,
+)
+from iceform.computer.library.matrices import bellman_ford, gaussian_process, pagerank, sinkhorn
+from iceform.computer.library.similarity import (
+    kalman_filter,
+    kernel_regression,
+    nearest_neighbours,
+    softmax_attention,
+    value_iteration,
+)
+from iceform.computer.library.solvers import conjugate_gradients, newton_logistic, power_iteration
+from iceform.computer.library.statistics import bisection, geometric_median, k_means, mixture
+
+__all__ = ["EXAMPLES", "Example"]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One algorithm on one set of data.
+
+    Attributes
+    ----------
+    algorithm
+        What is run.
+    X, y
+        Samples (n, d) and targets (n,).
+    settings
+        Parameters of the run; the others have their defaults.
+    compiled
+        What :func:`iceform.computer.compile` is told beyond the sizes: domain, bounds, ranges.
+    """
+
+    algorithm: Algorithm
+    X: Tensor
+    y: Tensor
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    compiled: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The algorithm's."""
+        return self.algorithm.name
+
+    def compile(self, eps: float = 1e-8) -> Program:
+        """The program for these sizes."""
+        n, d = self.X.shape
+        return compile(self.algorithm, d, n, eps=eps, **self.compiled)
+
+
+def _uniform(n: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    X = 2 * torch.rand(n, d, dtype=torch.float64, generator=generator) - 1
+    return X, 2 * torch.rand(n, dtype=torch.float64, generator=generator) - 1
+
+
+def _numbers(*values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+_X, _Y = _uniform(12, 3)
+_LABELS = (_X @ _numbers(1.0, -0.5, 0.3) + 0.3 * _Y > 0).double()
+_PAIR, _PAIR_Y = _uniform(12, 2, 2)
+_PAIR_LABELS = (_PAIR[:, 0] + 0.3 * _PAIR_Y > 0).double()
+_BOXED = {"bounds": {"w": 4.0}}
+
+_PLACES = torch.arange(4, dtype=torch.float64) / 4
+_LINKS = _numbers(
+    [0, 0, 1, 0.5], [1 / 3, 0, 0, 0], [1 / 3, 0.5, 0, 0.5], [1 / 3, 0.5, 0, 0]
+)  # page j's visitors in column j
+_COSTS = torch.exp(-_uniform(4, 4, 5)[0].abs())
+_WAYS = _numbers([0, 1, 1, 0.1], [0.3, 0, 1, 1], [0.9, 0.2, 0, 1], [1, 1, 0.15, 0])
+
+_POINTS = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
+_KERNEL = torch.exp(-((_POINTS - _POINTS.T) ** 2) / 0.5) * 0.5 + 0.2 * torch.eye(5).double()
+_SIMILAR = 0.5 * torch.exp(-((_POINTS[:, 0] - 0.3) ** 2) / 0.5)  # to the point 0.3
+
+_QUERY = _numbers(0.2, -0.1, 0.3)
+_LINE = torch.arange(5, dtype=torch.float64)[:, None] * 0.5 - 1
+_REWARDS = _numbers(0.1, -0.2, 0.3, 0.0, 0.5)
+_TIMES = torch.arange(8, dtype=torch.float64)[:, None] * 0.1
+_SEEN = _uniform(8, 1, 9)[1]
+_GROUPS = torch.cat([_uniform(6, 2, 3)[0] * 0.4 - 0.5, _uniform(6, 2, 4)[0] * 0.4 + 0.5])
+
+EXAMPLES: dict[str, Example] = {
+    e.name: e
+    for e in (
+        Example(least_squares, _X, _Y, {"steps": 50}, _BOXED),
+        Example(huber, _X, _Y, {"steps": 50}, _BOXED),
+        Example(nesterov, _X, _Y, {"steps": 30}),
+        Example(ridge, _X, _Y, {"steps": 40}, _BOXED),
+        Example(lasso, _X, _Y, {"steps": 40}, _BOXED),
+        Example(elastic_net, _X, _Y, {"steps": 40}, _BOXED),
+        Example(logistic, _X, _LABELS, {"steps": 60}, _BOXED),
+        Example(perceptron, _X, 2 * _LABELS - 1, {"steps": 20}, _BOXED),
+        Example(newton_logistic, _PAIR, _PAIR_LABELS, {"steps": 5}, _BOXED),
+        Example(conjugate_gradients, _PAIR, _PAIR_Y, {"steps": 2}),
+        Example(power_iteration, _X, _Y, {"steps": 25}),
+        Example(
+            pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
+            {"nodes": (4, 4), "damping": (0.5, 0.9)},
+        ),
+        Example(
+            sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
+            {"domain": {"x": (0, 1), "y": (0, 1)}, "rows": (4, 4), "columns": (0.2, 0.3)},
+        ),
+        Example(
+            bellman_ford, _WAYS, _PLACES,
+            {"places": _PLACES, "source": _numbers(0, 2, 2, 2), "steps": 3},
+            {"nodes": (4, 4), "source": (0, 2)},
+        ),
+        Example(
+            gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),
+            {"similar": _SIMILAR, "steps": 150},
+        ),
+        Example(softmax_attention, _X, _Y),
+        Example(kernel_regression, _X, _Y, {"query": _QUERY}),
+        Example(nearest_neighbours, _X, _Y, {"query": _QUERY}, {"share": (0.1, 0.5)}),
+        Example(value_iteration, _LINE, _REWARDS, {"steps": 10}, {"sharpness": (160, 160)}),
+        Example(kalman_filter, _TIMES, _SEEN, {"steps": 8}, {"sharpness": (4000, 4000)}),
+        Example(k_means, _GROUPS, torch.zeros(12).double(), {"steps": 6}),
+        Example(mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
+        Example(geometric_median, _X, _Y, {"steps": 20}),
+        Example(bisection, _X, _Y),
+    )
+}  # fmt: skip
