@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -86,7 +87,7 @@ class Design:
         """All layers, repeats one by one."""
         return self.layers * self.repeats
 
-    @property
+    @cached_property
     def head_size(self) -> int:
         """A power of four: its root is a power of two, so the logits' scaling is exact."""
         return power_of_four(max(head.width for layer in self.layers for head in layer))
@@ -96,7 +97,7 @@ class Design:
         """Roundings of a kernel that scales queries and keys by the root of the logits' scaling."""
         return 0 if math.log(self.head_size, 16).is_integer() else 2
 
-    @property
+    @cached_property
     def heads(self) -> int:
         """Heads per layer, as many as the widest layer and the mirrored features need."""
         size = self.head_size
