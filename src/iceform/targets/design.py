@@ -23,6 +23,7 @@ from torch import Tensor
 
 from iceform.attention import Features
 from iceform.targets.rotation import Rotation
+from iceform.targets.rounding import EPSILON
 
 __all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
 
@@ -74,13 +75,15 @@ class Design:
     """Features and layers; sizes of the stock architecture that holds them.
 
     ``repeats`` is how often the layers are applied, one after the other; ``rotation`` is the basis
-    of the stream, None where every feature has a place of its own.
+    of the stream, None where every feature has a place of its own; ``norm`` is the epsilon of the
+    norms, a power of four (``rounding``).
     """
 
     features: Features
     layers: tuple[tuple[Head, ...], ...]
     repeats: int = 1
     rotation: Rotation | None = None
+    norm: float = EPSILON
 
     @property
     def unrolled(self) -> tuple[tuple[Head, ...], ...]:

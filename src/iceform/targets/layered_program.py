@@ -199,7 +199,7 @@ class LayeredProgram(ProgramTarget):
         layers = [tuple(layer) for line in self.lines for layer in self._layers(line)]
         size = power_of_four(max(len(head.logit) for layer in layers for head in layer))
         split = tuple(tuple(part for h in layer for part in _parts(h, size)) for layer in layers)
-        return Design(Features(tuple(blocks.items())), split)
+        return Design(Features(tuple(blocks.items())), split, norm=self.norm)
 
     def _layers(self, line: Line) -> tuple[list[Head], list[Head]]:
         return list(self._read(line)), list(self._compute(line))

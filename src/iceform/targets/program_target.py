@@ -23,16 +23,31 @@ from iceform.certificates import Certificate, Step
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction
 from iceform.computer.interpret import interpret
-from iceform.errors import ProgramError, TargetError
+from iceform.errors import CapacityError, ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import mirrored, unmirrored
+from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
 __all__ = ["ProgramTarget", "trace"]
 
+_KEYS = 16.0  # slopes may exceed the logits where arguments are small
+
 
 class ProgramTarget(Target):
     """A checkpoint that runs programs; every call is given the program."""
+
+    logits: int
+
+    @property
+    def largest(self) -> float:
+        """What a feature may hold: keys of tables are the largest, and make the logits."""
+        return _KEYS * self.logits
+
+    @property
+    def norm(self) -> float:
+        """The epsilon of the norms."""
+        return epsilon(self.largest, self.torch_dtype)
 
     @abstractmethod
     def tokens(
@@ -58,7 +73,14 @@ class ProgramTarget(Target):
     def prompt(
         self, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
     ) -> Tensor:
-        return mirrored(self.design, self.tokens(_given(program), x, y, settings))[None]
+        found = self.tokens(_given(program), x, y, settings)
+        held = float(found.abs().max())
+        if not held <= self.largest:
+            raise CapacityError(
+                f"a token holds {held:.4g}, and the norms are the identity up to {self.largest:.4g}"
+                "; scale the data, or take narrower ranges"
+            )
+        return mirrored(self.design, found)[None]
 
     def read(self, out: Tensor) -> Tensor:
         """All tokens' features; :meth:`found` finds a program's answers in them."""

@@ -267,7 +267,7 @@ class StochasticDescent(FeatureTarget):
 
     def typical(self) -> Domain:
         plain = Domain.box(self.dim, 16, 1.0)
-        reach = self.reach * (1 - 2.0**-6)
+        reach = min(self.reach, self.span) * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:

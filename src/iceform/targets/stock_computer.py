@@ -98,7 +98,7 @@ class StockComputer(ProgramTarget):
         layers = tuple(
             tuple(head for plan in layer for head in _heads(plan, names, size)) for layer in plans
         )
-        return Design(block.layout.features, layers, repeats=self.cycles)
+        return Design(block.layout.features, layers, repeats=self.cycles, norm=self.norm)
 
     # -------------------------------------------------------------------------- prompt and answer
 
