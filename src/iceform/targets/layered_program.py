@@ -10,9 +10,11 @@ and the functions that are looked up may change, the number of turns may not.
 
 1. *read*: a head that sees the token itself (codes of lanes) carries own values and sums of their
    components, one that sees all samples alike their mean, one that sees lane 0 its values, and one
-   with the logits r . v a likeness, into the features ``plus`` (a + b) and ``minus`` (a - b).
+   with the logits r . v a likeness, into the features ``plus`` (a + b) and ``minus`` (a - b). The
+   first also takes away what dst held: a number minus itself is 0 exactly, whereas result - dst
+   would be rounded as coarsely as dst is, and dst may have held something far larger.
 2. *compute*: one head per component looks ``plus`` up in F, another ``minus`` in G; both write
-   into dst. The head that sees the token itself takes away what dst, ``plus`` and ``minus`` held.
+   into dst. The head that sees the token itself takes away what ``plus`` and ``minus`` held.
 
 Tokens that do not ask see the null token alone, whose values are 0. Masks are flags that are 0
 exactly on what may be seen: they cost nothing at any size.
@@ -210,6 +212,7 @@ class LayeredProgram(ProgramTarget):
         for (kind, variable), signs in _signs(line).items():
             where = self._seen(kind, variable)
             found.setdefault(where, []).extend(self._moves(line, kind, variable, signs))
+        found.setdefault("own", []).extend(self._away([_held(line.dst)]))
         for where, moves in found.items():
             if where == "own":
                 logit = self._own(home)
@@ -256,11 +259,14 @@ class LayeredProgram(ProgramTarget):
                 yield Head(
                     f"{role}, into {line.dst}", logit, (Move(Row.of(column), {(held, j): sign}),)
                 )
-        gone = [held, *(n for n, used in (("plus", line.f), ("minus", line.g)) if used)]
-        moves = tuple(
-            Move(Row.of(name, j), {(name, j): -1.0}) for name in gone for j in range(self.width)
-        )
-        yield Head(f"take {', '.join(gone)} away", self._own(home), moves)
+        gone = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
+        yield Head(f"take {', '.join(gone)} away", self._own(home), tuple(self._away(gone)))
+
+    def _away(self, names: list[str]) -> Iterator[Move]:
+        """What these features hold, taken away."""
+        for name in names:
+            for j in range(self.width):
+                yield Move(Row.of(name, j), {(name, j): -1.0})
 
     def _own(self, home: str) -> tuple[tuple[Row, Row], ...]:
         """Lanes see themselves: codes agree."""
