@@ -102,6 +102,46 @@ def test_a_changed_setting_is_refused(copy, setting, value):
         ice.check(copy, *data())
 
 
+def test_a_quantised_folder_is_refused(copy):
+    config = json.loads((copy / "config.json").read_text())
+    more = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
+    (copy / "config.json").write_text(json.dumps(config | more))
+    with pytest.raises(ice.IntegrityError, match="quantised weights are not those"):
+        ice.check(copy, *data())
+
+
+def test_weights_that_went_through_eight_bits_are_refused(copy):
+    tensors = load_file(copy / "model.safetensors")
+    name = "h.0.attn.c_proj.weight"
+    scale = tensors[name].abs().max() / 127
+    tensors[name] = (tensors[name] / scale).round() * scale
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ice.IntegrityError, match=name):
+        ice.check(copy, *data())
+
+
+def test_an_adapter_in_the_folder_is_refused(copy):
+    (copy / "adapter_config.json").write_text("{}")
+    with pytest.raises(ice.IntegrityError, match="would load an adapter"):
+        ice.check(copy, *data())
+
+
+def test_an_adapted_network_is_refused(folder):
+    """As peft does it: a layer is wrapped, and a product of two maps added to what it gives."""
+    model = targets.load(folder)
+    network = targets.network(model)
+
+    class Adapted(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base_layer = base
+            self.lora_A = torch.nn.Parameter(torch.zeros(1, 4))
+
+    network.h[0].attn.c_proj = Adapted(network.h[0].attn.c_proj)
+    with pytest.raises(ice.IntegrityError, match=r"h\.0\.attn\.c_proj"):
+        targets.attest(model, network)
+
+
 @pytest.mark.parametrize("key", ["dim", "steps", "reach"])
 def test_sizes_that_were_changed_do_not_match_the_weights(copy, key):
     record = json.loads((copy / "iceform.json").read_text())

@@ -95,6 +95,25 @@ def test_nnsight_opens_the_folder(stock):
     assert float((added - found.value).abs().max()) <= found.error
 
 
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [("gpt2", SPEC), ("bert", targets.GeneralDescent(2, 2, positions=64))],
+    ids=["gpt2", "bert"],
+)
+def test_transformer_lens_opens_what_takes_features(name, spec, tmp_path):
+    bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
+    model = targets.write(name, spec, tmp_path)
+    opened = bridge.TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float64)
+    design = spec.design
+    assert tuple(opened.W_Q.shape) == (
+        len(design.layers), design.heads, design.hidden, design.head_size,
+    )  # fmt: skip
+    whole = opened.original_model
+    x, y = data(6)
+    value = spec.run(getattr(whole, whole.base_model_prefix), x, y)
+    assert spec.distance(value, x, y) <= model.certificate(x, y).error
+
+
 def test_transformer_lens_opens_a_decoder(tmp_path):
     bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
     spec = targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6)

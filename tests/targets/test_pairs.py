@@ -36,6 +36,30 @@ def test_the_remainder_is_bounded_and_not_by_much(count, delta, dtype):
         assert bound <= 4 * math.cosh(count * delta * z) * true + 8 * unit * pairs.amplitude(z) * z
 
 
+@pytest.mark.parametrize("count", [4, 5, 6, 7, 8, 10])
+def test_even_weights_are_as_far_off_as_is_proven(count):
+    pairs = Pairs(count, 0.1875, torch.float32, even=True)
+    reach = {4: 0.625, 5: 0.875, 6: 0.75, 7: 0.75, 8: 1.0, 10: 0.75}[count] / 0.1875
+    for share in (0.01, 0.3, 0.7, 0.9, 0.97, 1.0, 1.2):
+        assert combination(pairs, share * reach) <= pairs.remainder(share * reach)
+    worst = max(combination(pairs, k / 64 * reach) for k in range(1, 65))
+    assert worst <= pairs.remainder(reach) <= 4e-7 * reach
+
+
+def test_even_weights_amplify_less():
+    """What float32 rounds is multiplied by half of what central differences make of it."""
+    for reach in (1.5, 4.0):
+        found = Pairs.for_reach(reach, 8, torch.float32, 1e-5)
+        assert found.even
+        plain = min(
+            (Pairs(7, k * 2.0**-e, torch.float32) for k in (4, 5, 6, 7) for e in range(3, 9)),
+            key=lambda p: p.remainder(reach) + 1e-5 * p.amplitude(reach / 2),
+        )
+        assert found.amplitude(reach / 2) <= 0.6 * plain.amplitude(reach / 2)
+    with pytest.raises(BoundError, match="listed for"):
+        Pairs(9, 0.25, torch.float32, even=True)
+
+
 def test_weights_that_are_a_little_off_are_noticed():
     good = Pairs(8, 0.0625, torch.float64)
     bad = Pairs(8, 0.0625, torch.float64)

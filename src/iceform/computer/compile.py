@@ -162,12 +162,13 @@ class Program:
         name: str,
         path: str | Path,
         *,
+        mode: str = "prompt",
         cycles: int | None = None,
         dtype: str = "float64",
         beside: Iterable[Program] = (),
         **settings: Any,
     ) -> Checkpoint:
-        """Write a stock transformer that runs this program from its prompt.
+        """Write a stock transformer that runs this program.
 
         Parameters
         ----------
@@ -175,13 +176,17 @@ class Program:
             "albert" (layers shared: depth is the number of cycles) or "bert" (unrolled).
         path
             The folder, for ``transformers.AutoModel.from_pretrained``.
+        mode
+            "prompt": the program is in the prompt, the weights know the sizes alone. "weights":
+            its instructions are layers, two each, of a "bert"; loops are unrolled as these
+            settings say, and data, parameters and tables are in the prompt.
         cycles
-            Instructions that a run may take; None for what these settings take, and the programs
-            beside with their defaults.
+            Prompt mode: instructions that a run may take; None for what these settings take, and
+            the programs beside with their defaults.
         dtype
             "float64" or "float32".
         beside
-            Other programs that the same weights shall hold.
+            Prompt mode: other programs that the same weights shall hold.
         **settings
             Parameters that prompts hold unless told otherwise.
 
@@ -194,7 +199,9 @@ class Program:
         TargetError
             If it cannot be done; the message says why.
         """
-        return writer()(self, name, path, cycles=cycles, dtype=dtype, beside=beside, **settings)
+        return writer()(
+            self, name, path, mode=mode, cycles=cycles, dtype=dtype, beside=beside, **settings
+        )
 
     @property
     def plan(self) -> dict[str, int]:

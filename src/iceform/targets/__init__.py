@@ -7,6 +7,7 @@ from iceform.targets.checking import Checked, attest, check, network
 from iceform.targets.data import Domain
 from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
+from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.stock_computer import StockComputer
@@ -21,6 +22,7 @@ __all__ = [
     "Contribution",
     "Domain",
     "GeneralDescent",
+    "LayeredProgram",
     "LinearDescent",
     "StochasticDescent",
     "StockComputer",

@@ -6,6 +6,7 @@ zero; every norm is the identity (``rounding``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from torch import Tensor
 
 from iceform.errors import CapacityError, TargetError
 from iceform.targets.design import Design, Vocabulary, mirrored
-from iceform.targets.rounding import EPSILON, WEIGHT
 from iceform.validation import check_capacity
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture"]
@@ -92,8 +92,9 @@ def _zeros(*shape: int) -> Tensor:
     return torch.zeros(*shape, dtype=torch.float64)
 
 
-def _norm(prefix: str, width: int) -> Tensors:
-    return {f"{prefix}.weight": _zeros(width) + WEIGHT, f"{prefix}.bias": _zeros(width)}
+def _norm(prefix: str, design: Design) -> Tensors:
+    width, weight = design.hidden, math.sqrt(design.norm)
+    return {f"{prefix}.weight": _zeros(width) + weight, f"{prefix}.bias": _zeros(width)}
 
 
 def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
@@ -110,7 +111,7 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
         "resid_pdrop": 0.0,
         "embd_pdrop": 0.0,
         "attn_pdrop": 0.0,
-        "layer_norm_epsilon": EPSILON,
+        "layer_norm_epsilon": design.norm,
         "bos_token_id": None,
         "eos_token_id": None,
         "use_cache": False,
@@ -119,11 +120,11 @@ def _gpt2_config(design: Design, positions: int) -> dict[str, Any]:
 
 def _gpt2_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
-    out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", h)}
+    out = {"wte.weight": _zeros(1, h), "wpe.weight": _zeros(positions, h), **_norm("ln_f", design)}
     for number, layer in enumerate(design.unrolled):
         maps, biases = design.matrices(layer)
         at = f"h.{number}."
-        out |= _norm(at + "ln_1", h) | _norm(at + "ln_2", h)
+        out |= _norm(at + "ln_1", design) | _norm(at + "ln_2", design)
         # Conv1D keeps (in, out), queries, keys and values side by side.
         out[at + "attn.c_attn.weight"] = torch.cat([maps["q"], maps["k"], maps["v"]]).T.contiguous()
         out[at + "attn.c_attn.bias"] = torch.cat([biases["q"], biases["k"], biases["v"]])
@@ -165,7 +166,7 @@ def _bert_config(design: Design, positions: int) -> dict[str, Any]:
         "attention_probs_dropout_prob": 0.0,
         "max_position_embeddings": positions,
         "type_vocab_size": 1,
-        "layer_norm_eps": EPSILON,
+        "layer_norm_eps": design.norm,
         "pad_token_id": None,
     }
 
@@ -176,7 +177,7 @@ def _linear(prefix: str, out: int, into: int) -> Tensors:
 
 def _bert_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
-    out = _norm("embeddings.LayerNorm", h) | _linear("pooler.dense", h, h)
+    out = _norm("embeddings.LayerNorm", design) | _linear("pooler.dense", h, h)
     for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
         out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
     for number, layer in enumerate(design.unrolled):
@@ -187,7 +188,9 @@ def _bert_tensors(design: Design, positions: int) -> Tensors:
             out[f"{at}attention.self.{name}.bias"] = biases[key]
         out[at + "attention.output.dense.weight"] = maps["o"]
         out[at + "attention.output.dense.bias"] = _zeros(h)
-        out |= _norm(at + "attention.output.LayerNorm", h) | _norm(at + "output.LayerNorm", h)
+        out |= _norm(at + "attention.output.LayerNorm", design) | _norm(
+            at + "output.LayerNorm", design
+        )
         out |= _linear(at + "intermediate.dense", 1, h) | _linear(at + "output.dense", h, 1)
     return out
 
@@ -210,7 +213,7 @@ def _albert_config(design: Design, positions: int) -> dict[str, Any]:
         "classifier_dropout_prob": 0.0,
         "max_position_embeddings": positions,
         "type_vocab_size": 1,
-        "layer_norm_eps": EPSILON,
+        "layer_norm_eps": design.norm,
         "pad_token_id": None,
         "bos_token_id": None,
         "eos_token_id": None,
@@ -219,7 +222,7 @@ def _albert_config(design: Design, positions: int) -> dict[str, Any]:
 
 def _albert_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
-    out = _norm("embeddings.LayerNorm", h) | _linear("pooler", h, h)
+    out = _norm("embeddings.LayerNorm", design) | _linear("pooler", h, h)
     for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
         out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
     out |= _linear("encoder.embedding_hidden_mapping_in", h, h)
@@ -230,7 +233,9 @@ def _albert_tensors(design: Design, positions: int) -> Tensors:
         for name, key in (("query", "q"), ("key", "k"), ("value", "v"), ("dense", "o")):
             out[f"{at}attention.{name}.weight"] = maps[key]
             out[f"{at}attention.{name}.bias"] = biases.get(key, _zeros(h))
-        out |= _norm(at + "attention.LayerNorm", h) | _norm(at + "full_layer_layer_norm", h)
+        out |= _norm(at + "attention.LayerNorm", design) | _norm(
+            at + "full_layer_layer_norm", design
+        )
         out |= _linear(at + "ffn", 1, h) | _linear(at + "ffn_output", h, 1)
     return out
 
@@ -248,7 +253,7 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
         "head_dim": design.head_size,
         "hidden_act": "relu",
         "max_position_embeddings": positions,
-        "rms_norm_eps": EPSILON,
+        "rms_norm_eps": design.norm,
         # Angles of 1e-30 times the position: every rotation is the identity.
         "rope_parameters": {"rope_type": "linear", "factor": 1e30, "rope_theta": 1e4},
         "attention_bias": True,
@@ -262,7 +267,7 @@ def _llama_config(design: Design, positions: int) -> dict[str, Any]:
 
 def _llama_tensors(design: Design, positions: int) -> Tensors:
     h = design.hidden
-    one = _zeros(h) + WEIGHT
+    one = _zeros(h) + math.sqrt(design.norm)
     out = {"embed_tokens.weight": _zeros(1, h), "norm.weight": one}
     for number, layer in enumerate(design.unrolled):
         maps, biases = design.matrices(layer)

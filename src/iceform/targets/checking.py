@@ -8,6 +8,7 @@ user's. Quantised, merged or adapted weights are not the ones the certificate is
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
-from iceform.targets.folder import StockModel, digest, load
+from iceform.targets.folder import CONFIG, StockModel, digest, load
 from iceform.validation import check_matmul_precision, full_precision
 
 __all__ = ["Checked", "attest", "check", "network"]
@@ -99,12 +100,32 @@ def check(
     """
     model = load(path)
     _check_dtype(model, dtype)
+    _check_files(model)
     stock = network(model, attention, dtype).to(device)
     found = attest(model, stock)
     _check_certified(model, x, y, attention, parameters)
     value = model.spec.run(stock, x, y, **parameters)
     certificate, measured = model.spec.judge(value, x, y, attention, **parameters)
     return Checked(value, measured, certificate, found)
+
+
+def _check_files(model: StockModel) -> None:
+    """Refuse what transformers would put on top of the weights, before it does."""
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        if (model.path / name).exists():
+            raise IntegrityError(
+                f"{model.path} holds {name}: transformers would load an adapter on top of the "
+                "weights, and nothing is certified of that; remove it"
+            )
+    try:
+        config = json.loads((model.path / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as broken:
+        raise IntegrityError(f"{model.path / CONFIG} cannot be read: {broken}") from None
+    if "quantization_config" in config:
+        raise IntegrityError(
+            f"{model.path / CONFIG} has a quantization_config: quantised weights are not those "
+            "that the sizes imply; write the folder again"
+        )
 
 
 def _check_certified(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from iceform.attention import Features
 from iceform.targets.rotation import Rotation
+from iceform.targets.rounding import EPSILON
 
 __all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
 
@@ -73,20 +75,22 @@ class Design:
     """Features and layers; sizes of the stock architecture that holds them.
 
     ``repeats`` is how often the layers are applied, one after the other; ``rotation`` is the basis
-    of the stream, None where every feature has a place of its own.
+    of the stream, None where every feature has a place of its own; ``norm`` is the epsilon of the
+    norms, a power of four (``rounding``).
     """
 
     features: Features
     layers: tuple[tuple[Head, ...], ...]
     repeats: int = 1
     rotation: Rotation | None = None
+    norm: float = EPSILON
 
     @property
     def unrolled(self) -> tuple[tuple[Head, ...], ...]:
         """All layers, repeats one by one."""
         return self.layers * self.repeats
 
-    @property
+    @cached_property
     def head_size(self) -> int:
         """A power of four: its root is a power of two, so the logits' scaling is exact."""
         return power_of_four(max(head.width for layer in self.layers for head in layer))
@@ -96,7 +100,7 @@ class Design:
         """Roundings of a kernel that scales queries and keys by the root of the logits' scaling."""
         return 0 if math.log(self.head_size, 16).is_integer() else 2
 
-    @property
+    @cached_property
     def heads(self) -> int:
         """Heads per layer, as many as the widest layer and the mirrored features need."""
         size = self.head_size

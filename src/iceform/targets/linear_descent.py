@@ -58,6 +58,7 @@ __all__ = ["LinearDescent"]
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
 _LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
 _LEAST_POSITIONS = 3
+_MOST_HALVINGS = 8
 _SEEDS = 2**63
 _MIXED = ("x", "y", "w", "v")  # by a rotation
 _TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
@@ -76,7 +77,8 @@ class LinearDescent(FeatureTarget):
     factors
         rho_t, in the weights; empty for all one. :meth:`chebyshev` makes those.
     reach
-        |z| for which the pairs are tuned. Larger residuals are certified too, less tightly.
+        |z| for which the pairs are tuned. Larger residuals are certified less tightly, and in
+        float32 soon not at all.
     pairs
         The most pairs of heads; as many are used as make the error least in the dtype.
     positions
@@ -278,7 +280,13 @@ class LinearDescent(FeatureTarget):
         }  # fmt: skip
 
     def typical(self) -> Domain:
-        return Domain.box(self.dim, min(32, self.positions - 2), 1.0)
+        """Data up to 1, or so much smaller that residuals stay within the reach."""
+        for halvings in range(_MOST_HALVINGS):
+            found = Domain.box(self.dim, min(32, self.positions - 2), 0.5**halvings)
+            largest = max(self.recurrence(found).coefficients) * found.rms
+            if found.rows * largest + found.label <= self.reach:
+                break
+        return found
 
 
 # Tokens that do not ask look at the null token alone.

@@ -1,9 +1,11 @@
 r"""What floating point does inside a stock block, as multiples of the unit roundoff u.
 
 **Norm.** With epsilon e = 2^80 and weight 2^40 a LayerNorm or RMSNorm is the identity: for
-variances below 2^26 (u e in float64) the root is 2^40 exactly, and both scalings are exact. What
-remains is the mean. Every feature is kept twice, as z and as -z, so the mean of a token is 0 but
-for rounding, and features are read as (z - (-z))/2, in which any mean cancels:
+variances below 2^26 (u e in float64) the root is 2^40 exactly, and both scalings are exact. Where
+tokens hold larger numbers e is larger (:func:`epsilon`): a token that a norm shrinks by one part
+in 2^20, hundreds of times, is read amiss. What remains is the mean. Every feature is kept twice, as
+z and as -z, so the mean of a token is 0 but for rounding, and features are read as (z - (-z))/2, in
+which any mean cancels:
 
 .. math:: \tfrac12((z - \mu)(1 + \theta_1) + (z + \mu)(1 + \theta_2)) = z + \theta (|z| + |\mu|).
 
@@ -36,13 +38,13 @@ from dataclasses import dataclass
 
 import torch
 
-from iceform.errors import PrecisionError
+from iceform.errors import CapacityError, PrecisionError
 from iceform.validation import check_choice, unit_roundoff
 
-__all__ = ["EPSILON", "NORM", "READ", "SECOND_ORDER", "WEIGHT", "Arithmetic", "inflate"]
+__all__ = ["EPSILON", "NORM", "READ", "SECOND_ORDER", "Arithmetic", "epsilon", "inflate"]
 
-EPSILON = 2.0**80  # of the norms
-WEIGHT = 2.0**40  # its root
+EPSILON = 2.0**80  # of the norms; the weight is its root
+_LARGEST_EPSILON = {torch.float64: 2.0**400, torch.float32: 2.0**126}
 NORM = 2  # units
 READ = NORM + 2  # units: norm, product, sum of the two mirrored features
 LARGEST = 2.0**-7  # relative errors that may meet
@@ -102,3 +104,16 @@ class Arithmetic:
 def inflate(relative: float) -> float:
     """A relative error with the products of its parts; infinite where those are not small."""
     return relative * SECOND_ORDER if relative <= LARGEST else math.inf
+
+
+def epsilon(largest: float, dtype: torch.dtype) -> float:
+    """A power of four beside which the variance of numbers up to this vanishes, at least 2^80."""
+    least = 2 * largest**2 / unit_roundoff(dtype)
+    found = max(EPSILON, 4.0 ** math.ceil(math.log2(least) / 2))
+    if found > _LARGEST_EPSILON[dtype]:
+        name = str(dtype).removeprefix("torch.")
+        raise CapacityError(
+            f"tokens that hold {largest:.4g} need a norm with epsilon {found:.4g}, which {name} "
+            "does not hold; scale the data, or take narrower ranges"
+        )
+    return found

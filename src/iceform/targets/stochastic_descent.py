@@ -21,8 +21,11 @@ a head of step t sees the null token and one sample. Loss, step size, order and 
   what erasing the last z left: READ + 2 units of Z.
 * o is off by eps_o: the table's proven error, its rounding (``RoundingModel``), its steepness
   times eps_z, and what erasing left.
-* alpha(o) = 1/(1 + e^{-o}) moves by eps_o/4; the heads' weights are off by nu units. So w is off
-  by 2 R lr X (eps_o/4 + nu u) + writing.
+* alpha(o) = 1/(1 + e^{-o}) moves by eps_o/4. A weight p = a/(a + b) moves by p (1 - p) <= 1/4 of
+  what its logits and exponentials are off by: reading o twice over, a sum and a difference
+  (2 READ + 5 units of o), and two exponentials. The sum, the division and the value read cost READ
+  + 8 units more; the head of weight 1/2 has no logit. So w is off by 2 R lr X (eps_o/4 + nu u),
+  nu the units of both heads, + writing.
 * Errors are multiplied in later steps by q = max |1 - lr f' s|, s from 0 to X^2.
 """
 
@@ -267,7 +270,7 @@ class StochasticDescent(FeatureTarget):
 
     def typical(self) -> Domain:
         plain = Domain.box(self.dim, 16, 1.0)
-        reach = self.reach * (1 - 2.0**-6)
+        reach = min(self.reach, self.span) * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
@@ -358,8 +361,9 @@ class _Run:
 
     def _gates(self, gate: float) -> float:
         logs = self.table.odds.size + 1
-        nu = 2 * (2 * READ + 4) * logs + 2 * self.a.exp + READ + 16
-        return inflate(nu * self.a.u) * gate * 1.5 + 4 * self.a.u * (self._size + gate)
+        each = self.a.exp / 2 + READ + 8
+        nu = (2 * READ + 5) * logs / 4 + 2 * each
+        return inflate(nu * self.a.u) * gate + 4 * self.a.u * (self._size + gate)
 
     def derivation(self) -> tuple[Step, ...]:
         """Where the numbers come from."""

@@ -6,41 +6,37 @@ group of four layers, ``num_hidden_layers`` = cycles. A BERT holds them side by 
 The plans of the block's heads become rows and moves of a ``Design``; a head that carries more than
 the head size becomes several with the same logit.
 
-**What is proven.** A run is certified after the fact: the exact program is evaluated on the same
-data in ball arithmetic, and the distance of the answer that the stock network gave is enclosed,
-whatever norms, masks, tables and rounding did (``iceform.computer.proofs``). Nothing here adds to
-the proof. That noise does not grow over cycles is the block's own property (``computer.block``)
-and is tested: behind a norm copies are exact to rounding alone.
+**What is proven** is proven run by run (``program_target``). That noise does not grow over cycles
+is the block's own property (``computer.block``) and is tested: behind a norm copies are exact to
+rounding alone.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate, Step
 from iceform.computer.block import LAYERS
 from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
 from iceform.computer.heads import HeadPlan
 from iceform.computer.prompt import Prompt
 from iceform.errors import ProgramError, ShapeError
-from iceform.targets.data import Domain
-from iceform.targets.design import Design, Head, Move, Row, mirrored, power_of_four, unmirrored
-from iceform.targets.target import Target
+from iceform.targets.design import Design, Head, Move, Row, power_of_four
+from iceform.targets.program_target import ProgramTarget
 from iceform.validation import check_size
 
 __all__ = ["StockComputer"]
 
 
 @dataclass(frozen=True)
-class StockComputer(Target):
+class StockComputer(ProgramTarget):
     """A computer of given sizes and so many cycles.
 
     Parameters
@@ -102,29 +98,19 @@ class StockComputer(Target):
         layers = tuple(
             tuple(head for plan in layer for head in _heads(plan, names, size)) for layer in plans
         )
-        return Design(block.layout.features, layers, repeats=self.cycles)
+        return Design(block.layout.features, layers, repeats=self.cycles, norm=self.norm)
 
     # -------------------------------------------------------------------------- prompt and answer
 
-    def _prompt(self, program: Program | None, x: Tensor, y: Tensor, settings: Any) -> Prompt:
-        if not isinstance(program, Program):
-            raise ProgramError("this checkpoint runs programs: pass program=, from ice.compile")
-        given = program.parameters(**settings)
-        program.domain.check(x.double(), y.double(), given)
-        flat = {
-            name: (value if program.assembly.parameters[name] else value[0]).to(self.torch_dtype)
-            for name, value in given.items()
-        }
-        return self.computer.prompt(program, x.to(self.torch_dtype), y.to(self.torch_dtype), **flat)
+    def tokens(
+        self, program: Program, x: Tensor, y: Tensor, settings: Mapping[str, Any]
+    ) -> Float[Tensor, "t f"]:
+        given = self.written(program, x, y, settings)
+        dtype = self.torch_dtype
+        return self.computer.prompt(program, x.to(dtype), y.to(dtype), **given).tokens
 
-    def prompt(
-        self, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
-    ) -> Tensor:
-        return mirrored(self.design, self._prompt(program, x, y, settings).tokens)[None]
-
-    def read(self, out: Tensor) -> Tensor:
-        """All tokens' features; :meth:`outputs` finds a program's answers in them."""
-        return unmirrored(self.design, out)[0]
+    def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+        return self.outputs(features, self.blank(program, len(features)))
 
     def blank(self, program: Program, tokens: int) -> Prompt:
         """The places of a program's prompt of so many tokens, with no data in them."""
@@ -151,63 +137,6 @@ class StockComputer(Target):
             )
         return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
 
-    def answers(
-        self, network: Any, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
-    ) -> dict[str, Tensor]:
-        """A program's answers, by a network that transformers has loaded."""
-        prompt = self._prompt(program, x, y, settings)
-        given = mirrored(self.design, prompt.tokens)[None].to(network.device)
-        with torch.no_grad():
-            hidden = network(inputs_embeds=given).last_hidden_state
-        return self.outputs(self.read(hidden.cpu()), prompt)
-
-    def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
-        found = self.answers(network, x, y, **parameters)
-        return torch.cat([value.flatten() for value in found.values()])
-
-    def distance(
-        self, value: Tensor, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
-    ) -> float:
-        """From the algorithm run on tensors, in float64."""
-        return self._enclosed(value, x, y, program, settings).error
-
-    def judge(
-        self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
-    ) -> tuple[Certificate, float]:
-        program = parameters.pop("program", None)
-        found = self._enclosed(value, x, y, program, parameters, attention)
-        return found, found.error
-
-    def _enclosed(
-        self, value: Tensor, x: Tensor, y: Tensor, program: Program | None,
-        settings: dict[str, Any], attention: str = "any",
-    ) -> Certificate:  # fmt: skip
-        """The proven distance of these answers from the exact program's, on these data."""
-        prompt = self._prompt(program, x, y, settings)
-        assert program is not None
-        parts: dict[str, Tensor] = {}
-        start = 0
-        for output in prompt.assembly.outputs:
-            like = prompt.answer(prompt.memory[output.variable], output)
-            parts[output.name] = value[start : start + like.numel()].view(like.shape).double()
-            start += like.numel()
-        if not bool(torch.isfinite(value).all()):
-            return self._certificate(math.inf, attention, "the answer holds NaN or infinity")
-        dtype = self.torch_dtype
-        found = program.enclosed(x.to(dtype).double(), y.to(dtype).double(), parts, **settings)
-        why = f"the exact program on the same data in balls of {found.bits} bits"
-        return self._certificate(found.distance, attention, why)
-
-    def _certificate(self, distance: float, attention: str, why: str) -> Certificate:
-        return Certificate.total(
-            {"distance": distance},
-            domain={"data": "of this run", "cycles": float(self.cycles)},
-            dtype=self.torch_dtype,
-            backend=f"transformers, {attention}",
-            derivation=(Step("distance", "max |answer - ball|", distance, why),),
-            compared="stock network's answer - exact program on these data",
-        )
-
     def layout(self) -> list[str]:
         return [
             "one token per instruction",
@@ -216,15 +145,6 @@ class StockComputer(Target):
             "the null token",
             "memory: one token per variable and lane",
         ]
-
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        raise ProgramError("a program's run is certified when it has run: use ice.check")
-
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
-        raise ProgramError("a program's run is certified when it has run: use ice.check")
-
-    def typical(self) -> None:
-        return None
 
     def sizes(self) -> dict[str, Any]:
         return {

@@ -1,8 +1,10 @@
-"""One program in the prompt of a stock checkpoint: what ``Program.to`` returns.
+"""One program and the stock checkpoint that runs it: what ``Program.to`` returns.
 
-The folder is a ``StockComputer``: its weights know the sizes alone, so any program that fits may
-take this one's place (``holding``). A program whose loops are all counted takes the same number of
-cycles whatever the data are; it is found by interpreting it once.
+In prompt mode the folder is a ``StockComputer``: its weights know the sizes alone, so any program
+that fits may take this one's place (``holding``). In weights mode it is a ``LayeredProgram``: its
+layers are the instructions, and another program may take its place if it differs in tables alone.
+A program whose loops are all counted takes the same instructions whatever the data are; they are
+found by interpreting it once.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from iceform.computer.checkpoint import set_writer
@@ -21,14 +22,18 @@ from iceform.errors import TargetError
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import Checked, check
 from iceform.targets.folder import StockModel, write
+from iceform.targets.layered_program import LayeredProgram
+from iceform.targets.program_target import ProgramTarget, trace
 from iceform.targets.stock_computer import StockComputer
 
 __all__ = ["StockProgram"]
 
+_CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
+
 
 @dataclass(frozen=True, eq=False)
 class StockProgram:
-    """A program for the prompt of a folder that transformers loads.
+    """A program for a folder that transformers loads.
 
     Attributes
     ----------
@@ -45,10 +50,10 @@ class StockProgram:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.model.spec, StockComputer):
+        if not isinstance(self.model.spec, ProgramTarget):
             raise TargetError(
                 f"{self.model.path} holds a {self.model.spec.kind}, whose algorithm is in its "
-                "weights; programs are prompts of a computer, as program.to writes one"
+                "weights; programs are for folders that program.to has written"
             )
         self.program.parameters(**self.settings)
 
@@ -58,9 +63,9 @@ class StockProgram:
         return self.model.path
 
     @property
-    def computer(self) -> StockComputer:
+    def spec(self) -> ProgramTarget:
         """What the folder holds."""
-        assert isinstance(self.model.spec, StockComputer)
+        assert isinstance(self.model.spec, ProgramTarget)
         return self.model.spec
 
     def prompt(self, X: Tensor, y: Tensor, **settings: Any) -> Tensor:
@@ -70,11 +75,10 @@ class StockProgram:
     def read(self, hidden: Tensor) -> Any:
         """The answer in ``last_hidden_state``, in float64 and in the form the algorithm returns.
 
-        Refused if the program has not come to its halt. The number of samples is that of tokens.
+        Refused if the program has not come to its halt. The number of samples follows from that
+        of tokens.
         """
-        features = self.model.read(hidden)
-        blank = self.computer.blank(self.program, len(features))
-        return self.program.packed(self.computer.outputs(features, blank))
+        return self.program.packed(self.spec.found(self.model.read(hidden), self.program))
 
     def check(self, X: Tensor, y: Tensor, *, attention: str = "sdpa", **settings: Any) -> Checked:
         """:func:`iceform.check` of the folder with this program."""
@@ -91,33 +95,35 @@ def write_program(
     name: str,
     path: str | Path,
     *,
+    mode: str = "prompt",
     cycles: int | None = None,
     dtype: str = "float64",
     beside: Iterable[Program] = (),
     **settings: Any,
 ) -> StockProgram:
     """As :meth:`iceform.Program.to` says."""
-    programs = [program, *beside]
+    others = list(beside)
     program.parameters(**settings)
     if dtype not in ("float64", "float32"):
         raise TargetError(f"programs are written in float64 or float32, got dtype={dtype!r}")
     architecture(name)
+    if mode == "weights":
+        if cycles is not None or others:
+            raise TargetError(
+                "in weights mode the layers are one program's instructions: cycles= and beside= "
+                'are for mode="prompt"'
+            )
+        LayeredProgram.check_architecture(name)
+        layered = LayeredProgram.of(program, settings, dtype)
+        return StockProgram(write(name, layered, path), program, settings)
+    if mode != "prompt":
+        raise TargetError(f'mode is "prompt" or "weights", got {mode!r}')
     StockComputer.check_architecture(name)
     if cycles is None:
-        cycles = max(_cycles(program, settings), *(_cycles(p, {}) for p in programs[1:]), 1)
-    spec = StockComputer.for_programs(programs, cycles, dtype)
+        each = [(program, settings), *((p, {}) for p in others)]
+        cycles = max(1, *(len(trace(p, given, _CYCLES)) for p, given in each))
+    spec = StockComputer.for_programs([program, *others], cycles, dtype)
     return StockProgram(write(name, spec, path), program, settings)
-
-
-def _cycles(program: Program, settings: Mapping[str, Any]) -> int:
-    """What a program takes whatever the data are; refused where that depends on them."""
-    if any(loop.count is None for loop in program.graph.block.loops()):
-        raise TargetError(
-            f"{program.name} has a loop that ends when the data say so, and a checkpoint has so "
-            "many layers: give cycles= (program.interpreted(X, y).cycles counts those of data)"
-        )
-    blank = torch.zeros(1, program.graph.dim, dtype=torch.float64)
-    return program.interpreted(blank, blank[:, 0], **settings).cycles
 
 
 set_writer(write_program)

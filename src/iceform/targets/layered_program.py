@@ -1,0 +1,436 @@
+r"""A compiled program as the layers of an encoder: every instruction that runs is two of them.
+
+**Tokens.** A null token, lane 0, one token per sample, one token per table entry. A lane token
+holds every variable as features of its own, so memory is the residual stream and there is nothing
+to fetch. Counted loops are unrolled, and instructions whose result no answer depends on (those
+that count) are left out. Data, parameters and tables are in the prompt: n, step sizes, penalties
+and the functions that are looked up may change, the number of turns may not.
+
+**Two layers an instruction**, dst <- F(a + b) - G(a - b), at the lanes that hold dst:
+
+1. *read*: a head that sees the token itself (codes of lanes) carries own values and sums of their
+   components, one that sees all samples alike their mean, one that sees lane 0 its values, and one
+   with the logits r . v a likeness, into the features ``plus`` (a + b) and ``minus`` (a - b). The
+   first also takes away what dst held: a number minus itself is 0 exactly, whereas result - dst
+   would be rounded as coarsely as dst is, and dst may have held something far larger.
+2. *compute*: one head per component looks ``plus`` up in F, another ``minus`` in G; both write
+   into dst. The head that sees the token itself takes away what ``plus`` and ``minus`` held.
+
+Tokens that do not ask see the null token alone, whose values are 0. Masks are flags that are 0
+exactly on what may be seen: they cost nothing at any size.
+
+**Noise.** What is taken away is off by rounding relative to itself, so what remains of ``plus`` is
+rounding of what it held one instruction ago; nothing is fed back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.computer.compile import Program
+from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.prompt import initial_memory
+from iceform.computer.sizes import largest_logit, likenesses, underflow
+from iceform.errors import CapacityError, ProgramError, ShapeError
+from iceform.targets.design import Design, Head, Move, Row, power_of_four
+from iceform.targets.program_target import ProgramTarget, trace
+from iceform.targets.target import Target
+from iceform.validation import check_size
+
+__all__ = ["LayeredProgram", "Line"]
+
+HOMES = ("lane0", "samples")
+Reads = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One instruction that runs: reads as (kind, variable), the table by its place in the prompt.
+
+    ``asks`` is the variable whose value is r of a likeness; ``f`` and ``g`` say whether F and G
+    are looked up at all.
+    """
+
+    dst: str
+    a: Reads
+    b: Reads
+    table: int
+    f: bool
+    g: bool
+    asks: str | None = None
+
+    @property
+    def reads(self) -> set[str]:
+        """Variables that it depends on."""
+        named = {variable for _, variable in (*self.a, *self.b)}
+        return named if self.asks is None else named | {self.asks}
+
+
+@dataclass(frozen=True)
+class LayeredProgram(ProgramTarget):
+    """A program's instructions as layers; :meth:`of` makes it.
+
+    Parameters
+    ----------
+    name
+        The program's.
+    width, lanes, entries
+        Components of a value, the most samples, table entries in the prompt (those that a program
+        does not need are hidden).
+    variables
+        (name, "lane0" or "samples") of those that answers depend on.
+    lines
+        The instructions in the order in which they run.
+    tables
+        How many the prompt holds.
+    logits
+        The largest logit of a table or a likeness.
+    """
+
+    name: str
+    width: int
+    lanes: int
+    entries: int
+    variables: tuple[tuple[str, str], ...]
+    lines: tuple[Line, ...]
+    tables: int
+    logits: int
+    dtype: str = "float64"
+
+    kind: ClassVar[str] = "layered_program"
+    title: ClassVar[str] = "one program, its instructions as layers"
+    architectures: ClassVar[tuple[str, ...]] = ("bert",)
+    why_not: ClassVar[dict[str, str]] = {
+        "albert": "its layers are all the same, and here every instruction has layers of its own; "
+        'as an albert a program is in the prompt (mode="prompt")',
+        **dict.fromkeys(
+            ("gpt2", "llama"), "lanes must see the tokens that come after them, which a causal "
+            "mask hides",
+        ),
+    }  # fmt: skip
+
+    def __post_init__(self) -> None:
+        for name in ("width", "lanes", "entries", "tables", "logits"):
+            check_size(name, getattr(self, name))
+        if not self.lines:
+            raise ProgramError(f"{self.name} executes no instruction that an answer depends on")
+
+    @classmethod
+    def of(
+        cls, program: Program, settings: Mapping[str, Any], dtype: str = "float64"
+    ) -> LayeredProgram:
+        """The layers that a program takes at these settings."""
+        return cls._found(program, settings, dtype)[0]
+
+    @classmethod
+    def _found(
+        cls, program: Program, settings: Mapping[str, Any], dtype: str
+    ) -> tuple[LayeredProgram, list[str]]:
+        """The same, and the names of its tables in the prompt's order."""
+        lines, tables = _lines(program, settings)
+        assembly = program.assembly
+        held = {o.variable for o in assembly.outputs}.union(*(i.reads | {i.dst} for i in lines))
+        spec = cls(
+            program.name, assembly.width, program.samples,
+            max(1, sum(assembly.table(t).tokens for t in tables)),
+            tuple((v.name, v.lanes) for v in assembly.variables if v.name in held),
+            lines, max(1, len(tables)),
+            1 << max(0, math.ceil(math.log2(largest_logit(assembly)))), dtype,
+        )  # fmt: skip
+        return spec, tables
+
+    @classmethod
+    def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:
+        lines = tuple(Line(**{k: _deep(v) for k, v in line.items()}) for line in sizes["lines"])
+        return cls(**{**{k: _deep(v) for k, v in sizes.items()}, "lines": lines})
+
+    def sizes(self) -> dict[str, Any]:
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {
+            **plain,
+            "variables": [list(pair) for pair in self.variables],
+            "lines": [
+                {**vars(line), "a": [list(r) for r in line.a], "b": [list(r) for r in line.b]}
+                for line in self.lines
+            ],
+        }
+
+    # ------------------------------------------------------------------------------- the stream
+
+    @property
+    def positions(self) -> int:  # type: ignore[override]
+        """Tokens of the longest prompt."""
+        return 2 + self.lanes + self.entries
+
+    @property
+    def bits(self) -> int:
+        """Of a lane's code."""
+        return max(1, self.lanes.bit_length())
+
+    @cached_property
+    def homes(self) -> dict[str, str]:
+        """Where every variable lives."""
+        return dict(self.variables)
+
+    @property
+    def mask(self) -> float:
+        """Hides a token whatever the logits are; a power of two."""
+        tau = underflow(self.torch_dtype)
+        return 2.0 ** math.ceil(math.log2(tau + 2 * self.logits))
+
+    @property
+    def copy(self) -> float:
+        """The logit of one bit of a lane's code; a power of two."""
+        return 2.0 ** math.ceil(math.log2(underflow(self.torch_dtype)))
+
+    @cached_property
+    def design(self) -> Design:
+        blocks = dict.fromkeys(("null", *HOMES, "entry", "slope", "bias", "f", "g"), 1)
+        blocks |= {"lane": self.bits, "absent": self.tables}
+        blocks |= {"plus": self.width, "minus": self.width}
+        blocks |= {_held(name): self.width for name, _ in self.variables}
+        layers = [tuple(layer) for line in self.lines for layer in self._layers(line)]
+        size = power_of_four(max(len(head.logit) for layer in layers for head in layer))
+        split = tuple(tuple(part for h in layer for part in _parts(h, size)) for layer in layers)
+        return Design(Features(tuple(blocks.items())), split, norm=self.norm)
+
+    def _layers(self, line: Line) -> tuple[list[Head], list[Head]]:
+        return list(self._read(line)), list(self._compute(line))
+
+    def _read(self, line: Line) -> Iterator[Head]:
+        home, into = self.homes[line.dst], f"into {line.dst}"
+        found: dict[str, list[Move]] = {}
+        for (kind, variable), signs in _signs(line).items():
+            where = self._seen(kind, variable)
+            found.setdefault(where, []).extend(self._moves(line, kind, variable, signs))
+        found.setdefault("own", []).extend(self._away([_held(line.dst)]))
+        for where, moves in found.items():
+            if where == "own":
+                logit = self._own(home)
+            elif where in HOMES:
+                logit = (self._only(where), self._routed(home))
+            else:
+                logit = self._alike(line.asks, where.removeprefix("like "), home)
+            yield Head(f"read {where}, {into}", logit, tuple(moves))
+
+    def _seen(self, kind: str, variable: str) -> str:
+        """Which tokens a read sees; the mean of one lane is that lane."""
+        if kind == "like":
+            return f"like {variable}"
+        return "own" if kind in ("own", "rowsum") else self.homes[variable]
+
+    def _moves(
+        self, line: Line, kind: str, variable: str, signs: tuple[float, float]
+    ) -> Iterator[Move]:
+        parts = range(self.width)
+        names = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
+        weights = dict(zip(("plus", "minus"), signs, strict=True))
+        if kind == "rowsum":
+            total = Row({(_held(variable), i): 1.0 for i in parts})
+            yield Move(total, {(n, j): weights[n] for n in names for j in parts if weights[n]})
+            return
+        for j in parts:
+            yield Move(
+                Row.of(_held(variable), j), {(n, j): weights[n] for n in names if weights[n]}
+            )
+
+    def _compute(self, line: Line) -> Iterator[Head]:
+        home, held = self.homes[line.dst], _held(line.dst)
+        for name, column, sign, used in (
+            ("plus", "f", 1.0, line.f), ("minus", "g", -1.0, line.g),
+        ):  # fmt: skip
+            for j in range(self.width if used else 0):
+                logit = (
+                    (Row.of(name, j), Row.of("slope")),
+                    (Row(constant=1.0), Row.of("bias")),
+                    (Row(constant=-self.mask), Row.of("absent", line.table)),
+                    self._routed(home),
+                )
+                role = f"look {name}[{j}] up in {column.upper()} of table {line.table}"
+                yield Head(
+                    f"{role}, into {line.dst}", logit, (Move(Row.of(column), {(held, j): sign}),)
+                )
+        gone = [n for n, used in (("plus", line.f), ("minus", line.g)) if used]
+        yield Head(f"take {', '.join(gone)} away", self._own(home), tuple(self._away(gone)))
+
+    def _away(self, names: list[str]) -> Iterator[Move]:
+        """What these features hold, taken away."""
+        for name in names:
+            for j in range(self.width):
+                yield Move(Row.of(name, j), {(name, j): -1.0})
+
+    def _own(self, home: str) -> tuple[tuple[Row, Row], ...]:
+        """Lanes see themselves: codes agree."""
+        codes = tuple((Row.of("lane", b, self.copy), Row.of("lane", b)) for b in range(self.bits))
+        return (*codes, self._routed(home))
+
+    def _only(self, home: str) -> tuple[Row, Row]:
+        hidden = [name for name in ("null", *HOMES, "entry") if name != home]
+        return Row(constant=-self.mask), Row.flags(**dict.fromkeys(hidden, 1.0))
+
+    def _alike(self, asks: str | None, variable: str, home: str) -> tuple[tuple[Row, Row], ...]:
+        """Logits r . v; before the first instruction r is 0."""
+        parts = range(self.width)
+        products = (
+            () if asks is None
+            else tuple((Row.of(_held(asks), j), Row.of(_held(variable), j)) for j in parts)
+        )  # fmt: skip
+        return (*products, self._only(self.homes[variable]), self._routed(home))
+
+    def _routed(self, home: str) -> tuple[Row, Row]:
+        """Tokens that do not ask see the null token, above masks, codes and logits."""
+        route = 4 * max(self.mask, self.copy * self.bits)
+        others = [name for name in ("null", *HOMES, "entry") if name != home]
+        return Row.flags(**dict.fromkeys(others, route)), Row.flags(null=1.0)
+
+    # -------------------------------------------------------------------------- prompt and answer
+
+    def tokens(
+        self, program: Program, x: Tensor, y: Tensor, settings: Mapping[str, Any]
+    ) -> Float[Tensor, "t f"]:
+        tables = self._tables(program, settings)
+        given = self.written(program, x, y, settings)
+        data = {**given, "x": x.to(self.torch_dtype), "y": y.to(self.torch_dtype)}
+        memory = initial_memory(program.assembly, data, self.width)
+        self._check_likeness(program, memory)
+        n, at = len(x), self.design.features
+        out = torch.zeros(2 + n + self.entries, at.total, dtype=self.torch_dtype)
+        lanes, entries = out[1 : 2 + n], out[2 + n :]
+        out[:, at["absent"]] = 1.0
+        out[0, at["null"]] = lanes[0, at["lane0"]] = 1.0
+        lanes[1:, at["samples"]] = entries[:, at["entry"]] = 1.0
+        lanes[:, at["lane"]] = _code(torch.arange(n + 1), self.bits).to(out)
+        for name, home in self.variables:
+            rows = lanes[:1] if home == "lane0" else lanes[1:]
+            rows[:, at[_held(name)]] = memory[name].to(out)
+        start = 0
+        for k, table in enumerate(program.assembly.table(t) for t in tables):
+            rows = entries[start : start + table.tokens]
+            start += table.tokens
+            rows[:, at["absent"].start + k] = 0.0
+            columns = {"slope": table.slopes, "bias": table.biases, "f": table.f, "g": table.g}
+            for name, column in columns.items():
+                rows[:, at[name]] = column[:, None].to(out)
+        return out
+
+    def _tables(self, program: Program, settings: Mapping[str, Any]) -> list[str]:
+        """The tables of a program whose instructions these layers are; others are refused."""
+        other, tables = LayeredProgram._found(program, settings, self.dtype)
+        for name in ("lines", "variables", "width"):
+            if getattr(other, name) != getattr(self, name):
+                raise ProgramError(
+                    f"the layers are the instructions of {self.name}, and {program.name} at "
+                    f"{dict(settings)} has other {name}; turns of loops are in the weights: write "
+                    'it again, or write mode="prompt"'
+                )
+        for name in ("entries", "logits"):
+            if getattr(other, name) > getattr(self, name):
+                raise CapacityError(
+                    f"{program.name} needs {name} {getattr(other, name)}, these layers were made "
+                    f"for {getattr(self, name)}; write it again"
+                )
+        return tables
+
+    def _check_likeness(self, program: Program, memory: Mapping[str, Tensor]) -> None:
+        for name, result in likenesses(program.assembly).items():
+            largest = float(memory[name].abs().sum(-1).max()) * result
+            if not largest <= self.logits:
+                raise CapacityError(
+                    f"likeness to {name} makes logits up to {largest:.4g}, the masks were made for "
+                    f"{self.logits}; scale the data"
+                )
+
+    def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+        n = len(features) - 2 - self.entries
+        if not 1 <= n <= self.lanes:
+            raise ShapeError(
+                f"no prompt of {self.name} has {len(features)} tokens: they are "
+                f"{2 + self.entries} and one per sample, of which it holds up to {self.lanes}"
+            )
+        out = {}
+        for o in program.assembly.outputs:
+            held = features[1 : 2 + n, self.design.features[_held(o.variable)]]
+            out[o.name] = o.of(held[0] if self.homes[o.variable] == "lane0" else held[1:])
+        return out
+
+    def layout(self) -> list[str]:
+        return [
+            "null: null = 1",
+            "lane 0: lane0 = 1, its code, what every variable of lane 0 starts with",
+            "one token per sample: samples = 1, its code, what the samples' variables start with",
+            "one token per table entry: entry = 1, slope, bias, f, g; absent[k] = 0 in table k",
+        ]
+
+
+def _lines(program: Program, settings: Mapping[str, Any]) -> tuple[tuple[Line, ...], list[str]]:
+    """What runs and matters, and the tables that it looks up in, in the prompt's order."""
+    run = trace(program, settings, 'write mode="prompt" with cycles=')
+    needed = {o.variable for o in program.assembly.outputs}
+    kept: list[tuple[Instruction, str | None]] = []
+    for before, instruction in reversed(list(zip([None, *run[:-1]], run, strict=True))):
+        if instruction.dst not in needed:
+            continue
+        asks = before.dst if before is not None and _asks(instruction) else None
+        needed.discard(instruction.dst)
+        needed |= {v for o in (instruction.a, instruction.b) for _, v in o.reads()}
+        needed |= {asks} if asks else set()
+        kept.append((instruction, asks))
+    kept.reverse()
+    tables = list(dict.fromkeys(i.table for i, _ in kept))
+    return tuple(_line(program, i, asks, tables) for i, asks in kept), tables
+
+
+def _line(program: Program, i: Instruction, asks: str | None, tables: list[str]) -> Line:
+    table = program.assembly.table(i.table)
+    used = bool(table.f.any()), bool(table.g.any())
+    return Line(i.dst, _reads(i.a), _reads(i.b), tables.index(i.table), *used, asks)
+
+
+def _reads(operand: Operand) -> Reads:
+    return tuple(operand.reads())
+
+
+def _asks(i: Instruction) -> bool:
+    return any(kind == "like" for kind, _ in (*i.a.reads(), *i.b.reads()))
+
+
+def _signs(line: Line) -> dict[tuple[str, str], tuple[float, float]]:
+    """By how much every read enters a + b and a - b."""
+    out: dict[tuple[str, str], tuple[float, float]] = {}
+    for reads, sign in ((line.a, 1.0), (line.b, -1.0)):
+        for read in reads:
+            plus, minus = out.get(read, (0.0, 0.0))
+            out[read] = plus + 1.0, minus + sign
+    return out
+
+
+def _parts(head: Head, size: int) -> Iterator[Head]:
+    """The same logit as often as what it carries does not fit into one head."""
+    moves = [m for m in head.moves if m.writes]
+    for start in range(0, len(moves), size):
+        yield Head(head.role, head.logit, tuple(moves[start : start + size]))
+
+
+def _code(numbers: Tensor, bits: int) -> Tensor:
+    """Binary codes of +-1."""
+    return 2.0 * ((numbers[:, None] >> torch.arange(bits)) & 1) - 1
+
+
+def _held(variable: str) -> str:
+    """The features that hold a variable."""
+    return f"[{variable}]"
+
+
+def _deep(value: Any) -> Any:
+    return tuple(map(_deep, value)) if isinstance(value, Iterable) and not isinstance(
+        value, str | dict
+    ) else value  # fmt: skip
