@@ -12,6 +12,7 @@ import torch
 from iceform.attention.projected import ProjectedAttention
 from iceform.computer.computer import Computer
 from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.library import EXAMPLES
 from iceform.computer.literal import every_entry, needed_entries
 from iceform.computer.rounding import instruction_rounding
 from iceform.computer.sizes import Margins, Sizes, underflow
@@ -53,6 +54,29 @@ def test_a_cycle_is_the_instruction(name, residual, every, dtype):
             off = np.abs(got - exact.value(v.name)).max()
             assert off <= limit, f"turn {turn}, {v.name}: off by {off:.3e}, allowed {limit:.3e}"
         assert prompt.counter(tokens) == exact.counter
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["plain", "residual"])
+def test_large_values_in_memory_ask_for_nothing(residual):
+    """Memory of -480 once saw an instruction: the head that fetches has a logit for its value."""
+    example = EXAMPLES["value_iteration"]
+    program = example.compile()
+    computer = Computer.for_programs([program])
+    assert computer.sizes.values >= 480
+    prompt = computer.prompt(program, example.X, example.y, **example.settings)
+    ran = [computer.execute(prompt, 15, residual=residual, every=e) for e in (True, False)]
+    assert max(float(value.abs().max()) for value in ran[0].memory.values()) > 400
+    for name, value in ran[0].memory.items():
+        torch.testing.assert_close(value, ran[1].memory[name], rtol=0, atol=1e-11)
+    torch.testing.assert_close(ran[0].tokens, ran[1].tokens, rtol=0, atol=1e-11)
+
+
+def test_data_beyond_what_masks_cover_are_refused():
+    program = programs.least_squares()
+    computer = Computer.for_programs([program], lanes=SAMPLES)
+    x, y = programs.data(2, SAMPLES, 3)
+    with pytest.raises(CapacityError, match=r"sized for values up to .*values=\d+"):
+        computer.prompt(program, x * 1e6, y)
 
 
 def test_one_digest_for_every_program():
@@ -121,9 +145,9 @@ def test_exp_of_minus_tau_is_zero(dtype):
     tau = underflow(dtype)
     assert torch.exp(torch.tensor(-float(tau), dtype=dtype)) == 0
     assert torch.exp(torch.tensor(-float(tau) + 3, dtype=dtype)) > 0
-    margins = Margins.of(1e6, dtype)
+    margins = Margins.of(1e6, 100.0, dtype)
     assert margins.see >= tau + 1e6
-    assert margins.fetch >= tau + 2 * margins.flag
+    assert margins.fetch >= tau + 100 * margins.flag
     assert all(
         m == 4.0 ** round(np.log2(m) / 2) for m in (margins.copy, margins.see, margins.fetch)
     )

@@ -192,7 +192,4 @@ def test_two_programs_on_one_weights_file(architecture, tmp_path):
 def test_twenty_programs_on_one_weights_file(tmp_path):
     found = one_file_runs(MANY, tmp_path, cycles=ENOUGH)
     assert len(found) == 20
-    # The residual block reads a table amiss behind masks of 2^38, the plain one does not.
-    amiss = {"value_iteration"}
-    assert_within({name: one for name, one in found.items() if name not in amiss})
-    assert all(found[name][0] > 1e-5 for name in amiss)  # once it is mended, ask for it above
+    assert_within(found)

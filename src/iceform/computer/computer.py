@@ -23,10 +23,16 @@ from iceform.computer.image import Image
 from iceform.computer.instructions import Assembly
 from iceform.computer.layout import Layout
 from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
-from iceform.computer.prompt import Prompt, initial_memory, variable_numbers, write_prompt
+from iceform.computer.prompt import (
+    Prompt,
+    check_values,
+    initial_memory,
+    variable_numbers,
+    write_prompt,
+)
 from iceform.computer.recognise import Operation, recognise
 from iceform.computer.running import run
-from iceform.computer.sizes import Sizes
+from iceform.computer.sizes import LEAST_VALUES, Sizes
 from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.validation import (
@@ -102,6 +108,8 @@ class Computer:
         Of a program, the largest there may be; ``table_tokens`` counts the entries of all tables.
     logits
         The largest logit of a table or a likeness. Masks cover it.
+    values
+        The largest component of a value, of memory and of what instructions return.
     dtype
         float64 or float32.
     """
@@ -115,9 +123,12 @@ class Computer:
         instructions: int,
         table_tokens: int,
         logits: int = 1 << 14,
+        values: int = LEAST_VALUES,
         dtype: torch.dtype = torch.float64,
     ) -> None:
-        self.sizes = Sizes(width, lanes, variables, tables, instructions, table_tokens, logits)
+        self.sizes = Sizes(
+            width, lanes, variables, tables, instructions, table_tokens, logits, values
+        )
         self.dtype = check_dtype(dtype)
         self.layout = Layout.of(self.sizes)
         self.block = Block(self.layout, self.sizes.margins(self.dtype))
@@ -297,6 +308,7 @@ class Computer:
                 _check_limit(done, cycles)
         shape = tokens.reshape(*prompt.batch, *tokens.shape[-2:])
         memory = {v.name: prompt.value(shape, v.name) for v in prompt.assembly.variables}
+        check_values(self.sizes, memory, "ends")
         return memory, lambda: tokens, done, {}
 
     def _recognised(self, network: FrozenNetwork, found: str) -> Operation:

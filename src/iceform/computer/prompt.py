@@ -9,6 +9,7 @@ parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -27,10 +28,10 @@ from iceform.computer.instructions import (
     Write,
 )
 from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
-from iceform.computer.sizes import FLAG_BOUND, largest_result, likenesses
+from iceform.computer.sizes import FLAG_BOUND, Sizes, largest_result
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 
-__all__ = ["Prompt", "initial_memory", "variable_numbers", "write_prompt"]
+__all__ = ["Prompt", "check_values", "initial_memory", "variable_numbers", "write_prompt"]
 
 _FIRST_VARIABLE = 1  # code 0 is the zero register
 
@@ -348,7 +349,19 @@ def _check(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> 
         raise ProgramError(f"memory holds {sorted(memory)}, the program has {sorted(names)}")
     _check_finite(memory)
     _check_flag(assembly)
-    _check_likeness(layout, assembly, memory)
+    check_values(layout.sizes, memory)
+
+
+def check_values(sizes: Sizes, memory: Mapping[str, Tensor], when: str = "starts") -> None:
+    """Values are what the masks cover."""
+    for name, value in memory.items():
+        largest = float(value.abs().max()) if value.numel() else 0.0
+        if largest > sizes.values:
+            raise CapacityError(
+                f"{name} {when} with {largest:.4g}, this computer was sized for values up to "
+                f"{sizes.values}: its masks cover no more; scale the data, or build one with "
+                f"values={math.ceil(largest)}"
+            )
 
 
 def _check_finite(memory: Mapping[str, Tensor]) -> None:
@@ -363,16 +376,4 @@ def _check_flag(assembly: Assembly) -> None:
             raise ProgramError(
                 f"instruction {i.address} may write up to {largest_result(assembly, i):.4g} into "
                 f"{FLAG}; the margin of the fetch covers {FLAG_BOUND:g}, write a sign there"
-            )
-
-
-def _check_likeness(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
-    """|r . v| for what v starts with; Sizes has seen to what programs write."""
-    for name, result in likenesses(assembly).items():
-        largest = float(memory[name].abs().sum(-1).max()) * result
-        if not largest <= layout.sizes.logits:
-            raise CapacityError(
-                f"likeness to {name} makes logits up to {largest:.4g}, this computer was sized "
-                f"for {layout.sizes.logits}; scale the data, or build one with "
-                f"logits={int(largest) + 1}"
             )

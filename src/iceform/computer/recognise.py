@@ -22,6 +22,7 @@ from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.computer.block import LAYERS, Block
 from iceform.computer.heads import MASK, HeadPlan
 from iceform.computer.layout import ENTRY, OPERANDS
+from iceform.computer.sizes import FLAG_BOUND
 from iceform.errors import IntegrityError
 
 __all__ = ["Operation", "ReadMap", "recognise"]
@@ -138,9 +139,10 @@ class _Head:
         return grown / planned * min(allowed, self._allowed())
 
     def _allowed(self) -> float:
-        margins = self.block.margins
-        flag = 2 * margins.flag
-        return flag if self.plan.label == "fields" else float(self.block.layout.sizes.logits)
+        margins, sizes = self.block.margins, self.block.layout.sizes
+        if self.plan.label == "fields":
+            return max(FLAG_BOUND, sizes.values) * margins.flag
+        return float(max(sizes.logits, sizes.width * sizes.values**2))
 
     def _check_within(self, matrix: Tensor, blocks: tuple[str, ...]) -> None:
         rest = matrix.clone()

@@ -18,13 +18,14 @@ from dataclasses import dataclass, fields
 
 import torch
 
-from iceform.computer.instructions import Assembly, Instruction
+from iceform.computer.instructions import Assembly, Instruction, TablePair
 from iceform.errors import CapacityError
 from iceform.validation import check_dtype, check_size
 
 __all__ = [
     "FLAG_BOUND",
     "FLAG_GAP",
+    "LEAST_VALUES",
     "Margins",
     "Sizes",
     "largest_logit",
@@ -36,6 +37,8 @@ __all__ = [
 
 FLAG_GAP = 2.0**-10  # a branch is decided where |FLAG| is at least this
 FLAG_BOUND = 2.0  # and |FLAG| never exceeds this
+LEAST_VALUES = 16  # that masks cover whatever the program
+_MESH = 257  # arguments at which a table is tried for its largest result
 _RESERVED = 1  # code 0 of a variable names none: the zero register
 
 
@@ -69,11 +72,15 @@ class Margins:
     flag: float  # S: the logit of a branch is S FLAG
 
     @classmethod
-    def of(cls, logits: float, dtype: torch.dtype) -> Margins:
-        """For logits up to the given size."""
+    def of(cls, logits: float, values: float, dtype: torch.dtype) -> Margins:
+        """For logits up to the given size, and values in memory.
+
+        The flag is the value of a unit, and the head that fetches has a logit for the value of
+        every token: masks must beat S times the largest value of all, not of a flag alone.
+        """
         tau = underflow(dtype)
         flag = power_of_four(tau / (2 * FLAG_GAP))
-        fetch = power_of_four(tau + FLAG_BOUND * flag)
+        fetch = power_of_four(tau + max(FLAG_BOUND, values) * flag)
         return cls(tau, power_of_four(tau), power_of_four(tau + logits), fetch, flag)
 
 
@@ -92,6 +99,8 @@ class Sizes:
         tables together.
     logits
         The largest logit of a table or a likeness, in absolute value.
+    values
+        The largest component of what memory holds or an instruction returns, in absolute value.
     """
 
     width: int
@@ -101,6 +110,7 @@ class Sizes:
     instructions: int
     table_tokens: int
     logits: int = 1 << 14
+    values: int = LEAST_VALUES
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -125,7 +135,8 @@ class Sizes:
 
     def margins(self, dtype: torch.dtype) -> Margins:
         """The masks that these sizes need."""
-        return Margins.of(float(self.logits), check_dtype(dtype))
+        likeness = self.width * self.values**2  # of any result to any value
+        return Margins.of(float(max(self.logits, likeness)), self.values, check_dtype(dtype))
 
     @classmethod
     def needed(cls, program: Assembly, lanes: int) -> Sizes:
@@ -138,6 +149,7 @@ class Sizes:
             instructions=_addresses(program),
             table_tokens=max(1, sum(t.tokens for t in program.tables)),
             logits=math.ceil(largest_logit(program)),
+            values=math.ceil(_largest_value(program)),
         )
 
     @classmethod
@@ -169,8 +181,29 @@ def _addresses(program: Assembly) -> int:
     return max(1 + last, len(program.instructions))
 
 
+def _largest_value(program: Assembly) -> float:
+    """Bound of what memory holds: ranges of what is looked up, and of answers.
+
+    Values between the two are operands of some look-up, and within its range; what data start with
+    is checked when a prompt is written, what memory holds in the end when a run is over.
+    """
+    answers = {o.variable for o in program.outputs}
+    written = {i.table for i in program.instructions if i.dst in answers}
+    reaches = (max(abs(t.low), abs(t.high)) for t in program.tables)
+    results = (_largest_within(t) for t in program.tables if t.name in written)
+    return max(float(LEAST_VALUES), max(reaches, default=0.0), max(results, default=0.0))
+
+
+def _largest_within(table: TablePair) -> float:
+    """About the largest |F - G| for arguments in the table's range."""
+    z = torch.linspace(table.low, table.high, _MESH, dtype=torch.float64)
+    weights = torch.softmax(z[:, None] * table.slopes + table.biases, -1)
+    f, g = weights @ table.f, weights @ table.g
+    return max(float(f.max() - g.min()), float(g.max() - f.min()), 0.0)
+
+
 def largest_logit(program: Assembly) -> float:
-    """Bound of every logit of the program's tables and of the likenesses of what it computes."""
+    """Bound of every logit of the program's tables and of the likenesses that it asks for."""
     return max(1.0, _largest_of_tables(program), *_likenesses(program))
 
 

@@ -41,7 +41,7 @@ class StockComputer(ProgramTarget):
 
     Parameters
     ----------
-    width, lanes, variables, tables, instructions, table_tokens, logits
+    width, lanes, variables, tables, instructions, table_tokens, logits, values
         As of :class:`iceform.computer.Computer`.
     cycles
         Instructions that a run may take; a program that has come to its halt stays there.
@@ -56,6 +56,7 @@ class StockComputer(ProgramTarget):
     instructions: int
     table_tokens: int
     logits: int
+    values: int
     cycles: int
     dtype: str = "float64"
 
@@ -150,8 +151,8 @@ class StockComputer(ProgramTarget):
         return {
             "width": self.width, "lanes": self.lanes, "variables": self.variables,
             "tables": self.tables, "instructions": self.instructions,
-            "table_tokens": self.table_tokens, "logits": self.logits, "cycles": self.cycles,
-            "dtype": self.dtype,
+            "table_tokens": self.table_tokens, "logits": self.logits, "values": self.values,
+            "cycles": self.cycles, "dtype": self.dtype,
         }  # fmt: skip
 
 

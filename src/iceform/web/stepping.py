@@ -63,6 +63,7 @@ def the_computer() -> Computer:
         instructions=64,
         table_tokens=1024,
         logits=1 << 35,
+        values=1 << 15,
     )
 
 
