@@ -14,6 +14,7 @@ from iceform.backends import kernels, primitives, windowed
 from iceform.errors import PrecisionError
 from iceform.interpolation import Interpolant
 from iceform.machine import Stream
+from tests.algorithms.conformance.data import example, machine, made
 
 PROGRAMS = {
     "neighbours": algorithms.KNeighbors(3),
@@ -58,20 +59,30 @@ def data(rows: int = 40) -> tuple[torch.Tensor, torch.Tensor]:
 def test_without_softmax_and_look_ups_no_answer_comes_back(name, backend, monkeypatch):
     """Not from a new fit, and not from one that was made before."""
     x, y = data()
-    machine = Stream(4, backend=backend)
-    before = machine.run(PROGRAMS[name], x, y)
+    stream = Stream(4, backend=backend)
+    before = stream.run(PROGRAMS[name], x, y)
     take_out(monkeypatch)
     with pytest.raises(GoneError):
-        machine.run(PROGRAMS[name], x, y).value  # noqa: B018
+        stream.run(PROGRAMS[name], x, y).value  # noqa: B018
     with pytest.raises(GoneError):
         before.predict(x[:5])
+
+
+@pytest.mark.parametrize("name", ["kernel", "ridge"])
+def test_nor_from_a_machine_in_rows(name, monkeypatch):
+    program = made(name, "rows")
+    x, y = example(program, "rows")
+    used = machine("rows", x, program, "fused")
+    assert bool(used.run(program, x, y).value.isfinite().all())
+    take_out(monkeypatch)
+    with pytest.raises(GoneError):
+        used.run(program, x, y).value  # noqa: B018
 
 
 def test_softmax_alone_is_enough_to_stop_the_reads(monkeypatch):
     """Backends as they are: what they attend with is torch.softmax."""
     x, y = data(400)
-    machine = Stream(4)
-    memory = machine.run(algorithms.KNeighbors(3), x, y).predictor
+    memory = Stream(4).run(algorithms.KNeighbors(3), x, y).predictor
     monkeypatch.setattr(torch, "softmax", gone)
     with pytest.raises(GoneError):
         memory.neighbors(x[:3])
@@ -159,9 +170,9 @@ def test_the_ledger_and_the_attestation_are_of_reads():
 
 def test_the_first_prompt_is_a_read():
     x, y = data()
-    machine = ice.Machine(4, layout="stream")
+    stream = ice.Machine(4, layout="stream")
     program = algorithms.KNeighbors(3)
-    rows = machine.network(machine.prompt(program, x, y).tokens)[machine.samples :]
+    rows = stream.network(stream.prompt(program, x, y).tokens)[stream.samples :]
     number, clear, _ = Places.of(len(x), torch.float64).read(rows[:, :2])
     assert bool(clear.all())
-    assert number.tolist() == list(range(machine.samples))
+    assert number.tolist() == list(range(stream.samples))
