@@ -23,6 +23,7 @@ PROGRAMS = {
     "kernel": algorithms.KernelRegression(2.0),
     "ridge": algorithms.Ridge(1.0),
     "ridge inside": algorithms.Ridge(9.0, solver="inside", bound=4.0, max_passes=20),
+    "lasso inside": algorithms.Lasso(0.05, solver="inside", bound=4.0, max_passes=20),
     "logistic inside": algorithms.Logistic(solver="inside", bound=4.0, max_passes=20),
     "lasso": algorithms.Lasso(0.05),
     "logistic": algorithms.Logistic(positive=1.0),

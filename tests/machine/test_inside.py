@@ -94,6 +94,23 @@ def test_few_passes_are_told_and_still_certified():
     assert 1e-6 < off <= fit.certificate.error + exact.certificate.error
 
 
+def test_the_lasso_finds_its_support_and_values():
+    """Its passes are as many as it may take; what it is worth is proven."""
+    x, y = data("ridge")
+    stated = {"solver": "inside", "bound": 4.0, "label_bound": 8.0, "max_passes": 250}
+    planned, fast = (Stream(4).run(algorithms.Lasso(0.3, **how), x, y) for how in (stated, {}))
+    assert planned.passes == 250
+    assert planned.certificate.error <= 1e-2
+    assert 0 < int((fast.coef == 0).sum()) == int((planned.coef == 0).sum())
+    off = float((planned.coef - fast.coef).abs().max())
+    assert off <= planned.certificate.error + fast.certificate.error
+    assert planned.ledger.host == (
+        "refusal of data beyond what is stated of them",
+        "what is but a look-up's error, set to 0 at the end",
+        "the proof of the answer, after the fact",
+    )
+
+
 def test_literal_and_fused_take_the_same_steps():
     x, y = data("ridge")
     short = algorithms.Ridge(9.0, solver="inside", bound=4.0, label_bound=8.0, max_passes=30)

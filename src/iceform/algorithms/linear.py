@@ -175,7 +175,9 @@ class LinearModel(Algorithm):
         return fitted(self, problem, solution, self.prove(problem, solution.w))
 
 
-def fitted_inside(model: LinearModel, machine: Running, source: Source, domain: Domain) -> Result:
+def fitted_inside(
+    model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
+) -> Result:
     """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
     loss = model.loss()
     machine.check_dim(source.dim + model.fit_intercept)
@@ -184,7 +186,7 @@ def fitted_inside(model: LinearModel, machine: Running, source: Source, domain: 
     model.check_labels(source)
     problem = problem_inside(
         machine, source, domain, loss, model.l2(source.rows),
-        intercept=model.fit_intercept, positive=model.positive_label(),
+        intercept=model.fit_intercept, positive=model.positive_label(), l1=l1,
     )  # fmt: skip
     solution = descend_inside(problem, model.tol, model.max_passes)
     done = dict(machine.ledger.times)
