@@ -102,15 +102,60 @@ def test_another_network_gives_its_own_answer(change, kind):
     assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
 
 
+def apart() -> Average:
+    """Points from which other tokens are hidden, in a prompt each."""
+    whole = average()
+    return replace(whole, seen=torch.rand(9, 50) > 0.6)
+
+
+@pytest.mark.parametrize("made", [average, apart])
 @pytest.mark.parametrize("change", NETWORKS)
-def test_another_network_averages_its_own_way(change):
-    prompt, network = average(), LAYOUT.build()
+def test_another_network_averages_its_own_way(change, made):
+    prompt, network = made(), LAYOUT.build()
     before = answers(network, prompt)[0]
     NETWORKS[change](network)
     with unchecked():
         literal, fused = answers(network, prompt)
     assert float((literal - before).abs().max()) > FAR
     assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+AVERAGES = {
+    "sharpness doubled": lambda p: replace(p, keys=2 * p.keys, biases=2 * p.biases),
+    "a sample replaced": lambda p: replace(p, keys=torch.cat([p.keys[1:], p.keys[:1]])),
+    "a value shifted": lambda p: replace(p, values=p.values + 0.1),
+    "others hidden": lambda p: replace(p, seen=p.seen.roll(1, 1)),
+    "biases of each point": lambda p: replace(p, biases=p.biases + torch.rand(9, 50).double()),
+}
+
+
+@pytest.mark.parametrize("change", AVERAGES)
+def test_another_average_gives_its_own_answer(change):
+    network, prompt = LAYOUT.build(), apart()
+    before = answers(network, prompt)[0]
+    weights = torch.softmax(prompt.points @ prompt.keys.mT + prompt.biases, 1) * prompt.seen
+    want = weights @ prompt.values / weights.sum(1, keepdim=True)
+    assert torch.allclose(before, want, rtol=0, atol=NEAR)
+    literal, fused = answers(network, AVERAGES[change](prompt))
+    assert float((literal - before).abs().max()) > FAR
+    assert torch.allclose(literal, fused, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize("sharp", [1.0, 1e4, 1e9])
+def test_a_read_of_few_tokens_is_the_read_of_all(sharp):
+    """Sharp reads are taken from the tokens that weigh anything; at 1.0 that is all of them."""
+    g = torch.Generator().manual_seed(7)
+    x, points = (torch.randn(n, 3, generator=g).double() for n in (300, 12))
+    values = torch.randn(300, 2, generator=g).double()
+    x[5] = x[4]  # one read mixes two
+    points[0] = x[4]
+    seen = torch.rand(12, 300, generator=g) > 0.3
+    seen[0, 4:6] = True
+    prompt = Average(LAYOUT, 2 * sharp * x, -sharp * x.square().sum(1), values, points, seen)
+    literal, fused = answers(LAYOUT.build(), prompt)
+    assert torch.allclose(literal, fused, rtol=0, atol=1e-14 * sharp + 1e-13)
+    changed = replace(prompt, values=values.flip(0))
+    assert torch.allclose(*answers(LAYOUT.build(), changed), rtol=0, atol=1e-14 * sharp + 1e-13)
 
 
 def shifted_value(prompt):

@@ -140,8 +140,8 @@ def test_one_frozen_layer_runs_every_schedule_loss_and_step():
     step = ice.GradientStep("logistic_margin", 0.5, dim=2, samples=4, eps=1e-8, backend="literal")
     others = [
         step.reprogram("logistic_margin", lr=0.1, l2=0.5),
-        step.reprogram("hinge", lr=2.0),
-        step.reprogram("squared_hinge"),
+        step.reprogram("hinge", lr=2.0, eps=None),
+        step.reprogram("squared_hinge", eps=None),
     ]
     inputs = draw(step, (8,), "margin")
     for other in others:

@@ -121,15 +121,73 @@ def test_the_derivative_is_the_gradient_of_the_loss_it_names(name):
 
 def test_reprogramming_changes_the_prompt_and_not_the_weights():
     em = ice.SampleGradients("logistic_margin", dim=2, samples=4, eps=1e-8, backend="literal")
-    other = em.reprogram("hinge")
+    other = em.reprogram("hinge", eps=None)
     assert other.network is em.network
     inputs = draw(other, (8,), "margin")
     assert_within(other(*inputs), other.reference(*inputs), other.certificate.error, "hinge")
     before, after = em.prompt(*inputs).prompt(), other.prompt(*inputs).prompt()
     changed = {name for name in before.features if not torch.equal(before[name], after[name])}
     assert changed == {"value"}
-    with pytest.raises(ice.PrecisionError, match="use eps=None to accept that"):
-        em.reprogram("squared_hinge", eps=1e-12)
+    with pytest.raises(ice.PrecisionError, match="pass eps=None to accept that"):
+        em.reprogram("logistic_margin", eps=1e-17)
+
+
+def test_reprogramming_keeps_eps_or_refuses():
+    """0.16 is certified for tanh(4 z) on the keys of tanh: that is not 1e-8."""
+    em = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-8)
+
+    def steep(z):
+        return torch.tanh(4 * z)
+
+    with pytest.raises(ice.PrecisionError, match=r"takes \d+ grid tokens.*build with room=128"):
+        em.reprogram(steep)
+    loose = em.reprogram(steep, eps=None)
+    assert loose.certificate.error > 0.1
+    assert loose.digest == em.digest
+    roomy = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-8, room=128)
+    other = roomy.reprogram(steep)
+    assert other.eps == 1e-8
+    assert other.certificate.error <= 1e-8
+    assert other.digest == roomy.digest != em.digest
+    inputs = draw(other, (8,))
+    assert_within(other(*inputs), other.reference(*inputs), other.certificate.error, "steep")
+
+
+CLASS = {
+    "tanh": torch.tanh,
+    "sin": torch.sin,
+    "cos": torch.cos,
+    "exp": torch.exp,
+    "sigmoid": torch.sigmoid,
+    "atan": torch.atan,
+    "erf": torch.erf,
+    "softplus": torch.nn.functional.softplus,
+    "tanh(4 z)": lambda z: torch.tanh(4 * z),
+    "sin(3 z)": lambda z: torch.sin(3 * z),
+    "exp(-z^2)": lambda z: torch.exp(-z * z),
+    "z^3": lambda z: z**3,
+    "z^2": lambda z: z * z,
+    "z": lambda z: z,
+    "silu": lambda z: z * torch.sigmoid(z),
+    "gelu": lambda z: 0.5 * z * (1 + torch.erf(z / 2**0.5)),
+    "1/(1 + z^2)": lambda z: 1 / (1 + z * z),
+    "sqrt(1 + z^2)": lambda z: torch.sqrt(1 + z * z),
+    "log(5 + z)": lambda z: torch.log(5 + z),
+    "tanh(sin(2 z))": lambda z: torch.tanh(torch.sin(2 * z)),
+}
+
+
+@pytest.mark.slow
+def test_twenty_functions_one_digest_each_within_eps():
+    frozen = ice.ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-8, room=128)
+    for name, f in CLASS.items():
+        for em in (frozen.reprogram(f),
+                   ice.ResidualMap(f, dim=2, samples=3, eps=1e-8, room=128)):  # fmt: skip
+            assert em.digest == frozen.digest, name
+            assert em.certificate.error <= 1e-8
+            assert em.certificate.kind == "proven"
+            inputs = draw(em, (8,))
+            assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, name)
 
 
 def test_eps_none_gives_the_best_the_dtype_can_do():

@@ -50,9 +50,30 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "averages are taken without softmax",
         "backends/fused.py",
-        "            torch.softmax(part @ keys.mT + bias, -1) @ prompt.values",
-        "            (part @ keys.mT + bias) @ prompt.values / len(keys)",
+        "        out = torch.softmax(logits, -1) @ prompt.values if few is None else few",
+        "        out = logits @ prompt.values / len(keys) if few is None else few",
         ("tests/machine/test_stream.py", "-k", "average"),
+    ),
+    Mutant(
+        "tokens that are hidden from a point are seen",
+        "backends/fused.py",
+        "mul_(reading.free_bias * HIDDEN)",
+        "mul_(0.0)",
+        ("tests/backends/test_interventions.py", "-k", "average"),
+    ),
+    Mutant(
+        "a read that mixes samples counts as a read of one",
+        "algorithms/places.py",
+        "        clear = (spread <= 1 / (32 * self.digits)).all(1)",
+        "        clear = (spread == spread).all(1)",
+        ("tests/algorithms/test_neighbours.py", "-k", "ties"),
+    ),
+    Mutant(
+        "another program on the same weights holds no eps",
+        "constructions/residual.py",
+        'held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens',
+        "held, room = None, self.layout.tokens",
+        ("tests/constructions/test_residual.py", "-k", "reprogramming"),
     ),
     # ---------------------------------------------------------------- weights are not read
     Mutant(

@@ -22,16 +22,17 @@ from iceform.errors import ShapeError
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import Run, Running, Source, Stream
+from iceform.machine.inside import Domain, descend_inside, problem_inside
 from iceform.machine.problem import Encoding, LinearProblem
 from iceform.machine.proofs import Proof, certificate_of, prove
-from iceform.machine.scaling import Scaling
+from iceform.machine.scaling import Scaling, check_magnitudes
 from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise
 from iceform.machine.tables import read_line, table_of
 from iceform.validation import check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
-__all__ = ["Line", "LinearClassifier", "LinearModel", "fitted", "line_result"]
+__all__ = ["Line", "LinearClassifier", "LinearModel", "fitted", "fitted_inside", "line_result"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +173,28 @@ class LinearModel(Algorithm):
         problem = self.problem(machine, source)
         solution = self.solve(problem)
         return fitted(self, problem, solution, self.prove(problem, solution.w))
+
+
+def fitted_inside(
+    model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
+) -> Result:
+    """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
+    loss = model.loss()
+    machine.check_dim(source.dim + model.fit_intercept)
+    machine.ledger.note("host", "refusal of data beyond what is stated of them")
+    domain.check(source, labels=loss.kind == "residual")
+    model.check_labels(source)
+    problem = problem_inside(
+        machine, source, domain, loss, model.l2(source.rows),
+        intercept=model.fit_intercept, positive=model.positive_label(), l1=l1,
+    )  # fmt: skip
+    solution = descend_inside(problem, model.tol, model.max_passes)
+    done = dict(machine.ledger.times)
+    check_magnitudes(source)
+    proof = model.prove(problem, solution.w)
+    machine.ledger.times = done  # all of that is the proof's
+    machine.ledger.note("host", "the proof of the answer, after the fact")
+    return fitted(model, problem, solution, proof)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from iceform.algorithms.examples import flats
-from iceform.algorithms.linear import LinearClassifier
+from iceform.algorithms.linear import LinearClassifier, fitted_inside
 from iceform.algorithms.record import Peer, option
+from iceform.certificates import Result
 from iceform.functions import Loss, loss_named
-from iceform.machine import Stream
+from iceform.machine import Running, Source, Stream
+from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.tables import table_of
+from iceform.validation import check_choice
 
 __all__ = ["Logistic"]
 
@@ -40,6 +43,10 @@ class Logistic(LinearClassifier):
         The inverse penalty, scikit-learn's convention.
     positive, fit_intercept, tol, max_passes, precondition
         As for :class:`LinearClassifier`.
+    solver, bound
+        "inside" plans its steps by this bound of the samples' entries, and the host only writes
+        prompts and adds answers up (:mod:`iceform.machine.inside`). "auto" takes fewer passes, in
+        coordinates that the host computes from the data.
     """
 
     name: ClassVar[str] = "logistic"
@@ -65,8 +72,16 @@ class Logistic(LinearClassifier):
         ),
     )
 
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+
     def loss(self) -> Loss:
         return loss_named("logistic")
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        if check_choice("solver", self.solver, SOLVERS) == "inside":
+            return fitted_inside(self, machine, source, Domain(self.bound))
+        return super().stream(machine, source)
 
     def l2(self, rows: int) -> float:
         return 1 / (self.C * rows)

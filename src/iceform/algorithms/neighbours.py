@@ -1,21 +1,40 @@
-r"""Nearest neighbours: sharp attention over the training samples.
+r"""Nearest neighbours: sharp reads of the training samples, each hiding those read before.
 
-With keys 2 gamma x_j, biases -gamma ||x_j||^2 and a gamma as large as float64 allows, a query reads
-the one nearest sample; hiding that sample from the next prompt gives the second, and so on.
+**A read.** With keys 2 gamma x_j and biases -gamma ||x_j||^2 softmax attention weighs sample j for
+a query q by e^{-gamma ||q - x_j||^2}. Its values are the samples' numbers (:class:`Places`), which
+say what was read: if their variance is small, one sample weighs 3/4 or more and its logit is the
+largest by ln 3. Logits are off by at most :math:`\tau = (d + 8) u \gamma (2 \|q\| + R) R` each for
+samples within R of the origin; gamma is the largest with :math:`\tau \le 1/2`, and none above
+2^40 / ((2 ||q|| + R) R). As 2 tau < ln 3, what was read *is* the nearest sample that the query
+sees. In the next read it is hidden from this query, and so k reads find k neighbours.
+
+**A closer read.** Where a read mixes samples, another one with values (x, ||x||^2) returns their
+mean mu and their spread sigma. Around mu, with :math:`\rho = \max(4 \|q - \mu\|, 8 \sigma)` for R,
+gamma is larger. Samples farther than rho from mu are farther than 3 rho/4 from q; so what is read
+there is the nearest if it lies within rho/2 of mu. This goes on while it makes gamma twice as large
+and the spread is more than rounding.
+
+**Ties.** Samples still mixed count as equally near. From the first one at or after their mean
+number on all are hidden, and so on until one is read. The numbers below the mean keep at least
+1/(64 n^2) of a mixture's weight, so the one found is farther than the nearest by at most
+:math:`(1 + \log_2(2 n) \ln(64 n^2))/\gamma`; of exactly equal ones it is the earliest.
+
+**The answer** is one more read: keys 0, all but the k neighbours hidden, biases 0 or the logarithms
+of the weights, and labels as values.
 
 **Weights 1/distance.** Distances are taken between samples and queries as they were given, not from
 their mean: fl(q_i - x_i) = (q_i - x_i)(1 + d), |d| <= u, however close the two are, and it is 0 if
 and only if they are equal. These differences are multiplied by a power of two so that the largest
 is about 1, and squared: nothing underflows that counts. With d features the sum of squares is off
-by a factor within 1 +- (d + 2) u, its root by half of that and u. Weights are proportional to the
-inverses, each within 1 +- (d/2 + 4) u of a common multiple of the exact one, and the mean of k
-labels of at most L by them is within (d + 2k + 16) u L of exact.
+by a factor within 1 +- (d + 2) u, its root by half of that and u. A bias b <= 0, the logarithm of a
+weight relative to the largest, is off by another 4 u (|b| + log d + 1); as e^b |b| <= 1/e the mean
+of k labels of at most L by all of these is within (2 d + 6 k + 40) u L of exact.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -23,23 +42,28 @@ from torch import Tensor
 
 from iceform.algorithms.examples import blobs, wave
 from iceform.algorithms.memory import centred, check_labels, check_near, in_memory
+from iceform.algorithms.places import Places
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average
 from iceform.certificates import Certificate, Result, Step
-from iceform.errors import ProgramError
+from iceform.errors import PrecisionError, ProgramError
 from iceform.machine import Running, Source, Stream
 from iceform.machine.stream import LARGEST_LOGIT
+from iceform.validation import unit_roundoff
 
 __all__ = ["KNeighbors", "KNeighborsVote", "NeighborsMemory", "sharpest"]
 
-_UNIT = torch.finfo(torch.float64).eps / 2
 _SUBNORMAL = 2.0**-1074
 _LEDGER = (
-    ("prompt", "samples less their mean, |x|^2, their numbers, and the points that ask"),
-    ("host", "which logits are largest, in place of the sharp reads that return them"),
+    ("prompt", "samples less a centre, |x|^2, their numbers, and the points that ask"),
+    ("prompt", "which samples are hidden from a point: those it read before"),
+    ("readout", "the mean and the spread of the numbers read"),
+    ("host", "the mean of the samples, and the largest distance from it: how sharp a read can be"),
+    ("host", "whether a read is of one sample, by its spread, and which, by rounding its mean"),
 )
-_CLEAR = 40.0  # logits this far apart leave e^-40 of the farther one
+_CLOSER = "centre and sharpness of a closer read, from the mean and the spread of what was read"
+_ROOM = 1 << 23  # of what points see: rows at once
 
 
 @dataclass(frozen=True)
@@ -48,8 +72,8 @@ class KNeighbors(Algorithm):
 
     Samples whose squared distances differ by less than about 1e-10 of the square of the extent of
     the query and all samples in question count as equally near, and the earlier one is taken. Where
-    many do, another prompt holds only those in question, around their own mean: it is as much
-    sharper as they lie closer together. ``value`` are the fitted values at the samples.
+    a read mixes several, another one is sharper around their mean, as much as they lie closer
+    together. ``value`` are the fitted values at the samples.
 
     Parameters
     ----------
@@ -84,11 +108,13 @@ class KNeighbors(Algorithm):
     )
 
     def opening(self, machine: Running, source: Source) -> Average:
-        """The sharpest average, the samples themselves asking."""
+        """The first read, the samples themselves asking."""
         data = in_memory(source)
         x, _, radius = centred(data.x)
-        points = x[: machine.machine.samples]
-        return machine.kernel(x, data.y[:, None], points, sharpest(radius, radius))
+        points, places = x[: machine.machine.samples], Places.of(len(x), machine.machine.dtype)
+        values = places.values(x)[:, :2]
+        gamma = sharpest(radius, radius, x.shape[1], machine.machine.dtype)
+        return machine.kernel(x, values, points, gamma)
 
     def stream(self, machine: Running, source: Source) -> Result:
         k, data = self.n_neighbors, in_memory(source)
@@ -105,8 +131,12 @@ class KNeighbors(Algorithm):
         )
         for where, what in _LEDGER:
             machine.ledger.note(where, what)
+        if self.weights == "distance":
+            machine.ledger.note("host", "distances of the neighbours, and their logarithms")
+        here = replace(memory, machine=machine)
+        here(memory.samples[: machine.machine.samples])  # reads to be attested
         return machine.result(
-            lambda: memory(memory.samples), memory.certificate(), k, _predict=memory
+            lambda: here(memory.samples), memory.certificate(), k + 1, _predict=memory
         )
 
 
@@ -132,10 +162,50 @@ class KNeighborsVote(KNeighbors):
 
 
 @dataclass(frozen=True, eq=False)
+class _Frame:
+    """Samples less a centre, for reads as sharp as logits of those within a radius allow.
+
+    Attributes
+    ----------
+    x
+        The samples, shape (n, d).
+    points
+        The queries, shape (m, d), around the same centre.
+    radius
+        R, or rho where samples may be farther out.
+    gamma
+        How sharp.
+    """
+
+    x: Tensor
+    points: Tensor
+    radius: float
+    gamma: float
+
+    @property
+    def reach(self) -> float:
+        """(2 ||q|| + R) R."""
+        return (2 * _longest(self.points) + self.radius) * self.radius
+
+    def some(self, rows: Tensor) -> _Frame:
+        """For some queries."""
+        return replace(self, points=self.points[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class _Mixture:
+    """What a read mixes: its mean, its spread, and whether that is but rounding."""
+
+    mean: Tensor
+    spread: float
+    flat: bool
+
+
+@dataclass(frozen=True, eq=False)
 class NeighborsMemory:
     """Training samples as a prompt, read k times; called with points, it answers their means."""
 
-    machine: Stream
+    machine: Stream | Running
     samples: Tensor  # as given
     x: Tensor  # centred
     y: Tensor
@@ -144,102 +214,92 @@ class NeighborsMemory:
     radius: float
     weights: str = "uniform"
 
+    @property
+    def _stream(self) -> Stream:
+        return self.machine.machine if isinstance(self.machine, Running) else self.machine
+
+    @property
+    def _unit(self) -> float:
+        return unit_roundoff(self._stream.dtype)
+
     def certificate(self) -> Certificate:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
-        size = check_labels(self.y)
-        resolution = _CLEAR / sharpest(self.radius, self.radius)
-        weighing = 2 * self.k + self.x.shape[1] + 16 if self.weights == "distance" else 0
+        size, (n, dim) = check_labels(self.y), self.x.shape
+        gamma = sharpest(self.radius, self.radius, dim, self._stream.dtype)
+        resolution = _resolution(n) / gamma
+        weighing = 2 * dim + 6 * self.k + 40 if self.weights == "distance" else 0
         return Certificate.total(
             {
-                "mass of farther samples": 2 * len(self.x) * math.exp(-_CLEAR) * size,
-                "weights": weighing * _UNIT * size,
-                "rounding": (self.k + len(self.x) + 8) * _UNIT * size + 2 * self.k * _SUBNORMAL,
+                "weights": weighing * self._unit * size,
+                "rounding": (2 * self.k + 16) * self._unit * size + 2 * self.k * _SUBNORMAL,
             },
             domain={
-                "data": f"these {self.x.shape[0]} x {self.x.shape[1]}, as given",
+                "data": f"these {n} x {dim}, as given",
                 "squared distances": f"told apart when they differ by more than {resolution:.3g}",
                 "queries": "as far out as the samples; farther ones are told apart less well",
             },
-            dtype=torch.float64,
+            dtype=self._stream.dtype,
             backend="fused",
             derivation=(
-                Step("gap", "squared distances told apart", resolution, "40 / largest gamma"),
+                Step("gamma", "sharpness of a read", gamma, "logits round by at most 1/2"),
+                Step("gap", "squared distances told apart", resolution, "of a read, over gamma"),
             ),
         )
 
+    # ------------------------------------------------------------------------------------- reads
+
     def neighbors(self, points: Tensor) -> Tensor:
         """Indices of the k nearest samples of each point, nearest first, shape (m, k)."""
+        found = [part for part, _ in self._chunks(points)]
+        return torch.cat(found) if found else torch.zeros(0, self.k, dtype=torch.long)
+
+    def _chunks(self, points: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Neighbours of the points, as many at a time as there is room for, and these points."""
         q = check_near(points, self.center, self.radius)
-        if not len(q):
-            return torch.zeros(0, self.k, dtype=torch.long)
-        self.machine.check_sees(len(self.x))
-        gamma = sharpest(self.radius, float(q.norm(dim=1).max()))
-        bias = -gamma * self.x.square().sum(-1)
-        parts = []
-        at_once = self.machine.samples
-        for chunk, given in zip(q.split(at_once), points.split(at_once), strict=True):
-            parts.append(self._read(given, 2 * gamma * chunk @ self.x.mT + bias))
-        return torch.cat(parts)
+        self._stream.check_sees(len(self.x))
+        run = self.machine if isinstance(self.machine, Running) else self.machine.start()
+        gamma = sharpest(self.radius, _longest(q), self.x.shape[1], self._stream.dtype)
+        at_once = max(1, _ROOM // len(self.x))
+        return [
+            (
+                _Reads(run, self.samples, self.k).find(
+                    _Frame(self.x, part, self.radius, gamma), own
+                ),
+                own,
+            )
+            for part, own in zip(q.split(at_once), points.split(at_once), strict=True)
+            if len(part)
+        ]
 
-    def _read(self, points: Tensor, logits: Tensor) -> Tensor:
-        """K sharp reads of each row, each hiding the samples read before."""
-        most = min(self.k + 1, logits.shape[1])
-        top = logits.topk(most, dim=1)
-        # Where consecutive logits are clear of each other, a sharp read returns them in order.
-        clear = (top.values.diff(dim=1) < -_CLEAR).all(1)
-        found = top.indices[:, : self.k].clone()
-        for row in torch.nonzero(~clear).flatten().tolist():
-            found[row] = self._zoom(points[row], logits[row])
-        return found
+    def average(self, points: Tensor, values: Tensor) -> Tensor:
+        """The mean of the neighbours' values, shape (m, v) for values (n, v): one more read."""
+        run = self.machine if isinstance(self.machine, Running) else self.machine.start()
+        out = [points.new_zeros(0, values.shape[1])]
+        for found, own in self._chunks(points):
+            logs = own.new_zeros(len(own), len(self.x))
+            seen = torch.zeros_like(logs, dtype=torch.bool).scatter_(1, found, value=True)
+            if self.weights == "distance":
+                weights = self._logs(own, found)
+                logs.scatter_(1, found, weights.clamp(min=-_FAR))
+                seen.scatter_(1, found, weights > -_FAR)
+            width = self._stream.dim + 1
+            reads = [run.weighed(logs, part, seen) for part in values.split(width, 1)]
+            out.append(torch.cat(reads, 1))
+        return torch.cat(out)
 
-    def _zoom(self, point: Tensor, logits: Tensor) -> Tensor:
-        """Reads of prompts that hold ever fewer samples, as long as these lie closer together."""
-        among = torch.arange(len(logits), device=logits.device)
-        reach = math.inf
-        while True:
-            least = float(logits.topk(self.k).values[-1])
-            close = logits >= least - 2 * _CLEAR
-            x = self.samples[among[close]]
-            center = x.mean(0)
-            radius = float((x - center).norm(dim=1).max())
-            query = point - center
-            narrower = (2 * float(query.norm()) + radius) * radius
-            if not 0 < narrower < 0.5 * reach:
-                return among[self._read_slowly(logits)]
-            among, reach = among[close], narrower
-            gamma = sharpest(radius, float(query.norm()))
-            logits = 2 * gamma * (x - center) @ query - gamma * (x - center).square().sum(-1)
+    def _logs(self, points: Tensor, found: Tensor) -> Tensor:
+        """Logarithms of 1/distance, relative to the largest, shape (m, k).
 
-    def _read_slowly(self, logits: Tensor) -> Tensor:
-        """Reads that return a mean of equally near samples' numbers are repeated on the earlier."""
-        places = torch.arange(len(logits), dtype=logits.dtype, device=logits.device)
-        hidden = torch.zeros_like(logits, dtype=torch.bool)
-        found = []
-        for _ in range(self.k):
-            unseen = hidden.clone()
-            while True:
-                weights = torch.softmax(logits.masked_fill(unseen, -math.inf), 0)
-                mean = float(weights @ places)
-                spread = float(weights @ (places - mean).square())
-                if spread <= 1e-6:
-                    break
-                # Of two or more equally near ones the earliest lies below their mean.
-                unseen = unseen | (places >= mean)
-            found.append(round(mean))
-            hidden[found[-1]] = True
-        return torch.tensor(found, device=logits.device)
-
-    def shares(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """The neighbours' indices, and weights that sum to 1, shape (m, k) each."""
-        found = self.neighbors(points)
-        if self.weights == "uniform":
-            return found, torch.full(found.shape, 1 / self.k, dtype=points.dtype).to(points)
+        Samples that are the query itself leave the others nothing.
+        """
         length, exponent = self._apart(points, found)
         exact = length == 0
-        # Inverses relative to the nearest one's power of two: they do not overflow.
-        inverse = times_power(1 / length, exponent.amin(1, keepdim=True) - exponent)
-        near = torch.where(exact.any(1, keepdim=True), exact.to(inverse), inverse)
-        return found, near / near.sum(1, keepdim=True)
+        lengths = torch.where(exact, 1.0, length).log()
+        powers = exponent.amin(1, keepdim=True) - exponent  # of two: differences are exact
+        logs = math.log(2.0) * powers.to(lengths) - lengths
+        logs = logs - logs.amax(1, keepdim=True)
+        near = torch.where(exact, 0.0, -math.inf).to(logs)
+        return torch.where(exact.any(1, keepdim=True), near, logs)
 
     def distances(self, points: Tensor, found: Tensor) -> Tensor:
         """Of points to samples, shape (m, k)."""
@@ -254,13 +314,148 @@ class NeighborsMemory:
 
     def __call__(self, points: Tensor) -> Tensor:
         """Mean label of the k nearest samples, shape (m,)."""
-        found, shares = self.shares(points)
-        if self.weights == "uniform":
-            return self.y[found].mean(1)
-        return (self.y[found] * shares).sum(1)
+        return self.average(points, self.y[:, None])[:, 0]
 
 
-def sharpest(radius: float, queries: float) -> float:
-    """The largest gamma whose logits stay within what float64 rounds well."""
+_LEAST = 1e-140  # of the farthest distance: closer samples count as equal
+_FAR = 800.0  # e^-800 is no number: such a sample is hidden
+
+
+class _Reads:
+    """Reads of one run: what is seen, what came back, and what that says.
+
+    Parameters
+    ----------
+    run
+        The machine.
+    samples
+        As given.
+    k
+        How many neighbours.
+    """
+
+    def __init__(self, run: Running, samples: Tensor, k: int) -> None:
+        self.run, self.samples, self.k = run, samples, k
+        self.places = Places.of(len(samples), run.machine.dtype)
+        self.numbers = self.places.values(samples)
+
+    def find(self, frame: _Frame, points: Tensor) -> Tensor:
+        """The k nearest of every point, shape (m, k)."""
+        seen = torch.ones(len(points), len(self.samples), dtype=torch.bool, device=points.device)
+        found = []
+        for _ in range(self.k):
+            found.append(self._nearest(frame, points, seen))
+            seen = seen.scatter(1, found[-1][:, None], value=False)
+        return torch.stack(found, 1)
+
+    def _nearest(self, frame: _Frame, points: Tensor, seen: Tensor) -> Tensor:
+        """The nearest sample that each point sees."""
+        number, clear, mean = self._places(frame, seen)
+        mixed = torch.nonzero(~clear).flatten()
+        if not len(mixed):
+            return number
+        equal = []
+        inners = self._mixtures(frame.some(mixed), seen[mixed])
+        for row, inner in zip(mixed.tolist(), inners, strict=True):
+            here = frame.some(torch.tensor([row], device=points.device))
+            one = self._zoom(here, inner, points[row], seen[row : row + 1])
+            if one is None:
+                equal.append(row)
+            else:
+                number[row] = one
+        if equal:
+            rows = torch.tensor(equal, device=points.device)
+            number[rows] = self._earliest(frame.some(rows), seen[rows], mean[rows])
+        return number
+
+    def _places(self, frame: _Frame, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What numbers a read returns: the nearest one, whether it is one sample's, their mean."""
+        width = 2 * ((self.run.machine.dim + 1) // 2)
+        parts = [self._read(frame, part, seen) for part in self.numbers.split(width, 1)]
+        return self.places.read(torch.cat(parts, 1))
+
+    def _mixtures(self, frame: _Frame, seen: Tensor) -> list[_Mixture]:
+        """What reads mix."""
+        self.run.ledger.note("host", _CLOSER, len(seen))
+        squares = frame.x.square().sum(1, keepdim=True)
+        rows = self._read(frame, torch.cat([frame.x, squares], 1), seen)
+        mean, square = rows[:, :-1], rows[:, -1]
+        noise = 16 * unit_roundoff(self.run.machine.dtype) * square
+        spread = square - mean.square().sum(1)
+        flat, wide = spread <= noise, (spread + noise).clamp(min=0).sqrt()
+        return [_Mixture(*each) for each in zip(mean, wide.tolist(), flat.tolist(), strict=True)]
+
+    def _read(self, frame: _Frame, values: Tensor, seen: Tensor) -> Tensor:
+        return self.run.average(frame.x, values, frame.points, frame.gamma, seen=seen)
+
+    # ----------------------------------------------------------------------- closer, and ties
+
+    def _closer(self, frame: _Frame, inner: _Mixture, point: Tensor) -> _Frame | None:
+        """Around what a read mixed, if that is twice as sharp or more."""
+        center = (point - frame.points[0]) + inner.mean
+        query, x = (point - center)[None], self.samples - center
+        radius = max(4 * _longest(query), 8 * inner.spread)
+        closer = _Frame(x, query, radius, 1.0)
+        # The square of the farthest sample, times gamma, is still a number.
+        least = LARGEST_LOGIT * (_LEAST * _longest(x)) ** 2
+        if not least < closer.reach < 0.5 * frame.reach:
+            return None
+        gamma = sharpest(radius, _longest(query), x.shape[1], self.run.machine.dtype)
+        return replace(closer, gamma=gamma)
+
+    def _zoom(self, frame: _Frame, inner: _Mixture, point: Tensor, seen: Tensor) -> int | None:
+        """The nearest sample by ever closer reads; None where a closer one proves nothing."""
+        closer = self._closer(frame, inner, point)
+        if closer is None:
+            return None
+        number, clear, mean = self._places(closer, seen)
+        one = int(number) if bool(clear) else self._among(closer, inner, point, seen, mean)
+        within = bool(seen[0, one]) and _longest(closer.x[one][None]) <= closer.radius / 2
+        return one if within else None
+
+    def _among(
+        self, frame: _Frame, before: _Mixture, point: Tensor, seen: Tensor, mean: Tensor
+    ) -> int:
+        """Of samples that a closer read mixes the nearest, or of equal ones the earliest."""
+        inner = self._mixtures(frame, seen)[0]
+        same = before.flat and inner.flat
+        one = None if same else self._zoom(frame, inner, point, seen)
+        return int(self._earliest(frame, seen, mean)) if one is None else one
+
+    def _earliest(self, frame: _Frame, seen: Tensor, mean: Tensor) -> Tensor:
+        """Of samples that a read mixes the earliest: later ones are hidden until one is left."""
+        numbers = torch.arange(len(self.samples), device=mean.device)
+        found = torch.zeros_like(mean, dtype=torch.long)
+        rows = torch.arange(len(mean), device=mean.device)
+        while len(rows):
+            fewer = seen & (numbers < mean[:, None])
+            if not bool((fewer.any(1) & (fewer != seen).any(1)).all()):
+                raise PrecisionError(
+                    f"two of {len(numbers)} samples are too near to be told apart by a read in "
+                    f"{self.run.machine.dtype}; leave out samples that are nearly equal",
+                    best=math.inf,
+                )
+            seen = fewer
+            number, clear, mean = self._places(frame, seen)
+            found[rows[clear]] = number[clear]
+            left = ~clear
+            rows, seen, mean, frame = rows[left], seen[left], mean[left], frame.some(left)
+        return found
+
+
+def _longest(rows: Tensor) -> float:
+    return float(rows.norm(dim=1).max()) if len(rows) else 0.0
+
+
+def _resolution(n: int) -> float:
+    """Logits of samples that may be mixed and counted as equally near differ by at most this."""
+    return 1 + math.log2(2 * n) * math.log(64 * n * n)
+
+
+def sharpest(
+    radius: float, queries: float, dim: int = 1, dtype: torch.dtype = torch.float64
+) -> float:
+    """The largest gamma whose logits are known to 1/2, and which leaves room for what is hidden."""
     reach = (2 * queries + radius) * radius
-    return LARGEST_LOGIT / reach if reach > 0 else 1.0
+    largest = min(LARGEST_LOGIT, 1 / (2 * (dim + 8) * unit_roundoff(dtype)))
+    return largest / reach if reach > 0 else 1.0

@@ -16,16 +16,18 @@ from torch import Tensor
 
 from iceform.algorithms.descent import Descent, NativeLine, labels_of
 from iceform.algorithms.examples import flats
-from iceform.algorithms.linear import LinearModel, fitted
+from iceform.algorithms.linear import LinearModel, fitted, fitted_inside
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.recursion import Recursion
 from iceform.certificates import Result
 from iceform.constructions import steps_needed
 from iceform.errors import BoundError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Target
+from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.problem import LinearProblem, Metric
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution
+from iceform.validation import check_choice
 
 __all__ = ["Ridge"]
 
@@ -46,6 +48,10 @@ class Ridge(LinearModel):
         steps are planned for.
     w_bound, eps
         In rows: entrywise bound of the coefficients, and error of a look-up.
+    solver, bound, label_bound
+        In a stream: "inside" plans its steps by these bounds of the entries of samples and labels,
+        and the host only writes prompts and adds answers up (:mod:`iceform.machine.inside`).
+        "auto" takes fewer passes, in coordinates that the host computes from the data.
     """
 
     name: ClassVar[str] = "ridge"
@@ -63,6 +69,9 @@ class Ridge(LinearModel):
     )
     w_bound: float = field(default=4.0, kw_only=True)
     eps: float = field(default=1e-9, kw_only=True)
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+    label_bound: float = field(default=1.0, kw_only=True)
 
     def l2(self, rows: int) -> float:
         return self.alpha / rows
@@ -73,6 +82,8 @@ class Ridge(LinearModel):
 
     def stream(self, machine: Running, source: Source) -> Result:
         """Of many solutions, the one of least norm."""
+        if check_choice("solver", self.solver, SOLVERS) == "inside":
+            return fitted_inside(self, machine, source, Domain(self.bound, self.label_bound))
         problem = self.problem(machine, source)
         solution = self.solve(problem)
         proof = self.prove(problem, solution.w)

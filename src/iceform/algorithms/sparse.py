@@ -20,16 +20,18 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.examples import flats
-from iceform.algorithms.linear import LinearModel, fitted
+from iceform.algorithms.linear import LinearModel, fitted, fitted_inside
 from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
+from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.tables import CLIP
 from iceform.machine.whitening import evenly, needs_sharpening, sharpened
+from iceform.validation import check_choice
 
 __all__ = ["ElasticNet", "prove_sparse", "soft_threshold", "thresholds_of"]
 
@@ -55,6 +57,10 @@ class ElasticNet(LinearModel):
         rho.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; "whiten" finishes on the support.
+    solver, bound, label_bound
+        "inside" plans its steps by these bounds of the entries of samples and labels, takes
+        ``max_passes`` of them, and leaves the host to write prompts and add answers up
+        (:mod:`iceform.machine.inside`).
     """
 
     name: ClassVar[str] = "elastic-net"
@@ -88,6 +94,10 @@ class ElasticNet(LinearModel):
         ),
     )
 
+    solver: str = field(default="auto", kw_only=True)
+    bound: float = field(default=1.0, kw_only=True)
+    label_bound: float = field(default=1.0, kw_only=True)
+
     def l2(self, rows: int) -> float:
         return self.alpha * (1 - self.l1_ratio)
 
@@ -99,6 +109,9 @@ class ElasticNet(LinearModel):
         return prove_sparse(problem, w, self.thresholds(problem.scaling))
 
     def stream(self, machine: Running, source: Source) -> Result:
+        if check_choice("solver", self.solver, SOLVERS) == "inside":
+            domain = Domain(self.bound, self.label_bound)
+            return fitted_inside(self, machine, source, domain, self.alpha * self.l1_ratio)
         problem = self.problem(machine, source)
         thresholds = self.thresholds(problem.scaling)
         loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)

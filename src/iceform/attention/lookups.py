@@ -14,7 +14,8 @@ and hold the margin; what keys and values are is up to the prompt:
 * **look-ups** (:class:`LookUps`) of z_i = w.x_i - y_i write s_k x_i, s_k (y_i + m) and b_k for the
   keys (s_k, b_k) of a table around m, and :math:`\kappa w + \gamma (v_k - o_i) (x_i, 1)` as values:
   the query of sample i returns :math:`\kappa w + \gamma (A(z_i) - o_i) (x_i, 1)`;
-* an **average** (:class:`Average`) writes any keys, biases and values, and asks by free queries.
+* an **average** (:class:`Average`) writes any keys, biases and values, and asks by free queries;
+  tokens are hidden from a point by their biases, in a prompt of its own.
 
 Tokens that hold the program (s_k, b_k, v_k, gamma, kappa) are the same for all data, and what is
 written for data is affine in x, y, w, o and o x. Longer data are many prompts of one network: no
@@ -28,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iceform.attention.affine import Embed
@@ -306,23 +307,28 @@ class LookUps:
 class Average:
     """Keys, biases and values of any tokens, and points that ask for their softmax average.
 
-    The answer to point q is the average of the values with logits q.key_j + bias_j.
+    The answer to point q is the average of the values with logits q.key_j + bias_j. Points share a
+    prompt, unless what they see differs: then each has one of its own, in which the biases of the
+    tokens that are hidden from it are lower by ``HIDDEN``.
 
     Attributes
     ----------
     layout
         The layer that it is for.
     keys, biases, values
-        Shapes (n, d), (n,) and (n, v), v at most d + 1.
+        Shapes (n, d), (n,) and (n, v), v at most d + 1; biases of each point's own are (q, n).
     points
         Shape (q, d).
+    seen
+        Which tokens each point sees, shape (q, n); None for all.
     """
 
     layout: Layout
     keys: Float[Tensor, "n d"]
-    biases: Float[Tensor, "n"]
+    biases: Float[Tensor, "n"] | Float[Tensor, "q n"]
     values: Float[Tensor, "n v"]
     points: Float[Tensor, "q d"]
+    seen: Bool[Tensor, "q n"] | None = None
 
     def __post_init__(self) -> None:
         room, have = self.layout.samples * self.layout.tokens, len(self.keys)
@@ -334,9 +340,32 @@ class Average:
         self.layout.check(0, max(self.keys.shape[1], self.values.shape[1] - 1))
 
     @property
+    def apart(self) -> bool:
+        """Whether every point has a prompt of its own."""
+        return self.seen is not None or self.biases.ndim == 2
+
+    @property
+    def sharing(self) -> int:
+        """How many points share a prompt."""
+        return 1 if self.apart else self.layout.samples
+
+    @property
     def prompts(self) -> int:
         """How many prompts it stands for."""
-        return -(-len(self.points) // self.layout.samples)
+        return -(-len(self.points) // self.sharing)
+
+    @property
+    def written(self) -> Tensor:
+        """The biases as tokens hold them, (n,), or (q, n) where prompts are the points' own."""
+        if self.seen is None:
+            return self.biases
+        return self.biases - HIDDEN * (~self.seen).to(self.biases)
+
+    def part(self, rows: Tensor | slice) -> Average:
+        """The same for some points."""
+        biases = self.biases[rows] if self.biases.ndim == 2 else self.biases
+        seen = None if self.seen is None else self.seen[rows]
+        return replace(self, biases=biases, points=self.points[rows], seen=seen)
 
     @property
     def tokens(self) -> Float[Tensor, "p t f"]:
@@ -345,16 +374,21 @@ class Average:
 
     def chunks(self) -> Iterator[Tensor]:
         """The literal tokens, (prompts, tokens, features), as many as fit at once."""
-        at, m = self.layout.raw, self.layout.samples
-        at_once = m * max(1, _HELD // (self.layout.count * at.total))
-        for points in torch.split(self.points, at_once):
-            prompts = -(-len(points) // m)
-            tokens, _, queries = self.layout.blank(torch.Size((prompts,)), self.points)
-            seen = tokens[:, : len(self.keys)]
-            seen[..., at["key_x"]][..., : self.keys.shape[1]] = self.keys
-            seen[..., at["key_bias"]] = self.biases[:, None]
-            seen[..., at["value"]][..., : self.values.shape[1]] = self.values
-            padded = points.new_zeros(prompts * m, points.shape[1])
-            padded[: len(points)] = points
-            queries[:, m:, at["w"]][..., : points.shape[1]] = padded.unflatten(0, (prompts, m))
-            yield tokens
+        size = self.layout.count * self.layout.raw.total
+        at_once = self.sharing * max(1, _HELD // size)
+        for start in range(0, len(self.points), at_once):
+            yield self.part(slice(start, start + at_once))._write()
+
+    def _write(self) -> Tensor:
+        at, m, each = self.layout.raw, self.layout.samples, self.sharing
+        prompts, points = self.prompts, self.points
+        tokens, _, queries = self.layout.blank(torch.Size((prompts,)), points)
+        own = tokens[:, : len(self.keys)]
+        own[..., at["key_x"]][..., : self.keys.shape[1]] = self.keys
+        own[..., at["key_bias"]] = self.written[..., None]
+        own[..., at["value"]][..., : self.values.shape[1]] = self.values
+        padded = points.new_zeros(prompts * each, points.shape[1])
+        padded[: len(points)] = points
+        asked = queries[:, m : m + each, at["w"]]
+        asked[..., : points.shape[1]] = padded.unflatten(0, (prompts, each))
+        return tokens

@@ -28,7 +28,7 @@ class Ablated(Backend):
 
     def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
         if isinstance(prompt, Average):
-            return prompt.values.mean(0).expand(len(prompt.points), -1)
+            return _alike(prompt)
         if not isinstance(prompt, LookUps):
             raise ProgramError("attention can be taken out of look-ups and averages only")
         looked = prompt.residuals()
@@ -37,3 +37,11 @@ class Ablated(Backend):
         looked = (prompt.gain * looked)[..., None]
         row = looked * prompt.x.to(looked) + prompt.keep * prompt.w[..., None, :]
         return torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
+
+
+def _alike(prompt: Average) -> Tensor:
+    """The mean value of the tokens that each point sees."""
+    if prompt.seen is None:
+        return prompt.values.mean(0).expand(len(prompt.points), -1)
+    shares = prompt.seen.to(prompt.values)
+    return shares @ prompt.values / shares.sum(1, keepdim=True)

@@ -9,12 +9,14 @@ in memory are read layer by layer (:mod:`iceform.backends.rows`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Average, LookUps, Prompt
+from iceform.attention.lookups import HIDDEN
 from iceform.backends import primitives, rows
 from iceform.backends.base import Backend, Watch
 from iceform.backends.reading import Reading, read_layer, read_table
@@ -97,29 +99,60 @@ class Fused(Backend):
         return prompt.gain * looked.double().sum(-1)
 
     def _average(self, prompt: Average) -> Tensor:
-        reading, keys, m = self.reading, prompt.keys, prompt.layout.samples
-        points = prompt.points
-        if reading.free_readout is not None:
-            points = torch.nn.functional.pad(points, (0, 0, 0, prompt.prompts * m - len(points)))
+        if self.reading.free_readout is not None:
+            return self._mixed(prompt)
+        at_once = max(1, _LOGITS // max(1, len(prompt.keys)))
+        starts = range(0, len(prompt.points), at_once)
+        parts = [self._averages(prompt.part(slice(i, i + at_once))) for i in starts]
+        return torch.cat(parts) if parts else prompt.values[:0]
+
+    def _averages(self, prompt: Average) -> Tensor:
+        """Every point's own average."""
+        reading, points, keys = self.reading, prompt.points, prompt.keys
         if reading.free is not None:
             points = _wide(points, len(reading.free)) @ reading.free.to(points)
         if reading.free_shift is not None:
             points = _wide(points, len(reading.free_shift)) + reading.free_shift.to(points)
-        keys, bias = _wide(keys, points.shape[1]), reading.free_bias * prompt.biases
-        parts = [
-            torch.softmax(part @ keys.mT + bias, -1) @ prompt.values
-            for part in torch.split(points, _AT_ONCE)
-        ]
-        out = torch.cat(parts) if parts else points.new_zeros(0, prompt.values.shape[1])
-        if reading.values is not None:
-            wide = _wide(out, len(reading.values)) @ reading.values.to(out).mT
-            out = wide[:, : prompt.values.shape[1]]
-        if reading.free_readout is not None:
-            out = (reading.free_readout.to(out).mT @ out.unflatten(0, (-1, m))).flatten(0, 1)
-        return out[: len(prompt.points)]
+        biases = reading.free_bias * prompt.biases
+        logits = torch.addmm(biases, points, _wide(keys, points.shape[1]).mT)
+        if prompt.seen is not None:
+            logits.sub_((~prompt.seen).to(logits).mul_(reading.free_bias * HIDDEN))
+        few = _few(logits, prompt.values) if prompt.seen is not None else None
+        out = torch.softmax(logits, -1) @ prompt.values if few is None else few
+        if reading.values is None:
+            return out
+        wide = _wide(out, len(reading.values)) @ reading.values.to(out).mT
+        return wide[:, : prompt.values.shape[1]]
+
+    def _mixed(self, prompt: Average) -> Tensor:
+        """What a readout that mixes free queries makes of them, those that ask nothing too."""
+        assert self.reading.free_readout is not None
+        m, each = prompt.layout.samples, prompt.sharing
+        short = prompt.prompts * each - len(prompt.points)
+        points = torch.nn.functional.pad(prompt.points, (0, 0, 0, short)).unflatten(0, (-1, each))
+        points = torch.nn.functional.pad(points, (0, 0, 0, m - each)).flatten(0, 1)
+        own, seen = prompt.biases, prompt.seen
+        own = own.repeat_interleave(m, 0) if own.ndim == 2 else own
+        seen = None if seen is None else seen.repeat_interleave(m, 0)
+        rows = self._averages(replace(prompt, points=points, biases=own, seen=seen))
+        mixed: Tensor = self.reading.free_readout.to(rows).mT @ rows.unflatten(0, (-1, m))
+        return mixed[:, :each].flatten(0, 1)[: len(prompt.points)]
 
 
-_AT_ONCE = 4096  # points whose attention is held at once
+_LOGITS = 1 << 18  # held at once: they stay in cache
+_FEW = 8  # tokens that a sharp read may be of
+_MANY = 256  # tokens: of fewer a softmax over all is as quick
+_NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
+
+
+def _few(logits: Tensor, values: Tensor) -> Tensor | None:
+    """The read of rows in which all but a few tokens weigh exactly 0; None where more do not."""
+    if logits.shape[1] < _MANY:
+        return None
+    top = logits.topk(_FEW, dim=1, sorted=True)
+    if not bool((top.values[:, -1] < top.values[:, 0] - _NOTHING).all()):
+        return None
+    return (torch.softmax(top.values, -1)[:, None] @ values[top.indices])[:, 0]
 
 
 def _wide(t: Tensor, width: int) -> Tensor:

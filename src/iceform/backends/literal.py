@@ -26,7 +26,8 @@ class Literal(Backend):
             rows = rows[..., : prompt.count, :]
             return torch.cat([rows[..., : prompt.x.shape[-1]], rows[..., -1:]], -1)
         if isinstance(prompt, Average):
-            rows = self._rows(prompt.chunks(), slice(prompt.layout.samples, None))
+            first = prompt.layout.samples
+            rows = self._rows(prompt.chunks(), slice(first, first + prompt.sharing))
             return rows[: len(prompt.points), : prompt.values.shape[1]]
         out: Tensor = self._on(prompt.tokens)(prompt.tokens)
         return out

@@ -30,6 +30,7 @@ __all__ = ["Witness"]
 
 _KEPT = 4  # prompts that are kept of a run, each as likely as any other
 _SECONDS = 0.03  # that running rows again may take,
+_APART = 2  # points run again that have a prompt each
 _SHARE = 0.1  # or this share of the run, whichever is more
 
 
@@ -180,10 +181,9 @@ class Witness(Backend):
         assert rows is not None
         if not len(rows):
             return Compared()
-        drawn = self._draw(len(rows), prompt.layout.samples).to(rows.device)
-        part = Average(
-            prompt.layout, prompt.keys, prompt.biases, prompt.values, prompt.points[drawn]
-        )
+        most = _APART if prompt.apart else prompt.layout.samples  # of one literal prompt, or few
+        drawn = self._draw(len(rows), most).to(rows.device)
+        part = prompt.part(drawn)
         off = float((rows[drawn] - self._literal.run(part)).abs().max())
         return Compared(len(drawn), off, _average_allowance(part))
 

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms import PCA, Algorithm, LinearModel
+from iceform.algorithms.neighbours import sharpest
+from iceform.algorithms.places import Places
 from iceform.attention import LookUps
 from iceform.certificates import Attestation, Certificate, Ledger
 from iceform.cli.running import Data, Settings, fitted
 from iceform.machine import ArraySource, Stream
 from iceform.machine.scaling import Scaling
-from iceform.machine.stream import LARGEST_LOGIT
 from iceform.machine.tables import CLIP, IDENTITY
 from iceform.tables import Table, table_from
 from iceform.validation import unit_roundoff
@@ -304,8 +305,8 @@ class _Opened:
 
     def _average(self) -> PromptView:
         """What kernel regression and the nearest neighbour ask."""
-        y = torch.as_tensor(self._average_values(), dtype=torch.float64)[:, None]
         x = self.x - self.x.mean(0)
+        y = self._average_values(x)
         points = x[: min(_SAMPLES, self.machine.samples, len(x))] + 0.25 * x.std(0)
         gamma = self._gamma(x, points)
         tokens = self.machine.start().kernel(x, y, points, gamma).tokens[0]
@@ -323,17 +324,18 @@ class _Opened:
             self.machine.samples * (self.machine.tokens + 1),
         )
 
-    def _average_values(self) -> np.ndarray:
-        if self.entry.task != "classification":
-            return self.data.y["train"]
-        return np.asarray(self.data.y["train"] == self.model.classes_[0], dtype=np.float64)
+    def _average_values(self, x: Tensor) -> Tensor:
+        """Labels; where neighbours are looked for, the samples' numbers."""
+        if not hasattr(self.model, "gamma_"):
+            return Places.of(len(x), torch.float64).values(x)[:, :1]
+        return torch.as_tensor(self.data.y["train"], dtype=torch.float64)[:, None]
 
     def _gamma(self, x: Tensor, points: Tensor) -> float:
         """The kernel's, or for neighbours the sharpest that logits have room for."""
         if hasattr(self.model, "gamma_"):
             return float(self.model.gamma_)
         radius, far = float(x.norm(dim=1).max()), float(points.norm(dim=1).max())
-        return LARGEST_LOGIT / ((2 * far + radius) * radius)
+        return sharpest(radius, far, x.shape[1])
 
     # ------------------------------------------------------------------------------ views
 

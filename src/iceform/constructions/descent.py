@@ -105,7 +105,9 @@ class GradientDescent(Emulator):
             bound,
             labelled=self.loss.kind == "residual",
             dtype=self.dtype,
-            **{k: v for k, v in options.items() if k not in ("kinks", "tokens", "estimate")},
+            **{
+                k: v for k, v in options.items() if k not in ("kinks", "tokens", "estimate", "room")
+            },
         )
         self.hessian, self._assumptions = self._hessian(domain, hessian)
         self.schedule = Schedule.of(schedule, steps, lr, self.hessian)

@@ -20,7 +20,7 @@ from torch import Tensor
 from iceform.backends import Backend, bind, rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.backends.kernels import is_transformed
-from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
+from iceform.constructions.residual import SAME, Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 from iceform.validation import check_matmul_precision, check_positive
@@ -142,17 +142,18 @@ class GradientStep(ResidualEmulator):
 
     def reprogram(
         self, loss: LossLike, lr: float | None = None, l2: float | None = None,
-        eps: float | None = None,
+        eps: float | str | None = SAME,
     ) -> GradientStep:  # fmt: skip
-        """Another loss, step or shrinkage on the same frozen weights."""
+        """Another loss, step or shrinkage on the same frozen weights.
+
+        ``eps`` is as for :meth:`SampleGradients.reprogram`.
+        """
         changed = Loss.of(loss)
         lr = self._program["lr"] if lr is None else lr
         l2 = self._program["l2"] if l2 is None else l2
-        it = self.interpolant.refit(changed.derivative)
-        asked = {**self._asked, "eps": eps}
-        other = GradientStep(changed, lr, l2, dtype=self.dtype, interpolant=it, **asked)
-        other.add_module("_network", self.network)
-        return other
+        return self._on_the_same_weights(
+            changed, eps, lambda **asked: type(self)(changed, lr, l2, dtype=self.dtype, **asked)
+        )
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), **self._program}

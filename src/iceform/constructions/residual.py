@@ -14,10 +14,11 @@ network, whose answers the readout joins.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -34,9 +35,11 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel
-from iceform.validation import check_choice, check_tensors, unit_roundoff
+from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
 
-__all__ = ["Rates", "ResidualEmulator", "check_logits", "room_for", "three_inputs"]
+__all__ = ["SAME", "Rates", "ResidualEmulator", "check_logits", "room_for", "three_inputs"]
+
+SAME = "same"  # the eps of the emulator that is reprogrammed
 
 _BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
@@ -90,6 +93,7 @@ class ResidualEmulator(Emulator):
         z_range: tuple[float, float] | None = None,
         interpolant: Interpolant | None = None,
         estimate: bool = False,
+        room: int | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
@@ -111,7 +115,7 @@ class ResidualEmulator(Emulator):
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
             "w_bound": w_bound, "z_range": z_range,
-            "estimate": estimate,
+            "estimate": estimate, "room": None if room is None else check_size("room", room),
         }  # fmt: skip
         if interpolant is not None:
             self._check_covers(interpolant)
@@ -157,6 +161,54 @@ class ResidualEmulator(Emulator):
         unit = unit_roundoff(self.dtype)
         slack = 4 * (self.domain.dim + 4) * unit * (self.domain.terms + abs(low) + abs(high))
         return low - slack, high + slack
+
+    def _on_the_same_weights(
+        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
+    ) -> Self:
+        """Another loss on these weights: by the same keys where they hold eps, else by its own.
+
+        ``make`` builds the other emulator from what was asked for.
+        """
+        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
+        asked = {**self._asked, "room": room}
+        refit = self.interpolant.refit(loss.derivative)
+        if held is None:
+            other = make(**{**asked, "eps": None}, interpolant=refit)
+        else:
+            other = self._holding(make, {**asked, "eps": held}, refit, loss)
+        other.add_module("_network", self.network)
+        return other
+
+    def _holding(
+        self, make: Callable[..., Self], asked: dict[str, Any], refit: Interpolant, loss: Loss
+    ) -> Self:
+        """With the present keys if these hold eps by a proof, else with a table of its own."""
+        error = math.inf
+        try:
+            other = make(**{**asked, "eps": None}, interpolant=refit)
+            error = other.certificate.error
+            if error <= asked["eps"] and (refit.kind == "proven" or asked["estimate"]):
+                return make(**asked, interpolant=refit)
+        except BoundError:  # residuals of this loss leave the present table
+            pass
+        name, room = loss.name or "this function", asked["room"]
+        try:
+            own = make(**asked)
+        except PrecisionError as none:
+            raise PrecisionError(
+                f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}; the present "
+                f"keys certify {error:.3g}, pass eps=None to accept that",
+                best=error,
+            ) from None
+        if own.layout.tokens > room:
+            raise PrecisionError(
+                f"{name} takes {own.interpolant.tokens} grid tokens for eps = {asked['eps']:.3g}, "
+                f"a block of these weights has room for {room}, and the present keys certify "
+                f"{error:.3g}; build with room={own.layout.tokens}, or pass eps=None to accept "
+                "that",
+                best=error,
+            )
+        return own
 
     # ----------------------------------------------------------------------------- certificate
 
@@ -228,7 +280,7 @@ class ResidualEmulator(Emulator):
     @property
     def layout(self) -> Layout:
         """Sizes of the look-up layer; they do not grow with the number of samples."""
-        tokens = room_for(self.interpolant.tokens)
+        tokens = room_for(max(self.interpolant.tokens, self._asked["room"] or 1))
         return Layout(self.domain.dim, min(_BLOCK, self.domain.samples), tokens)
 
     @property

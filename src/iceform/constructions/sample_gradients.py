@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends import Backend
-from iceform.constructions.residual import Rates, ResidualEmulator, three_inputs
+from iceform.constructions.residual import SAME, Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 
@@ -38,6 +38,8 @@ class SampleGradients(ResidualEmulator):
     kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant, estimate
         Narrower domains, a fixed table size, a ready look-up table, or leave to hold ``eps`` by
         an estimate where f cannot be enclosed.
+    room
+        Grid tokens that the weights have room for: all functions whose tables fit share them.
     """
 
     def __init__(
@@ -73,13 +75,26 @@ class SampleGradients(ResidualEmulator):
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
         return backend.run(self._encode(*inputs))[..., :-1]
 
-    def reprogram(self, loss: Any, eps: float | None = None) -> SampleGradients:
-        """Another loss on the same frozen weights: only the values in the prompt change."""
+    def reprogram(self, loss: Any, eps: float | str | None = SAME) -> SampleGradients:
+        """Another loss on the same frozen weights: only the prompt changes.
+
+        Parameters
+        ----------
+        loss
+            As for the constructor.
+        eps
+            What it has to hold, by default what this one does; None accepts what comes out. Where
+            the present keys do, only values change; else the table is another one.
+
+        Raises
+        ------
+        PrecisionError
+            Where no table that fits into these weights holds ``eps``.
+        """
         changed = Loss.of(loss)
-        it = self.interpolant.refit(changed.derivative)
-        other = type(self)(changed, dtype=self.dtype, interpolant=it, **{**self._asked, "eps": eps})
-        other.add_module("_network", self.network)
-        return other
+        return self._on_the_same_weights(
+            changed, eps, lambda **asked: type(self)(changed, dtype=self.dtype, **asked)
+        )
 
 
 class ResidualMap(SampleGradients):

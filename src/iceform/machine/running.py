@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iceform.attention import Average, LookUps
@@ -125,16 +125,31 @@ class Running(Run):
         return LookUps(self.machine.geometry, table, x, y, w, offsets)
 
     def kernel(
-        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
-    ) -> Average:
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Average:  # fmt: skip
         """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
 
-        Of equally near samples the earlier one is preferred by the factor e^{ties}.
+        Of equally near samples the earlier one is preferred by the factor e^{ties}. ``seen`` hides
+        samples from points.
         """
         order = torch.arange(len(x), dtype=x.dtype, device=x.device)
         biases = -gamma * x.square().sum(-1) - ties * order
-        inputs = (self._cast(t) for t in (2 * gamma * x, biases, values, points))
-        return Average(self.machine.geometry, *inputs)
+        return self._average(2 * gamma * x, biases, values, points, seen)
+
+    def weighed(
+        self, logs: Float[Tensor, "q n"], values: Tensor, seen: Bool[Tensor, "q n"]
+    ) -> Tensor:
+        """The values' average by e^{logs}, of what each row of ``logs`` sees: keys are 0."""
+        zero = logs.new_zeros(max(logs.shape), 1)
+        asked = self._average(zero[: logs.shape[1]], logs, values, zero[: len(logs)], seen)
+        return self.witness.run(asked).to(values)
+
+    def _average(
+        self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor, seen: Tensor | None
+    ) -> Average:
+        keys, biases, values, points = (self._cast(t) for t in (keys, biases, values, points))
+        return Average(self.machine.geometry, keys, biases, values, points, seen)
 
     def _cast(self, t: Tensor) -> Tensor:
         """As the machine's dtype holds it."""
@@ -158,10 +173,11 @@ class Running(Run):
         return rows[:, -1].reshape(z.shape).to(z)
 
     def average(
-        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0
-    ) -> Tensor:
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Tensor:  # fmt: skip
         """The values' kernel average at the points."""
-        return self.witness.run(self.kernel(x, values, points, gamma, ties)).to(values)
+        return self.witness.run(self.kernel(x, values, points, gamma, ties, seen)).to(values)
 
 
 @lru_cache(maxsize=16)

@@ -238,9 +238,9 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> Any:
         """Shares of the classes among the neighbours, shape (n_samples, n_classes)."""
         points = self._points(X)
-        found, shares = (t.cpu().numpy() for t in self._memory.shares(points))
-        labels = self._memory.y.cpu().numpy().astype(int)[found]
-        return np.stack([(shares * (labels == k)).sum(1) for k in range(len(self.classes_))], 1)
+        classes = torch.arange(len(self.classes_), device=points.device)
+        is_class = (self._memory.y[:, None] == classes).to(points)
+        return self._memory.average(points, is_class).cpu().numpy()
 
     def predict(self, X: Any) -> Any:
         """The class with the largest share; the first of equal ones."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from iceform.algorithms import Algorithm, Descent, KernelRegression
 from iceform.algorithms.neighbours import sharpest
+from iceform.algorithms.places import Places
 from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.lookups import MARGIN
 from iceform.backends import bind
@@ -237,7 +238,7 @@ def _lookup_roles(nodes: Tensor, chosen: Tensor) -> list[str]:
 def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
     machine, source = the_machine(), setting.source
     centre = source.x.mean(0)
-    x, values = source.x - centre, source.y[:, None]
+    x, values = source.x - centre, _read_of(setting)
     asks = torch.linspace(-0.75, 0.75, machine.samples, dtype=torch.float64)
     points = torch.stack([asks, torch.zeros_like(asks)], 1)[:, : source.dim] - centre
     gamma = _sharpness(setting, x, points)
@@ -257,15 +258,24 @@ def _averages(setting: Setting, question: asked.InsideQuestion) -> _View:
         kept=torch.cat([torch.arange(seen), rows]),
         rows=rows,
         blocks=(["lower half of the labels", "upper half"], block),
-        literal=float((trace.output[machine.samples :, :1] - fast).abs().max()),
+        literal=float((trace.output[machine.samples :, : fast.shape[1]] - fast).abs().max()),
     )
+
+
+def _read_of(setting: Setting) -> Tensor:
+    """The labels, or what neighbours are found by: the samples' numbers."""
+    source = setting.source
+    if isinstance(setting.algorithm, KernelRegression):
+        return source.y[:, None]
+    return Places.of(source.rows, torch.float64).values(source.x)[:, :2]
 
 
 def _sharpness(setting: Setting, x: Tensor, points: Tensor) -> float:
     """The kernel's gamma, or the largest there is: then a query reads its nearest sample."""
     if isinstance(setting.algorithm, KernelRegression):
         return setting.algorithm.gamma_for(setting.source)
-    return sharpest(*(float(part.norm(dim=1).max()) for part in (x, points)))
+    radius, far = (float(part.norm(dim=1).max()) for part in (x, points))
+    return sharpest(radius, far, x.shape[1])
 
 
 # ---------------------------------------------------------------------------------------------
