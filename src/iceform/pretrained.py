@@ -31,3 +31,12 @@ class Pretrained:
                 f"{type(found).__name__}.from_pretrained"
             )
         return found
+
+    def save(self, path: str | Path) -> Path:
+        """The same as :meth:`save_pretrained`."""
+        return self.save_pretrained(path)
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """The same as :meth:`from_pretrained`."""
+        return cls.from_pretrained(path, **options)
