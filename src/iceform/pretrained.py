@@ -38,5 +38,9 @@ class Pretrained:
 
     @classmethod
     def load(cls, path: str | Path, **options: Any) -> Self:
-        """The same as :meth:`from_pretrained`."""
+        """The same as :meth:`from_pretrained`.
+
+        ``f=`` gives an emulator the function of the user's own that it was made for, which files do
+        not hold; without it the bound is "claimed", not proved again.
+        """
         return cls.from_pretrained(path, **options)
