@@ -131,15 +131,15 @@ def drafts(folder: Path) -> list[str]:
     return [p.name for p in folder.rglob("*.draft")] if folder.exists() else []
 
 
-def _saving(kind: Kind, folder: Path, pair: tuple[int, int] = (0, 1)) -> int:
-    """A child that saves the two in turn until it is killed; it says once that it has begun."""
+def _saving(kind: Kind, folder: Path, places: tuple[int, ...]) -> int:
+    """A child that saves the things at these places in turn until it is killed, once begun."""
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.write(begun, b".")
             while True:
-                for place in pair:
+                for place in places:
                     kind.save(kind.things[place], folder)
         finally:
             os._exit(1)
@@ -154,17 +154,24 @@ def _end(child: int) -> None:
     assert os.WIFSIGNALED(status), f"the writer ended by itself: {status}"
 
 
+def _seconds(kind: Kind, folder: Path) -> float:
+    """What a save takes here: kills fall into the first few."""
+    kind.save(kind.things[0], folder)
+    started = time.monotonic()
+    kind.save(kind.things[0], folder)
+    return time.monotonic() - started
+
+
 def kills(count: int, root: Path) -> dict[str, Any]:
     """``count`` kills, shared by the kinds; what was there afterwards."""
     draw, found = random.Random(7), Counter()
     made = {name: kind() for name, kind in KINDS.items()}
+    took = {name: _seconds(kind, root / name) for name, kind in made.items()}
     for turn in range(count):
         name = list(made)[turn % len(made)]
         kind, folder = made[name], root / name
-        if not folder.exists():
-            kind.save(kind.things[0], folder)
-        child = _saving(kind, folder)
-        time.sleep(draw.uniform(0, 0.15))
+        child = _saving(kind, folder, (1, 0))
+        time.sleep(draw.uniform(0, 3 * took[name]))
         _end(child)
         found["drafts left by the killed"] += len(drafts(folder))
         place = kind.marks.index(kind.read(folder))
