@@ -15,9 +15,10 @@ ROOT = Path(iceform.__file__).parent
 
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
-    "errors", "untraced", "pretrained", "validation", "arithmetic", "functions", "interpolation",
-    "attention", "backends", "certificates", "constructions", "machine", "computer", "algorithms",
-    "targets", "networks", "zoo", "export", "store", "tolerances", "testing", "sklearn",
+    "errors", "untraced", "pretrained", "validation", "store", "arithmetic", "functions",
+    "interpolation", "attention", "backends", "certificates", "constructions", "machine",
+    "computer", "algorithms", "targets", "networks", "zoo", "export", "tolerances", "testing",
+    "sklearn",
 )  # fmt: skip
 # Apps: only these may import each other, and the library works without what they need.
 OUTERMOST = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import jinja2
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from iceform import plots
+from iceform import plots, store
 
 __all__ = ["Illustration", "illustrate", "render_page", "write"]
 
@@ -68,12 +67,6 @@ def _word(count: int) -> str:
 
 
 def write(path: Path, page: str) -> Path:
-    """Write beside the target, then rename: a reader never sees half a page."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.draft")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    """Write a page; a reader never sees half of one."""
+    store.write({path: page.encode()})
     return path

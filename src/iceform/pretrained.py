@@ -31,3 +31,16 @@ class Pretrained:
                 f"{type(found).__name__}.from_pretrained"
             )
         return found
+
+    def save(self, path: str | Path) -> Path:
+        """The same as :meth:`save_pretrained`."""
+        return self.save_pretrained(path)
+
+    @classmethod
+    def load(cls, path: str | Path, **options: Any) -> Self:
+        """The same as :meth:`from_pretrained`.
+
+        ``f=`` gives an emulator the function of the user's own that it was made for, which files do
+        not hold; without it the bound is "claimed", not proved again.
+        """
+        return cls.from_pretrained(path, **options)

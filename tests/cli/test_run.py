@@ -397,15 +397,17 @@ def test_a_failure_while_writing_leaves_the_old_files(failure, data, tmp_path, m
     old = {tmp_path / "r.html": "old page", tmp_path / "p.csv": "old table"}
     for path, content in old.items():
         path.write_text(content)
-    real = Path.write_bytes
+    real, seen = os.write, []
 
-    def fail_at_the_second(path, content):
-        if "p.csv" in path.name:
-            real(path, content[:10])
+    def fail_at_the_second(handle, content):
+        if handle not in seen:
+            seen.append(handle)
+        if len(seen) == 2:
+            real(handle, content[:10])
             raise failure
-        return real(path, content)
+        return real(handle, content)
 
-    monkeypatch.setattr(Path, "write_bytes", fail_at_the_second)
+    monkeypatch.setattr(os, "write", fail_at_the_second)
     result = run(
         *asked("ridge", data), "--report", tmp_path / "r.html", "--predictions", tmp_path / "p.csv"
     )

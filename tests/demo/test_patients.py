@@ -1,6 +1,7 @@
 """The demo in small: the same code on 16 patients, one step each; the library on 12."""
 
 import io
+import os
 import re
 from dataclasses import replace
 
@@ -120,7 +121,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
     def broken(*_):
         raise OSError("no space left")
 
-    monkeypatch.setattr(pages.os, "replace", broken)
+    monkeypatch.setattr(os, "replace", broken)
     with pytest.raises(OSError, match="no space"):
         pages.write(path, "new")
     assert path.read_text(encoding="utf-8") == "old"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import iceform as ice
-from iceform import IntegrityError, ProgramError, algorithms
+from iceform import IntegrityError, ProgramError, algorithms, store
 from iceform.export import from_pretrained, save_pretrained
 from iceform.networks import InContext, MeanPooling, in_context
 
@@ -99,7 +99,9 @@ def test_what_is_saved_comes_back(tmp_path, name):
     card = (folder / "README.md").read_text(encoding="utf-8")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert card.startswith("---\nlibrary_name: iceform\n")
-    assert config["sha256"] in card
+    digest = store.read_tensors(folder / "model.safetensors").sha256
+    assert digest in card
+    assert config["iceform"]["of"] == digest
     if hasattr(thing, "certificate"):
         assert f"{thing.certificate.error:.3e}" in card
         assert thing.digest in card
@@ -176,6 +178,9 @@ def test_truncated_and_missing_files_raise(saved, file, share):
     with pytest.raises(IntegrityError):
         from_pretrained(saved)
     (saved / file).unlink()
+    if file == "config.json":  # a view
+        from_pretrained(saved)
+        return
     with pytest.raises(IntegrityError, match=r"cannot be read"):
         from_pretrained(saved)
 
@@ -186,24 +191,10 @@ def edit(folder, change):
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-OUTSIDE = [
-    "../model.safetensors", "/etc/passwd", "sub/model.safetensors", "..", ".", "", None, 3,
-    "..\\model.safetensors", "C:model.safetensors", "model.safetensors\0",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_a_path_outside_the_folder_is_refused(saved, name):
-    (saved.parent / "model.safetensors").write_bytes((saved / "model.safetensors").read_bytes())
-    edit(saved, lambda config: config.update(weights=name))
-    with pytest.raises(IntegrityError, match="only a file inside the folder is read"):
-        from_pretrained(saved)
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("type", "Telepathy"), ("format", 99), ("library_name", "other"), ("content", {}),
-     ("sha256", "0" * 64), ("sha256", None)],
+    [("type", "Telepathy"), ("library_name", "other"), ("content", {}), ("iceform", {}),
+     ("iceform", None)],
 )  # fmt: skip
 def test_an_edited_config_is_noticed(saved, key, value):
     edit(saved, lambda config: config.update({key: value}))
@@ -218,18 +209,17 @@ def test_a_pickle_in_place_of_the_weights_is_not_read(saved):
 
 
 def resign(folder, change):
-    """An edit by someone who also mends the checksum: structure is checked on its own."""
-    from iceform.export.hub import _checksum
-
-    edit(folder, change)
-    tensors = load_file(folder / "model.safetensors")
-    edit(folder, lambda config: config.update(sha256=_checksum(config, tensors)))
+    """An edit by someone who also seals the file again: structure is checked on its own."""
+    stored = store.read_tensors(folder / "model.safetensors")
+    change(stored.content)
+    file = folder / "model.safetensors"
+    store.write_tensors(file, stored.kind, stored.content, stored.tensors)
 
 
 @pytest.mark.parametrize("kind", ["Program", "os", "__class__", "Sizes", "Result"])
 def test_a_config_cannot_name_code_to_run(tmp_path, kind):
     folder = THINGS["ridge"]().save_pretrained(tmp_path)
-    resign(folder, lambda config: config["content"].update(program=kind))
+    resign(folder, lambda config: config.update(program=kind))
     with pytest.raises(IntegrityError, match=r"not a program|cannot be read by this version"):
         from_pretrained(folder)
 
@@ -239,7 +229,7 @@ def test_a_config_cannot_name_code_to_run(tmp_path, kind):
 )
 def test_a_network_cannot_name_other_code(tmp_path, op):
     folder = network().save_pretrained(tmp_path)
-    resign(folder, lambda c: c["content"]["graphs"][0]["nodes"][-1].__setitem__(1, op))
+    resign(folder, lambda c: c["graphs"][0]["nodes"][-1].__setitem__(1, op))
     with pytest.raises(IntegrityError, match="is no operation that a network can hold"):
         from_pretrained(folder)
 
@@ -249,14 +239,14 @@ def test_a_network_cannot_name_another_class_for_its_output(tmp_path):
     net = network()
     folder = net.save_pretrained(tmp_path)
     other = {"object": "subprocess.Popen", "items": {"args": {"value": "ls"}}}
-    resign(folder, lambda c: c["content"]["graphs"][0].update(output=other))
+    resign(folder, lambda c: c["graphs"][0].update(output=other))
     with pytest.raises(IntegrityError, match="is no named output of transformers"):
         from_pretrained(folder)(x)
 
 
 def test_weights_of_another_network_are_noticed(tmp_path):
     folder = network().save_pretrained(tmp_path)
-    resign(folder, lambda config: config["content"]["sizes"].update(tokens=99))
+    resign(folder, lambda config: config["sizes"].update(tokens=99))
     with pytest.raises(IntegrityError, match="not the ones that were saved"):
         from_pretrained(folder)
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
-from iceform import targets
+from iceform import store, targets
 
 from .stock import alone, exact
 
@@ -68,7 +68,21 @@ def test_check_says_what_is_certified_and_measured(folder, attention):
 def change(path, name, index, to):
     tensors = load_file(path / "model.safetensors")
     tensors[name].view(-1)[index] = to(tensors[name].view(-1)[index])
-    save_file(tensors, path / "model.safetensors", metadata={"format": "pt"})
+    resave(path, tensors)
+
+
+def resave(path, tensors=None, change=lambda record: None):
+    """By someone who also seals the file again."""
+    stored = store.read_tensors(path / "model.safetensors")
+    change(stored.content)
+    kept = stored.tensors if tensors is None else tensors
+    store.write_tensors(path / "model.safetensors", stored.kind, stored.content, kept)
+
+
+def reconfigure(path, **more):
+    """The same for the config."""
+    config = store.read_json(path / "config.json", "config.json")
+    store.write_json(path / "config.json", config | more, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -96,16 +110,14 @@ def test_one_changed_weight_is_refused(copy, name, to):
     ],
 )
 def test_a_changed_setting_is_refused(copy, setting, value):
-    config = json.loads((copy / "config.json").read_text())
-    (copy / "config.json").write_text(json.dumps({**config, setting: value}))
+    reconfigure(copy, **{setting: value})
     with pytest.raises(ice.IntegrityError, match=setting):
         ice.check(copy, *data())
 
 
 def test_a_quantised_folder_is_refused(copy):
-    config = json.loads((copy / "config.json").read_text())
     more = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
-    (copy / "config.json").write_text(json.dumps(config | more))
+    reconfigure(copy, **more)
     with pytest.raises(ice.IntegrityError, match="quantised weights are not those"):
         ice.check(copy, *data())
 
@@ -115,7 +127,7 @@ def test_weights_that_went_through_eight_bits_are_refused(copy):
     name = "h.0.attn.c_proj.weight"
     scale = tensors[name].abs().max() / 127
     tensors[name] = (tensors[name] / scale).round() * scale
-    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    resave(copy, tensors)
     with pytest.raises(ice.IntegrityError, match=name):
         ice.check(copy, *data())
 
@@ -144,9 +156,10 @@ def test_an_adapted_network_is_refused(folder):
 
 @pytest.mark.parametrize("key", ["dim", "steps", "reach"])
 def test_sizes_that_were_changed_do_not_match_the_weights(copy, key):
-    record = json.loads((copy / "iceform.json").read_text())
-    record["sizes"][key] += 1
-    (copy / "iceform.json").write_text(json.dumps(record))
+    def grow(record):
+        record["sizes"][key] += 1
+
+    resave(copy, change=grow)
     x, y = data()
     x = torch.cat([x, x[:, :1]], 1) if key == "dim" else x
     with pytest.raises(ice.IntegrityError):
@@ -158,6 +171,20 @@ def test_a_record_that_is_none_is_refused(copy, text):
     (copy / "iceform.json").write_text(text)
     with pytest.raises(ice.IntegrityError):
         targets.load(copy)
+
+
+def test_a_target_that_is_not_known_is_refused(copy):
+    resave(copy, change=lambda record: record.update(kind="no such"))
+    with pytest.raises(ice.IntegrityError, match="holds a 'no such', which is not known here"):
+        targets.load(copy)
+
+
+def test_a_save_that_was_killed_before_its_config_is_not_run(copy):
+    """Other weights than those of the config that is still there would be a third thing."""
+    (copy / "config.json").unlink()
+    assert targets.load(copy).spec == SPEC
+    with pytest.raises(ice.IntegrityError, match="a save was interrupted"):
+        ice.check(copy, *data())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import iceform as ice
-from iceform import targets
+from iceform import store, targets
 from iceform.targets.design import mirrored, unmirrored
 
 from .stock import assert_within, exact, written
@@ -94,10 +94,10 @@ def test_seeds_give_other_weights_and_the_check_knows(stock, tmp_path):
     ours, theirs = model.tensors(), other.tensors()
     assert not torch.equal(ours["h.0.attn.c_attn.weight"], theirs["h.0.attn.c_attn.weight"])
     assert ice.check(tmp_path, *data(), lr=0.3).attestation.ok
-    record = json.loads((tmp_path / "iceform.json").read_text())
-    record["sizes"]["basis"] = 7
-    (tmp_path / "iceform.json").write_text(json.dumps(record))
-    with pytest.raises(ice.IntegrityError):
+    stored = store.read_tensors(tmp_path / "model.safetensors")
+    stored.content["sizes"]["basis"] = 7
+    store.write_tensors(tmp_path / "model.safetensors", stored.kind, stored.content, stored.tensors)
+    with pytest.raises(ice.IntegrityError, match="weight"):
         ice.check(tmp_path, *data())
 
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their targets, then renamed."""
+"""Where a command may write, checked before any work is done; then all of its files or none."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from iceform import store
 from iceform.errors import IntegrityError, ProgramError
 
 __all__ = ["check_targets", "write_all"]
@@ -48,19 +49,9 @@ def _real(path: Path) -> Path:
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:
-    """Write every file or none: drafts first, then the renames."""
-    drafts: dict[Path, Path] = {}
+    """Write every file or none, where links lead."""
     try:
-        for path, content in contents.items():
-            target = _real(path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
-            drafts[draft] = target
-            draft.write_bytes(content)
-        for draft, target in drafts.items():
-            os.replace(draft, target)
+        store.write({_real(path): content for path, content in contents.items()})
     except OSError as failed:
-        raise IntegrityError(f"{failed.filename} cannot be written: {failed.strerror}") from None
-    finally:
-        for draft in drafts:
-            draft.unlink(missing_ok=True)
+        named = failed.filename or ", ".join(map(str, contents))
+        raise IntegrityError(f"{named} cannot be written: {failed.strerror}") from None

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from iceform.attention import FrozenNetwork, LookUps, Prompt
@@ -28,9 +23,9 @@ from iceform.errors import (
     IntegrityError,
     ProgramError,
 )
-from iceform.functions import ScalarFunction
+from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.interpolation.storage import describe_table, proved_again, table_from
 from iceform.pretrained import Pretrained
 from iceform.untraced import untraced
 from iceform.validation import (
@@ -44,7 +39,6 @@ from iceform.validation import (
 
 __all__ = ["Emulator", "Plan", "Prompt"]
 
-_FORMAT = 1
 # Where calls come in from outside, whatever modes are on there.
 _BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 
@@ -303,75 +297,37 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     # ---------------------------------------------------------------------------------- files
 
-    def save(self, path: str | Path) -> Path:
-        """Write ``config.json`` and ``model.safetensors`` into the folder ``path``."""
-        folder = Path(path)
-        config, stored = self.pack()
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder / "model.safetensors", stored)
-        write_whole(folder / "config.json", json.dumps(config, indent=2))
-        return folder
-
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and tensors."""
         tensors = {f"network.{k}": v for k, v in self.network.state_dict().items()}
-        tensors["interpolant.values"] = self.interpolant.values
-        it = self.interpolant
+        table, held = describe_table(self.interpolant)
+        tensors |= {f"interpolant.{k}": v for k, v in held.items()}
         config: dict[str, Any] = {
-            "format": _FORMAT,
             "kind": type(self).__name__,
             "arguments": self._config(),
-            "interpolant": {
-                "grid": describe_grid(it.grid),
-                "sharpness": it.sharpness,
-                "regime": it.regime,
-                "error": it.error,
-                "assumptions": list(it.assumptions),
-                "kind": it.kind,
-            },
+            "interpolant": table,
             "certificate": json.loads(self.certificate.to_json()),
             "digest": self.digest,
         }
-        stored = _plain(tensors)
-        config["sha256"] = _checksum(config, stored)
-        return config, stored
-
-    @classmethod
-    def load(cls, path: str | Path, *, f: Any = None) -> Emulator:
-        """Read an emulator back; ``f`` is needed only where it was the user's own function.
-
-        Raises
-        ------
-        IntegrityError
-            If a file is missing, truncated or altered.
-        """
-        folder = Path(path)
-        config, tensors = _read(folder)
-        return cls.unpack(config, tensors, f=f, folder=str(folder))
+        return config, tensors
 
     @classmethod
     def unpack(
         cls, config: dict[str, Any], tensors: dict[str, Tensor], *, f: Any = None, folder: str = ""
     ) -> Emulator:
         """The inverse of :meth:`pack`; ``folder`` is where messages say it came from."""
-        if config.get("sha256") != _checksum(config, tensors):
-            raise IntegrityError(
-                f"{folder} is not what was saved there: its digest does not match, the config or "
-                "the weights were altered"
-            )
         try:
             kind = Emulator.kinds[config["kind"]]
-            saved = config["interpolant"]
-            it = Interpolant(
-                grid_from(saved["grid"]),
-                saved["sharpness"],
-                tensors["interpolant.values"],
-                saved["regime"],
-                saved["error"],
-                assumptions=tuple(saved["assumptions"]),
-                kind=saved["kind"],
+            start = "interpolant."
+            held = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
+            it = table_from(config["interpolant"], held)
+            if f is not None:
+                _check_same_function(it, f)
+            emulator = kind._rebuild(
+                config["arguments"], proved_again(it, kind._function(config["arguments"], it, f)), f
             )
-            emulator = kind._rebuild(config["arguments"], it, f)
+        except ProgramError:
+            raise
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
             raise IntegrityError(
                 f"{folder} holds no emulator of this version: {broken!r}"
@@ -379,16 +335,22 @@ class Emulator(nn.Module, Pretrained, ABC):
         weights = {k: v for k, v in tensors.items() if k.startswith("network.")}
         built = {f"network.{k}": v for k, v in emulator.network.state_dict().items()}
         same = weights.keys() == built.keys() and all(
-            torch.equal(weights[k], built[k]) for k in built
+            weights[k].dtype == t.dtype and torch.equal(weights[k], t) for k, t in built.items()
         )
         if not same or emulator.digest != config.get("digest"):
             raise IntegrityError(
                 f"the weights in {folder} are not the ones its config describes "
                 "(another version of the library wrote them, or the file was altered)"
             )
-        if f is not None:
-            _check_same_function(emulator, f)
         return emulator
+
+    @classmethod
+    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
+        """What a saved table is of: ``f``, or what the arguments name; None where it is lost."""
+        said = arguments.get("loss")
+        if f is None and said is None:
+            return None
+        return ScalarFunction.of(_derivative(Loss.from_config(said, f)), it.low, it.high)
 
     @classmethod
     @abstractmethod
@@ -396,25 +358,17 @@ class Emulator(nn.Module, Pretrained, ABC):
         """The inverse of :meth:`_config`, around a ready look-up table."""
 
 
-def _checksum(config: dict[str, Any], tensors: dict[str, Tensor]) -> str:
-    """SHA-256 of everything that is saved, but for the checksum itself."""
-    rest = {k: v for k, v in config.items() if k != "sha256"}
-    sha = hashlib.sha256(json.dumps(rest, sort_keys=True).encode())
-    for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.numpy().tobytes())
-    return sha.hexdigest()
-
-
 _COMPARED = 1025  # points at which a function given to load() is compared with its table
 
 
-def _check_same_function(emulator: Emulator, f: Any) -> None:
+def _derivative(f: Any) -> Any:
+    """What is looked up of a loss; a function is itself."""
+    return f.derivative if isinstance(f, Loss) else f
+
+
+def _check_same_function(it: Interpolant, f: Any) -> None:
     """Refuse a function that the saved look-up table was not made for."""
-    it = emulator.interpolant
-    derivative = getattr(f, "derivative", None)
-    f = derivative if isinstance(derivative, ScalarFunction) else f
-    function = ScalarFunction.of(f, it.low, it.high, kinks=())
+    function = ScalarFunction.of(_derivative(f), it.low, it.high, kinks=())
     z = torch.linspace(it.low, it.high, _COMPARED, dtype=torch.float64)
     off = float((it(z) - function(z)).abs().max())
     allowed = it.error + 64 * torch.finfo(torch.float64).eps * max(it.size, 1.0)
@@ -423,39 +377,3 @@ def _check_same_function(emulator: Emulator, f: Any) -> None:
             f"the saved look-up table is off by {off:.3g} from this f, its certified error is "
             f"{it.error:.3g}; pass the function it was made for"
         )
-
-
-def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-
-
-def _replace(path: Path, write: Any) -> None:
-    """Write beside the target, then rename: a reader never sees half a file."""
-    draft = path.with_name(path.name + ".draft")
-    try:
-        write(draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write tensors in one go, or not at all."""
-    _replace(path, lambda draft: save_file(tensors, draft))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text file in one go, or not at all."""
-    _replace(path, lambda draft: draft.write_text(text, encoding="utf-8"))
-
-
-def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        # Cloned: the file's memory map is not aligned as torch's own memory, which changes sums.
-        tensors = {k: v.clone() for k, v in load_file(folder / "model.safetensors").items()}
-    except (OSError, ValueError, SafetensorError) as broken:
-        raise IntegrityError(f"{folder} cannot be read as an emulator: {broken}") from None
-    if not isinstance(config, dict) or config.get("format") != _FORMAT:
-        raise IntegrityError(f"{folder}/config.json is not of format {_FORMAT}")
-    return config, tensors

@@ -23,7 +23,7 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, resolve, rounding_of
 from iceform.backends.loops import descend
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step, Verification, weakest
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
@@ -236,7 +236,7 @@ class GradientDescent(Emulator):
             backend=self.backend,
             derivation=derivation,
             assumptions=(*self.interpolant.assumptions, *self._assumptions),
-            kind="estimated" if self._assumptions else self.interpolant.kind,
+            kind=weakest([self.interpolant.kind, *["estimated"] * bool(self._assumptions)]),
             _verifier=self._verify,
         )
 
@@ -472,8 +472,8 @@ class GradientDescent(Emulator):
     def _config(self) -> dict[str, Any]:
         return {
             **self._asked,
-            "hessian": list(self.hessian),
-            "assumptions": list(self._assumptions),
+            "hessian": None if self._asked["hessian"] is None else list(self.hessian),
+            "found": {"hessian": list(self.hessian), "assumptions": list(self._assumptions)},
             "dtype": str(self.dtype).removeprefix("torch."),
             "loss": self.loss.to_config(),
         }
@@ -481,11 +481,14 @@ class GradientDescent(Emulator):
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         options = dict(arguments)
-        assumptions = tuple(options.pop("assumptions"))
+        found, lost = options.pop("found"), f is None and options["loss"] is None
+        if lost and options["hessian"] is None:  # claimed, as the table is
+            options["hessian"] = found["hessian"]
         loaded = rebuild_with_loss(cls, options, it, f)
         assert isinstance(loaded, GradientDescent)
-        loaded._assumptions = assumptions
-        loaded.__dict__.pop("certificate", None)
+        if lost:
+            loaded._assumptions = tuple(found["assumptions"])
+            loaded.__dict__.pop("certificate", None)
         return loaded
 
 

@@ -23,6 +23,7 @@ from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent, backend_for
 from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
+from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.untraced import untraced
 from iceform.validation import check_positive, check_size, check_tensors
@@ -277,6 +278,10 @@ class RidgeRegression(Emulator):
 
     def _config(self) -> dict[str, Any]:
         return {**self._asked, "dtype": str(self.dtype).removeprefix("torch.")}
+
+    @classmethod
+    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
+        return super()._function({"loss": Loss.of("squared").to_config()}, it, None)
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

@@ -232,6 +232,10 @@ class RowEmulator(Emulator):
         }
 
     @classmethod
+    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction:
+        return _LINE
+
+    @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
         return cls(interpolant=it, **options)

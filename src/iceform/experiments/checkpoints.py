@@ -1,55 +1,54 @@
-"""Files that a kill at any moment leaves whole: written beside, flushed, then renamed."""
+"""Checkpoints and records of runs, kept by :mod:`iceform.store`."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
+from iceform import store
 from iceform.errors import IntegrityError
 
-__all__ = ["read_state", "write_bytes", "write_json", "write_state"]
+__all__ = ["read_record", "read_state", "write_record", "write_state"]
+
+_RECORD, _STATE = "record", "checkpoint"
+_FIELDS = {"study", "column", "scale", "seed", "spec", "metrics"}  # that every record has
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Replace a file in one step; readers see the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
+def write_record(path: Path, content: Mapping[str, Any]) -> None:
+    """What one cell of a study came to."""
+    store.write_json(path, content, _RECORD)
 
 
-def write_json(path: Path, content: Any) -> None:
-    """JSON, sorted so that the same results are the same bytes."""
-    write_bytes(path, (json.dumps(content, indent=1, sort_keys=True) + "\n").encode())
+def read_record(path: Path) -> dict[str, Any]:
+    """What :func:`write_record` wrote, and all of it."""
+    try:
+        found = store.read_json(path, _RECORD)
+        if missing := _FIELDS - found.keys():
+            raise IntegrityError(f"it has no {', '.join(sorted(missing))}")
+    except IntegrityError as broken:
+        why = f"{path} is not a record ({broken}); delete it to compute it again"
+        raise IntegrityError(why) from None
+    return found
 
 
-def write_state(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, str]) -> None:
-    """Tensors and notes as one safetensors file."""
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    write_bytes(path, save(held, dict(notes)))
+def write_state(path: Path, tensors: Mapping[str, Tensor], notes: Mapping[str, Any]) -> None:
+    """Tensors and notes as one file."""
+    store.write_tensors(path, _STATE, notes, tensors)
 
 
-def read_state(path: Path, identity: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+def read_state(path: Path, identity: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What :func:`write_state` wrote, if it belongs to the run that asks."""
     try:
-        with safe_open(path, framework="pt") as file:
-            notes = dict(file.metadata() or {})
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise IntegrityError(f"{path} is not a checkpoint ({error}); delete it") from None
-    if notes.get("identity") != identity:
+        stored = store.read_tensors(path, _STATE)
+    except IntegrityError as broken:
+        raise IntegrityError(f"{path} is not a checkpoint ({broken}); delete it") from None
+    found = stored.content.get("identity")
+    if found != identity:
         raise IntegrityError(
-            f"{path} belongs to another run (identity {notes.get('identity')}, wanted {identity}); "
+            f"{path} belongs to another run (identity {found}, wanted {identity}); "
             "delete it or write to another folder"
         )
-    return tensors, notes
+    return stored.tensors, stored.content

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iceform import store
 from iceform.errors import ProgramError
-from iceform.experiments.checkpoints import write_bytes
 from iceform.experiments.published import HEADS
 from iceform.experiments.tables import Rates, Section, Table, number, rates, sections, summary_csv
 
@@ -156,8 +156,7 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         "summary.csv": summary_csv(records).encode(),
         "records.json": (json.dumps(records, sort_keys=True) + "\n").encode(),
     }
-    for name, data in content.items():
-        write_bytes(folder / name, data)
+    store.write({folder / name: data for name, data in content.items()})
     return [folder / name for name in content]
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from iceform.errors import DeviceError, ProgramError
-from iceform.experiments.checkpoints import write_json
+from iceform.experiments.checkpoints import read_record, write_record
 from iceform.experiments.heads import HeadsStudy
 from iceform.experiments.housing import HousingStudy
 from iceform.experiments.randomness import forget
@@ -168,7 +168,7 @@ def _finished(plan: Plan, seed: int, out: Path) -> bool:
     if not path.exists():
         return False
     wanted = plan.spec.to_dict()
-    kept: dict[str, Any] = json.loads(path.read_text())["spec"]
+    kept = read_record(path)["spec"]
     # A field that was added since stands at its default, which is what was run.
     return all(kept[name] == wanted[name] for name in kept if name in wanted)
 
@@ -185,7 +185,7 @@ def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, 
             "seconds of the group": seconds,
             "cells of the group": len(records),
         }
-        write_json(record_path(record.plan, record.seed, group.out), content)
+        write_record(record_path(record.plan, record.seed, group.out), content)
         written.append(content)
     group.checkpoint.unlink(missing_ok=True)
     return written
@@ -316,7 +316,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 def load_records(*folders: Path) -> list[dict[str, Any]]:
     """Every record under the given results folders."""
     return [
-        json.loads(path.read_text())
+        read_record(path)
         for folder in folders
         for path in sorted((folder / "cells").rglob("*.json"))
     ]

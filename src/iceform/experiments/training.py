@@ -395,7 +395,7 @@ class Trainer:
             for place, lane in enumerate(self.lanes)
             for name, value in lane.state().items()
         }
-        notes = {"identity": self.identity, "step": str(self.step)}
+        notes = {"identity": self.identity, "step": self.step}
         write_state(self.checkpoint, state, notes)
 
     def _resume(self, path: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from iceform import store
 from iceform.attention import (
     Average,
     FrozenNetwork,
@@ -156,15 +157,12 @@ def onnx(
             "export a machine sized for fewer programs or samples"
         )
     target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(target.name + ".draft")
-    try:
-        draft.write_bytes(_signed(_export(runner).model_proto.SerializeToString()))
-        if check:
-            _compare(runner, _session(draft), target)
-        draft.replace(target)
-    finally:
-        draft.unlink(missing_ok=True)
+
+    def compare(draft: Path) -> None:
+        _compare(runner, _session(draft), target)
+
+    data = _signed(_export(runner).model_proto.SerializeToString())
+    store.write({target: data}, check=compare if check else None)
     return target
 
 

@@ -12,32 +12,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
+from iceform import store
 from iceform.errors import IceformError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.interpolant import Interpolant
-from iceform.interpolation.posterior import prove
-from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.interpolation.storage import describe_table, proved_again, table_from
 
 __all__ = ["folder", "recalled"]
 
-_FORM = 1  # of the files; what makes a table may change it too
+_FORM = 2  # of the files; what makes a table may change it too
 _PLACES = 257  # where a function is looked at to tell it from others
 _MOST_FILES = 4096
-_AS_GOOD = 1 + 2.0**-20  # of the error that was proven when it was written
+_KIND = "table"
 
 Asked = tuple[float, float, float | None, int | None]  # low, high, eps, tokens
 
@@ -82,58 +76,24 @@ def _key(f: ScalarFunction, asked: Asked) -> str:
 def _read(path: Path, f: ScalarFunction, asked: Asked) -> Interpolant | None:
     low, high, eps, tokens = asked
     try:
-        with safe_open(str(path), "pt") as file:
-            kept = json.loads(file.metadata()["table"])
-            values, edges = file.get_tensor("values"), file.get_tensor("edges")
-        grid = grid_from(kept["grid"])
-        draft = Interpolant(
-            grid, float(kept["sharpness"]), values, str(kept["regime"]), math.inf, f
-        )
-        if not _fits(draft, edges, low, high, tokens) or f.obstacle_on(low, high) is not None:
+        kept = store.read_tensors(path, _KIND)
+        draft = table_from(kept.content, kept.tensors)
+        if not _fits(draft, low, high, tokens) or f.obstacle_on(low, high) is not None:
             return None
-        proof = prove(draft, f, edges)
-        wanted = min(math.inf if eps is None else eps, _AS_GOOD * float(kept["error"]))
-    except (OSError, SafetensorError, ValueError, KeyError, TypeError, IceformError, RuntimeError):
+        found = proved_again(draft, f)
+    except (ValueError, KeyError, TypeError, IceformError, RuntimeError):
         return None
-    if not proof.error <= wanted:
-        return None
-    return replace(draft, error=proof.error, edges=edges, _rounding={}, _windows={})
+    return found if eps is None or found.error <= eps else None
 
 
-def _fits(it: Interpolant, edges: Tensor, low: float, high: float, tokens: int | None) -> bool:
+def _fits(it: Interpolant, low: float, high: float, tokens: int | None) -> bool:
     """Whether what was read is a table of the range and size that is asked for."""
-    return (
-        (it.low, it.high) == (low, high)
-        and tokens in (None, it.tokens)
-        and 0 < it.sharpness < math.inf
-        and it.values.shape == (it.tokens,)
-        and it.values.dtype == edges.dtype == torch.float64
-        and edges.dim() == 1
-        and bool(it.values.isfinite().all())
-    )
+    return (it.low, it.high) == (low, high) and tokens in (None, it.tokens) and it.edges is not None
 
 
 def _write(path: Path, it: Interpolant) -> None:
-    """In one step, so that who reads meanwhile sees the old file or the new one."""
-    kept = {
-        "grid": describe_grid(it.grid),
-        "sharpness": it.sharpness,
-        "regime": it.regime,
-        "error": it.error,
-    }
-    assert it.edges is not None
-    tensors = {"values": it.values.contiguous(), "edges": it.edges.contiguous()}
-    path.parent.mkdir(parents=True, exist_ok=True)
     _make_room(path.parent)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=".draft-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(save(tensors, metadata={"table": json.dumps(kept)}))
-        os.replace(draft, path)
-    except OSError:
-        with suppress(OSError):
-            os.unlink(draft)
-        raise
+    store.write_tensors(path, _KIND, *describe_table(it))
 
 
 def _make_room(place: Path) -> None:

@@ -51,7 +51,8 @@ class Interpolant:
     assumptions
         What the bound takes for granted, in words; empty where nothing.
     kind
-        "proven", or "estimated" where f cannot be enclosed.
+        "proven"; "estimated" where f cannot be enclosed; "claimed" by a file, of a function that
+        is not known.
     edges
         Of the cells on which the error was proven one by one, where it was.
     """

@@ -7,11 +7,9 @@ length as many prompts. Either way the weights depend on sizes and bounds only.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ from iceform.attention import FrozenNetwork, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.certificates import Result
 from iceform.constructions import Plan
-from iceform.errors import IntegrityError, ProgramError
+from iceform.errors import ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import Source
 from iceform.pretrained import Pretrained
@@ -198,29 +196,6 @@ class Machine(Pretrained):
         return trace_network(
             self.network, prompt.tokens, features=prompt.features, roles=prompt.roles
         )
-
-    # ---------------------------------------------------------------------------------- files
-
-    def save(self, path: str | Path) -> Path:
-        """Write ``config.json``, ``model.safetensors`` and the sizes as ``machine.json``.
-
-        Programs are not part of a machine.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def load(cls, path: str | Path) -> Machine:
-        """Read a machine back; a changed byte raises ``IntegrityError``."""
-        try:
-            saved = json.loads((Path(path) / "machine.json").read_text(encoding="utf-8"))
-            kind = Machine.layouts[saved["layout"]]
-        except (OSError, ValueError, KeyError, TypeError) as broken:
-            raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
-        return kind._load(Path(path), saved)
-
-    @classmethod
-    def _load(cls, folder: Path, saved: Mapping[str, Any]) -> Self:
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -15,9 +13,9 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
 from iceform.backends import Backend
-from iceform.certificates import Attestation, Certificate, Result, Witness
+from iceform.certificates import Attestation, Certificate, Result, Witness, weakest
 from iceform.constructions import AttentionHead, Plan
-from iceform.constructions.base import Emulator, write_whole
+from iceform.constructions.base import Emulator
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.machine.machine import Machine
 from iceform.machine.program import Program, Sizes, Target, library
@@ -224,15 +222,6 @@ class Rows(Machine):
 
     # ---------------------------------------------------------------------------------- files
 
-    def save(self, path: str | Path) -> Path:
-        """Write ``config.json``, ``model.safetensors`` and the sizes as ``machine.json``.
-
-        Programs are not part of a machine.
-        """
-        folder = self.head.save(path)
-        write_whole(folder / "machine.json", json.dumps(self.describe(), indent=2))
-        return folder
-
     def describe(self) -> dict[str, Any]:
         """What the machine is sized for, JSON-ready."""
         return {
@@ -242,10 +231,6 @@ class Rows(Machine):
             "eps": self.eps,
             "sizes": asdict(self.sizes),
         }
-
-    @classmethod
-    def _load(cls, folder: Path, saved: Mapping[str, Any]) -> Rows:
-        return cls.around(Emulator.load(folder), saved, str(folder))
 
     @classmethod
     def around(cls, head: Emulator, saved: Mapping[str, Any], path: str) -> Rows:
@@ -294,7 +279,7 @@ class Heads(Run):
             derivation=self.machine.head.certificate.derivation,
             assumptions=assumptions,
             # An algorithm takes for granted no more than what its tables do.
-            kind="estimated" if assumptions else "proven",
+            kind=weakest([self.machine.head.certificate.kind, *["estimated"] * bool(assumptions)]),
         )
 
 

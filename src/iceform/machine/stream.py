@@ -7,15 +7,11 @@ the margin. A chunk of data is as many prompts as its samples fill; the readout 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork, Layout, LookUps, Prompt
@@ -23,7 +19,6 @@ from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.backends import resolve
 from iceform.certificates import Result
 from iceform.constructions import Plan
-from iceform.constructions.base import write_tensors, write_whole
 from iceform.constructions.residual import plan_look_ups
 from iceform.errors import (
     BoundError,
@@ -143,26 +138,9 @@ class Stream(Machine):
             raise ProgramError(f"{program.label} looks no table up: there is nothing to bake in")
         return baked(asked, self.dtype)
 
-    def save(self, path: str | Path) -> Path:
-        """Write the weights and ``machine.json``."""
-        folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {k: v.contiguous().clone() for k, v in self.network.state_dict().items()}
-        write_tensors(folder / "model.safetensors", weights)
-        write_whole(folder / "machine.json", json.dumps(self.describe(), indent=2))
-        return folder
-
     def describe(self) -> dict[str, Any]:
         dtype = str(self.dtype).removeprefix("torch.")
         return {**self._sizes, "layout": self.layout, "dtype": dtype, "digest": self.digest}
-
-    @classmethod
-    def _load(cls, folder: Path, saved: Mapping[str, Any]) -> Stream:
-        try:
-            weights = load_file(folder / "model.safetensors")
-        except (OSError, SafetensorError) as broken:
-            raise IntegrityError(f"{folder} cannot be read as a machine: {broken}") from None
-        return cls.around(weights, saved, str(folder))
 
     @classmethod
     def around(cls, weights: Mapping[str, Tensor], saved: Mapping[str, Any], path: str) -> Stream:
@@ -174,7 +152,7 @@ class Stream(Machine):
             raise IntegrityError(f"{path} cannot be read as a machine: {broken!r}") from None
         built = machine.network.state_dict()
         same = weights.keys() == built.keys() and all(
-            torch.equal(weights[k], built[k]) for k in built
+            weights[k].dtype == t.dtype and torch.equal(weights[k], t) for k, t in built.items()
         )
         if not same or machine.digest != saved.get("digest"):
             raise IntegrityError(f"{path} holds weights that are not this machine's")

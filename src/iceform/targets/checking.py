@@ -8,7 +8,6 @@ user's. Quantised, merged or adapted weights are not the ones the certificate is
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import store
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.targets.folder import CONFIG, StockModel, digest, load
@@ -117,10 +117,12 @@ def _check_files(model: StockModel) -> None:
                 f"{model.path} holds {name}: transformers would load an adapter on top of the "
                 "weights, and nothing is certified of that; remove it"
             )
-    try:
-        config = json.loads((model.path / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as broken:
-        raise IntegrityError(f"{model.path / CONFIG} cannot be read: {broken}") from None
+    if not (model.path / CONFIG).exists():
+        raise IntegrityError(
+            f"{model.path} holds no {CONFIG}, which transformers reads: a save was interrupted; "
+            "write the folder again"
+        )
+    config = store.read_json(model.path / CONFIG, CONFIG)
     if "quantization_config" in config:
         raise IntegrityError(
             f"{model.path / CONFIG} has a quantization_config: quantised weights are not those "

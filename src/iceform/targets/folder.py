@@ -1,23 +1,24 @@
 """A stock checkpoint on disk: what transformers reads, and what iceform says about it.
 
 ``config.json`` and ``model.safetensors`` are all that ``AutoModel.from_pretrained(path)`` needs,
-with no code of ours. ``iceform.json`` holds the sizes that the weights follow from, the prompt's
-layout, the certificate and the ground truth; ``README.md`` is the card.
+with no code of ours. The weights' metadata hold the sizes that they follow from, the prompt's
+layout, the certificate and the ground truth; ``iceform.json`` shows the same, ``README.md`` is the
+card (:mod:`iceform.store`). Since transformers reads the config beside the weights, it is not there
+while the two could be of two saves: a save that is killed then leaves a folder that transformers
+refuses, and :func:`load` reads.
 """
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
 from torch import Tensor
 
+from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
@@ -29,12 +30,12 @@ from iceform.targets.target import KINDS, Target
 
 __all__ = ["StockModel", "digest", "load", "write"]
 
-FORMAT = 1
 _CYCLES = 512
+_KIND = "target"
 RECORD = "iceform.json"
 CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
 CARD = "README.md"
+VIEWS = (CONFIG, RECORD, CARD)
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,6 @@ def write(
     certificate = None if typical is None else spec.certificate(typical)
     sha = digest(tensors)
     record = {
-        "format": FORMAT,
         "kind": spec.kind,
         "architecture": name,
         "sizes": spec.sizes(),
@@ -133,24 +133,19 @@ def write(
         "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
         "weights_sha256": sha,
     }  # fmt: skip
-    model.path.mkdir(parents=True, exist_ok=True)
-    _put(model.path / WEIGHTS, lambda to: save_file(tensors, to, metadata={"format": "pt"}))
-    _put(model.path / CONFIG, lambda to: to.write_text(json.dumps(config, indent=2), "utf-8"))
-    _put(model.path / RECORD, lambda to: to.write_text(json.dumps(record, indent=1), "utf-8"))
-    text = card(spec, name, certificate, sha)
-    _put(model.path / CARD, lambda to: to.write_text(text, "utf-8"))
+    views: dict[str, dict[str, Any] | str] = {
+        CONFIG: config,
+        RECORD: record,
+        CARD: card(spec, name, certificate, sha),
+    }
+    store.write_folder(model.path, _KIND, record, tensors, lambda _: views, withdrawn=[CONFIG])
     return model
 
 
 def load(path: str | Path) -> StockModel:
     """The prompt, readout and certificate of a folder that :func:`write` wrote."""
     folder = Path(path)
-    try:
-        record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as broken:
-        raise IntegrityError(f"{folder} cannot be read: {broken}") from None
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise IntegrityError(f"{folder / RECORD} is not of format {FORMAT}")
+    record = store.read_folder(folder, VIEWS, _KIND).content
     kind = KINDS.get(str(record.get("kind")))
     if kind is None:
         raise IntegrityError(f"{folder} holds a {record.get('kind')!r}, which is not known here")
@@ -160,7 +155,7 @@ def load(path: str | Path) -> StockModel:
         spec.check_architecture(known.name)
         known.check_dtype(spec.torch_dtype)
     except (KeyError, TypeError, ValueError, IceformError) as broken:
-        raise IntegrityError(f"{folder / RECORD} does not describe a target: {broken}") from None
+        raise IntegrityError(f"{folder} does not describe a target: {broken}") from None
     return StockModel(folder, known, spec)
 
 
@@ -171,13 +166,3 @@ def digest(tensors: dict[str, Tensor]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()
-
-
-def _put(path: Path, save: Callable[[Path], Any]) -> None:
-    """Write beside the target, then rename: a reader never sees half a file."""
-    draft = path.with_name(path.name + ".draft")
-    try:
-        save(draft)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)

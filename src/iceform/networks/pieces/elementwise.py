@@ -15,7 +15,7 @@ from iceform.certificates.entries import Asked
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.interpolation.storage import describe_grid, grid_from
+from iceform.interpolation.storage import describe_table, proved_again, table_from
 from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
 from iceform.validation import unit_roundoff
 
@@ -180,31 +180,15 @@ class Table(Activation):
         return self.table.kind
 
     def ranges(self) -> dict[str, Any]:
-        it = self.table
-        table = {
-            "grid": describe_grid(it.grid),
-            "sharpness": it.sharpness,
-            "values": it.values.tolist(),
-            "regime": it.regime,
-            "error": it.error,
-            "assumptions": list(it.assumptions),
-            "kind": it.kind,
-        }
-        return {**super().ranges(), "table": table}
+        table, tensors = describe_table(self.table)
+        return {**super().ranges(), "table": {**table, "values": tensors["values"].tolist()}}
 
     def restore(self, ranges: dict[str, Any]) -> None:
         saved = ranges["table"]
         self.high = float(ranges["high"])
-        self.table = Interpolant(
-            grid_from(saved["grid"]),
-            float(saved["sharpness"]),
-            torch.tensor(saved["values"], dtype=torch.float64),
-            str(saved["regime"]),
-            float(saved["error"]),
-            self.function,
-            tuple(saved["assumptions"]),
-            str(saved["kind"]),
-        )
+        values = torch.tensor(saved["values"], dtype=torch.float64)
+        # Without the cells of the proof, which would be most of the file: they are found again.
+        self.table = proved_again(table_from(saved, {"values": values}), self.function)
 
 
 class Gate(Activation):

@@ -1,0 +1,242 @@
+"""Faults, in a process of their own: writers killed at random moments, two at once, a full disk.
+
+A child is forked, saves one thing and another in turn, and is killed; the folder must then hold one
+of the two, whole. ``python -m tests.store_faults FOLDER kills COUNT`` prints counts as JSON.
+"""
+
+import errno
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import iceform as ice
+from iceform import store, targets
+from iceform.cli.outputs import write_all
+from iceform.experiments.checkpoints import read_record, read_state, write_record, write_state
+from iceform.export import from_pretrained
+
+F64 = torch.float64
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Two things to save at a place, and how to read which of them is there."""
+
+    things: tuple[Any, Any]
+    save: Callable[[Any, Path], Any]
+    read: Callable[[Path], Any]  # of what was read, what tells the two apart
+    marks: tuple[Any, Any]
+
+
+def model() -> Kind:
+    first, second = (ice.GradientStep("squared", rate, dim=2, samples=3) for rate in (0.1, 0.2))
+    return Kind(
+        (first, second),
+        lambda thing, path: thing.save(path),
+        lambda path: from_pretrained(path).certificate.error,
+        (first.certificate.error, second.certificate.error),
+    )
+
+
+def machine() -> Kind:
+    small, large = (ice.Machine(dim=dim, layout="stream", tokens=9, samples=2) for dim in (2, 3))
+    return Kind(
+        (small, large),
+        lambda thing, path: thing.save(path),
+        lambda path: ice.Machine.load(path).dim,
+        (2, 3),
+    )
+
+
+def target() -> Kind:
+    few, many = (targets.LinearDescent(1, steps, positions=8, pairs=2) for steps in (1, 2))
+    return Kind(
+        (few, many),
+        lambda spec, path: targets.write("gpt2", spec, path),
+        _config_of_its_weights,
+        (1, 2),
+    )
+
+
+def _config_of_its_weights(path: Path) -> int:
+    """The steps that the weights are for; a config beside them is of the same save."""
+    found = targets.load(path)
+    if (path / "config.json").exists():
+        config = store.read_json(path / "config.json", "config.json")
+        assert config == json.loads(json.dumps(found.config())), "a config of another save"
+    return int(found.spec.sizes()["steps"])
+
+
+def checkpoint() -> Kind:
+    def read(path: Path) -> int:
+        tensors, notes = read_state(path / "state.safetensors", "i")
+        assert bool((tensors["w"] == notes["step"]).all())
+        return int(notes["step"])
+
+    return Kind(
+        (1, 2),
+        lambda step, path: write_state(
+            path / "state.safetensors", {"w": torch.full((2000,), step)},
+            {"identity": "i", "step": step},
+        ),
+        read,
+        (1, 2),
+    )  # fmt: skip
+
+
+def record() -> Kind:
+    base = dict.fromkeys(("study", "column", "scale", "spec"), "x")
+
+    def content(seed: int) -> dict[str, Any]:
+        return {**base, "seed": seed, "metrics": {"mse": [seed] * 500}}
+
+    return Kind(
+        (1, 2),
+        lambda seed, path: write_record(path / "cell.json", content(seed)),
+        lambda path: read_record(path / "cell.json")["seed"],
+        (1, 2),
+    )
+
+
+def report() -> Kind:
+    """No digest, since people read it: one page or the other, from its first byte to its last."""
+
+    def read(path: Path) -> bytes:
+        page = (path / "page.html").read_bytes()
+        assert len(set(page)) == 1, "half a page"
+        return page[:1]
+
+    return Kind(
+        (b"1", b"2"),
+        lambda mark, path: write_all({path / "page.html": mark * 50_000}),
+        read,
+        (b"1", b"2"),
+    )
+
+
+KINDS = {k.__name__: k for k in (model, machine, target, checkpoint, record, report)}
+
+
+def drafts(folder: Path) -> list[str]:
+    return [p.name for p in folder.rglob("*.draft")] if folder.exists() else []
+
+
+def _saving(kind: Kind, folder: Path, places: tuple[int, ...]) -> int:
+    """A child that saves the things at these places in turn until it is killed, once begun."""
+    ready, begun = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(begun, b".")
+            while True:
+                for place in places:
+                    kind.save(kind.things[place], folder)
+        finally:
+            os._exit(1)
+    os.read(ready, 1)
+    os.close(ready), os.close(begun)
+    return child
+
+
+def _end(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"the writer ended by itself: {status}"
+
+
+def _seconds(kind: Kind, folder: Path) -> float:
+    """What a save takes here: kills fall into the first few."""
+    kind.save(kind.things[0], folder)
+    started = time.monotonic()
+    kind.save(kind.things[0], folder)
+    return time.monotonic() - started
+
+
+def kills(count: int, root: Path) -> dict[str, Any]:
+    """``count`` kills, shared by the kinds; what was there afterwards."""
+    draw, found = random.Random(7), Counter()
+    made = {name: kind() for name, kind in KINDS.items()}
+    took = {name: _seconds(kind, root / name) for name, kind in made.items()}
+    for turn in range(count):
+        name = list(made)[turn % len(made)]
+        kind, folder = made[name], root / name
+        child = _saving(kind, folder, (1, 0))
+        time.sleep(draw.uniform(0, 3 * took[name]))
+        _end(child)
+        found["drafts left by the killed"] += len(drafts(folder))
+        place = kind.marks.index(kind.read(folder))
+        found[f"{name}: {('first', 'second')[place]}"] += 1
+        found["intact"] += 1
+    for name, kind in made.items():  # the next writer sweeps what the killed ones left
+        kind.save(kind.things[1], root / name)
+        assert kind.read(root / name) == kind.marks[1], name
+        assert not drafts(root / name), (name, drafts(root / name))
+    return dict(found)
+
+
+def writers(seconds: int, root: Path) -> dict[str, Any]:
+    """Two writers on one folder, a reader beside them."""
+    found = Counter()
+    for name in ("model", "checkpoint", "record"):
+        kind, folder = KINDS[name](), root / name
+        kind.save(kind.things[0], folder)
+        children = [_saving(kind, folder, (place,)) for place in (0, 1)]
+        until = time.monotonic() + seconds
+        while time.monotonic() < until or len([k for k in found if k.startswith(name)]) < 2:
+            found[f"{name}: {kind.marks.index(kind.read(folder)) + 1}"] += 1
+        for child in children:
+            _end(child)
+    return dict(found)
+
+
+def full(count: int, root: Path) -> dict[str, Any]:
+    """A disk that other files have filled, with less and less room for a draft."""
+    found = Counter()
+    for name, make in KINDS.items():
+        kind, folder = make(), root / name
+        kind.save(kind.things[0], folder)
+        filler = root / "filler"
+        _fill(filler)
+        for _ in range(count):
+            with filler.open("r+b") as file:
+                file.truncate(max(0, filler.stat().st_size - 4096))
+            try:
+                kind.save(kind.things[1], folder)
+            except (OSError, ice.IntegrityError) as refused:
+                found["refused" if "No space left" in str(refused) else repr(refused)] += 1
+                assert kind.read(folder) == kind.marks[0], name
+            else:
+                found["saved"] += 1
+                assert kind.read(folder) == kind.marks[1], name
+                kind.save(kind.things[0], folder)
+            assert not drafts(root), drafts(root)
+        filler.unlink()
+    assert found.keys() == {"refused", "saved"}, found
+    return dict(found)
+
+
+def _fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"\0" * 4096)
+        except OSError as refused:
+            if refused.errno != errno.ENOSPC:
+                raise
+
+
+if __name__ == "__main__":
+    folder, *asked = sys.argv[1:]
+    for place, (what, number) in enumerate(zip(asked[::2], asked[1::2], strict=True)):
+        run = {"kills": kills, "writers": writers, "full": full}[what]
+        print(json.dumps(run(int(number), Path(folder) / str(place))))
