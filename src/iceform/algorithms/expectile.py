@@ -92,7 +92,7 @@ class Expectile(LinearModel):
     def loss(self) -> Loss:
         return _loss(float(self.expectile))
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:

@@ -22,6 +22,7 @@ from iceform.errors import ShapeError
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import Run, Running, Source, Stream
+from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.scaling import Scaling
@@ -101,8 +102,8 @@ class LinearModel(Algorithm):
         """l, on scaled labels."""
         return loss_named("squared")
 
-    def l2(self, rows: int) -> float:
-        """The penalty (l2/2) ||coef||^2 beside a mean over samples."""
+    def l2(self, rows: float) -> float:
+        """The penalty (l2/2) ||coef||^2 beside a mean over samples, which weigh ``rows`` in all."""
         return 0.0
 
     def scaling(self, source: Source) -> Scaling:
@@ -126,7 +127,7 @@ class LinearModel(Algorithm):
 
     def problem(self, machine: Any, source: Source) -> LinearProblem:
         """The objective on scaled data."""
-        l2 = check_positive("penalty", self.l2(source.rows), zero=True)
+        l2 = check_positive("penalty", self.l2(source.total), zero=True)
         self.check_labels(source)
         scaling = self.scaling(source)
         ridge = scaling.penalty(l2)
@@ -160,13 +161,13 @@ class LinearModel(Algorithm):
         self, machine: Running, source: Source, scaling: Scaling, w: Tensor | None
     ) -> LookUps:
         """The prompt of the first samples in memory at w, or at 0."""
-        data = in_memory(source)
+        data = in_memory(source, weighed=True)
         rows = slice(0, machine.machine.samples)
         encoding = Encoding(scaling, self.loss().kind, self.positive_label())
         w = data.x.new_zeros(scaling.dim) if w is None else w
-        x, y, w, offsets = encoding.written(data.x[rows], data.y[rows], w)
+        x, y, w, offsets, factors = encoding.written(data.x[rows], data.labels[rows], w)
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
-        return machine.look_ups(table, x, y, w, offsets)
+        return machine.look_ups(table, x, y, w, offsets, factors)
 
     def stream(self, machine: Running, source: Source) -> Result:
         problem = self.problem(machine, source)
@@ -181,7 +182,7 @@ class _LabelCheck:
     loss: Loss
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        self.loss.check_labels(y)
+        self.loss.check_labels(split(y)[0])
         return [y.new_zeros(())]
 
 

@@ -68,7 +68,7 @@ class Logistic(LinearClassifier):
     def loss(self) -> Loss:
         return loss_named("logistic")
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return 1 / (self.C * rows)
 
     def chances(self, machine: Stream, scores: Tensor) -> Tensor:

@@ -64,7 +64,7 @@ class Ridge(LinearModel):
     w_bound: float = field(default=4.0, kw_only=True)
     eps: float = field(default=1e-9, kw_only=True)
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha / rows
 
     def batches(self) -> Recursion:

@@ -88,7 +88,7 @@ class ElasticNet(LinearModel):
         ),
     )
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
 
     def thresholds(self, scaling: Scaling) -> Tensor:
@@ -341,15 +341,15 @@ def _screen(
 
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:
     """No less than (1/n) ||r||^2 + sum q w^2."""
-    rows = problem.source.rows
+    rows, weight = problem.source.rows, problem.source.total
     total, slips = problem.source.reduce(_Squares(problem.encoding, w))
-    root = math.sqrt(float(total) / rows) + math.sqrt(float(slips) / rows)
+    root = math.sqrt(float(total) / weight) + math.sqrt(float(slips) / weight)
     return (1 + (rows + len(w) + 8) * _UNIT) * (root**2 + float(problem.ridge @ w.square()))
 
 
 @dataclass(frozen=True, eq=False)
 class _Squares:
-    """sum_i r_i^2 of a chunk, and the same of what r_i is off by."""
+    """sum_i c_i r_i^2 of a chunk, and the same of what r_i is off by."""
 
     encoding: Encoding
     w: Tensor
@@ -357,4 +357,5 @@ class _Squares:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         off = slip_of(samples, self.w, labels)
-        return [(samples @ self.w - labels).square().sum(), off.square().sum()]
+        r = samples @ self.w - labels
+        return [self.encoding.weigh(part.square(), y).sum() for part in (r, off)]

@@ -70,7 +70,7 @@ class Scaling:
         columns
             A scale for each column; False takes one scale for all.
         """
-        n = source.rows
+        n = source.total
         check_magnitudes(source, products=labels)
         known = source.moments(products=labels)
         mean, squares = known.mean, known.spread
@@ -135,7 +135,7 @@ class Scaling:
         if float((known.mean.abs() / self.scale).max()) > _FAR_OFF:
             return None
         shift = (known.mean - self.mean) / self.scale
-        inner = known.products / source.rows / self.scale / self.scale[:, None]
+        inner = known.products / source.total / self.scale / self.scale[:, None]
         inner = inner + torch.outer(shift, shift)
         if not self.intercept:
             return inner

@@ -37,10 +37,16 @@ from iceform.sklearn._base import InContext, as_tensor, is_dask
 __all__ = ["FAMILIES"]
 
 
+def _kind(X: Any) -> Any:
+    """The precision of predictions: that of the samples, float64 where they are no floats."""
+    given = getattr(X, "dtype", None)
+    return np.float32 if given == np.float32 else np.float64
+
+
 class Line(RegressorMixin, InContext):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Write the prompts of the data and loop the frozen machine over them.
 
         Parameters
@@ -49,12 +55,19 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
             Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
         y
             Labels, shape (n_samples,).
+        sample_weight
+            Weights of the samples, shape (n_samples,): in the prompt, factors of their value rows.
+            A sample that weighs nothing is as good as not given.
         """
         self._validate_params()
-        source = self._source(X, y, y_numeric=True)
+        source = self._source(X, y, sample_weight, y_numeric=True)
         machine = self._machine(source)
         self.__dict__.pop("_batches", None)
-        self._take(machine, machine.run(self._algorithm(), source))
+        self._take(machine, self._as_stored(machine.run(self._algorithm(), source), source))
+        outside = getattr(self, "outliers_", None)
+        if outside is not None and len(outside) < len(X):  # some weigh nothing
+            apart = np.abs(np.asarray(y).ravel() - self.predict(X))
+            self.outliers_ = apart > self.epsilon * self.scale_
         return self
 
     def __sklearn_tags__(self) -> Any:
@@ -68,8 +81,8 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
 
     def _take(self, machine: Any, found: Any) -> None:
         self._keep(machine, found)
-        self.coef_ = found.coef.cpu().numpy()
-        self.intercept_ = float(found.intercept)
+        self.coef_ = self._cast(found.coef)
+        self.intercept_ = self._cast(found.intercept)[()]
         self._warn(found.converged, found.passes)
 
     def predict(self, X: Any) -> Any:
@@ -77,30 +90,32 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             return self._by_blocks("predict", X)
         x = self._points(X)
-        z = read_line(self.machine_, x @ as_tensor(self.coef_, self.device) + self.intercept_)
+        z = x @ as_tensor(self.coef_, self.device) + float(self.intercept_)
+        z = read_line(self.machine_, z)
         response = getattr(self.algorithm, "response", None)
-        return (z if response is None else response(z)).cpu().numpy()
+        return (z if response is None else response(z)).cpu().numpy().astype(_kind(X))
 
 
 class Batches(Line):
     """A line that also takes its data in batches."""
 
-    def partial_fit(self, X: Any, y: Any) -> Any:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Take in a batch: one pass over it, whatever came before."""
         self._validate_params()
         first = not hasattr(self, "_batches")
-        source = self._source(X, y, y_numeric=True, reset=first)
+        source = self._source(X, y, sample_weight, y_numeric=True, reset=first)
         if first:
             self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
-        self._take(machine, self._batches.update(machine.start(), source))
+        found = self._batches.update(machine.start(), source)
+        self._take(machine, self._as_stored(found, source))
         return self
 
 
 class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
     """One line, or one for each class against the rest."""
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit one line, or one for each class against the rest.
 
         Parameters
@@ -109,9 +124,12 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
             Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
         y
             Classes, shape (n_samples,).
+        sample_weight
+            Weights of the samples, shape (n_samples,): in the prompt, factors of their value rows.
+            A sample that weighs nothing is as good as not given.
         """
         self._validate_params()
-        source = self._labelled(X, y)
+        source = self._labelled(X, y, sample_weight)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
@@ -120,11 +138,14 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         machine, model = self._machine(source), self._algorithm()
         assert isinstance(model, LinearClassifier)
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        fits = [machine.run(replace(model, positive=float(k)), source) for k in wanted]
+        fits = [
+            self._as_stored(machine.run(replace(model, positive=float(k)), source), source)
+            for k in wanted
+        ]
         self._keep(machine, *fits)
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
-        self.coef_ = np.stack([fit.coef.cpu().numpy() for fit in fits])
-        self.intercept_ = np.array([float(fit.intercept) for fit in fits])
+        self.coef_ = np.stack([self._cast(fit.coef) for fit in fits])
+        self.intercept_ = np.stack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.
         settled = "tol" not in model.options() or all(fit.converged for fit in fits)
         self._warn(settled, self.n_passes_)
