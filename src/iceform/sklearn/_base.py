@@ -88,7 +88,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         if is_dask(X):
             from iceform.machine.dask import DaskSource
 
-            self._check_dask(sample_weight)
+            self._check_dask(X, sample_weight)
             self._check_columns(X, reset=checks.get("reset", True))
             self._check_labels(y)
             return DaskSource(X, y)
@@ -113,8 +113,9 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             return None
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
-    def _check_dask(self, sample_weight: Any) -> None:
-        self._stored = np.dtype(np.float64)
+    def _check_dask(self, X: Any, sample_weight: Any) -> None:
+        single = getattr(X, "dtype", None) == np.float32
+        self._stored = np.dtype(np.float32 if single else np.float64)
         if sample_weight is not None:
             raise ParameterError(
                 f"sample_weight of {type(self).__name__} is for arrays: chunks of a Dask "
@@ -129,7 +130,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         if is_dask(X):
             from iceform.machine.dask import DaskSource
 
-            self._check_dask(sample_weight)
+            self._check_dask(X, sample_weight)
             self._check_columns(X, reset=True)
             self._check_labels(y)
             self.classes_ = DaskSource.classes(y)

@@ -25,7 +25,7 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from torch import Tensor
 
 from iceform.algorithms import LinearClassifier, LinearModel
@@ -65,7 +65,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         self.__dict__.pop("_batches", None)
         self._take(machine, self._as_stored(machine.run(self._algorithm(), source), source))
         outside = getattr(self, "outliers_", None)
-        if outside is not None and len(outside) < len(X):  # some weigh nothing
+        if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
             apart = np.abs(np.asarray(y).ravel() - self.predict(X))
             self.outliers_ = apart > self.epsilon * self.scale_
         return self
