@@ -52,8 +52,8 @@ class Expectile(LinearModel):
     """An expectile's line: least squares that weighs samples above it by ``expectile``.
 
     Where a quantile splits the samples' number, an expectile splits their distances: those above
-    the line add up to ``1 - expectile`` of all. Without a penalty, of many solutions it is the one of
-    least norm.
+    the line add up to ``1 - expectile`` of all. Without a penalty, of many
+    solutions it is the one of least norm.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ class Lasso(ElasticNet):
     ----------
     alpha
         The penalty.
-    fit_intercept, tol, max_passes, precondition
+    positive, fit_intercept, tol, max_passes, precondition
         As for :class:`ElasticNet`.
     """
 

@@ -65,8 +65,16 @@ class LinearModel(Algorithm):
         Most passes over the data.
     precondition
         "whiten", "diagonal" or "none", as for :func:`iceform.machine.solvers.minimise`.
+    begin
+        Coefficients and intercept to begin with, of data as they come; zeros by default.
+
+    Attributes
+    ----------
+    several
+        Whether estimators take labels of several columns, each fitted on its own.
     """
 
+    several: ClassVar[bool] = False
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 
@@ -96,6 +104,9 @@ class LinearModel(Algorithm):
             "How steps are scaled: whiten (Newton's method), diagonal or none (momentum).",
             choices=PRECONDITIONERS,
         ),
+    )
+    begin: tuple[Tensor, Tensor] | None = field(
+        default=None, kw_only=True, compare=False, repr=False
     )
 
     def loss(self) -> Loss:
@@ -138,8 +149,15 @@ class LinearModel(Algorithm):
     def solve(self, problem: LinearProblem) -> Solution:
         """Passes to the minimiser."""
         return minimise(
-            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
-        )
+            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition,
+            start=self.start(problem.scaling),
+        )  # fmt: skip
+
+    def start(self, scaling: Scaling) -> Tensor | None:
+        """Where passes begin, on scaled data; None for zeros."""
+        if self.begin is None:
+            return None
+        return scaling.scaled(*(part.to(scaling.mean) for part in self.begin))
 
     def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
         """How far w can be from the optimum."""

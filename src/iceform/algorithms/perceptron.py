@@ -91,7 +91,10 @@ class Perceptron(LinearClassifier):
         encoding = Encoding(scaling, "margin", self.positive)
         start, count, _ = source.reduce(_Mean(encoding))
         # The first pass, at w = 0, takes every sample for a mistake.
-        state = PerceptronState(encoding, start / count, mistakes=source.rows)
+        begin = self.start(scaling)
+        state = PerceptronState(
+            encoding, start / count if begin is None else begin, mistakes=source.rows
+        )
         yield state
         while state.mistakes and state.passes < self.max_passes:
             state = state.next(machine, source)

@@ -122,7 +122,7 @@ class _Scale:
         self.base = model.scaling(source)
         self.passes = 0
         machine.ledger.note("host", "means and deviations of the columns")
-        self.w: Tensor | None = None  # of labels in units of their deviation
+        self.w = model.start(self.base)  # of labels in units of their deviation
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""

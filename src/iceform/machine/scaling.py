@@ -148,6 +148,14 @@ class Scaling:
         constant = self.size * w[-1] + self.center if self.intercept else w.new_zeros(())
         return coef, constant - self.mean @ coef
 
+    def scaled(self, coef: Tensor, intercept: Tensor) -> Tensor:
+        """The other way: coefficients of scaled data, to begin with."""
+        w = coef * self.scale / self.size
+        if not self.intercept:
+            return w
+        constant = (intercept + self.mean @ coef - self.center) / self.size
+        return torch.cat([w, constant.reshape(1)])
+
     def intercept_slip(self, coef: Tensor, intercept: Tensor) -> Tensor:
         """What rounding in :meth:`raw` may have taken from the intercept."""
         unit = torch.finfo(torch.float64).eps / 2

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_feature_names,
@@ -25,6 +26,7 @@ from iceform.algorithms import Algorithm
 from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream
+from iceform.sklearn._refusals import refuse
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
 
@@ -64,6 +66,13 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     _stored: Any = np.dtype(np.float64)
     device: str | None
     backend: str
+
+    def set_params(self, **params: Any) -> Any:
+        """As scikit-learn's; what has no meaning here is refused with the reason."""
+        own = self.get_params(deep=True)
+        for name in [name for name in params if name not in own and "__" not in name]:
+            refuse(self.algorithm, name, params.pop(name))
+        return super().set_params(**params)
 
     def _algorithm(self) -> Algorithm:
         """The algorithm with this estimator's parameters."""
@@ -114,6 +123,11 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
 
     def _check_dask(self, X: Any, sample_weight: Any) -> None:
+        if getattr(self, "class_weight", None) is not None:
+            raise ParameterError(
+                f"class_weight of {type(self).__name__} is for arrays: chunks of a Dask "
+                "collection bring labels and no weights; pass X.compute(), or no class_weight"
+            )
         single = getattr(X, "dtype", None) == np.float32
         self._stored = np.dtype(np.float32 if single else np.float64)
         if sample_weight is not None:
@@ -143,6 +157,12 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             some = weights > 0
             X, y, weights = X[some], y[some], weights[some]
         self.classes_, numbers = np.unique(y, return_inverse=True)
+        balance = getattr(self, "class_weight", None)
+        if balance is not None:
+            factors = compute_class_weight(
+                balance, classes=self.classes_, y=y, sample_weight=weights
+            )
+            weights = factors[numbers] * (1.0 if weights is None else weights)
         return self._arrays(X, numbers, weights)
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
@@ -181,6 +201,15 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return as_tensor(X, self.device)
+
+    def _begun(self, model: Any, row: int) -> Any:
+        """The same model, begun where the last fit ended if that is asked for and fits."""
+        if not (getattr(self, "warm_start", False) and hasattr(self, "coef_")):
+            return model
+        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        if coef.shape[1] != self.n_features_in_ or row >= len(coef) or row >= len(intercept):
+            return model
+        return replace(model, begin=(as_tensor(coef[row]), as_tensor(intercept[row])))
 
     def _cast(self, values: Tensor) -> Any:
         """As an array of the precision that the samples were given in."""

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from iceform.algorithms import LinearClassifier, LinearModel
 from iceform.certificates import Certificate
-from iceform.machine import ArraySource
+from iceform.machine import ArraySource, Source
 from iceform.machine.tables import read_line
 from iceform.sklearn._base import InContext, as_tensor, is_dask
 
@@ -60,19 +60,45 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
             A sample that weighs nothing is as good as not given.
         """
         self._validate_params()
-        source = self._source(X, y, sample_weight, y_numeric=True)
-        machine = self._machine(source)
         self.__dict__.pop("_batches", None)
-        self._take(machine, self._as_stored(machine.run(self._algorithm(), source), source))
+        several = getattr(self.algorithm, "several", False) and not is_dask(X)
+        if several:
+            X, y = self._validated(X, y, y_numeric=True, multi_output=True)
+            if y.ndim == 2:
+                return self._fit_columns(X, y, self._weights(sample_weight, X))
+            source: Source = self._arrays(X, y, self._weights(sample_weight, X))
+        else:
+            source = self._source(X, y, sample_weight, y_numeric=True)
+        machine = self._machine(source)
+        model = self._begun(self._algorithm(), 0)
+        self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
             apart = np.abs(np.asarray(y).ravel() - self.predict(X))
             self.outliers_ = apart > self.epsilon * self.scale_
         return self
 
+    def _fit_columns(self, X: Any, y: Any, weights: Any) -> Any:
+        """Labels of several columns: one fit for each, on the same weights."""
+        if y.shape[1] == 0:
+            raise ValueError("y has 0 columns; give at least one")
+        found = []
+        for k, labels in enumerate(y.T):
+            source = self._arrays(X, np.ascontiguousarray(labels), weights)
+            machine = self._machine(source)
+            model = self._begun(self._algorithm(), k)
+            found.append(self._as_stored(machine.run(model, source), source))
+        self._keep(machine, *found)
+        self.certificates_ = [one.certificate for one in found]
+        self.coef_ = np.stack([self._cast(one.coef) for one in found])
+        self.intercept_ = np.stack([self._cast(one.intercept) for one in found])
+        self._warn(all(one.converged for one in found), self.n_passes_)
+        return self
+
     def __sklearn_tags__(self) -> Any:
         """Labels that the loss is not defined for are said so."""
         tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = getattr(self.algorithm, "several", False)
         model = self.algorithm()
         labels = model.loss().labels if isinstance(model, LinearModel) else None
         below = torch.tensor([-1.0], dtype=torch.float64)
@@ -90,7 +116,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             return self._by_blocks("predict", X)
         x = self._points(X)
-        z = x @ as_tensor(self.coef_, self.device) + float(self.intercept_)
+        z = x @ as_tensor(self.coef_.T, self.device) + as_tensor(self.intercept_, self.device)
         z = read_line(self.machine_, z)
         response = getattr(self.algorithm, "response", None)
         return (z if response is None else response(z)).cpu().numpy().astype(_kind(X))
@@ -138,10 +164,10 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         machine, model = self._machine(source), self._algorithm()
         assert isinstance(model, LinearClassifier)
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        fits = [
-            self._as_stored(machine.run(replace(model, positive=float(k)), source), source)
-            for k in wanted
+        models = [
+            self._begun(replace(model, positive=float(k)), row) for row, k in enumerate(wanted)
         ]
+        fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits)
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
         self.coef_ = np.stack([self._cast(fit.coef) for fit in fits])
@@ -162,7 +188,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             shape = (len(self.classes_),) if len(self.classes_) > 2 else ()
             return self._by_blocks("decision_function", X, shape)
-        scores = self._scores(X).cpu().numpy()
+        scores = self._scores(X).cpu().numpy().astype(_kind(X))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Any:
@@ -189,7 +215,7 @@ class Chances(Separator):
             chances = np.hstack([1 - chances, chances])
         total = chances.sum(1, keepdims=True)
         even = np.full_like(chances, 1 / chances.shape[1])
-        return np.divide(chances, total, out=even, where=total > 0)
+        return np.divide(chances, total, out=even, where=total > 0).astype(_kind(X))
 
 
 class _Memory(InContext):
