@@ -44,6 +44,11 @@ def test_one_exception_names_parameter_value_and_reason():
     assert isinstance(found.value, (IceformError, TypeError))
     with pytest.raises(ParameterError, match="precompute=True"):
         ice.InContextLasso().set_params(precompute=True)
+    ice.InContextLogisticRegression(multi_class="ovr")
+    with pytest.raises(ParameterError, match="multi_class='multinomial': classes are fitted one"):
+        ice.InContextLogisticRegression(multi_class="multinomial")
+    with pytest.raises(ParameterError, match="no parameter 'multi_class'"):
+        ice.InContextLasso(multi_class="ovr")
     with pytest.raises(ParameterError, match="no parameter 'colour'"):
         ice.InContextLasso(colour=1)
     assert clone(ice.InContextRidge(2.0, solver="auto", copy_X=False)).alpha == 2.0

@@ -41,7 +41,7 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "loss": ("the prompt's table is of the squared hinge", ()),
         "metric": (_EUCLID, ("euclidean", "l2")),
         "metric_params": (_EUCLID, ()),
-        "multi_class": ("classes are separated one against the rest", ("ovr",)),
+        "multi_class": ("classes are fitted one against the rest, 'ovr'", ("ovr",)),
         "n_iter_no_change": ("passes end where there are no mistakes", ()),
         "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
         "n_oversamples": (_SVD, ()),
@@ -78,12 +78,13 @@ def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
 def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
     """Raise where a parameter that the estimator does not have asks for something."""
     theirs = peer_parameters(kind).get(name)
-    if theirs is None:
+    if theirs is None and not (name == "multi_class" and kind.family == "separator"):
         raise ParameterError(
             f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    asks = not any(type(value) is type(v) and value == v for v in (theirs.default, *nothing))
+    nothing = nothing if theirs is None else (theirs.default, *nothing)
+    asks = not any(type(value) is type(v) and value == v for v in nothing)
     if asks and name not in _HINTS:
         raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
