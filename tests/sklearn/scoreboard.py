@@ -56,6 +56,7 @@ _REFUSALS = (
 class Board:
     """A pytest plugin: which tests build ours, and how they end."""
 
+    out: str  # a file that always has the outcomes so far
     built: bool = False
     running: bool = False  # tests, no longer collecting them
     outcomes: dict[str, list[str]] = field(default_factory=dict)  # id: outcome, last line
@@ -122,6 +123,7 @@ class Board:
         crash = getattr(report.longrepr, "reprcrash", None)
         last = "" if crash is None else str(crash.message)
         self.outcomes[report.nodeid.partition("::")[2]] = [report.outcome, last[:600]]
+        Path(self.out).write_text(json.dumps(self.outcomes), encoding="utf-8")
 
 
 def run_here(module: str, out: str) -> None:
@@ -132,7 +134,8 @@ def run_here(module: str, out: str) -> None:
         raise TimeoutError(f"{SECONDS} s are over")
 
     signal.signal(signal.SIGALRM, late)
-    board = Board()
+    board = Board(out)
+    Path(out).write_text("{}", encoding="utf-8")
     for path in MODULES[module]:
         board.put_in(path)
     folder = os.path.dirname(out)
@@ -143,21 +146,26 @@ def run_here(module: str, out: str) -> None:
     )  # fmt: skip
     if ended not in (0, 1):
         raise SystemExit(f"{module}: pytest ended with {ended!r}")
-    Path(out).write_text(json.dumps(board.outcomes), encoding="utf-8")
 
 
-def run_apart(module: str) -> dict[str, list[str]]:
-    """One test file, in a process of its own: what its tests that build ours came to."""
+def run_apart(module: str, seconds: float | None) -> tuple[dict[str, list[str]], bool]:
+    """One test file, in a process of its own: what its tests came to, and whether all have ended.
+
+    Of tests, those that build ours.
+    """
     with tempfile.TemporaryDirectory() as folder:
         out = os.path.join(folder, "outcomes.json")
         command = [sys.executable, "-m", "tests.sklearn.scoreboard", "--here", module, out]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if not os.path.exists(out):
-            raise SystemExit(
-                f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr[-2000:]}"
+        ended = True
+        try:
+            ran = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=seconds
             )
-        found: dict[str, list[str]] = json.loads(Path(out).read_text(encoding="utf-8"))
-        return found
+            if ran.returncode:
+                raise SystemExit(f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr}")
+        except subprocess.TimeoutExpired:
+            ended = False
+        return json.loads(Path(out).read_text(encoding="utf-8")), ended
 
 
 def reason_for(test: str, listed: dict[str, str]) -> str | None:
@@ -189,6 +197,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="last parts of test files' names; all of them")
     parser.add_argument("--here", nargs=2, metavar=("MODULE", "OUT"), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help="most time for one test file")
     parser.add_argument("--failures", action="store_true", help="name what fails")
     parser.add_argument("--draft", metavar="FILE", help="write entries for what is refused")
     asked = parser.parse_args()
@@ -202,12 +211,15 @@ def main() -> int:
         short = module.rpartition(".")[2]
         if asked.modules and short not in asked.modules:
             continue
-        own, outcomes = listed.get(short, {}), run_apart(module)
+        own = listed.get(short, {})
+        outcomes, ended = run_apart(module, asked.seconds)
         applies = {t: o for t, o in outcomes.items() if reason_for(t, own) is None}
         failed = {t: o[1] for t, o in applies.items() if o[0] != "passed"}
         counts = len(outcomes), len(applies), len(applies) - len(failed)
         totals = [a + b for a, b in zip(totals, counts, strict=True)]
         _line(short, counts)
+        if not ended:
+            print(f"  stopped after {asked.seconds:g} s: the counts are of the tests before")
         if asked.failures:
             for test, last in failed.items():
                 print(f"  fails: {test}: {' '.join(last.split())[:200]}")
