@@ -54,6 +54,10 @@ class ProgramError(IceformError, ValueError):
     """A function, loss or option that cannot be turned into a prompt."""
 
 
+class ParameterError(IceformError, ValueError, TypeError):
+    """A parameter of another library that has no meaning here: which, why, and what to do."""
+
+
 class CompileError(ProgramError):
     """An algorithm that cannot be compiled; the message quotes the line that asks for it.
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iceform.algorithms.descent import Residual, residual_of
 from iceform.algorithms.examples import ellipse
-from iceform.algorithms.memory import in_memory
+from iceform.algorithms.memory import in_memory, unweighed
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.attention import LookUps
 from iceform.certificates import Certificate, Result, Step
@@ -117,6 +117,7 @@ class PCA(Algorithm):
         return machine.look_ups(table, x, x.new_zeros(len(x)), v)
 
     def stream(self, machine: Running, source: Source) -> Result:
+        unweighed(source, self.label)
         k = self.count(source.rows, source.dim)
         machine.check_dim(source.dim)
         scaling = Scaling.of(source, intercept=True, labels=False, columns=False)

@@ -11,7 +11,7 @@ that distance.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar
 
@@ -24,6 +24,8 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, ScalarFunction
 from iceform.functions.curvature import Curvature
+from iceform.machine.problem import LinearProblem, metric_of
+from iceform.machine.solvers import Solution
 
 __all__ = ["Expectile"]
 
@@ -50,7 +52,8 @@ class Expectile(LinearModel):
     """An expectile's line: least squares that weighs samples above it by ``expectile``.
 
     Where a quantile splits the samples' number, an expectile splits their distances: those above
-    the line add up to ``1 - expectile`` of all.
+    the line add up to ``1 - expectile`` of all. Without a penalty, of many
+    solutions it is the one of least norm.
 
     Parameters
     ----------
@@ -92,8 +95,19 @@ class Expectile(LinearModel):
     def loss(self) -> Loss:
         return _loss(float(self.expectile))
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha
+
+    def solve(self, problem: LinearProblem) -> Solution:
+        """Of many solutions, the one of least norm."""
+        found = super().solve(problem)
+        metric = metric_of(problem.hessian(found.w, majorizer=True), problem.source.rows)
+        if self.alpha or metric.whole:
+            return found
+        unseen = metric.null()
+        raw = unseen[: len(problem.scaling.scale)] / problem.scaling.scale[:, None]
+        coef = found.w[: len(raw)] / problem.scaling.scale
+        return replace(found, w=found.w - unseen @ (torch.linalg.pinv(raw) @ coef))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """By reweighted least squares, until no sample changes sides."""

@@ -19,7 +19,7 @@ class Lasso(ElasticNet):
     ----------
     alpha
         The penalty.
-    fit_intercept, tol, max_passes, precondition, solver, bound, label_bound
+    positive, fit_intercept, tol, max_passes, precondition, solver, bound, label_bound
         As for :class:`ElasticNet`.
     """
 

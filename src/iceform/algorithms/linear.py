@@ -18,11 +18,12 @@ from iceform.algorithms.memory import in_memory
 from iceform.algorithms.record import Algorithm, option
 from iceform.attention import LookUps
 from iceform.certificates import Certificate, Result, Step
-from iceform.errors import ShapeError
+from iceform.errors import ProgramError, ShapeError
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import Run, Running, Source, Stream
 from iceform.machine.inside import Domain, descend_inside, problem_inside
+from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.scaling import Scaling, check_magnitudes
@@ -65,8 +66,16 @@ class LinearModel(Algorithm):
         Most passes over the data.
     precondition
         "whiten", "diagonal" or "none", as for :func:`iceform.machine.solvers.minimise`.
+    begin
+        Coefficients and intercept to begin with, of data as they come; zeros by default.
+
+    Attributes
+    ----------
+    several
+        Whether estimators take labels of several columns, each fitted on its own.
     """
 
+    several: ClassVar[bool] = False
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 
@@ -97,13 +106,16 @@ class LinearModel(Algorithm):
             choices=PRECONDITIONERS,
         ),
     )
+    begin: tuple[Tensor, Tensor] | None = field(
+        default=None, kw_only=True, compare=False, repr=False
+    )
 
     def loss(self) -> Loss:
         """l, on scaled labels."""
         return loss_named("squared")
 
-    def l2(self, rows: int) -> float:
-        """The penalty (l2/2) ||coef||^2 beside a mean over samples."""
+    def l2(self, rows: float) -> float:
+        """The penalty (l2/2) ||coef||^2 beside a mean over samples, which weigh ``rows`` in all."""
         return 0.0
 
     def scaling(self, source: Source) -> Scaling:
@@ -127,7 +139,7 @@ class LinearModel(Algorithm):
 
     def problem(self, machine: Any, source: Source) -> LinearProblem:
         """The objective on scaled data."""
-        l2 = check_positive("penalty", self.l2(source.rows), zero=True)
+        l2 = check_positive("penalty", self.l2(source.total), zero=True)
         self.check_labels(source)
         scaling = self.scaling(source)
         ridge = scaling.penalty(l2)
@@ -138,8 +150,15 @@ class LinearModel(Algorithm):
     def solve(self, problem: LinearProblem) -> Solution:
         """Passes to the minimiser."""
         return minimise(
-            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition
-        )
+            problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition,
+            start=self.start(problem.scaling),
+        )  # fmt: skip
+
+    def start(self, scaling: Scaling) -> Tensor | None:
+        """Where passes begin, on scaled data; None for zeros."""
+        if self.begin is None:
+            return None
+        return scaling.scaled(*(part.to(scaling.mean) for part in self.begin))
 
     def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
         """How far w can be from the optimum."""
@@ -161,13 +180,13 @@ class LinearModel(Algorithm):
         self, machine: Running, source: Source, scaling: Scaling, w: Tensor | None
     ) -> LookUps:
         """The prompt of the first samples in memory at w, or at 0."""
-        data = in_memory(source)
+        data = in_memory(source, weighed=True)
         rows = slice(0, machine.machine.samples)
         encoding = Encoding(scaling, self.loss().kind, self.positive_label())
         w = data.x.new_zeros(scaling.dim) if w is None else w
-        x, y, w, offsets = encoding.written(data.x[rows], data.y[rows], w)
+        x, y, w, offsets, factors = encoding.written(data.x[rows], data.labels[rows], w)
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
-        return machine.look_ups(table, x, y, w, offsets)
+        return machine.look_ups(table, x, y, w, offsets, factors)
 
     def stream(self, machine: Running, source: Source) -> Result:
         problem = self.problem(machine, source)
@@ -179,6 +198,11 @@ def fitted_inside(
     model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
 ) -> Result:
     """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
+    if source.weighted or getattr(model, "positive", False):
+        raise ProgramError(
+            "solver='inside' plans its steps for samples of one weight and coefficients of either "
+            "sign; use solver='auto' for sample weights and positive=True"
+        )
     loss = model.loss()
     machine.check_dim(source.dim + model.fit_intercept)
     machine.ledger.note("host", "refusal of data beyond what is stated of them")
@@ -204,7 +228,7 @@ class _LabelCheck:
     loss: Loss
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        self.loss.check_labels(y)
+        self.loss.check_labels(split(y)[0])
         return [y.new_zeros(())]
 
 

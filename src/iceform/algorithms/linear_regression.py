@@ -20,7 +20,7 @@ class LinearRegression(Ridge):
 
     Parameters
     ----------
-    fit_intercept, tol, max_passes, precondition, w_bound, eps
+    positive, fit_intercept, tol, max_passes, precondition, w_bound, eps
         As for :class:`Ridge`.
     """
 

@@ -83,7 +83,7 @@ class Logistic(LinearClassifier):
             return fitted_inside(self, machine, source, Domain(self.bound))
         return super().stream(machine, source)
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return 1 / (self.C * rows)
 
     def chances(self, machine: Stream, scores: Tensor) -> Tensor:

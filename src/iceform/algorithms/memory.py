@@ -16,8 +16,17 @@ _LARGEST_LABEL = 1e290  # sums of labels stay finite
 FARTHEST = 1e3  # queries are answered up to this many radii of the training samples
 
 
-def in_memory(source: Source) -> ArraySource:
-    """Refuse data that are not there at once."""
+def unweighed(source: Source, what: str) -> Source:
+    """Refuse weights that would be passed over."""
+    if source.weighed:
+        raise ProgramError(f"{what} takes no weights of samples; give the source none")
+    return source
+
+
+def in_memory(source: Source, *, weighed: bool = False) -> ArraySource:
+    """Refuse data that are not there at once, and weights where they are not asked for."""
+    if not weighed:
+        unweighed(source, "an average of samples in one prompt")
     if not isinstance(source, ArraySource):
         raise ProgramError(
             "this needs all samples at once, as neighbours and kernels do, which keep them in one "

@@ -18,6 +18,7 @@ from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.machine import Running, Source, Stream
 from iceform.machine.problem import Encoding, GradientTask
+from iceform.machine.proofs import data_of
 
 __all__ = ["Perceptron", "PerceptronState"]
 
@@ -90,7 +91,10 @@ class Perceptron(LinearClassifier):
         encoding = Encoding(scaling, "margin", self.positive)
         start, count, _ = source.reduce(_Mean(encoding))
         # The first pass, at w = 0, takes every sample for a mistake.
-        state = PerceptronState(encoding, start / count, mistakes=source.rows)
+        begin = self.start(scaling)
+        state = PerceptronState(
+            encoding, start / count if begin is None else begin, mistakes=source.rows
+        )
         yield state
         while state.mistakes and state.passes < self.max_passes:
             state = state.next(machine, source)
@@ -102,7 +106,7 @@ class Perceptron(LinearClassifier):
         scaling = encoding.scaling
         coef, intercept = scaling.raw(w)
         # A pass adds the mean of samples, whose entries are no more than the largest mean square.
-        entry = float(source.reduce(_Mean(encoding))[2].max()) ** 0.5 / source.rows**0.5
+        entry = float(source.reduce(_Mean(encoding))[2].max()) ** 0.5 / source.total**0.5
         slip = passes * (source.rows + source.count + 8) * _UNIT * float(w.abs().max() + entry)
         reach = float(source.largest(_Lengths(encoding))[0])
         # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
@@ -118,7 +122,7 @@ class Perceptron(LinearClassifier):
         )  # fmt: skip
         certificate = Certificate.total(
             {"rounding of all passes": error if resolved else math.inf},
-            domain={"data": f"these {source.rows} x {source.dim}, as given"},
+            domain={"data": data_of(source)},
             dtype=torch.float64,
             backend="fused",
             derivation=(step,),
@@ -161,7 +165,7 @@ class PerceptronState:
         wrong = int(source.reduce(_Mistakes(encoding, w))[0])
         return PerceptronState(
             encoding,
-            w - total / source.rows if wrong else w,
+            w - total / source.total if wrong else w,
             self.passes + 1,
             wrong,
             min(self.nearest, -float(least) / reach),
@@ -179,8 +183,8 @@ class _Mean:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
-        count = torch.tensor(float(len(samples)), dtype=x.dtype, device=x.device)
-        return [samples.sum(0), count, samples.square().sum(0)]
+        weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)
+        return [weights @ samples, weights.sum(), weights @ samples.square()]
 
 
 @dataclass(frozen=True, eq=False)

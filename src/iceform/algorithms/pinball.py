@@ -15,7 +15,8 @@ samples these are; the frozen machine then fits them alone. Three things are pro
 * that :math:`a_B` lies strictly between its limits: what is computed of it is off by
   :math:`\|X_B^{-\top} \rho\|`, :math:`\rho = X_B^\top a_B + s` taken in pairs of numbers.
 
-Then w* is the optimum, and the only one.
+Then w* is the optimum, and the only one. Samples that have weights c_i have the limits -q c_i and
+(1 - q) c_i. A sample of B that occurs again, label and all, has the sum of its copies' limits.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
 from iceform.certificates import Step
 from iceform.functions import loss_named
+from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
@@ -42,6 +44,7 @@ _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
 _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
+_COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
@@ -59,10 +62,10 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     """The line through the samples nearest to w, if it is proven to be the optimum."""
     note = "which samples the line goes through, and the weights that prove it"
     problem.machine.ledger.note("host", note)
-    chosen = _nearest(problem, w)
-    if chosen is None:
+    near = _nearest(problem, w)
+    if near is None:
         return None
-    chosen = _exchanged(problem, chosen, quantile)
+    chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
     proof = prove(few, solution.w)
@@ -104,7 +107,7 @@ class _NearestTask:
         return [part[at] for part in both]
 
 
-def _nearest(problem: LinearProblem, w: Tensor) -> ArraySource | None:
+def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
     """As many independent samples as there are coefficients, the nearest first."""
     p = problem.dim
     task = _NearestTask(problem.encoding, w, min(_MORE * p + 8, problem.source.rows))
@@ -118,7 +121,7 @@ def _nearest(problem: LinearProblem, w: Tensor) -> ArraySource | None:
             continue
         chosen.append(i)
         if len(chosen) == p:
-            return ArraySource(x[chosen], y[chosen])
+            return x[chosen], split(y[chosen])[0]
         unit = rest[i] / length
         rest = rest - (rest @ unit)[:, None] * unit
     return None
@@ -137,41 +140,46 @@ class _AlongTask:
         z = samples @ self.w - labels
         speed = samples @ self.direction
         ahead = (z.abs() > 4 * slip_of(samples, self.w, labels)) & (z * speed < 0)
-        return [-z[ahead] / speed[ahead], speed[ahead].abs(), x[ahead], y[ahead]]
+        fast = self.encoding.weigh(speed.abs(), y)[ahead]
+        return [-z[ahead] / speed[ahead], fast, x[ahead], split(y)[0][ahead]]
 
     @staticmethod
     def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
         return [torch.cat(parts) for parts in zip(first, second, strict=True)]
 
 
-def _exchanged(problem: LinearProblem, chosen: ArraySource, quantile: float) -> ArraySource:
+def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) -> ArraySource:
     """A few samples whose weight is beyond its limits go, those that the line then meets come.
 
     Steps of the simplex method; what they lead to is proven afterwards, so that nothing here has
     to be.
     """
     problem.machine.ledger.note("host", "exchange of a few samples by steps of the simplex method")
-    x, y = chosen.x.clone(), chosen.y.clone()
+    x, y = x.clone(), y.clone()
     for turn in range(2 + problem.dim // _SHARE):
         samples, labels, _ = problem.encoding(x, y)
         inverse = torch.linalg.pinv(samples)
         w = inverse @ labels
         task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
-        above, _, below, *_ = problem.source.combine(task, task.merge)
+        above, _, below, _, _, _, *met = problem.source.combine(task, task.merge)
+        heavy, _ = _copies(x, y, *met)
+        heavy = torch.where(heavy > 0, heavy, 1.0)
         weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
-        excess = torch.maximum(weights - (1 - quantile), -quantile - weights)
+        excess = torch.maximum(weights - (1 - quantile) * heavy, -quantile * heavy - weights)
         k = int(excess.argmax())
-        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY
+        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(heavy[k])
         if not _TINY < float(excess[k]) <= allowed:
             break
-        direction = inverse[:, k] * (1.0 if float(weights[k]) > 1 - quantile else -1.0)
+        direction = inverse[:, k] * (
+            1.0 if float(weights[k]) > (1 - quantile) * float(heavy[k]) else -1.0
+        )
         along = _AlongTask(problem.encoding, w, direction)
         place, speed, xs, ys = problem.source.combine(along, along.merge)
         order = place.argsort()
-        met = int(torch.searchsorted(speed[order].cumsum(0), excess[k]))
-        if met >= len(order):
+        next_one = int(torch.searchsorted(speed[order].cumsum(0), excess[k]))
+        if next_one >= len(order):
             break
-        x[k], y[k] = xs[order[met]], ys[order[met]]
+        x[k], y[k] = xs[order[next_one]], ys[order[next_one]]
     return ArraySource(x, y)
 
 
@@ -182,7 +190,7 @@ def _exchanged(problem: LinearProblem, chosen: ArraySource, quantile: float) -> 
 
 @dataclass(frozen=True, eq=False)
 class _SidesTask:
-    """Sums of the samples above and below a line, in pairs; how many are on neither side.
+    """Sums of the samples above and below a line, in pairs, and which are on neither side.
 
     A sample is on a side if every line within the radius, and every rounding, leaves it there.
     """
@@ -199,17 +207,26 @@ class _SidesTask:
         moves = _SLACK * self.radius * (samples @ self.whitener).norm(dim=1)
         moves = moves + 2 * slip_of(samples, self.w, labels)
         above, below = z > moves, z < -moves
-        sums = [part for side in (above, below) for part in _sum(samples[side], low[side])]
-        open_ones = (~(above | below)).sum().to(x)
-        apart = torch.where(above | below, z.abs() - moves, math.inf).amin()
-        return [*sums, samples.abs().sum(0), open_ones, -apart]
+        weights = self.encoding.weigh(torch.ones_like(z), y)
+        rows = mul(Pair(samples, low), pair(weights[:, None].expand_as(samples)))
+        sums = [part for side in (above, below) for part in _sum(rows.hi[side], rows.lo[side])]
+        at = ~(above | below)
+        apart = torch.where(at, math.inf, z.abs() - moves).amin()
+        return [*sums, weights @ samples.abs(), -apart, x[at], split(y)[0][at], weights[at]]
 
     @staticmethod
     def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
         above = add(Pair(*first[:2]), Pair(*second[:2]))
         below = add(Pair(*first[2:4]), Pair(*second[2:4]))
-        rest = [first[4] + second[4], first[5] + second[5], torch.maximum(first[6], second[6])]
-        return [*above, *below, *rest]
+        rest = [first[4] + second[4], torch.maximum(first[5], second[5])]
+        met = [torch.cat(parts) for parts in zip(first[6:], second[6:], strict=True)]
+        return [*above, *below, *rest, *met]
+
+
+def _copies(x: Tensor, y: Tensor, xs: Tensor, ys: Tensor, weights: Tensor) -> tuple[Tensor, bool]:
+    """What the copies of each sample (x, y) among (xs, ys) weigh, and whether there are others."""
+    same = (x[:, None] == xs).all(-1) & (y[:, None] == ys)
+    return same.to(weights) @ weights, bool(same.any(0).all())
 
 
 def _sum(samples: Tensor, low: Tensor) -> Pair:
@@ -227,24 +244,29 @@ def _optimal(
     if not proof.radius < math.inf or proof.metric is not None:
         return None
     task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
-    *sums, size, undecided, nearest = problem.source.combine(task, task.merge)
-    if int(undecided) != problem.dim:
+    *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
+    assert isinstance(few.source, ArraySource)
+    if len(xs) > _COPIES * problem.dim:
         return None
-    room, nearest_room = _dual_room(few, proof, sums, size, quantile), -float(nearest)
+    heavy, all_of_them = _copies(few.source.x, few.source.y, xs, ys, weights)
+    if not (all_of_them and bool((heavy > 0).all())):
+        return None
+    room, nearest_room = _dual_room(few, proof, sums, size, quantile, heavy), -float(nearest)
     if not room > 0:
         return None
     steps = (
         Step("B", "samples that it goes through", problem.dim, "as many as coefficients"),
         *proof.steps,
         Step("sides", "room of the nearest other sample", nearest_room, "no sample changes sides"),
-        Step("dual", "room of the weights of B", room, "between -q and 1 - q: this is the optimum"),
+        Step("dual", "room of the weights of B", room, "between their limits: this is the optimum"),
     )
     return replace(proof, steps=steps)
 
 
 def _dual_room(
-    few: LinearProblem, proof: Proof, sums: list[Tensor], size: Tensor, quantile: float
-) -> float:
+    few: LinearProblem, proof: Proof, sums: list[Tensor], size: Tensor, quantile: float,
+    heavy: Tensor,
+) -> float:  # fmt: skip
     """How far the weights of B stay from their limits, all rounding taken off."""
     assert isinstance(few.source, ArraySource)
     samples = few.encoding(few.source.x, few.source.y)[0]
@@ -260,4 +282,6 @@ def _dual_room(
     # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
     reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
     off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * _UNIT
-    return min(float((weights + quantile).min()), float((1 - quantile - weights).min())) - off
+    summed = (len(size) * _COPIES + 4) * _UNIT * heavy  # limits are sums of copies' weights
+    below, above = weights + quantile * heavy, (1 - quantile) * heavy - weights
+    return float((torch.minimum(below, above) - summed).min()) - off

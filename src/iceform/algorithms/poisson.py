@@ -57,5 +57,5 @@ class Poisson(LinearModel):
     def loss(self) -> Loss:
         return loss_named("poisson")
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha

@@ -87,7 +87,7 @@ class Quantile(LinearModel):
         """As it is looked up first."""
         return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha
 
     def stream(self, machine: Running, source: Source) -> Result:

@@ -137,7 +137,7 @@ class Recursion:
 
 @dataclass(frozen=True, eq=False)
 class _Absolute:
-    """Sums over a chunk of |x_i|, and of |x_i| times what z_i is off by."""
+    """Sums over a chunk of c_i |x_i|, and of c_i |x_i| times what z_i is off by."""
 
     encoding: Encoding
     w: Tensor
@@ -145,4 +145,5 @@ class _Absolute:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         size = samples.abs()
-        return [size.sum(0), slip_of(samples, self.w, labels) @ size]
+        slips = slip_of(samples, self.w, labels)
+        return [self.encoding.weigh(part, y) @ size for part in (torch.ones_like(slips), slips)]

@@ -19,9 +19,10 @@ from iceform.algorithms.examples import flats
 from iceform.algorithms.linear import LinearModel, fitted, fitted_inside
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.recursion import Recursion
+from iceform.algorithms.sparse import sparse_result
 from iceform.certificates import Result
 from iceform.constructions import steps_needed
-from iceform.errors import BoundError
+from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Target
 from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.problem import LinearProblem, Metric
@@ -43,6 +44,8 @@ class Ridge(LinearModel):
     ----------
     alpha
         The penalty, scikit-learn's convention.
+    positive
+        Whether coefficients must not be negative; in a stream only.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; in rows ``tol`` is the distance to the solution that the
         steps are planned for.
@@ -64,8 +67,15 @@ class Ridge(LinearModel):
     peer: ClassVar[Peer | None] = Peer("sklearn.linear_model.Ridge")
     example = staticmethod(flats)
 
+    several: ClassVar[bool] = True
+
     alpha: float = field(
         default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-3, 1e3))
+    )
+    positive: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option("Whether coefficients must not be negative.", command=False),
     )
     w_bound: float = field(default=4.0, kw_only=True)
     eps: float = field(default=1e-9, kw_only=True)
@@ -73,18 +83,28 @@ class Ridge(LinearModel):
     bound: float = field(default=1.0, kw_only=True)
     label_bound: float = field(default=1.0, kw_only=True)
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha / rows
 
     def batches(self) -> Recursion:
         """The same for data that arrive in batches."""
+        self._check_signs("batches")
         return Recursion(self.alpha, fit_intercept=self.fit_intercept)
+
+    def _check_signs(self, where: str) -> None:
+        if self.positive:
+            raise ProgramError(
+                f"{self.label} with positive=True runs on whole streams, not in {where}: which "
+                "coefficients are 0 is known from all samples only; leave positive out"
+            )
 
     def stream(self, machine: Running, source: Source) -> Result:
         """Of many solutions, the one of least norm."""
         if check_choice("solver", self.solver, SOLVERS) == "inside":
             return fitted_inside(self, machine, source, Domain(self.bound, self.label_bound))
         problem = self.problem(machine, source)
+        if self.positive:
+            return sparse_result(self, problem, torch.zeros_like(problem.ridge))
         solution = self.solve(problem)
         proof = self.prove(problem, solution.w)
         if proof.metric is None:
@@ -127,6 +147,7 @@ class Ridge(LinearModel):
         return data.targets(samples, scaling.labels(labels_of(y).double()).to(x))
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
+        self._check_signs("rows")
         source = ArraySource(x.double(), labels_of(y).double())
         scaling = self._halved(source)
         l2 = self.l2(source.rows)

@@ -122,13 +122,13 @@ class _Scale:
         self.base = model.scaling(source)
         self.passes = 0
         machine.ledger.note("host", "means and deviations of the columns")
-        self.w: Tensor | None = None  # of labels in units of their deviation
+        self.w = model.start(self.base)  # of labels in units of their deviation
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
         unit = self.model.epsilon * sigma
         scaling = replace(self.base, size=self.base.size * unit)
-        ridge = sigma * scaling.penalty(self.model.alpha * self.base.size / self.source.rows)
+        ridge = sigma * scaling.penalty(self.model.alpha * self.base.size / self.source.total)
         return LinearProblem(self.machine, self.source, scaling, self.model.loss(), ridge)
 
     def excess(self, sigma: float) -> tuple[float, Solution, LinearProblem]:
@@ -159,7 +159,7 @@ class _Scale:
             if float(beyond) == 0:
                 break
             reach = 2 * (table.high + float(beyond))
-        return float(total) / self.source.rows
+        return float(total) / self.source.total
 
     def run(self) -> tuple[float, Solution, LinearProblem]:
         """Bracket the root, then close in by regula falsi with halved weights (Illinois)."""
@@ -262,38 +262,41 @@ class _Joint:
         drift = 1.001 * drift + off
         safe = (t.abs() + drift < self.epsilon).to(t)
         rows = torch.cat([samples, -t[:, None]], 1)
+        safe = self.encoding.weigh(safe, y)
         gram = (rows * safe[:, None]).mT @ rows / self.sigma
         # |a_j| c |t| + |a_j| off is at most sqrt(c) |a_j| times sqrt(c) |t| + off/sqrt(c).
         c = gram_slip(len(x), self.depth)
         last = (math.sqrt(c) * t.abs() + off / math.sqrt(c)).square()
         slips = torch.cat([c * safe @ samples.square(), (safe @ last)[None]]) / self.sigma
         turn = (safe * drift.square()).sum() / self.sigma
-        return [gram, slips, turn, *self._gradient(samples, t, off)]
+        return [gram, slips, turn, *self._gradient(samples, t, off, y)]
 
-    def _gradient(self, samples: Tensor, t: Tensor, off: Tensor) -> list[Tensor]:
+    def _gradient(self, samples: Tensor, t: Tensor, off: Tensor, y: Tensor) -> list[Tensor]:
+        weigh = self.encoding.weigh
         clipped = t.clamp(-self.epsilon, self.epsilon)
         slips = off + (len(t) + self.depth + 8) * _UNIT * self.epsilon
-        slope = clipped @ samples
-        lost = slips @ samples.abs()
-        share = 0.5 - 0.5 * clipped.square()
-        lost_share = (slips * self.epsilon + (len(t) + self.depth + 8) * _UNIT).sum()
+        slope = weigh(clipped, y) @ samples
+        lost = weigh(slips, y) @ samples.abs()
+        share = weigh(0.5 - 0.5 * clipped.square(), y)
+        lost_share = slips * self.epsilon + (len(t) + self.depth + 8) * _UNIT
+        lost_share = weigh(lost_share, y).sum()
         return [torch.cat([slope, share.sum()[None]]), torch.cat([lost, lost_share[None]])]
 
 
 def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> Proof:
     """The distance of (w, sigma) to the joint optimum, on samples that stay inside."""
     source, model = search.source, search.model
-    rows = source.rows
+    rows, weight = source.rows, source.total
     unit = model.epsilon * sigma
     inner = w * unit
     encoding = Encoding(search.base, "residual")
-    q = search.base.penalty(model.alpha * search.base.size / rows)
+    q = search.base.penalty(model.alpha * search.base.size / weight)
     ridge = torch.cat([q, q.new_zeros(1)])
     point = torch.cat([inner, inner.new_zeros(1)])
 
     def sums(whitener: Tensor | None, radius: float) -> list[Tensor]:
         task = _Joint(encoding, inner, sigma, model.epsilon, source.count, whitener, radius)
-        return [part / rows for part in source.reduce(task)]
+        return [part / weight for part in source.reduce(task)]
 
     def metric(gram: Tensor, slips: Tensor) -> Metric | None:
         computed = metric_of(gram + torch.diag(ridge), rows)

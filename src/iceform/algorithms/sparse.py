@@ -8,6 +8,9 @@ step is u = w - eta g followed by u - tau clip(u / tau), tau = eta t: the clip i
 keys that crowd at its kinks, and u rides along exactly. Momentum is restarted whenever it points
 uphill. Once the signs have settled the problem is quadratic on the support, where whitened passes
 finish it; the conditions for the optimum are then checked on all coefficients.
+
+Coefficients that must not be negative have their negative part cut off after the threshold; with
+t = 0 that is least squares, or ridge regression, with signs.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ from iceform.machine.tables import CLIP
 from iceform.machine.whitening import evenly, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
-__all__ = ["ElasticNet", "prove_sparse", "soft_threshold", "thresholds_of"]
+__all__ = [
+    "ElasticNet", "prove_nonnegative", "prove_sparse", "soft_threshold", "sparse_result",
+    "thresholds_of",
+]  # fmt: skip
 
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
@@ -55,6 +61,8 @@ class ElasticNet(LinearModel):
         The penalty.
     l1_ratio
         rho.
+    positive
+        Whether coefficients must not be negative.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`; "whiten" finishes on the support.
     solver, bound, label_bound
@@ -76,6 +84,7 @@ class ElasticNet(LinearModel):
         "sklearn.linear_model.ElasticNet", settings={"tol": 1e-12, "max_iter": 100_000}
     )
     example = staticmethod(flats)
+    several: ClassVar[bool] = True
 
     alpha: float = field(
         default=1.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
@@ -85,6 +94,11 @@ class ElasticNet(LinearModel):
         metadata=option(
             "Share of the absolute values in the penalty, 0 to 1.", low=0, high=1, slider=(0, 1)
         ),
+    )
+    positive: bool = field(
+        default=False,
+        kw_only=True,
+        metadata=option("Whether coefficients must not be negative.", command=False),
     )
     max_passes: int = field(
         default=20000,
@@ -98,7 +112,7 @@ class ElasticNet(LinearModel):
     bound: float = field(default=1.0, kw_only=True)
     label_bound: float = field(default=1.0, kw_only=True)
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.alpha * (1 - self.l1_ratio)
 
     def thresholds(self, scaling: Scaling) -> Tensor:
@@ -106,19 +120,28 @@ class ElasticNet(LinearModel):
         return thresholds_of(scaling, self.alpha * self.l1_ratio)
 
     def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
-        return prove_sparse(problem, w, self.thresholds(problem.scaling))
+        how = prove_nonnegative if self.positive else prove_sparse
+        return how(problem, w, self.thresholds(problem.scaling))
 
     def stream(self, machine: Running, source: Source) -> Result:
         if check_choice("solver", self.solver, SOLVERS) == "inside":
             domain = Domain(self.bound, self.label_bound)
             return fitted_inside(self, machine, source, domain, self.alpha * self.l1_ratio)
         problem = self.problem(machine, source)
-        thresholds = self.thresholds(problem.scaling)
-        loop = _Proximal(problem, thresholds, self.tol, self.max_passes, self.precondition)
-        solution = loop.run()
-        kept = int((solution.w[: source.dim] != 0).sum())
-        parts = {"n_nonzero": kept, "n_thresholds": loop.lookups, "on_support": loop.done}
-        return fitted(self, problem, solution, self.prove(problem, solution.w), parts)
+        return sparse_result(self, problem, self.thresholds(problem.scaling))
+
+
+def sparse_result(model: LinearModel, problem: LinearProblem, thresholds: Tensor) -> Result:
+    """Proximal passes with these thresholds, and their proof."""
+    positive = bool(getattr(model, "positive", False))
+    loop = _Proximal(
+        problem, thresholds, model.tol, model.max_passes, model.precondition, positive
+    )  # fmt: skip
+    solution = loop.run(model.start(problem.scaling))
+    kept = int((solution.w[: problem.source.dim] != 0).sum())
+    parts = {"n_nonzero": kept, "n_thresholds": loop.lookups, "on_support": loop.done}
+    how = prove_nonnegative if positive else prove_sparse
+    return fitted(model, problem, solution, how(problem, solution.w, thresholds), parts)
 
 
 def thresholds_of(scaling: Scaling, alpha: float) -> Tensor:
@@ -131,32 +154,40 @@ class _Proximal:
     """The loop, and what it remembers."""
 
     def __init__(
-        self, problem: LinearProblem, thresholds: Tensor, tol: float, max_passes: int, how: str
-    ) -> None:
+        self, problem: LinearProblem, thresholds: Tensor, tol: float, max_passes: int, how: str,
+        positive: bool = False,
+    ) -> None:  # fmt: skip
         self.problem, self.thresholds, self.tol, self.max_passes = (
             problem, thresholds, tol, max_passes,
         )  # fmt: skip
         what = "lengths of the steps, when to stop, and the support"
         problem.machine.ledger.note("host", what)
         self.polish = how == "whiten"
+        # Coefficients that may be stopped at zero: by a threshold, or by their sign.
+        self.stopped, self.positive = thresholds > 0, positive
+        if positive:
+            self.stopped = torch.ones_like(thresholds, dtype=torch.bool)
+            self.stopped[len(problem.scaling.mean) :] = False
+            problem.machine.ledger.note("host", "negative parts of the coefficients cut off")
         self.hessian = problem.hessian(problem.start())
         self.metric = metric_of(self.hessian, problem.source.rows)
         self.eta = 1 / (self.metric.largest or 1.0)
         # What rounding and the look-up leave in directions that the samples do not see.
-        self._unseen = 1e-9 * float(thresholds.norm())
+        self._unseen = 1e-9 * float(thresholds.norm()) or math.inf
         self.lookups = 0
         self.done = False
         self.history: list[float] = []
 
-    def run(self) -> Solution:
+    def run(self, start: Tensor | None = None) -> Solution:
         """Bursts of proximal passes, each followed by an attempt to finish on the support."""
-        w = self.problem.start()
+        w = self.problem.start() if start is None else start
+        w = self._cut(w)
         length = math.inf
         while self.problem.passes < self.max_passes:
             w, length = self._burst(w)
             if length <= self.tol * max(1.0, self.metric.size(w)):
                 return Solution(w, length, self.history)
-            if self.polish:
+            if self.polish and self.problem.passes < self.max_passes:
                 w, finished = self._finish(w)
                 if finished:
                     self.done = True
@@ -169,11 +200,14 @@ class _Proximal:
         """Soft thresholds of all coefficients by one prompt."""
         tau = self.eta * self.thresholds
         self.lookups += bool((tau > 0).any())
-        return soft_threshold(self.problem.machine, u, tau)
+        return self._cut(soft_threshold(self.problem.machine, u, tau))
+
+    def _cut(self, w: Tensor) -> Tensor:
+        return torch.where(self.stopped, w.clamp(min=0), w) if self.positive else w
 
     def _burst(self, w: Tensor) -> tuple[Tensor, float]:
         ahead, t, length = w, 1.0, math.inf
-        for _ in range(_BURST):
+        for _ in range(min(_BURST, max(1, self.max_passes - self.problem.passes))):
             gradient = self.problem.gradient(ahead)
             after = self.threshold(ahead - self.eta * gradient)
             moved = (ahead - after) / self.eta
@@ -189,10 +223,12 @@ class _Proximal:
 
     def _finish(self, w: Tensor) -> tuple[Tensor, bool]:
         """Solve on the support by whitened passes, letting coefficients leave and enter."""
-        free = self.thresholds == 0
+        free = ~self.stopped
         support, signs = (w != 0) | free, torch.sign(w)
         best = w
         for _ in range(_SWAPS):
+            if self.problem.passes >= self.max_passes:
+                break
             metric = self._restricted(support)
             w, gradient, crossed = self._solve(best, support, signs, metric)
             best = w
@@ -200,16 +236,15 @@ class _Proximal:
                 support, signs = (w != 0) | free, torch.sign(w)
                 continue
             slack = self.tol * float(self.thresholds.max()) + 1e-12
-            outside = ~support & (gradient.abs() > self.thresholds + slack)
+            pull = -gradient if self.positive else gradient.abs()
+            outside = ~support & (pull > self.thresholds + slack)
             if not bool(outside.any()):
                 return w, True
             # The ones that violate most enter; all at once would make many leave again.
-            excess = torch.where(outside, gradient.abs() - self.thresholds, 0.0)
+            excess = torch.where(outside, pull - self.thresholds, 0.0)
             enter = excess >= 0.5 * excess.max()
             support = support | (enter & outside)
             signs = torch.where(enter & outside, -torch.sign(gradient), signs)
-            if self.problem.passes >= self.max_passes:
-                break
         return best, False
 
     def _restricted(self, support: Tensor) -> Metric:
@@ -228,10 +263,12 @@ class _Proximal:
         linear = self.thresholds * signs
         gradient = self.problem.gradient(w)
         for _ in range(_POLISH):
+            if self.problem.passes >= self.max_passes:
+                return w, gradient, True
             slope = (gradient + linear) * support
             step, length = self._step(slope, metric)
-            share, leaving = _until_crossing(w, step, signs * (self.thresholds > 0))
-            w = w - share * step
+            share, leaving = _until_crossing(w, step, signs * self.stopped)
+            w = self._cut(w - share * step)
             if leaving is not None:
                 w = w.clone()
                 w[leaving] = 0.0
@@ -320,6 +357,45 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     return Proof.of(math.inf, computed, *steps, unknown, support=kept)
 
 
+def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:
+    r"""Strong convexity bounds the distance; then some coefficients are proven zero.
+
+    With v = g + t the gradient of the objective, the least element of its subdifferential under
+    w >= 0 is v_j where w_j > 0 or j is free and min(v_j, 0) where w_j = 0, so that
+    :math:`D = \|\xi\|_{H^{-1}}` bounds :math:`\|w - w^*\|_H`. The gradient at the optimum is within
+    :math:`\sqrt{H_{jj}} D` of v_j: where v_j is larger, w_j* = 0, and the bound of the others is
+    taken again without it.
+    """
+    gradient, error, hessian, slips = enclose(problem, w)
+    bounded = torch.arange(len(w), device=w.device) < len(problem.scaling.mean)
+    slope = gradient + torch.where(bounded, thresholds, 0.0)
+    off = error + 2 * _UNIT * (thresholds + slope.abs())
+    at_zero = bounded & (w == 0)
+    least = torch.where(at_zero, slope.clamp(max=0), slope)
+    error = torch.where(at_zero & (slope > off), 0.0, off)  # a positive slope counts for nothing
+    kept = torch.ones_like(bounded)
+    steps: list[Step] = []
+    proof: Proof | None = None
+    for _ in range(2):
+        computed = metric_of(hessian[kept][:, kept], problem.source.rows)
+        metric = lower(computed, slips[kept])
+        if needs_sharpening(computed):
+            metric = sharpened(problem, w, hessian, evenly, kept).below
+        if metric is None or not metric.whole:
+            why = "the least eigenvalue of the Hessian may be zero"
+            unknown = Step("D", "not bounded", math.inf, why)
+            return proof or Proof.of(math.inf, metric or computed, unknown, support=kept)
+        nu = norm_of(metric, least[kept], error[kept])
+        steps.append(Step("D", "least subgradient under w >= 0", nu, "strong convexity"))
+        proof = Proof.of(nu, metric, *steps, support=kept)
+        reach = (hessian.diagonal().clamp(min=0) + slips).sqrt() * nu * (1 + 1e-3)
+        zero = at_zero & (slope > reach + 2 * off)
+        steps.append(Step("zero", "coefficients proven zero", int(zero.sum()), "their slope > 0"))
+        kept = ~zero
+    assert proof is not None
+    return proof
+
+
 def _screen(
     problem: LinearProblem,
     w: Tensor,
@@ -354,15 +430,15 @@ def _screen(
 
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:
     """No less than (1/n) ||r||^2 + sum q w^2."""
-    rows = problem.source.rows
+    rows, weight = problem.source.rows, problem.source.total
     total, slips = problem.source.reduce(_Squares(problem.encoding, w))
-    root = math.sqrt(float(total) / rows) + math.sqrt(float(slips) / rows)
+    root = math.sqrt(float(total) / weight) + math.sqrt(float(slips) / weight)
     return (1 + (rows + len(w) + 8) * _UNIT) * (root**2 + float(problem.ridge @ w.square()))
 
 
 @dataclass(frozen=True, eq=False)
 class _Squares:
-    """sum_i r_i^2 of a chunk, and the same of what r_i is off by."""
+    """sum_i c_i r_i^2 of a chunk, and the same of what r_i is off by."""
 
     encoding: Encoding
     w: Tensor
@@ -370,4 +446,5 @@ class _Squares:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         off = slip_of(samples, self.w, labels)
-        return [(samples @ self.w - labels).square().sum(), off.square().sum()]
+        r = samples @ self.w - labels
+        return [self.encoding.weigh(part.square(), y).sum() for part in (r, off)]

@@ -53,5 +53,5 @@ class LinearSVM(LinearClassifier):
     def loss(self) -> Loss:
         return loss_named("squared_hinge")
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return 1 / (2 * self.C * rows)

@@ -12,14 +12,15 @@ tokens' value rows. The frozen matrices say where in a token key, query, value a
 and hold the margin; what keys and values are is up to the prompt:
 
 * **look-ups** (:class:`LookUps`) of z_i = w.x_i - y_i write s_k x_i, s_k (y_i + m) and b_k for the
-  keys (s_k, b_k) of a table around m, and :math:`\kappa w + \gamma (v_k - o_i) (x_i, 1)` as values:
-  the query of sample i returns :math:`\kappa w + \gamma (A(z_i) - o_i) (x_i, 1)`;
+  keys (s_k, b_k) of a table around m, and :math:`\kappa w + \gamma c_i (v_k - o_i) (x_i, 1)` as
+  values, c_i the sample's weight: its query returns
+  :math:`\kappa w + \gamma c_i (A(z_i) - o_i) (x_i, 1)`;
 * an **average** (:class:`Average`) writes any keys, biases and values, and asks by free queries;
   tokens are hidden from a point by their biases, in a prompt of its own.
 
 Tokens that hold the program (s_k, b_k, v_k, gamma, kappa) are the same for all data, and what is
-written for data is affine in x, y, w, o and o x. Longer data are many prompts of one network: no
-weight grows with their number.
+written for data is affine in x, y, w, o, o x and the last two's and x's multiples by c. Longer data
+are many prompts of one network: no weight grows with their number.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class LookUps:
-    r"""A table and samples: the answer to sample i is kappa w + gamma (A(z_i) - o_i) (x_i, 1).
+    r"""A table and samples: the answer to sample i is kappa w + gamma c_i (A(z_i) - o_i) (x_i, 1).
 
     It stands for as many prompts as its samples fill, and holds none of their tokens.
 
@@ -182,6 +183,8 @@ class LookUps:
         gamma and kappa.
     slopes, biases, values
         s_k, b_k and v_k as the tokens hold them; the table's unless given.
+    factors
+        c, shape (*batch, n): what a sample's value rows are multiplied by; None for ones.
     """
 
     layout: Layout
@@ -195,6 +198,7 @@ class LookUps:
     slopes: Tensor = field(default=None)  # type: ignore[assignment]
     biases: Tensor = field(default=None)  # type: ignore[assignment]
     values: Tensor = field(default=None)  # type: ignore[assignment]
+    factors: Float[Tensor, "*b n"] | None = None
 
     def __post_init__(self) -> None:
         keys = self.table.keys
@@ -228,13 +232,24 @@ class LookUps:
         """One set of a batch of them."""
         n, d = self.x.shape[-2:]
         offsets = None if self.offsets is None else self.offsets.expand(*self.batch, n)[at]
+        factors = None if self.factors is None else self.factors.expand(*self.batch, n)[at]
         x, y = self.x.expand(*self.batch, n, d)[at], self.y.expand(*self.batch, n)[at]
-        return replace(self, x=x, y=y, w=self.w.expand(*self.batch, d)[at], offsets=offsets)
+        w = self.w.expand(*self.batch, d)[at]
+        return replace(self, x=x, y=y, w=w, offsets=offsets, factors=factors)
 
     def part(self, rows: Tensor | slice) -> LookUps:
         """The same look-ups of some samples."""
         offsets = None if self.offsets is None else self.offsets[..., rows]
-        return replace(self, x=self.x[..., rows, :], y=self.y[..., rows], offsets=offsets)
+        factors = None if self.factors is None else self.factors[..., rows]
+        x, y = self.x[..., rows, :], self.y[..., rows]
+        return replace(self, x=x, y=y, offsets=offsets, factors=factors)
+
+    def weighed(self, looked: Tensor) -> Tensor:
+        """What is looked up of each sample, shape (*batch, n), less its offset, times gamma c."""
+        if self.offsets is not None:
+            looked = looked - self.offsets
+        looked = self.gain * looked
+        return looked if self.factors is None else looked * self.factors
 
     @property
     def tokens(self) -> Float[Tensor, "*b p t f"]:
@@ -260,9 +275,9 @@ class LookUps:
             return self
         pad = torch.nn.functional.pad
         offsets = None if self.offsets is None else pad(self.offsets, (0, short))
-        return replace(
-            self, x=pad(self.x, (0, 0, 0, short)), y=pad(self.y, (0, short)), offsets=offsets
-        )
+        factors = None if self.factors is None else pad(self.factors, (0, short))
+        x, y = pad(self.x, (0, 0, 0, short)), pad(self.y, (0, short))
+        return replace(self, x=x, y=y, offsets=offsets, factors=factors)
 
     def _write(self) -> Tensor:
         at, m, g, d = self.layout.raw, self.layout.samples, len(self.slopes), self.x.shape[-1]
@@ -282,6 +297,8 @@ class LookUps:
         own[..., at["key_y"]] = (slopes * y[..., None])[..., None]
         own[..., at["key_bias"]] = biases[:, None]
         looked = self.gain * (values - o[..., None])
+        if whole.factors is not None:
+            looked = looked * blocks(whole.factors)[..., None]
         value = own[..., at["value"]]
         value[..., :d] = looked[..., None] * x[..., None, :] + self.keep * w[..., None, :]
         value[..., -1] = looked

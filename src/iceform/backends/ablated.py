@@ -31,10 +31,7 @@ class Ablated(Backend):
             return _alike(prompt)
         if not isinstance(prompt, LookUps):
             raise ProgramError("attention can be taken out of look-ups and averages only")
-        looked = prompt.residuals()
-        if prompt.offsets is not None:
-            looked = looked - prompt.offsets
-        looked = (prompt.gain * looked)[..., None]
+        looked = prompt.weighed(prompt.residuals())[..., None]
         row = looked * prompt.x.to(looked) + prompt.keep * prompt.w[..., None, :]
         return torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
 

@@ -52,9 +52,7 @@ class Fused(Backend):
         count = prompt.count
         prompt = prompt if self.reading.readout is None else prompt.filled()
         looked = self._looked(prompt)
-        if prompt.offsets is not None:
-            looked = looked - prompt.offsets
-        looked = (prompt.gain * looked)[..., None]
+        looked = prompt.weighed(looked)[..., None]
         x = prompt.x.to(looked.dtype)
         row = looked * x
         if prompt.keep:
@@ -82,7 +80,7 @@ class Fused(Backend):
         return out
 
     def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
-        if not self.reading.plain:
+        if not self.reading.plain or prompt.factors is not None:
             return super().total(prompt, watch)
         table = read_table(prompt, self.reading)
         x, y, w = prompt.x, prompt.y, prompt.w
@@ -93,10 +91,7 @@ class Fused(Backend):
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:
             return super().count(prompt)
-        looked = self._looked(prompt)
-        if prompt.offsets is not None:
-            looked = looked - prompt.offsets
-        return prompt.gain * looked.double().sum(-1)
+        return prompt.weighed(self._looked(prompt)).double().sum(-1)
 
     def _average(self, prompt: Average) -> Tensor:
         if self.reading.free_readout is not None:

@@ -205,7 +205,9 @@ def _look_up_allowance(prompt: LookUps, name: str) -> float:
     size = abs(prompt.gain) * (table.size + offset) * largest + abs(prompt.keep) * float(
         w.abs().max()
     )
-    return abs(prompt.gain) * looked * largest + (2 * table.tokens + 16) * unit * size
+    allowed = abs(prompt.gain) * looked * largest + (2 * table.tokens + 16) * unit * size
+    weight = 0.0 if prompt.factors is None else float(prompt.factors.detach().abs().max())
+    return max(1.0, weight) * allowed
 
 
 def _average_allowance(prompt: Average) -> float:

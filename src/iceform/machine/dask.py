@@ -63,7 +63,7 @@ class DaskSource(Source):
         self._kept = False
         self._keep(sum(samples.sizes))
         known = self._check_finite()
-        self.rows = known.rows
+        self.rows = int(known.rows)
         self._keep(self.rows)
         longest = max(samples.sizes)
         pieces = -(-int(self.rows if math.isnan(longest) else longest) // self._piece)

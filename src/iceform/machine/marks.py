@@ -34,7 +34,7 @@ _WHOLE = 1 << 21  # times r is a whole number
 
 def mark_of(x: Tensor, y: Tensor) -> Tensor:
     """The mark of a chunk, int64, shape (3,)."""
-    return _sums(x.detach().double()) * _STEP + _sums(y.detach().double()[:, None])
+    return _sums(x.detach().double()) * _STEP + _sums(y.detach().double().reshape(len(y), -1))
 
 
 def _sums(values: Tensor) -> Tensor:

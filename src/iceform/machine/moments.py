@@ -6,7 +6,10 @@ Two sets of n_a and n_b samples with means m_a and m_b and centred sums of produ
 .. math:: m = m_a + \tfrac{n_b}{n} \delta, \qquad
    M = M_a + M_b + \tfrac{n_a n_b}{n} \delta\delta^\top,
 
-which loses nothing to cancellation however far from zero the data lie.
+which loses nothing to cancellation however far from zero the data lie. Samples that have weights
+count by them.
+
+**Weights** travel beside the labels: a chunk's y is (n,), or (n, 2) of labels and weights.
 """
 
 from __future__ import annotations
@@ -17,7 +20,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Moments"]
+__all__ = ["Moments", "split"]
+
+
+def split(y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Labels and weights of a chunk; None where it has no weights."""
+    return (y, None) if y.ndim == 1 else (y[:, 0], y[:, 1])
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +35,7 @@ class Moments:
     Attributes
     ----------
     rows
-        How many.
+        How many, or what they weigh where they have weights.
     mean
         Of the samples, shape (d,).
     spread
@@ -42,7 +50,7 @@ class Moments:
         max_i |x_i| per column, shape (d,).
     """
 
-    rows: int
+    rows: float
     mean: Tensor
     spread: Tensor
     products: Tensor | None
@@ -59,7 +67,7 @@ class Moments:
         products = second if second.ndim == 2 else None
         spread = second if products is None else products.diagonal()
         return cls(
-            int(rows), mean, spread, products,
+            float(rows), mean, spread, products,
             float(center), float(label_spread), float(low), float(high), largest,
         )  # fmt: skip
 
@@ -71,6 +79,9 @@ class MomentsTask:
     products: bool
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        y, weights = split(y)
+        if weights is not None:
+            return self._weighed(x, y, weights)
         mean, center = x.mean(0), y.mean()
         moved, labels = x - mean, y - center
         second = moved.mT @ moved if self.products else moved.square_().sum(0)
@@ -78,6 +89,16 @@ class MomentsTask:
         least, most = torch.aminmax(x, dim=0)
         largest = torch.maximum(most, -least)
         return [count, mean, second, center, labels @ labels, *torch.aminmax(y), largest]
+
+    def _weighed(self, x: Tensor, y: Tensor, weights: Tensor) -> list[Tensor]:
+        count = weights.sum()
+        mean, center = weights @ x / count, weights @ y / count
+        moved, labels = x - mean, y - center
+        second = (
+            (moved * weights[:, None]).mT @ moved if self.products else weights @ moved.square()
+        )
+        spread = weights @ labels.square()
+        return [count, mean, second, center, spread, *torch.aminmax(y), x.abs().amax(0)]
 
 
 def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:

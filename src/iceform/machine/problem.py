@@ -1,5 +1,8 @@
 r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scaled data.
 
+Samples that have weights c_i count by them, mean_i (.) being sum_i c_i (.) / sum_i c_i: in a prompt
+c_i is a factor of the sample's value rows.
+
 Its gradient is one pass of the frozen machine over the data. Its curvature, which only says in
 which metric to step, is computed by the readout.
 """
@@ -19,6 +22,7 @@ from iceform.errors import PrecisionError
 from iceform.functions import Loss
 from iceform.functions.curvature import Curvature
 from iceform.interpolation import Interpolant
+from iceform.machine.moments import split
 from iceform.machine.running import Running
 from iceform.machine.scaling import Scaling
 from iceform.machine.sources import Source
@@ -39,7 +43,7 @@ class Encoding:
     positive: float | None = None  # one-vs-rest: the label that counts as 1
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        samples = self.scaling.samples(x)
+        samples, (y, _) = self.scaling.samples(x), split(y)
         if self.kind == "residual":
             labels = self.scaling.labels(y)
             return samples, labels, torch.zeros_like(labels)
@@ -52,7 +56,7 @@ class Encoding:
 
     def lows(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """What samples and labels were rounded by, to be added to them."""
-        low = self.scaling.lows(x)
+        low, (y, _) = self.scaling.lows(x), split(y)
         if self.kind == "residual":
             return low, self.scaling.label_lows(y)
         if self.kind == "margin":
@@ -62,10 +66,16 @@ class Encoding:
 
     def written(
         self, x: Tensor, y: Tensor, w: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Samples, labels, w and offsets as a prompt holds them."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Samples, labels, w, offsets and factors as a prompt holds them."""
         samples, labels, offsets = self(x, y)
-        return samples, labels, w, offsets if self.kind == "glm" else None
+        return samples, labels, w, offsets if self.kind == "glm" else None, split(y)[1]
+
+    @staticmethod
+    def weigh(values: Tensor, y: Tensor) -> Tensor:
+        """Numbers of a chunk's samples, times their weights."""
+        weights = split(y)[1]
+        return values if weights is None else values * weights
 
 
 @dataclass(eq=False)
@@ -99,6 +109,8 @@ class LinearProblem:
         written = "label x sample" if self.loss.kind == "margin" else "samples and labels"
         what = f"scaled {written}, the coefficients, and a table of the loss's derivative"
         self.machine.ledger.note("prompt", what)
+        if self.source.weighed:
+            self.machine.ledger.note("prompt", "weights, as factors of the samples' value rows")
         if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
             self._reach = self._tried = self.scaling.label_reach(self.source)
 
@@ -142,7 +154,7 @@ class LinearProblem:
                 self._tried = reach
                 if not trial:
                     self.keep()
-                return total / self.source.rows + self.ridge * w
+                return total / self.source.total + self.ridge * w
             # Residuals left the table: a wider one is another prompt.
             reach = table.high + float(beyond)
         raise PrecisionError(
@@ -167,7 +179,7 @@ class LinearProblem:
             return self._second_moments + torch.diag(self.ridge)
         bend = facts.majorizer if majorizer and facts.majorizer is not None else facts.bend
         (gram,) = self.source.reduce(GramTask(self.encoding, w, bend))
-        return gram / self.source.rows + torch.diag(self.ridge)
+        return gram / self.source.total + torch.diag(self.ridge)
 
     @cached_property
     def _second_moments(self) -> Tensor:
@@ -176,7 +188,7 @@ class LinearProblem:
         if known is not None:
             return known
         task = GramTask(self.encoding, self.start(), torch.ones_like)
-        return self.source.reduce(task)[0] / self.source.rows
+        return self.source.reduce(task)[0] / self.source.total
 
 
 def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
@@ -186,7 +198,7 @@ def sum_and_farthest(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[
 
 @dataclass(frozen=True, eq=False)
 class GradientTask:
-    """sum_i (A(w.x_i - y_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
+    """sum_i c_i (A(z_i) - o_i) x_i of a chunk by the frozen machine, and how far z left A."""
 
     machine: Running
     table: Interpolant
@@ -212,6 +224,7 @@ class GramTask:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         weights = self.bend(samples @ self.w - labels)  # type: ignore[operator]
+        weights = self.encoding.weigh(weights, y)
         return [(samples * weights[:, None]).mT @ samples]
 
 

@@ -33,11 +33,12 @@ from iceform.certificates import Certificate, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.dependence import exactly_dependent
+from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 from iceform.machine.sources import Source
 from iceform.machine.whitening import Weigh, evenly, needs_sharpening, sharpened
 
-__all__ = ["Proof", "certificate_of", "prove"]
+__all__ = ["Proof", "certificate_of", "data_of", "prove"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 # Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
@@ -192,13 +193,18 @@ class EnclosureTask:
         looked, lost = self._moved(f, bend, z.lo, slope)
         lookup = slope * off + f_off + lost
         size = samples.abs()
-        gram = (samples * bend[:, None]).mT @ samples
+        heavy = self.encoding.weigh(bend, y)
+        gram = (samples * heavy[:, None]).mT @ samples
         slip = slip_of(samples, self.w, labels)
         moved = (concordance or 0.0) * slip + gram_slip(len(x), self.chunks)
-        slips = (bend * moved + bend_off) @ samples.square()
+        slips = self.encoding.weigh(bend * moved + bend_off, y) @ samples.square()
         heights = add(looked, Pair(-offsets, torch.zeros_like(offsets)))
+        weights = split(y)[1]
+        if weights is not None:
+            heights = mul(heights, pair(weights))
         total, added = self._summed(heights, rows)
-        error = (lookup + added * (f.abs() + offsets.abs())) @ size
+        lookup = lookup + added * (f.abs() + offsets.abs())
+        error = self.encoding.weigh(lookup, y) @ size
         return [total.hi, total.lo, error, gram, slips]
 
     def _residuals(
@@ -225,7 +231,7 @@ class EnclosureTask:
         """Sum of heights times rows, and what it is off by relative to the sum of magnitudes."""
         if not self.doubled:
             total = _tree_sum(heights.hi[:, None] * rows.hi)
-            return pair(total), (len(rows.hi).bit_length() + self.chunks + 4) * _UNIT
+            return pair(total), (len(rows.hi).bit_length() + self.chunks + 6) * _UNIT
         spread = Pair(*(part[:, None].expand_as(rows.hi).mT for part in heights))
         return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
 
@@ -308,7 +314,7 @@ class _SafeGram:
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
         distance = (z[:, None] - kinks).abs().amin(1)
-        weights = self.curvature.bend(z) * (distance > moves)
+        weights = self.encoding.weigh(self.curvature.bend(z) * (distance > moves), y)
         gram = (samples * weights[:, None]).mT @ samples
         return [gram, gram_slip(len(x), self.chunks) * weights @ samples.square()]
 
@@ -325,13 +331,14 @@ def enclose(
     )  # fmt: skip
     high, low, error, gram, slips = problem.source.combine(task, merged_sums)
     # Sums and penalty may cancel: they are added before anything is rounded.
-    penalty = mul(pair(rows * problem.ridge), pair(w))
+    weight = problem.source.total
+    penalty = mul(pair(weight * problem.ridge), pair(w))
     total = add(Pair(high, low), penalty)
-    gradient = total.double() / rows
-    error = error / rows + 4 * _UNIT * (problem.ridge * w).abs()
+    gradient = total.double() / weight
+    error = error / weight + 8 * _UNIT * (problem.ridge * w).abs()
     error = error + (len(w) + 8) * _UNIT * gradient.abs()  # in whatever coordinates it is taken
-    slips = slips / rows + 8 * _UNIT * problem.ridge
-    return gradient, error, gram / rows + torch.diag(problem.ridge), slips
+    slips = slips / weight + 8 * _UNIT * problem.ridge
+    return gradient, error, gram / weight + torch.diag(problem.ridge), slips
 
 
 def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
@@ -484,12 +491,12 @@ def _piecewise(
     if not metric.whole:
         return _unknown(metric, "the samples before a kink do not determine the answer")
     radius = 2 * norm_of(metric, gradient, error)
-    rows, chunks = problem.source.rows, problem.source.count
+    rows, chunks, weight = problem.source.rows, problem.source.count, problem.source.total
     for _ in range(_GROWTHS):
         task = _SafeGram(problem.encoding, w, problem.curvature, metric.whitener, radius, chunks)
         gram, slips = problem.source.reduce(task)
-        safe = metric_of(gram / rows + torch.diag(problem.ridge), rows)
-        below = lower(safe, slips / rows + 8 * _UNIT * problem.ridge)
+        safe = metric_of(gram / weight + torch.diag(problem.ridge), rows)
+        below = lower(safe, slips / weight + 8 * _UNIT * problem.ridge)
         if below is None or not below.whole:
             break
         distance = norm_of(below, gradient, error)
@@ -516,6 +523,12 @@ def _by_penalty(
     return Proof.of(distance, penalty, step, assumptions=assumed, kind="estimated")
 
 
+def data_of(source: Source) -> str:
+    """What a certificate is about."""
+    weights = ", by their weights" if source.weighed else ""
+    return f"these {source.rows} x {source.dim}, as given{weights}"
+
+
 def certificate_of(
     proof: Proof,
     functionals: Tensor,
@@ -529,7 +542,7 @@ def certificate_of(
     worst = float(bounds.max()) if len(bounds) else 0.0
     stored = 4 * _UNIT * float(values.abs().max()) if len(values) else 0.0
     described: dict[str, float | str] = {
-        "data": f"these {source.rows} x {source.dim}, as given", **(domain or {})
+        "data": data_of(source), **(domain or {})
     }  # fmt: skip
     if proof.scope is not None:
         described["optimum"] = proof.scope

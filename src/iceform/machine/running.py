@@ -117,12 +117,14 @@ class Running(Run):
         y: Float[Tensor, "n"],
         w: Float[Tensor, "d"],
         offsets: Float[Tensor, "n"] | None = None,
+        factors: Float[Tensor, "n"] | None = None,
     ) -> LookUps:
-        """The prompts that answer sample i with (A(w.x_i - y_i) - o_i) (x_i, 1)."""
+        """The prompts that answer sample i with c_i (A(w.x_i - y_i) - o_i) (x_i, 1)."""
         self.machine.check_table(table)
         offsets = None if offsets is None else self._cast(offsets)
+        factors = None if factors is None else self._cast(factors)
         x, y, w = self._cast(x), self._cast(y), self._cast(w)
-        return LookUps(self.machine.geometry, table, x, y, w, offsets)
+        return LookUps(self.machine.geometry, table, x, y, w, offsets, factors=factors)
 
     def kernel(
         self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,

@@ -70,7 +70,7 @@ class Scaling:
         columns
             A scale for each column; False takes one scale for all.
         """
-        n = source.rows
+        n = source.total
         check_magnitudes(source, products=labels)
         known = source.moments(products=labels)
         mean, squares = known.mean, known.spread
@@ -135,7 +135,7 @@ class Scaling:
         if float((known.mean.abs() / self.scale).max()) > _FAR_OFF:
             return None
         shift = (known.mean - self.mean) / self.scale
-        inner = known.products / source.rows / self.scale / self.scale[:, None]
+        inner = known.products / source.total / self.scale / self.scale[:, None]
         inner = inner + torch.outer(shift, shift)
         if not self.intercept:
             return inner
@@ -147,6 +147,14 @@ class Scaling:
         coef = self.size * w[: len(self.mean)] / self.scale
         constant = self.size * w[-1] + self.center if self.intercept else w.new_zeros(())
         return coef, constant - self.mean @ coef
+
+    def scaled(self, coef: Tensor, intercept: Tensor) -> Tensor:
+        """The other way: coefficients of scaled data, to begin with."""
+        w = coef * self.scale / self.size
+        if not self.intercept:
+            return w
+        constant = (intercept + self.mean @ coef - self.center) / self.size
+        return torch.cat([w, constant.reshape(1)])
 
     def intercept_slip(self, coef: Tensor, intercept: Tensor) -> Tensor:
         """What rounding in :meth:`raw` may have taken from the intercept."""

@@ -6,17 +6,18 @@ it is refused (:mod:`iceform.machine.marks`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import cached_property, wraps
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.errors import DtypeError, IntegrityError, ShapeError
+from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
 from iceform.machine.marks import Marked, MarkedCombine
 from iceform.machine.moments import Moments, MomentsTask, merged
 from iceform.validation import check_size
@@ -40,6 +41,7 @@ Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 _ENTRIES = {"cpu": 1 << 15}
 _ENTRIES_ELSEWHERE = 1 << 23
 _FEWEST_ROWS = 256
+_LIGHTEST, _HEAVIEST = 2.0**-100, 2.0**100  # of weights: products stay normal numbers
 _GROUP = 64  # chunks that are combined one after the other, before the groups are
 
 
@@ -113,12 +115,20 @@ class Source(ABC):
         Most results that are added up one after the other in a :meth:`reduce`.
     device
         Where chunks are.
+    weighed
+        Whether samples have weights; a chunk's y is then (rows, 2), labels and weights.
     """
 
     rows: int
     dim: int
     count: int
     device: torch.device
+    weighed: bool = False
+
+    @property
+    def total(self) -> float:
+        """What all samples weigh: their number, or the sum of their weights."""
+        return float(self.rows)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -175,6 +185,28 @@ def _watched(
     return checked
 
 
+def _checked_weights(weights: Tensor, y: Tensor) -> Tensor:
+    if weights.shape != y.shape:
+        raise ShapeError(f"weights must be {tuple(y.shape)}, got {tuple(weights.shape)}")
+    weights = weights.to(y)
+    for bad, what in ((~torch.isfinite(weights), "no number"), (weights < 0, "negative")):
+        if bool(bad.any()):
+            at = int(bad.nonzero()[0])
+            raise BoundError(
+                f"weight {at} is {float(weights[at]):g}, {what}: the weighted problem has no "
+                "optimum that can be proven; weights must be 0 or more"
+            )
+    some = weights[weights > 0]
+    if not len(some):
+        raise BoundError("all weights are 0: nothing is left to learn from; give some above 0")
+    if not (float(some.min()) >= _LIGHTEST and float(some.max()) <= _HEAVIEST):
+        raise BoundError(
+            f"weights are 0 and {float(some.min()):.3g} to {float(some.max()):.3g}, certified are "
+            f"0 and {_LIGHTEST:.1e} to {_HEAVIEST:.1e}; divide them by a power of two, or give 0"
+        )
+    return weights
+
+
 class ArraySource(Source):
     """Samples and labels in memory, or in a file that is mapped into it.
 
@@ -184,23 +216,44 @@ class ArraySource(Source):
         Shapes (rows, dim) and (rows,), float64; nothing is copied.
     chunk
         Rows at a time; as many as stay in cache by default.
+    weights
+        Of the samples, shape (rows,), none negative. One that weighs nothing is left out: nothing
+        is learnt of it, not even a column's mean.
     """
 
-    def __init__(self, x: Tensor, y: Tensor, chunk: int | None = None) -> None:
+    def __init__(
+        self, x: Tensor, y: Tensor, chunk: int | None = None, *, weights: Tensor | None = None
+    ) -> None:
         if x.ndim != 2 or y.shape != x.shape[:1]:
             raise ShapeError(
                 f"data must be (rows, dim) and (rows,), got {tuple(x.shape)} and {tuple(y.shape)}"
             )
         if x.dtype != torch.float64 or y.dtype != torch.float64:
             raise DtypeError(f"streamed data must be float64, got {x.dtype} and {y.dtype}")
+        if weights is not None:
+            weights = _checked_weights(weights, y)
+            some = weights > 0
+            if not bool(some.all()):
+                x, y, weights = x[some], y[some], weights[some]
+        self.weights, self.weighed = weights, weights is not None
         self.rows, self.dim = check_size("rows", x.shape[0]), check_size("dim", x.shape[1])
         self.x, self.y, self.device = x, y, x.device
         self.chunk = check_size("chunk", chunk or rows_at_once(self.dim, self.device))
         self.count = longest_chain(-(-self.rows // self.chunk))
 
+    @property
+    def total(self) -> float:
+        return float(self.rows) if self.weights is None else math.fsum(self.weights.tolist())
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """As chunks hold them: with the weights where there are any."""
+        return self.y if self.weights is None else torch.stack([self.y, self.weights], 1)
+
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
         """The chunks in order."""
-        return zip(torch.split(self.x, self.chunk), torch.split(self.y, self.chunk), strict=True)
+        parts = torch.split(self.x, self.chunk), torch.split(self.labels, self.chunk)
+        return zip(*parts, strict=True)
 
     def combine(self, task: Task, combine: Combine) -> list[Tensor]:
         with one_thread(self.device):

@@ -136,6 +136,11 @@ class Stream(Machine):
         asked = program.opening(self.start(), _source(x, y))
         if not isinstance(asked, LookUps):
             raise ProgramError(f"{program.label} looks no table up: there is nothing to bake in")
+        if asked.factors is not None:
+            raise ProgramError(
+                "these samples have weights, which a baked module does not read; specialize on the "
+                "same samples without weights"
+            )
         return baked(asked, self.dtype)
 
     def describe(self) -> dict[str, Any]:

@@ -57,6 +57,7 @@ class WhitenedTask:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
+        weights, lost = (self.encoding.weigh(part, y) for part in (weights, lost))
         seen = samples @ self.turned
         off = (samples.shape[1] + 4) * _UNIT * (samples.abs() @ self.turned.abs())
         gram = (seen * weights[:, None]).mT @ seen
@@ -150,7 +151,7 @@ class _Sweep:
         whole[self.kept] = turned
         rows, source = self.problem.source.rows, self.problem.source
         task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole)
-        gram, length, off, lost = (part / rows for part in source.reduce(task))
+        gram, length, off, lost = (part / source.total for part in source.reduce(task))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
         summed = (rows + source.count + 32) * _UNIT * a

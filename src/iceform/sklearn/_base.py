@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from dataclasses import replace
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -10,13 +12,21 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_feature_names, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_feature_names,
+    _check_sample_weight,
+    check_is_fitted,
+    validate_data,
+)
 from torch import Tensor
 
 from iceform.algorithms import Algorithm
 from iceform.certificates import Attestation, Certificate, Ledger, Result
+from iceform.errors import ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream
+from iceform.sklearn._refusals import refuse
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
 
@@ -53,8 +63,16 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     n_passes_: int
     n_iter_: int
     classes_: Any
+    _stored: Any = np.dtype(np.float64)
     device: str | None
     backend: str
+
+    def set_params(self, **params: Any) -> Any:
+        """As scikit-learn's; what has no meaning here is refused with the reason."""
+        own = self.get_params(deep=True)
+        for name in [name for name in params if name not in own and "__" not in name]:
+            refuse(self.algorithm, name, params.pop(name))
+        return super().set_params(**params)
 
     def _algorithm(self) -> Algorithm:
         """The algorithm with this estimator's parameters."""
@@ -74,31 +92,78 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         tokens = -(-source.rows // machine.samples)
         return Machine(source.dim + 1, layout="stream", tokens=tokens, backend=self.backend)
 
-    def _source(self, X: Any, y: Any, **checks: Any) -> Source:
+    def _source(self, X: Any, y: Any, sample_weight: Any = None, **checks: Any) -> Source:
         """Validated data to walk over; Dask collections stay where they are."""
         if is_dask(X):
             from iceform.machine.dask import DaskSource
 
+            self._check_dask(X, sample_weight)
             self._check_columns(X, reset=checks.get("reset", True))
             self._check_labels(y)
             return DaskSource(X, y)
-        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
-        return ArraySource(as_tensor(X, self.device), as_tensor(y, self.device))
+        X, y = self._validated(X, y, **checks)
+        return self._arrays(X, y, self._weights(sample_weight, X))
 
-    def _labelled(self, X: Any, y: Any) -> Source:
-        """As :meth:`_source`, with classes numbered in the order of ``classes_``."""
+    def _arrays(self, X: Any, y: Any, weights: Any) -> ArraySource:
+        x, y = as_tensor(X, self.device), as_tensor(y, self.device)
+        return ArraySource(
+            x, y, weights=None if weights is None else as_tensor(weights, self.device)
+        )
+
+    def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Any]:
+        """Arrays, and the precision that the answer is stored in."""
+        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), **checks)
+        self._stored = X.dtype
+        return X, y
+
+    def _weights(self, sample_weight: Any, X: Any) -> Any:
+        """Validated weights; None where there are none."""
+        if sample_weight is None:
+            return None
+        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+
+    def _check_dask(self, X: Any, sample_weight: Any) -> None:
+        if getattr(self, "class_weight", None) is not None:
+            raise ParameterError(
+                f"class_weight of {type(self).__name__} is for arrays: chunks of a Dask "
+                "collection bring labels and no weights; pass X.compute(), or no class_weight"
+            )
+        single = getattr(X, "dtype", None) == np.float32
+        self._stored = np.dtype(np.float32 if single else np.float64)
+        if sample_weight is not None:
+            raise ParameterError(
+                f"sample_weight of {type(self).__name__} is for arrays: chunks of a Dask "
+                "collection bring labels and no weights; pass X.compute(), or no sample_weight"
+            )
+
+    def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Source:
+        """As :meth:`_source`, with classes numbered in the order of ``classes_``.
+
+        A class whose samples all weigh nothing is none.
+        """
         if is_dask(X):
             from iceform.machine.dask import DaskSource
 
+            self._check_dask(X, sample_weight)
             self._check_columns(X, reset=True)
             self._check_labels(y)
             self.classes_ = DaskSource.classes(y)
             check_classification_targets(self.classes_)
             return DaskSource(X, y, classes=self.classes_)
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._validated(X, y)
         check_classification_targets(y)
+        weights = self._weights(sample_weight, X)
+        if weights is not None:
+            some = weights > 0
+            X, y, weights = X[some], y[some], weights[some]
         self.classes_, numbers = np.unique(y, return_inverse=True)
-        return ArraySource(as_tensor(X, self.device), as_tensor(numbers, self.device))
+        balance = getattr(self, "class_weight", None)
+        if balance is not None:
+            factors = compute_class_weight(
+                balance, classes=self.classes_, y=y, sample_weight=weights
+            )
+            weights = factors[numbers] * (1.0 if weights is None else weights)
+        return self._arrays(X, numbers, weights)
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """What ``validate_data`` says of columns, for Dask collections."""
@@ -136,6 +201,34 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return as_tensor(X, self.device)
+
+    def _begun(self, model: Any, row: int) -> Any:
+        """The same model, begun where the last fit ended if that is asked for and fits."""
+        if not (getattr(self, "warm_start", False) and hasattr(self, "coef_")):
+            return model
+        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        if coef.shape[1] != self.n_features_in_ or row >= len(coef) or row >= len(intercept):
+            return model
+        return replace(model, begin=(as_tensor(coef[row]), as_tensor(intercept[row])))
+
+    def _cast(self, values: Tensor) -> Any:
+        """As an array of the precision that the samples were given in."""
+        return values.cpu().numpy().astype(self._stored)
+
+    def _as_stored(self, found: Result, source: Source) -> Result:
+        """With what storing its coefficients in less than float64 may move them by."""
+        if self._stored == np.float64:
+            return found
+        unit = float(np.finfo(self._stored).eps) / 2
+        sizes = [found.coef.abs()]
+        if "what" in found.certificate.domain:  # it speaks of fitted values
+            reach = source.moments(products=False).largest
+            sizes = [(reach @ found.coef.abs() + found.intercept.abs())[None]]
+        worst = 1.001 * unit * float(torch.cat(sizes).max())
+        terms = {**found.certificate.terms, f"stored as {self._stored}": worst}
+        error = math.nextafter(math.fsum(terms.values()), math.inf)
+        certificate = replace(found.certificate, error=error, terms=terms)
+        return replace(found, certificate=certificate)
 
     def _keep(self, machine: Stream, *found: Result) -> None:
         """What every fit leaves behind; of several results the weakest."""

@@ -25,22 +25,28 @@ from sklearn.base import (
     RegressorMixin,
     TransformerMixin,
 )
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
 from torch import Tensor
 
 from iceform.algorithms import LinearClassifier, LinearModel
 from iceform.certificates import Certificate
-from iceform.machine import ArraySource
+from iceform.machine import ArraySource, Source
 from iceform.machine.tables import read_line
 from iceform.sklearn._base import InContext, as_tensor, is_dask
 
 __all__ = ["FAMILIES"]
 
 
+def _kind(X: Any) -> Any:
+    """The precision of predictions: that of the samples, float64 where they are no floats."""
+    given = getattr(X, "dtype", None)
+    return np.float32 if given == np.float32 else np.float64
+
+
 class Line(RegressorMixin, InContext):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Write the prompts of the data and loop the frozen machine over them.
 
         Parameters
@@ -49,17 +55,50 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
             Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
         y
             Labels, shape (n_samples,).
+        sample_weight
+            Weights of the samples, shape (n_samples,): in the prompt, factors of their value rows.
+            A sample that weighs nothing is as good as not given.
         """
         self._validate_params()
-        source = self._source(X, y, y_numeric=True)
-        machine = self._machine(source)
         self.__dict__.pop("_batches", None)
-        self._take(machine, machine.run(self._algorithm(), source))
+        several = getattr(self.algorithm, "several", False) and not is_dask(X)
+        if several:
+            X, y = self._validated(X, y, y_numeric=True, multi_output=True)
+            if y.ndim == 2:
+                return self._fit_columns(X, y, self._weights(sample_weight, X))
+            source: Source = self._arrays(X, y, self._weights(sample_weight, X))
+        else:
+            source = self._source(X, y, sample_weight, y_numeric=True)
+        machine = self._machine(source)
+        model = self._begun(self._algorithm(), 0)
+        self._take(machine, self._as_stored(machine.run(model, source), source))
+        outside = getattr(self, "outliers_", None)
+        if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
+            apart = np.abs(np.asarray(y).ravel() - self.predict(X))
+            self.outliers_ = apart > self.epsilon * self.scale_
+        return self
+
+    def _fit_columns(self, X: Any, y: Any, weights: Any) -> Any:
+        """Labels of several columns: one fit for each, on the same weights."""
+        if y.shape[1] == 0:
+            raise ValueError("y has 0 columns; give at least one")
+        found = []
+        for k, labels in enumerate(y.T):
+            source = self._arrays(X, np.ascontiguousarray(labels), weights)
+            machine = self._machine(source)
+            model = self._begun(self._algorithm(), k)
+            found.append(self._as_stored(machine.run(model, source), source))
+        self._keep(machine, *found)
+        self.certificates_ = [one.certificate for one in found]
+        self.coef_ = np.stack([self._cast(one.coef) for one in found])
+        self.intercept_ = np.stack([self._cast(one.intercept) for one in found])
+        self._warn(all(one.converged for one in found), self.n_passes_)
         return self
 
     def __sklearn_tags__(self) -> Any:
         """Labels that the loss is not defined for are said so."""
         tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = getattr(self.algorithm, "several", False)
         model = self.algorithm()
         labels = model.loss().labels if isinstance(model, LinearModel) else None
         below = torch.tensor([-1.0], dtype=torch.float64)
@@ -68,8 +107,8 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
 
     def _take(self, machine: Any, found: Any) -> None:
         self._keep(machine, found)
-        self.coef_ = found.coef.cpu().numpy()
-        self.intercept_ = float(found.intercept)
+        self.coef_ = self._cast(found.coef)
+        self.intercept_ = self._cast(found.intercept)[()]
         self._warn(found.converged, found.passes)
 
     def predict(self, X: Any) -> Any:
@@ -77,30 +116,32 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             return self._by_blocks("predict", X)
         x = self._points(X)
-        z = read_line(self.machine_, x @ as_tensor(self.coef_, self.device) + self.intercept_)
+        z = x @ as_tensor(self.coef_.T, self.device) + as_tensor(self.intercept_, self.device)
+        z = read_line(self.machine_, z)
         response = getattr(self.algorithm, "response", None)
-        return (z if response is None else response(z)).cpu().numpy()
+        return (z if response is None else response(z)).cpu().numpy().astype(_kind(X))
 
 
 class Batches(Line):
     """A line that also takes its data in batches."""
 
-    def partial_fit(self, X: Any, y: Any) -> Any:
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Take in a batch: one pass over it, whatever came before."""
         self._validate_params()
         first = not hasattr(self, "_batches")
-        source = self._source(X, y, y_numeric=True, reset=first)
+        source = self._source(X, y, sample_weight, y_numeric=True, reset=first)
         if first:
             self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
-        self._take(machine, self._batches.update(machine.start(), source))
+        found = self._batches.update(machine.start(), source)
+        self._take(machine, self._as_stored(found, source))
         return self
 
 
 class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
     """One line, or one for each class against the rest."""
 
-    def fit(self, X: Any, y: Any) -> Any:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
         """Fit one line, or one for each class against the rest.
 
         Parameters
@@ -109,9 +150,12 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
             Samples, shape (n_samples, n_features); arrays, memory maps, or Dask collections.
         y
             Classes, shape (n_samples,).
+        sample_weight
+            Weights of the samples, shape (n_samples,): in the prompt, factors of their value rows.
+            A sample that weighs nothing is as good as not given.
         """
         self._validate_params()
-        source = self._labelled(X, y)
+        source = self._labelled(X, y, sample_weight)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
@@ -120,11 +164,14 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         machine, model = self._machine(source), self._algorithm()
         assert isinstance(model, LinearClassifier)
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        fits = [machine.run(replace(model, positive=float(k)), source) for k in wanted]
+        models = [
+            self._begun(replace(model, positive=float(k)), row) for row, k in enumerate(wanted)
+        ]
+        fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits)
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
-        self.coef_ = np.stack([fit.coef.cpu().numpy() for fit in fits])
-        self.intercept_ = np.array([float(fit.intercept) for fit in fits])
+        self.coef_ = np.stack([self._cast(fit.coef) for fit in fits])
+        self.intercept_ = np.stack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.
         settled = "tol" not in model.options() or all(fit.converged for fit in fits)
         self._warn(settled, self.n_passes_)
@@ -141,7 +188,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             shape = (len(self.classes_),) if len(self.classes_) > 2 else ()
             return self._by_blocks("decision_function", X, shape)
-        scores = self._scores(X).cpu().numpy()
+        scores = self._scores(X).cpu().numpy().astype(_kind(X))
         return scores[:, 0] if len(self.classes_) == 2 else scores
 
     def predict(self, X: Any) -> Any:
@@ -168,7 +215,7 @@ class Chances(Separator):
             chances = np.hstack([1 - chances, chances])
         total = chances.sum(1, keepdims=True)
         even = np.full_like(chances, 1 / chances.shape[1])
-        return np.divide(chances, total, out=even, where=total > 0)
+        return np.divide(chances, total, out=even, where=total > 0).astype(_kind(X))
 
 
 class _Memory(InContext):

@@ -14,13 +14,25 @@ from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
 from iceform.sklearn._base import InContext
 from iceform.sklearn._families import FAMILIES, Batches, Chances
+from iceform.sklearn._refusals import peer_parameters, refuse
 
 __all__ = ["estimator_of"]
 
-_SHARED = {"device": None, "backend": "auto"}
+_SHARED: dict[str, Any] = {"device": None, "backend": "auto"}
 _SHARED_SAYS = {
     "device": "Where passes run.",
     "backend": 'How passes are evaluated: "auto", "literal" (every matrix multiplied), ...',
+    "warm_start": "Whether a fit begins where the last one ended.",
+    "class_weight": (
+        "Factors of the samples' weights: a dict from classes, or "
+        '"balanced", n_samples / (n_classes * number of the class).'
+    ),
+}
+_CONSTRAINTS: dict[str, list[Any]] = {
+    "device": [None, str],
+    "backend": [str],  # which there are is known when it is asked for
+    "warm_start": ["boolean"],
+    "class_weight": [dict, StrOptions({"balanced"}), None],
 }
 _ATTRIBUTES = """Attributes
 ----------
@@ -50,15 +62,14 @@ def _made(kind: type[Algorithm]) -> type[InContext]:
     base = _base(kind)
     options = kind.options()
     members = {
-        "__init__": _init(options.values()),
+        "__init__": _init(kind),
         "__module__": "iceform.sklearn",
-        "__doc__": _docstring(kind),
         "algorithm": kind,
         "_parameter_constraints": {
             **{o.estimator: _constraints(o) for o in options.values()},
-            "device": [None, str],
-            "backend": [str],  # which there are is known when it is asked for
+            **{name: _CONSTRAINTS[name] for name in _shared(kind)},
         },
+        "__doc__": _docstring(kind),
     }
     return type(kind.estimator, (base,), members)
 
@@ -77,18 +88,30 @@ def _base(kind: type[Algorithm]) -> type[InContext]:
     return base
 
 
-def _init(options: Any) -> Any:
+def _shared(kind: type[Algorithm]) -> dict[str, Any]:
+    """Parameters that are the estimator's, and no options of the algorithm."""
+    has = dict(_SHARED)
+    if "warm_start" in peer_parameters(kind) and kind.family in ("line", "separator"):
+        has["warm_start"] = False
+    if kind.family == "separator":
+        has["class_weight"] = None
+    return has
+
+
+def _init(kind: type[Algorithm]) -> Any:
     """An ``__init__`` that stores its parameters, with the signature that scikit-learn reads."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     first: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    for one in options:
+    for one in kind.options().values():
         parameters.append(inspect.Parameter(one.estimator, first, default=_default(one)))
         first = inspect.Parameter.KEYWORD_ONLY
-    for name, default in _SHARED.items():
+    for name, default in _shared(kind).items():
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default))
     signature = inspect.Signature(parameters)
 
     def store(self: Any, *args: Any, **kwargs: Any) -> None:
+        for name in [name for name in kwargs if name not in signature.parameters]:
+            refuse(kind, name, kwargs.pop(name))
         given = signature.bind(self, *args, **kwargs)
         given.apply_defaults()
         for name, value in list(given.arguments.items())[1:]:
@@ -129,8 +152,8 @@ def _docstring(kind: type[Algorithm]) -> str:
     lines = [own.split("\nParameters\n")[0].rstrip(), "", "Parameters", "----------"]
     for one in kind.options().values():
         lines += [one.estimator, textwrap.indent(_says(one), "    ")]
-    for name, says in _SHARED_SAYS.items():
-        lines += [name, f"    {says}"]
+    for name in _shared(kind):
+        lines += [name, f"    {_SHARED_SAYS[name]}"]
     return "\n".join([*lines, "", _ATTRIBUTES])
 
 

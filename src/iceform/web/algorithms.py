@@ -39,7 +39,7 @@ class BoardModel(LinearModel):
     def loss(self) -> Loss:
         return self.given
 
-    def l2(self, rows: int) -> float:
+    def l2(self, rows: float) -> float:
         return self.penalty
 
     def scaling(self, source: Source) -> Scaling:

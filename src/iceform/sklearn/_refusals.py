@@ -1,0 +1,90 @@
+"""Parameters of scikit-learn that have no meaning here: refused by name, with the reason.
+
+A peer's parameter that an estimator does not have is taken where its value asks for nothing (the
+peer's own default, or a hint about how to compute), and refused otherwise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from iceform.algorithms import Algorithm
+from iceform.errors import ParameterError
+
+__all__ = ["REASONS", "peer_parameters", "refuse"]
+
+_ONE_SOLVER = "passes of the frozen machine are the only solver; precondition says how they step"
+_EUCLID = "attention compares samples by inner products, which tell Euclidean distances alone"
+_SEARCH = "a prompt holds all samples and attends to them; there is no search tree"
+_ALL_AT_ONCE = "every pass takes all samples at once, in no order"
+_SVD = "directions are found by passes of the frozen machine, not by a decomposition"
+
+# By name: why it has no meaning, beside the values that ask for nothing.
+REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
+    {
+        "algorithm": (_SEARCH, ("brute",)),
+        "alpha": ("there is no penalty", ()),
+        "copy": ("samples are never written to", (True, False)),
+        "copy_X": ("samples are never written to", (True, False)),
+        "dual": (_ONE_SOLVER, (False, "auto")),
+        "early_stopping": ("no samples are set aside; passes end where there are no mistakes", ()),
+        "eta0": ("one step size is as good as another: it multiplies all coefficients", ()),
+        "intercept_scaling": ("the intercept is not penalised, so that no scale is needed", ()),
+        "iterated_power": (_SVD, ()),
+        "l1_ratio": ("the penalty is |w|^2; absolute values are Lasso's and ElasticNet's", (None,)),
+        "leaf_size": (_SEARCH, ()),
+        "loss": ("the prompt's table is of the squared hinge", ()),
+        "metric": (_EUCLID, ("euclidean", "l2")),
+        "metric_params": (_EUCLID, ()),
+        "multi_class": ("classes are fitted one against the rest, 'ovr'", ("ovr",)),
+        "n_iter_no_change": ("passes end where there are no mistakes", ()),
+        "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
+        "n_oversamples": (_SVD, ()),
+        "p": (_EUCLID, ()),
+        "penalty": ("the penalty is |w|^2, or none where the record has none", ("l2",)),
+        "power_iteration_normalizer": (_SVD, ()),
+        "precompute": ("passes read the samples themselves, in the prompt", ()),
+        "selection": (_ALL_AT_ONCE, ()),
+        "shuffle": (_ALL_AT_ONCE, (False,)),
+        "solver": (_ONE_SOLVER, ("auto",)),
+        "solver_options": (_ONE_SOLVER, ()),
+        "svd_solver": (_SVD, ()),
+        "tol": ("it ends where there are no mistakes, or nothing changes", (None,)),
+        "validation_fraction": ("no samples are set aside", ()),
+        "verbose": ("nothing is printed; history and ledger_ tell of the passes", (False,)),
+        "whiten": ("coordinates along components are as long as they are", ()),
+    }
+)
+_HINTS = ("copy", "copy_X", "random_state")  # any value: nothing here depends on it
+
+
+@cache
+def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    return inspect.signature(found).parameters if inspect.isclass(found) else {}
+
+
+def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
+    """What the peer's class takes; nothing where there is no such class."""
+    return _parameters(kind.peer.path) if kind.peer is not None else {}
+
+
+def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
+    """Raise where a parameter that the estimator does not have asks for something."""
+    theirs = peer_parameters(kind).get(name)
+    if theirs is None and not (name == "multi_class" and kind.family == "separator"):
+        raise ParameterError(
+            f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
+            f"{', '.join(o.estimator for o in kind.options().values())}"
+        )
+    why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
+    nothing = nothing if theirs is None else (theirs.default, *nothing)
+    asks = not any(type(value) is type(v) and value == v for v in nothing)
+    if asks and name not in _HINTS:
+        raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")

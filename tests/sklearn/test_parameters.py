@@ -1,0 +1,183 @@
+"""scikit-learn's parameters: with its meaning, or refused by name with the reason."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+from sklearn import linear_model
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+from iceform import Machine
+from iceform import sklearn as ice
+from iceform.algorithms import Lasso, LinearRegression, kinds
+from iceform.algorithms.sparse import prove_nonnegative
+from iceform.errors import IceformError, ParameterError, ProgramError
+from iceform.machine import ArraySource
+from iceform.sklearn._refusals import REASONS, peer_parameters
+
+
+def data(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(80, 6))
+    return x, x @ [1, 2, 0, -1.0, 0.5, -0.3] + rng.normal(size=80) + 1
+
+
+@pytest.mark.parametrize("kind", kinds(), ids=lambda kind: kind.name)
+def test_every_parameter_of_the_peer_is_taken_or_refused_with_a_reason(kind):
+    ours = inspect.signature(getattr(ice, kind.estimator)).parameters
+    for name, theirs in peer_parameters(kind).items():
+        if name in ours or name == "random_state":
+            continue
+        assert name in REASONS, name
+        getattr(ice, kind.estimator)(**{name: theirs.default})  # it asks for nothing
+        if name in ("copy", "copy_X"):
+            continue
+        with pytest.raises(ParameterError, match=f"{kind.estimator} refuses {name}='other'"):
+            getattr(ice, kind.estimator)(**{name: "other"})
+
+
+def test_one_exception_names_parameter_value_and_reason():
+    with pytest.raises(ParameterError, match="solver='svd': passes of the frozen machine") as found:
+        ice.InContextRidge(solver="svd")
+    assert isinstance(found.value, (IceformError, TypeError))
+    with pytest.raises(ParameterError, match="precompute=True"):
+        ice.InContextLasso().set_params(precompute=True)
+    ice.InContextLogisticRegression(multi_class="ovr")
+    with pytest.raises(ParameterError, match="multi_class='multinomial': classes are fitted one"):
+        ice.InContextLogisticRegression(multi_class="multinomial")
+    with pytest.raises(ParameterError, match="no parameter 'multi_class'"):
+        ice.InContextLasso(multi_class="ovr")
+    with pytest.raises(ParameterError, match="no parameter 'colour'"):
+        ice.InContextLasso(colour=1)
+    assert clone(ice.InContextRidge(2.0, solver="auto", copy_X=False)).alpha == 2.0
+
+
+PEERS = {
+    "InContextLinearRegression": linear_model.LinearRegression(),
+    "InContextRidge": linear_model.Ridge(tol=1e-12),
+    "InContextLasso": linear_model.Lasso(alpha=0.1, tol=1e-14, max_iter=100_000),
+    "InContextElasticNet": linear_model.ElasticNet(alpha=0.1, tol=1e-14, max_iter=100_000),
+}
+
+
+def pair_of(name, **settings):
+    theirs = clone(PEERS[name]).set_params(**settings)
+    alpha = {"alpha": theirs.alpha} if hasattr(theirs, "alpha") else {}
+    return getattr(ice, name)(**alpha, **settings), theirs
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("name", PEERS)
+def test_coefficients_that_must_not_be_negative(name, intercept):
+    x, y = data()
+    ours, theirs = pair_of(name, positive=True, fit_intercept=intercept)
+    ours.fit(x, y), theirs.fit(x, y)
+    assert (ours.coef_ >= 0).all()
+    np.testing.assert_array_equal(ours.coef_ == 0, theirs.coef_ == 0)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8)
+    assert ours.certificate_.error < 1e-8
+    assert any("cut off" in str(note) for note in [ours.ledger_])
+
+
+@pytest.mark.parametrize("moved", [0.0, 1e-6, 1e-2])
+@pytest.mark.parametrize("model", [LinearRegression(positive=True), Lasso(0.1, positive=True)])
+def test_the_proof_under_signs_covers_points_beside_the_optimum(model, moved):
+    x, y = (torch.from_numpy(part) for part in data(1))
+    machine = Machine(7, layout="stream")
+    source = ArraySource(x, y)
+    best = machine.run(model, source)
+    problem = model.problem(machine.start(), source)
+    w = problem.scaling.scaled(best.coef, best.intercept)
+    away = torch.linspace(-1, 1, len(w), dtype=torch.float64) * moved
+    beside = torch.where(w == 0, w, (w + away).clamp(min=0))
+    beside[-1] = w[-1] + away[-1]
+    level = getattr(model, "thresholds", lambda s: torch.zeros_like(problem.ridge))
+    proof = prove_nonnegative(problem, beside, level(problem.scaling))
+    bounds = proof.bounds(problem.scaling.functionals())[:-1]
+    apart = (problem.scaling.raw(beside)[0] - best.coef).abs()
+    assert bool((apart <= bounds + best.certificate.error).all())
+    assert float(bounds.max()) <= 30 * moved + 1e-9
+
+
+def test_signs_need_the_whole_stream():
+    x, y = data()
+    with pytest.raises(ProgramError, match="not in batches"):
+        ice.InContextRidge(positive=True).partial_fit(x, y)
+    with pytest.raises(ProgramError, match="not in rows"):
+        Machine(6, 80).run(LinearRegression(positive=True), *(torch.from_numpy(p) for p in (x, y)))
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_labels_of_several_columns(name):
+    x, y = data()
+    labels = np.stack([y, x[:, 0] - y**2], 1)
+    ours, theirs = pair_of(name)
+    weights = np.linspace(0, 2, len(y))
+    ours.fit(x, labels, sample_weight=weights), theirs.fit(x, labels, sample_weight=weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8)
+    np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=1e-8)
+    assert len(ours.certificates_) == 2
+    assert ours.certificate_.error == max(c.error for c in ours.certificates_)
+
+
+WARM = [
+    n for n in ice.__all__ if "warm_start" in inspect.signature(getattr(ice, n)).parameters
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["InContextPoissonRegressor", "InContextLogisticRegression"])
+def test_a_warm_start_begins_where_the_last_fit_ended(name):
+    x, y = data()
+    y = np.abs(np.floor(y)) if "Poisson" in name else y > 1
+    model = getattr(ice, name)(warm_start=True)
+    first = model.fit(x, y).n_passes_
+    coef = model.coef_
+    assert model.fit(x, y).n_passes_ < first
+    np.testing.assert_allclose(model.coef_, coef, rtol=0, atol=2 * model.certificate_.error)
+    cold = getattr(ice, name)().fit(x, y)
+    assert cold.fit(x, y).n_passes_ == first
+
+
+def test_who_starts_warm():
+    peers = {"ElasticNet", "Lasso", "HuberRegressor", "PoissonRegressor", "LogisticRegression"}
+    assert {n.removeprefix("InContext") for n in WARM} == peers | {"Perceptron"}
+
+
+@pytest.mark.parametrize("name", ["InContextLasso", "InContextLogisticRegression"])
+def test_max_iter_is_the_most_passes(name):
+    x, y = data()
+    y = y > 1 if "Logistic" in name else y
+    model = getattr(ice, name)(max_iter=3)
+    with pytest.warns(ConvergenceWarning, match="max_iter"):
+        model.fit(x, y)
+    assert model.n_passes_ <= 3 + 1
+
+
+@pytest.mark.parametrize(
+    "name", ["InContextRidge", "InContextLasso", "InContextLogisticRegression"]
+)
+def test_single_precision_stays_and_is_counted(name):
+    x, y = data()
+    x = x.astype(np.float32)
+    y = y > 1 if "Logistic" in name else y
+    single = getattr(ice, name)().fit(x, y)
+    double = getattr(ice, name)().fit(x.astype(np.float64), y)
+    assert single.coef_.dtype == single.intercept_.dtype == np.float32
+    apart = np.abs(single.coef_.astype(float) - double.coef_).max()
+    assert 0 < apart <= single.certificate_.error + double.certificate_.error
+    assert "stored as float32" in single.certificate_.terms
+    out = single.decision_function(x) if "Logistic" in name else single.predict(x)
+    assert out.dtype == np.float32
+
+
+@pytest.mark.parametrize("balance", ["balanced", {0: 1.0, 1: 3.0}])
+def test_class_weights_are_factors_of_weights(balance):
+    x, y = data()
+    labels = (y > 2).astype(int)
+    ours = ice.InContextLogisticRegression(class_weight=balance).fit(x, labels)
+    theirs = linear_model.LogisticRegression(
+        class_weight=balance, tol=1e-12, solver="newton-cholesky"
+    ).fit(x, labels)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8)
