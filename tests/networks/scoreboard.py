@@ -48,6 +48,8 @@ def judge(case: Case) -> Outcome:
     begun = time.perf_counter()
     try:
         found = _judged(case)
+    except ice.errors.IntegrityError as broken:  # the original is outside the certificate
+        found = Outcome(case.name, "wrong", words=str(broken))
     except ice.errors.IceformError as refused:
         words = str(refused).split(", or pass strict=False")[0].split("\n")[0]
         found = Outcome(case.name, "refused", words=words)

@@ -119,7 +119,9 @@ class Sum(Operation):
         return x[0] + self.factor * x[1]
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return 2 * _U * _finite(x[0].abs() + abs(self.factor) * x[1].abs())
+        a, b = x[0].abs(), abs(self.factor) * x[1].abs()
+        kept = (a == 0) | (b == 0) if self.factor in (1.0, -1.0) else torch.zeros(())
+        return torch.where(kept.bool(), 0.0, 2 * _U * _finite(a + b))
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried(radii[0] + abs(self.factor) * radii[1])
@@ -341,6 +343,10 @@ def _times(size: Tensor, radius: Tensor) -> Tensor:
     return torch.where(radius == 0, 0.0, size * radius)
 
 
+def _summed(own: Tensor, adjoints: Tensor) -> Tensor:
+    return _times(own, adjoints).reshape(len(adjoints), -1).sum(1)
+
+
 # ---------------------------------------------------------------------------------------------
 # the tape
 # ---------------------------------------------------------------------------------------------
@@ -459,8 +465,8 @@ class Tape:
                 continue
             step = self._steps[i]
             size = adjoint.abs()
-            first += _times(step.own, size).flatten(1).sum(1) if step.own.any() else 0.0
-            second += _times(step.rest, size).flatten(1).sum(1) if step.rest.any() else 0.0
+            first += _summed(step.own, size) if step.own.any() else 0.0
+            second += _summed(step.rest, size) if step.rest.any() else 0.0
             if step.back is None:
                 continue
             for read, part in zip(step.reads, torch.func.vmap(step.back)(adjoint), strict=True):

@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.capture import Captured, module_path
+from iceform.networks.capture import Captured, lifted, module_path
 from iceform.networks.graph import Graph, Node, Ref, function_of, size_name
 from iceform.networks.operations import is_move, is_native, is_random
 from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Norm, Piece, Settings
@@ -32,6 +32,8 @@ _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
 _RESHAPES = dict.fromkeys(
     ("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default"
 )
+_ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div",
+            "negative": "neg", "absolute": "abs"}  # fmt: skip
 _SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
@@ -210,6 +212,8 @@ class Conversion:
             raise self._refused(node, str(node.target), "is no operation of aten")
         op = _RESHAPES.get(str(node.target), str(node.target))
         short = op.split(".")[1]
+        if short in _ALIASES:
+            op, short = op.replace(f".{short}.", f".{_ALIASES[short]}."), _ALIASES[short]
         if short in _CHECKS:
             return None
         if node.target._schema.is_mutable:
@@ -231,17 +235,18 @@ class Conversion:
                           active=self.is_active(args[:1]))  # fmt: skip
 
     def _folded(self, node: fx.Node, op: str, args: Any, kwargs: Any) -> Any:
-        """What parameters alone determine, in float64."""
+        """What parameters alone determine: as float64 has it, were the network's dtype that."""
 
         def wide(value: Any) -> Any:
             if isinstance(value, Const):
                 t = value.tensor
-                return t.double() if t.is_floating_point() else t
+                return t.double() if t.dtype == self.dtype else t
             if isinstance(value, tuple | list):
                 return type(value)(wide(v) for v in value)
             return value
 
-        made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
+        with lifted(self.dtype):
+            made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
         name = next((a.name for a in args if isinstance(a, Const)), "")
         if isinstance(made, tuple | list):
             return tuple(Const(t, name, folded=True) for t in made)
@@ -495,8 +500,11 @@ class Conversion:
             return float(value.tensor)
         return float(value) if isinstance(value, int | float) else None
 
-    def _peeled(self, given: Any, mask: list[Any]) -> Any:
-        """The logits without what is added to them or forbidden by no activation."""
+    def _peeled(self, given: Any, mask: list[Any], hidden: list[Any]) -> Any:
+        """The logits without what no activation enters: what is added, and what replaces them.
+
+        Where they are replaced they are ``hidden``.
+        """
         while (node := self._source(given)) is not None:
             op, args = _op(node), node.args
             passive = [not self.is_active(self._value(a)) for a in args[:3]]
@@ -510,11 +518,15 @@ class Conversion:
                     value = Const(torch.tensor(value, dtype=torch.float64))
                 where = (self._value(args[1]), value, zero)
                 mask.append(self.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(self._value(args[1]))
                 given = args[0]
             elif op == "where" and passive == [True, False, True]:
                 zero = Const(torch.zeros(()).double())
                 where = (self._value(args[0]), zero, self._value(args[2]))
                 mask.append(self.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(
+                    self.call(node, "aten.logical_not.default", where[0], suffix=f"{suffix}.not")
+                )
                 given = args[1]
             else:
                 return given
@@ -567,11 +579,11 @@ class Conversion:
         if not isinstance(value.shape[-1], int) or value.ndim < 2:
             return None
         self.attended.add(self.values[weights.name].name)
-        mask: list[Any] = []
-        logits = self._peeled(weights.args[0], mask)
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(weights.args[0], mask, hidden)
         found = self._scores(logits, mask)
         if found is None or not isinstance(found[0].meta["val"].shape[-1], int):
-            given = self._value(logits)
+            given = self._shown(node, self._value(logits), hidden)
             return self._chosen(node, given, mask, self._value(node.args[1]), value.shape[-1])
         q, k, scale = found
         piece = self._heads(node, scale, q.meta["val"].shape[-1], value.shape[-1], causal=False)
@@ -579,6 +591,13 @@ class Conversion:
         added = self._sum(node, mask)
         given = (self._value(q), keys, self._value(node.args[1]))
         return self.on(node, piece, *given, *([] if added is None else [added]))
+
+    def _shown(self, node: fx.Node, logits: Any, hidden: list[Any]) -> Any:
+        """0 in place of logits that are replaced."""
+        for i, where in enumerate(hidden):
+            logits = self.call(node, "aten.masked_fill.Scalar", logits, where, 0.0,
+                               suffix=f".shown{i}")  # fmt: skip
+        return logits
 
     def _sum(self, node: fx.Node, terms: list[Any]) -> Any:
         """All that is added to the logits."""
@@ -616,11 +635,11 @@ class Conversion:
     def _alone(self, node: fx.Node) -> None:
         out = node.meta["val"]
         dim, last = int(node.args[1]) % out.ndim, out.ndim - 1  # type: ignore[arg-type]
-        mask: list[Any] = []
-        logits = self._peeled(node.args[0], mask)
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(node.args[0], mask, hidden)
         if logits.meta["val"].shape != out.shape or dim != last:
-            logits, mask = node.args[0], []
-        x = self._value(logits)
+            logits, mask, hidden = node.args[0], [], []
+        x = self._shown(node, self._value(logits), hidden)
         if dim != last:
             x = self.call(node, "aten.transpose.int", x, dim, -1, suffix=".turned")
         size = out.shape[dim]
