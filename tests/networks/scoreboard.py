@@ -149,9 +149,7 @@ def table(outcomes: list[Outcome]) -> str:
 
 def _row(o: Outcome) -> str:
     if o.verdict == "right":
-        return (
-            f"| {o.name} | right | {o.dtype} | {o.off:.0e} | {o.certified:.0e} | {o.outside} |"
-        )
+        return f"| {o.name} | right | {o.dtype} | {o.off:.0e} | {o.certified:.0e} | {o.outside} |"
     return f"| {o.name} | {o.verdict}: {o.words} | | | | |"
 
 

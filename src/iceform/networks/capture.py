@@ -101,9 +101,7 @@ class _Lifted(TorchDispatchMode):
         super().__init__()
         self._dtype = dtype
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
 
         def wide(value: Any) -> Any:

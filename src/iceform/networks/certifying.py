@@ -231,7 +231,8 @@ class Certifying:
         if isinstance(piece, Activation):
             known = ACTIVATIONS[piece.function.name]
             step = Pointwise(piece.function.call, known.slope, known.bend)
-            return self.tape.apply(step, *reads, computed=value, error=piece.certified)
+            error = piece.errors_at(self.tape.value(reads[0]))
+            return self.tape.apply(step, *reads, computed=value, error=error)
         if isinstance(piece, Norm):
             return self._norm(piece, reads[0], value)
         assert isinstance(piece, Heads)

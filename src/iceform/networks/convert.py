@@ -261,9 +261,9 @@ class Conversion:
         if short in _CASTS and self.is_active(args[:1]):
             return self._cast(node, args, kwargs)
         out = node.meta.get("val")
-        if isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.dtype:
-            if self.is_active(args):
-                return self._cast(node, args, kwargs)
+        other = isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.dtype
+        if other and self.is_active(args):
+            return self._cast(node, args, kwargs)
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
@@ -282,12 +282,10 @@ class Conversion:
             return args[0]
         raise self._refused(
             node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
-            "rounds in the middle of the network; keep one dtype throughout",
+            f"rounds in the middle of the network; keep one dtype throughout, or pass dtype={value.dtype}",
         )  # fmt: skip
 
-    def _added_product(
-        self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1
-    ) -> Ref:
+    def _added_product(self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1) -> Ref:
         """The matrix product alpha b c, plus beta a."""
         product = self.call(node, "aten.bmm.default", *args[1:], suffix=".product")
         if alpha != 1:

@@ -68,9 +68,7 @@ class Writer:
 
     def mapped(self, weight: Const, bias: Const | None, x: Any) -> Any:
         """A linear map on the last axis."""
-        return self.to.on(
-            self.node, self.to.map(self.node, weight, bias), x, suffix=self._suffix()
-        )
+        return self.to.on(self.node, self.to.map(self.node, weight, bias), x, suffix=self._suffix())
 
     def scaled(self, x: Any, factor: float) -> Any:
         """``factor`` x."""
