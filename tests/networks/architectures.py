@@ -77,10 +77,6 @@ def large_picture() -> dict[str, Any]:
     return {"pixel_values": torch.randn(2, 3, 32, 32)}
 
 
-def middle_picture() -> dict[str, Any]:
-    return {"pixel_values": torch.randn(2, 3, 16, 16)}
-
-
 def sound() -> dict[str, Any]:
     return {"input_values": torch.randn(2, 60)}
 
@@ -150,8 +146,6 @@ ARCHITECTURES: dict[str, tuple[Callable[[], dict[str, Any]], dict[str, Any]]] = 
     "DeiTModel": (picture, PICTURE),
     "BeitModel": (picture, PICTURE),
     "Dinov2Model": (picture, PICTURE),
-    "SwinModel": (middle_picture, {"image_size": 16, "patch_size": 4, "embed_dim": 4,
-                                  "depths": [1, 1], "num_heads": [1, 2], "window_size": 2}),
     "ConvNextModel": (large_picture, {"hidden_sizes": [4, 6], "depths": [1, 1], "num_stages": 2}),
     "ResNetModel": (large_picture, {"embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1],
                                     "layer_type": "basic"}),

@@ -98,7 +98,7 @@ def as_written() -> Iterator[None]:
 
 class _Lifted(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._dtype = dtype
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

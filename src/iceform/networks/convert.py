@@ -282,7 +282,7 @@ class Conversion:
             return args[0]
         raise self._refused(
             node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
-            f"rounds in the middle of the network; keep one dtype throughout, or pass dtype={value.dtype}",
+            f"rounds in the middle of the network; keep one dtype, or pass dtype={value.dtype}",
         )  # fmt: skip
 
     def _added_product(self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1) -> Ref:
