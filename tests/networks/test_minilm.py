@@ -88,3 +88,20 @@ def test_the_example_runs():
     )
     assert done.returncode == 0, done.stderr
     assert "ranking of all sentences for every query: identical" in done.stdout
+
+
+def unseen(count=None):
+    """Sentences that no calibration has."""
+    path = Path(__file__).with_name("sentences.txt")
+    return path.read_text(encoding="utf-8").splitlines()[:count]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "room"), [(torch.float64, 1e-9), (torch.float32, 2e-6)])
+def test_new_sentences_are_accepted(example, dtype, room):
+    """Calibrated on twelve sentences; ranges behind the first norm hold for every input."""
+    model, tokenizer = example.load(torch.float64)
+    inputs = example.batches(tokenizer, unseen())
+    want = example.embed(model, inputs)
+    network = example.emulate(model.to(dtype), tokenizer, example.sentences()[::17])
+    assert float((example.embed(network, inputs).double() - want).abs().max()) <= room

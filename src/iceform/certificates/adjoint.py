@@ -60,6 +60,7 @@ _TINY = 1e-300  # what underflow may lose in a step, with room
 _SLACK = 1 + 2.0**-30
 _DEAD = 800.0  # logits this far below the largest weigh less than any number
 _SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
+_GROWN = 2.0**16  # by which radii may grow from one sharp one to the next, at first
 _CHUNK = 2**24  # numbers of one adjoint at once
 
 
@@ -119,7 +120,9 @@ class Sum(Operation):
         return x[0] + self.factor * x[1]
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return 2 * _U * _finite(x[0].abs() + abs(self.factor) * x[1].abs())
+        a, b = x[0].abs(), abs(self.factor) * x[1].abs()
+        kept = (a == 0) | (b == 0) if self.factor in (1.0, -1.0) else torch.zeros(())
+        return torch.where(kept.bool(), 0.0, 2 * _U * _finite(a + b))
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried(radii[0] + abs(self.factor) * radii[1])
@@ -341,6 +344,10 @@ def _times(size: Tensor, radius: Tensor) -> Tensor:
     return torch.where(radius == 0, 0.0, size * radius)
 
 
+def _summed(own: Tensor, adjoints: Tensor) -> Tensor:
+    return _times(own, adjoints).reshape(len(adjoints), -1).sum(1)
+
+
 # ---------------------------------------------------------------------------------------------
 # the tape
 # ---------------------------------------------------------------------------------------------
@@ -421,12 +428,15 @@ class Tape:
             Shape (k, *the step's); then the bounds have shape (k,).
         """
         shape = self._steps[index].value.shape
-        self._settle(index, cuts=False)
-        found, second = self._totals(index, functionals)
         # Radii by products of absolute values: good enough while what rests on them is small.
-        if not bool((found.isfinite() & (second <= _SMALL * found)).all()):
-            self._settle(index, cuts=True)
-            found = torch.minimum(found, self._totals(index, functionals)[0])
+        # Sharper ones where they have grown that much since the last sharp ones; then at all states.
+        found = torch.full((), math.inf, dtype=torch.float64)
+        for growth in (math.inf, _GROWN, 0.0):
+            self._settle(index, growth)
+            total, second = self._totals(index, functionals)
+            found = torch.minimum(found, total)
+            if bool((total.isfinite() & (second <= _SMALL * total)).all()):
+                break
         return found.reshape(shape) if functionals is None else found
 
     def _totals(self, index: int, functionals: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -459,8 +469,8 @@ class Tape:
                 continue
             step = self._steps[i]
             size = adjoint.abs()
-            first += _times(step.own, size).flatten(1).sum(1) if step.own.any() else 0.0
-            second += _times(step.rest, size).flatten(1).sum(1) if step.rest.any() else 0.0
+            first += _summed(step.own, size) if step.own.any() else 0.0
+            second += _summed(step.rest, size) if step.rest.any() else 0.0
             if step.back is None:
                 continue
             for read, part in zip(step.reads, torch.func.vmap(step.back)(adjoint), strict=True):
@@ -468,10 +478,11 @@ class Tape:
                     adjoints[read] = adjoints[read] + part if read in adjoints else part
         return first, second
 
-    def _settle(self, index: int, *, cuts: bool) -> None:
-        """Radii and remainders of every step up to one."""
-        if self._settled and not cuts:
+    def _settle(self, index: int, growth: float) -> None:
+        """Radii and remainders of every step up to one, sharp at states where they have grown."""
+        if self._settled and math.isinf(growth):
             return
+        last = 0.0  # largest radius of the last state that was sharp, or of the first
         for i, step in enumerate(self._steps[: index + 1]):
             if step.operation is None:
                 step.radius, step.rest = step.own, torch.zeros(())
@@ -487,7 +498,10 @@ class Tape:
             step.rest = ((rest + backward) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
             radius = (found.first + rest + step.own) * _SLACK
             step.radius = radius.nan_to_num(nan=math.inf, posinf=math.inf)
-            if cuts and step.state:
+            largest = float(step.radius.max()) if step.state else 0.0
+            last = last or largest
+            if step.state and growth < math.inf and largest > growth * last:
                 sharper = self._totals(i, None)[0].reshape(step.value.shape)
                 step.radius = torch.minimum(step.radius, sharper)
+                last = float(step.radius.max())
         self._settled = index == len(self._steps) - 1

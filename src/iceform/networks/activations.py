@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from iceform.errors import ProgramError
 from iceform.functions import ScalarFunction
-from iceform.networks.pieces import Activation, Gate, Settings, Table
+from iceform.networks.pieces import Activation, Gate, Settings, Table, Tails
 
 __all__ = ["ACTIVATIONS", "activation_of", "make_activation"]
 
@@ -31,6 +31,9 @@ class Known:
     bend: float  # infinite at a kink
     gate: float | None = None  # sharpness
     gate_error: float = 0.0
+    tails: Tails | None = None
+    size: float = math.inf  # sup |f|
+    gain: float = math.inf  # sup |f(z)| / |z|
 
 
 def _silu_slope() -> float:
@@ -60,19 +63,26 @@ def _smooth(call: Callable[[Tensor], Tensor], name: str) -> ScalarFunction:
 
 # sup |f''| is 2 phi(0) = 0.7979 for GELU, 1/2 for SiLU, 4/(3 sqrt 3) for tanh, 1/(6 sqrt 3) for the
 # sigmoid, 1/4 for softplus, sqrt(8/(pi e)) for erf; the tests look for larger ones on a mesh.
+# Beyond a tail's reach f is its line but for 8 Q(8) < 5e-15 (GELU; the tanh form less),
+# 1 - tanh 14 < 1.5e-12, e^-28 < 7e-13, erfc 5 < 1.6e-12.
 ACTIVATIONS: dict[str, Known] = {
     "relu": Known(ScalarFunction(torch.relu, "relu", kinks=(0.0,)), 1.0, math.inf, _SHARPEST,
-                  _LAMBERT / _SHARPEST),
-    "silu": Known(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0),
-    "gelu": Known(_smooth(F.gelu, "gelu"), _gelu_slope(), 0.798),
+                  _LAMBERT / _SHARPEST, gain=1.0),
+    "silu": Known(_smooth(F.silu, "silu"), _silu_slope(), 0.5, 1.0, gain=1.0),
+    "gelu": Known(_smooth(F.gelu, "gelu"), _gelu_slope(), 0.798, gain=1.0,
+                  tails=Tails(8.0, 1.0, 5e-15)),
     # The tanh form of GELU is as steep as GELU to 4e-4, checked on a mesh by the tests.
-    "gelu_tanh": Known(_smooth(_tanh_gelu, "gelu_tanh"), _gelu_slope() + 1e-3, 0.80),
-    "tanh": Known(_smooth(torch.tanh, "tanh"), 1.0, 0.77),
-    "sigmoid": Known(_smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963),
+    "gelu_tanh": Known(_smooth(_tanh_gelu, "gelu_tanh"), _gelu_slope() + 1e-3, 0.80, gain=1.0,
+                       tails=Tails(8.0, 1.0, 5e-15)),
+    "tanh": Known(_smooth(torch.tanh, "tanh"), 1.0, 0.77, size=1.0, gain=1.0,
+                  tails=Tails(14.0, 0.0, 1.5e-12)),
+    "sigmoid": Known(_smooth(torch.sigmoid, "sigmoid"), 0.25, 0.0963, size=1.0,
+                     tails=Tails(28.0, 0.0, 7e-13)),
     "softplus": Known(_smooth(F.softplus, "softplus"), 1.0, 0.25),
-    "elu": Known(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0),
-    "mish": Known(_smooth(F.mish, "mish"), 1.0885, 0.67),
-    "erf": Known(_smooth(torch.erf, "erf"), 2 / math.sqrt(math.pi) * (1 + 1e-12), 0.968),
+    "elu": Known(ScalarFunction(F.elu, "elu", kinks=(0.0,)), 1.0, 1.0, gain=1.0),
+    "mish": Known(_smooth(F.mish, "mish"), 1.0885, 0.67, gain=1.0),
+    "erf": Known(_smooth(torch.erf, "erf"), 2 / math.sqrt(math.pi) * (1 + 1e-12), 0.968, size=1.0,
+                 gain=2 / math.sqrt(math.pi) * (1 + 1e-12), tails=Tails(5.0, 0.0, 1.6e-12)),
 }  # fmt: skip
 
 # The settings with which an operation of aten is one of them; others have none.
@@ -109,7 +119,11 @@ def make_activation(name: str, place: str, settings: Settings) -> Activation:
         raise ProgramError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
     known = ACTIVATIONS[name]
     if known.gate is None:
-        return Table(place, settings, known.function, known.slope)
-    return Gate(
-        place, settings, known.function, known.slope, sharpness=known.gate, error=known.gate_error
-    )
+        made: Activation = Table(place, settings, known.function, known.slope, tails=known.tails)
+    else:
+        made = Gate(
+            place, settings, known.function, known.slope, sharpness=known.gate,
+            error=known.gate_error,
+        )  # fmt: skip
+    made.size, made.gain = known.size, known.gain
+    return made

@@ -14,19 +14,24 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from iceform.errors import ProgramError
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
-__all__ = ["Captured", "as_written", "capture"]
+__all__ = ["Captured", "as_written", "capture", "lifted"]
 
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
+_COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
+             "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
+             "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
 _ROOT = "model"  # the network's name inside the module that is exported
 
 
@@ -91,6 +96,25 @@ def as_written() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
+class _Lifted(TorchDispatchMode):
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._dtype = dtype
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+
+        def wide(value: Any) -> Any:
+            return torch.float64 if value is self._dtype else value
+
+        return func(*map(wide, args), **{k: wide(v) for k, v in (kwargs or {}).items()})
+
+
+def lifted(dtype: torch.dtype) -> contextlib.AbstractContextManager[object]:
+    """Casts to ``dtype`` are casts to float64: a network of that dtype as real numbers have it."""
+    return contextlib.nullcontext() if dtype == torch.float64 else _Lifted(dtype)
+
+
 @contextlib.contextmanager
 def _quietly() -> Iterator[None]:
     """Exporting explains its failures in the log; ours are raised."""
@@ -137,9 +161,18 @@ def _exported(flat: _Flat, tensors: list[Tensor], *, dynamic: bool) -> Any:
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
     with _quietly(), as_written(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
-        if any(_mutates(node) for node in program.graph.nodes):
-            program = program.run_decompositions({})
+        named = {str(node.target).partition(".")[2] for node in program.graph.nodes}
+        apart = {op: how for op, how in _apart().items() if str(op).partition(".")[2] in named}
+        if apart or any(_mutates(node) for node in program.graph.nodes):
+            program = program.run_decompositions(apart)
     return program
+
+
+@cache
+def _apart() -> dict[Any, Any]:
+    """Operations that torch itself defines by others, taken apart."""
+    known = torch.export.default_decompositions()
+    return {op: known[op] for op in known if str(op).partition(".")[2] in _COMPOSED}
 
 
 def _static(flat: _Flat, tensors: list[Tensor]) -> Any:

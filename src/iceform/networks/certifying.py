@@ -59,9 +59,12 @@ class Certifying:
         self.model, self.tape = model, Tape()
         self.at: dict[str, Any] = {}  # steps of the nodes' values
         self.outputs: list[Tensor] = []
+        self.wide: dict[str, Tensor] = {}  # what no activation enters, in float64
 
     def run(self, graph: Graph, tensors: Sequence[Tensor]) -> list[int]:
         """Run the graph; the steps of its results, floating-point ones only."""
+        if self.model.settings.dtype != torch.float64:
+            self.wide = self.model.passive(graph, tensors)
         with torch.no_grad():
             self.outputs = graph.run(self.model, tensors, self._saw)
         return [self.at[r.name] for r in graph.results if isinstance(r, Ref) and r.name in self.at]
@@ -88,7 +91,9 @@ class Certifying:
 
     def _floating(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
         known = [n for n in node.needs if n in self.at]
-        if node.op in ("input", "constant") or node.short in _MADE or not known:
+        if node.op == "input" or not node.active:
+            return self._given(node, value)
+        if node.short in _MADE or not known:
             return self.tape.leaf(value)
         if node.op == "size.getitem":
             found = self.at[node.args[0].name][node.args[1]]
@@ -99,6 +104,14 @@ class Certifying:
         if is_move(node.short):
             return self._moved(node, args, kwargs, value)
         return self._native(node, args, kwargs, value)
+
+    def _given(self, node: Node, value: Tensor) -> int:
+        """What no activation enters: off by what float64 makes of it."""
+        wide = self.wide.get(node.name)
+        if wide is None or wide.shape != value.shape:
+            return self.tape.leaf(value)
+        off = torch.where(value == wide, 0.0, (value.double() - wide).abs())
+        return self.tape.leaf(value, off)
 
     def _several(self, node: Node, args: Any, kwargs: Any, value: Sequence[Any]) -> Any:
         if not any(isinstance(v, Tensor) and v.is_floating_point() for v in value):
@@ -218,7 +231,8 @@ class Certifying:
         if isinstance(piece, Activation):
             known = ACTIVATIONS[piece.function.name]
             step = Pointwise(piece.function.call, known.slope, known.bend)
-            return self.tape.apply(step, *reads, computed=value, error=piece.certified)
+            error = piece.errors_at(self.tape.value(reads[0]))
+            return self.tape.apply(step, *reads, computed=value, error=error)
         if isinstance(piece, Norm):
             return self._norm(piece, reads[0], value)
         assert isinstance(piece, Heads)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,12 +16,13 @@ from torch import Tensor, fx, nn
 
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
-from iceform.networks.capture import Captured, module_path
+from iceform.networks.capture import Captured, lifted, module_path
 from iceform.networks.graph import Graph, Node, Ref, function_of, size_name
 from iceform.networks.operations import is_move, is_native, is_random
 from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Norm, Piece, Settings
+from iceform.networks.rewriting import Const, rewritten
 
-__all__ = ["Converter", "Parts"]
+__all__ = ["Conversion", "Converter", "Parts"]
 
 _CONSTANTS = "constants"
 _CASTS = {"to", "_to_copy", "type_as"}
@@ -32,6 +32,8 @@ _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
 _RESHAPES = dict.fromkeys(
     ("aten.view.default", "aten._unsafe_view.default"), "aten.reshape.default"
 )
+_ALIASES = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div",
+            "negative": "neg", "absolute": "abs"}  # fmt: skip
 _SAME = {"detach", "alias", "lift_fresh", "lift_fresh_copy", "contiguous"}
 
 
@@ -52,15 +54,6 @@ class Parts(nn.Module):
                 at.add_module(step, Parts())
             at = at.get_submodule(step)
         at.add_module(last, piece)
-
-
-@dataclass(frozen=True, eq=False)
-class _Const:
-    """A tensor that no input changes."""
-
-    tensor: Tensor
-    name: str = ""  # of the parameter, where it is one
-    folded: bool = False
 
 
 class Converter:
@@ -85,7 +78,7 @@ class Converter:
 
     def convert(self, found: Captured, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of one captured call."""
-        return _Conversion(self, found).graph(given, tensors)
+        return Conversion(self, found).graph(given, tensors)
 
     def piece(self, name: str, kind: type[Piece], same: Any, make: Any) -> Piece:
         """The piece of that name, made unless there is one that is the same."""
@@ -108,13 +101,13 @@ class Converter:
                 return made
         raise ProgramError(f"{name}: too many maps of one name")
 
-    def constant(self, tensor: Tensor) -> str:
-        """The path of a tensor that natives read."""
+    def constant(self, tensor: Tensor, *, wide: bool = False) -> str:
+        """The path of a tensor that natives read; one that was computed is kept in float64."""
         if _CONSTANTS not in self.parts._modules:
             self.parts.add_module(_CONSTANTS, nn.Module())
         holder = self.parts.get_submodule(_CONSTANTS)
         if tensor.is_floating_point():
-            tensor = tensor.to(self.settings.dtype)
+            tensor = tensor.to(torch.float64 if wide else self.settings.dtype)
         for name, there in holder.named_buffers():
             if there.dtype == tensor.dtype and torch.equal(there, tensor):
                 return f"{_CONSTANTS}.{name}"
@@ -123,17 +116,20 @@ class Converter:
         return f"{_CONSTANTS}.{name}"
 
 
-class _Conversion:
+class Conversion:
     """One graph being made."""
 
     def __init__(self, converter: Converter, found: Captured) -> None:
         self.to, self.found = converter, found
         self.values: dict[str, Any] = {}
         self.nodes: list[Node] = []
+        self.constants: list[Node] = []
+        self.dtype = converter.settings.dtype
         self.active: set[str] = set()
         self.made: dict[str, str] = {}  # constants by path
         self.attended: set[str] = set()  # softmaxes that heads stand for
         self.shapes = {node.name: _shape(node) for node in found.nodes}
+        self.sources = {node.name: node for node in found.nodes}
 
     # ------------------------------------------------------------------------------------- whole
 
@@ -144,13 +140,13 @@ class _Conversion:
         for placeholder, (fqn, tensor) in self.found.constants.items():
             if tensor.is_floating_point() and bool((tensor.isnan() | tensor.isposinf()).any()):
                 raise ProgramError(f"{fqn} holds NaN or infinity; nothing is certified of that")
-            self.values[placeholder] = _Const(tensor, fqn)
+            self.values[placeholder] = Const(tensor, fqn)
         for node in self.found.nodes:
             if node.op != "placeholder":
                 self.values[node.name] = self._converted(node)
         results = tuple(self._argument(self._value(r)) for r in self.found.results)
-        self._refuse_softmax(results)
-        nodes = _live(self.nodes, results)
+        self._attend_alone(results)
+        nodes = _live([*self.constants, *self.nodes], results)
         dtypes, ranks = tuple(t.dtype for t in tensors), tuple(t.ndim for t in tensors)
         return Graph(given, dtypes, ranks, self.found.guards, nodes, results, self.found.output)
 
@@ -175,12 +171,14 @@ class _Conversion:
 
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
-        if isinstance(value, _Const):
-            path = self.to.constant(value.tensor)
+        if isinstance(value, Const):
+            wide = value.folded and value.tensor.is_floating_point()
+            path = self.to.constant(value.tensor, wide=wide)
             if path not in self.made:
                 name = f"constant.{len(self.made)}"
                 shape = tuple(value.tensor.shape)
-                self.nodes.append(Node(name, "constant", (path,), shape=shape))
+                given = (path, self.dtype) if wide else (path,)
+                self.constants.append(Node(name, "constant", given, shape=shape))
                 self.made[path] = name
             return Ref(self.made[path])
         if isinstance(value, tuple | list):
@@ -189,11 +187,11 @@ class _Conversion:
             return {k: self._argument(v) for k, v in value.items()}
         return value
 
-    def _is_active(self, value: Any) -> bool:
+    def is_active(self, value: Any) -> bool:
         if isinstance(value, Ref):
             return value.name in self.active
         values = value.values() if isinstance(value, Mapping) else value
-        return isinstance(value, tuple | list | Mapping) and any(map(self._is_active, values))
+        return isinstance(value, tuple | list | Mapping) and any(map(self.is_active, values))
 
     def _where(self, node: fx.Node) -> str:
         return module_path(node) or self.to.title
@@ -214,6 +212,8 @@ class _Conversion:
             raise self._refused(node, str(node.target), "is no operation of aten")
         op = _RESHAPES.get(str(node.target), str(node.target))
         short = op.split(".")[1]
+        if short in _ALIASES:
+            op, short = op.replace(f".{short}.", f".{_ALIASES[short]}."), _ALIASES[short]
         if short in _CHECKS:
             return None
         if node.target._schema.is_mutable:
@@ -229,43 +229,47 @@ class _Conversion:
     def _size(self, node: fx.Node, op: str, args: tuple[Any, ...]) -> Any:
         if op == "size.getitem" and isinstance(args[0], tuple | list):
             return args[0][args[1]]
-        if not _depends(args) and not any(isinstance(a, _Const) for a in args):
+        if not _depends(args) and not any(isinstance(a, Const) for a in args):
             return function_of(op)(*args)
         return self._emit(node.name, op, self._argument(args), where=self._where(node),
-                          active=self._is_active(args[:1]))  # fmt: skip
+                          active=self.is_active(args[:1]))  # fmt: skip
 
     def _folded(self, node: fx.Node, op: str, args: Any, kwargs: Any) -> Any:
-        """What parameters alone determine, in float64."""
+        """What parameters alone determine: as float64 has it, were the network's dtype that."""
 
         def wide(value: Any) -> Any:
-            if isinstance(value, _Const):
+            if isinstance(value, Const):
                 t = value.tensor
-                return t.double() if t.is_floating_point() else t
+                return t.double() if t.dtype == self.dtype else t
             if isinstance(value, tuple | list):
                 return type(value)(wide(v) for v in value)
             return value
 
-        made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
-        name = next((a.name for a in args if isinstance(a, _Const)), "")
+        with lifted(self.dtype):
+            made = function_of(op)(*wide(args), **{k: wide(v) for k, v in kwargs.items()})
+        name = next((a.name for a in args if isinstance(a, Const)), "")
         if isinstance(made, tuple | list):
-            return tuple(_Const(t, name, folded=True) for t in made)
+            return tuple(Const(t, name, folded=True) for t in made)
         if not isinstance(made, Tensor):
             return made
         moved = is_move(op.split(".")[1])
-        was = any(a.folded for a in args if isinstance(a, _Const))
-        return _Const(made, name, folded=was or not moved)
+        was = any(a.folded for a in args if isinstance(a, Const))
+        return Const(made, name, folded=was or not moved)
 
     def _depending(self, node: fx.Node, op: str, short: str, args: Any, kwargs: Any) -> Any:
         where = self._where(node)
-        if short in _CASTS and self._is_active(args[:1]):
+        if short in _CASTS and self.is_active(args[:1]):
+            return self._cast(node, args, kwargs)
+        out = node.meta.get("val")
+        other = isinstance(out, Tensor) and out.is_floating_point() and out.dtype != self.dtype
+        if other and self.is_active(args):
             return self._cast(node, args, kwargs)
         emulated = self._emulated(node, short, args, kwargs)
         if emulated is not None:
             return emulated
-        if short == "baddbmm" and not kwargs:
-            product = self._call(node, "aten.bmm.default", *args[1:], suffix=".product")
-            return self._call(node, "aten.add.Tensor", args[0], product)
-        active = self._is_active(args) or self._is_active(kwargs)
+        if short == "baddbmm":
+            return self._added_product(node, args, **kwargs)
+        active = self.is_active(args) or self.is_active(kwargs)
         if active and not (is_move(short) or is_native(short) or short == "softmax"):
             self._not_emulated(node, short)
         kept = active and _has_tensors(node)
@@ -278,8 +282,18 @@ class _Conversion:
             return args[0]
         raise self._refused(
             node, f"a cast from {self.to.settings.dtype} to {value.dtype}",
-            "rounds in the middle of the network; keep one dtype throughout",
+            f"rounds in the middle of the network; keep one dtype, or pass dtype={value.dtype}",
         )  # fmt: skip
+
+    def _added_product(self, node: fx.Node, args: Any, beta: float = 1, alpha: float = 1) -> Ref:
+        """The matrix product alpha b c, plus beta a."""
+        product = self.call(node, "aten.bmm.default", *args[1:], suffix=".product")
+        if alpha != 1:
+            product = self.call(node, "aten.mul.Tensor", product, alpha, suffix=".scaled")
+        added = args[0]
+        if beta != 1:
+            added = self.call(node, "aten.mul.Tensor", added, beta, suffix=".added")
+        return self.call(node, "aten.add.Tensor", added, product)
 
     def _refused(self, node: fx.Node, what: str, why: str) -> ProgramError:
         return ProgramError(f"{self._where(node)}: {what} {why}")
@@ -303,34 +317,29 @@ class _Conversion:
             heads = self._product(node)
             if heads is not None:
                 return heads
-        if short in ("linear", "addmm", "mm", "matmul"):
+        if short in ("linear", "addmm", "mm", "matmul", "bmm"):
             return self._linear(node, short, args, kwargs)
-        if short == "embedding" and isinstance(args[0], _Const):
+        if short == "embedding" and isinstance(args[0], Const):
             return self._embedding(node, args)
-        if short == "layer_norm" and self._is_active(args[:1]):
+        if short == "layer_norm" and self.is_active(args[:1]) and len(args[1]) == 1:
             return self._norm(node, args)
         if short == "scaled_dot_product_attention":
             return self._attention(node, args, kwargs)
-        if short == "glu" and self._is_active(args):
-            return self._glu(node, args)
-        rewritten = self._rewritten(node, short, args, kwargs)
-        if rewritten is not None:
-            return rewritten
         known = activation_of(short, args[1:], kwargs)
-        if known is not None and self._is_active(args[:1]):
-            return self._activated(node, known, args[0])
-        return None
+        if known is not None and self.is_active(args[:1]):
+            return self.activated(node, known, args[0])
+        return rewritten(self, node, short, args, kwargs)
 
-    def _on(self, node: fx.Node, piece: Piece, *inputs: Any, suffix: str = "") -> Ref:
+    def on(self, node: fx.Node, piece: Piece, *inputs: Any, suffix: str = "") -> Ref:
         args = (piece.name, *(self._argument(i) for i in inputs))
         return self._emit(node.name + suffix, "piece", args, where=self._where(node), active=True)
 
-    def _call(self, node: fx.Node, op: str, *args: Any, suffix: str = "", **kwargs: Any) -> Ref:
-        active = self._is_active(args)
+    def call(self, node: fx.Node, op: str, *args: Any, suffix: str = "", **kwargs: Any) -> Ref:
+        active = self.is_active(args)
         return self._emit(node.name + suffix, op, self._argument(args), kwargs,
                           where=self._where(node), active=active)  # fmt: skip
 
-    def _map(self, node: fx.Node, weight: _Const, bias: _Const | None) -> LinearMap:
+    def map(self, node: fx.Node, weight: Const, bias: Const | None) -> LinearMap:
         settings = self.to.settings
         w = weight.tensor.double()
         b = None if bias is None else bias.tensor.double()
@@ -360,26 +369,29 @@ class _Conversion:
                 return None
         else:
             x, weight, bias = args[0], args[1], None
-        plain = bias is None or (isinstance(bias, _Const) and bias.tensor.ndim == 1)
-        if isinstance(x, _Const) and x.tensor.ndim == 2 and not isinstance(weight, _Const):
+        single = isinstance(weight, Const) and weight.tensor.ndim == 3 and len(weight.tensor) == 1
+        if short == "bmm" and single and node.args[0].meta["val"].shape[0] == 1:  # type: ignore[union-attr]
+            weight = Const(weight.tensor[0], weight.name, weight.folded)
+        plain = bias is None or (isinstance(bias, Const) and bias.tensor.ndim == 1)
+        if isinstance(x, Const) and x.tensor.ndim == 2 and not isinstance(weight, Const):
             return self._from_left(node, short, x, weight)
-        if not (isinstance(weight, _Const) and weight.tensor.ndim == 2 and plain):
+        if not (isinstance(weight, Const) and weight.tensor.ndim == 2 and plain):
             return None
-        if not self._is_active(x):
+        if not self.is_active(x):
             return None
         if short != "linear":
-            weight = _Const(weight.tensor.mT, weight.name, weight.folded)
-        return self._on(node, self._map(node, weight, bias), x)
+            weight = Const(weight.tensor.mT, weight.name, weight.folded)
+        return self.on(node, self.map(node, weight, bias), x)
 
-    def _from_left(self, node: fx.Node, short: str, weight: _Const, x: Any) -> Any:
+    def _from_left(self, node: fx.Node, short: str, weight: Const, x: Any) -> Any:
         """W x for a constant W: x' W' turned over."""
-        if short not in ("matmul", "mm") or not self._is_active(x):
+        if short not in ("matmul", "mm") or not self.is_active(x):
             return None
-        piece = self._map(node, weight, None)
+        piece = self.map(node, weight, None)
         if node.args[1].meta["val"].ndim == 1:  # type: ignore[union-attr]
-            return self._on(node, piece, x)
-        turned = self._call(node, "aten.transpose.int", x, -2, -1, suffix=".turned")
-        return self._call(node, "aten.transpose.int", self._on(node, piece, turned, suffix=".map"),
+            return self.on(node, piece, x)
+        turned = self.call(node, "aten.transpose.int", x, -2, -1, suffix=".turned")
+        return self.call(node, "aten.transpose.int", self.on(node, piece, turned, suffix=".map"),
                           -2, -1)  # fmt: skip
 
     def _embedding(self, node: fx.Node, args: Any) -> Any:
@@ -395,11 +407,11 @@ class _Conversion:
         settings = self.to.settings
         piece = self.to.piece(name or module_path(node), EmbeddingMap, same,
                               lambda path: EmbeddingMap(path, settings, table))  # fmt: skip
-        return self._on(node, piece, ids)
+        return self.on(node, piece, ids)
 
     def _norm(self, node: fx.Node, args: Any) -> Any:
         x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
-        if len(shape) != 1 or self._is_active((weight, bias)):
+        if self.is_active((weight, bias)):
             return None
         weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
         width, settings = int(shape[0]), self.to.settings
@@ -412,9 +424,9 @@ class _Conversion:
             )
 
         piece = self.to.piece(module_path(node), Norm, same, made.named)
-        return self._on(node, piece, x)
+        return self.on(node, piece, x)
 
-    def _activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
+    def activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
         path, settings = module_path(node), self.to.settings
         own = _is_leaf(node, path)
         place = path if own and not suffix else f"{path}.{name}".removeprefix(".")
@@ -424,50 +436,7 @@ class _Conversion:
             return bool(there.function.name == ACTIVATIONS[name].function.name)
 
         piece = self.to.piece(place, kind, same, lambda p: make_activation(name, p, settings))
-        return self._on(node, piece, x, suffix=suffix)
-
-    def _glu(self, node: fx.Node, args: Any) -> Any:
-        """One half times the sigmoid of the other."""
-        dim = args[1] if len(args) > 1 else -1
-        size = node.args[0].meta["val"].shape[dim] // 2  # type: ignore[union-attr]
-        if not isinstance(size, int):
-            return None
-        a = self._call(node, "aten.slice.Tensor", args[0], dim, 0, size, suffix=".a")
-        b = self._call(node, "aten.slice.Tensor", args[0], dim, size, 2 * size, suffix=".b")
-        gate = self._activated(node, "sigmoid", b, suffix=".gate")
-        return self._call(node, "aten.mul.Tensor", a, gate)
-
-    def _rewritten(self, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
-        """Activations that are others plus sums."""
-        if kwargs or not self._is_active(args[:1]):
-            return None
-        x = args[0]
-        if short == "leaky_relu":
-            slope = args[1] if len(args) > 1 else 0.01
-            up = self._activated(node, "relu", x, suffix=".up")
-            down = self._call(node, "aten.neg.default", x, suffix=".turned")
-            down = self._activated(node, "relu", down, suffix=".down")
-            down = self._call(node, "aten.mul.Tensor", down, slope, suffix=".slope")
-            return self._call(node, "aten.sub.Tensor", up, down)
-        if short in ("hardtanh", "relu6"):
-            low, high = (
-                (0.0, 6.0) if short == "relu6" else (*args[1:3], *(-1.0, 1.0)[len(args) - 1 :])
-            )
-            up, down = (
-                self._activated(
-                    node, "relu",
-                    self._call(node, "aten.sub.Tensor", x, at, suffix=f".{key}"),
-                    suffix=f".{key}.relu",
-                )
-                for key, at in (("low", low), ("high", high))
-            )  # fmt: skip
-            kept = self._call(node, "aten.sub.Tensor", up, down, suffix=".kept")
-            return self._call(node, "aten.add.Tensor", kept, low)
-        if short == "log_sigmoid":
-            turned = self._call(node, "aten.neg.default", x, suffix=".turned")
-            soft = self._activated(node, "softplus", turned, suffix=".soft")
-            return self._call(node, "aten.neg.default", soft)
-        return None
+        return self.on(node, piece, x, suffix=suffix)
 
     # ------------------------------------------------------------------------------------- heads
 
@@ -489,7 +458,7 @@ class _Conversion:
         mask, dropped = kwargs.get("attn_mask", mask), kwargs.get("dropout_p", dropped)
         causal = bool(kwargs.get("is_causal", causal))
         if kwargs.get("enable_gqa"):
-            raise self._refused(node, "attention", "shares keys between heads (enable_gqa)")
+            k, v = (self._shared(node, i, t) for i, t in ((1, k), (2, v)))
         if dropped:
             raise self._refused(node, "attention", "drops weights at random; call eval()")
         sizes = [node.args[i].meta["val"].shape for i in (0, 2)]  # type: ignore[union-attr]
@@ -498,82 +467,198 @@ class _Conversion:
         scale = 1 / math.sqrt(head) if scale is None else float(scale)
         piece = self._heads(node, scale, head, value, causal)
         if mask is None:
-            return self._on(node, piece, q, k, v)
+            return self.on(node, piece, q, k, v)
         source = node.kwargs.get("attn_mask") or node.args[3]
         if source.meta["val"].dtype == torch.bool:  # type: ignore[union-attr]
             mask = self._allowed(node, mask)
-        return self._on(node, piece, q, k, v, mask)
+        return self.on(node, piece, q, k, v, mask)
 
     def _allowed(self, node: fx.Node, mask: Any) -> Ref:
         """A mask that allows where true, as numbers to be added."""
-        zero = _Const(torch.zeros((), dtype=torch.float64))
-        never = _Const(torch.full((), -math.inf, dtype=torch.float64))
-        return self._call(node, "aten.where.self", mask, zero, never, suffix=".mask")
+        zero = Const(torch.zeros((), dtype=torch.float64))
+        never = Const(torch.full((), -math.inf, dtype=torch.float64))
+        return self.call(node, "aten.where.self", mask, zero, never, suffix=".mask")
 
-    def _product(self, node: Any) -> Any:  # noqa: PLR0911
+    def _shared(self, node: fx.Node, index: int, value: Any) -> Any:
+        """Keys or values that several heads share, once for each of them."""
+        ours, theirs = (node.args[i].meta["val"].shape[-3] for i in (0, index))  # type: ignore[union-attr]
+        if ours == theirs:
+            return value
+        return self.call(node, "aten.repeat_interleave.self_int", value, ours // theirs, -3,
+                         suffix=f".shared{index}")  # fmt: skip
+
+    def _source(self, given: Any) -> Any:
+        """The operation that made a value, behind what changes nothing; None if it is not known."""
+        value = self.values.get(given.name) if isinstance(given, fx.Node) else None
+        return self.sources.get(value.name) if isinstance(value, Ref) else None
+
+    def _number(self, given: Any) -> float | None:
+        value = self._value(given)
+        if isinstance(value, Const) and value.tensor.numel() == 1 and not value.folded:
+            return float(value.tensor)
+        return float(value) if isinstance(value, int | float) else None
+
+    def _peeled(self, given: Any, mask: list[Any], hidden: list[Any]) -> Any:
+        """The logits without what no activation enters: what is added, and what replaces them.
+
+        Where they are replaced they are ``hidden``.
+        """
+        while (node := self._source(given)) is not None:
+            op, args = _op(node), node.args
+            passive = [not self.is_active(self._value(a)) for a in args[:3]]
+            suffix = f".mask{len(mask)}"
+            if op == "add" and not node.kwargs and sum(passive) == 1:
+                mask.append(self._value(args[passive.index(True)]))
+                given = args[1 - passive.index(True)]
+            elif op == "masked_fill" and passive == [False, True, True]:
+                zero, value = Const(torch.zeros(()).double()), self._value(args[2])
+                if isinstance(value, int | float):
+                    value = Const(torch.tensor(value, dtype=torch.float64))
+                where = (self._value(args[1]), value, zero)
+                mask.append(self.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(self._value(args[1]))
+                given = args[0]
+            elif op == "where" and passive == [True, False, True]:
+                zero = Const(torch.zeros(()).double())
+                where = (self._value(args[0]), zero, self._value(args[2]))
+                mask.append(self.call(node, "aten.where.self", *where, suffix=suffix))
+                hidden.append(
+                    self.call(node, "aten.logical_not.default", where[0], suffix=f"{suffix}.not")
+                )
+                given = args[1]
+            else:
+                return given
+        return given
+
+    def _scores(self, given: Any, mask: list[Any]) -> tuple[Any, Any, float] | None:
+        """(q, k', scale) where logits are a product of two activations."""
+        node, scale = self._source(given), 1.0
+        if node is not None and _op(node) == "add" and not node.kwargs:
+            index = self._scored(node)
+            if index is None:
+                return None
+            mask.append(self._value(node.args[1 - index]))
+            node = self._source(node.args[index])
+        while node is not None and _op(node) in ("mul", "div"):
+            factor = self._number(node.args[1])
+            if factor is None:
+                return None
+            scale = scale * factor if _op(node) == "mul" else scale / factor
+            node = self._source(node.args[0])
+        if node is None or _op(node) not in ("matmul", "bmm", "baddbmm"):
+            return None
+        parts = node.args
+        if _op(node) == "baddbmm":
+            if node.kwargs.get("beta", 1) != 1 or scale != 1.0:
+                return None
+            scale = float(node.kwargs.get("alpha", 1))
+            mask.append(self._value(parts[0]))
+            parts = parts[1:]
+        sound = all(self.is_active(self._value(a)) for a in parts)
+        return (parts[0], parts[1], scale) if sound else None
+
+    def _scored(self, node: fx.Node) -> int | None:
+        """Which side of a sum is the product."""
+        sides = [self._source(a) for a in node.args[:2]]
+        scores = ("mul", "div", "matmul", "bmm")
+        found = [s is not None and _op(s) in scores for s in sides]
+        return found.index(True) if found.count(True) == 1 else None
+
+    def _product(self, node: Any) -> Any:
         """softmax(s q k' + m) v written out: heads."""
-        weights = _behind(node.args[0])
+        weights = self._source(node.args[0])
         if weights is None or _op(weights) not in ("softmax", "_softmax"):
             return None
         if weights.args[1] not in (-1, weights.meta["val"].ndim - 1):
             return None
-        mask, logits = self._masked(weights.args[0])
-        scale = 1.0
-        while logits is not None and _op(logits) in ("mul", "div"):
-            factor = logits.args[1]
-            if not isinstance(factor, int | float):
-                return None
-            scale = scale * factor if _op(logits) == "mul" else scale / factor
-            logits = _behind(logits.args[0])
-        if logits is None or _op(logits) not in ("matmul", "bmm", "baddbmm"):
+        if not self.is_active(self._value(node.args[1])):
             return None
-        parts = logits.args
-        if _op(logits) == "baddbmm":
-            if logits.kwargs or mask is not None or scale != 1.0:
-                return None
-            mask, parts = self._value(parts[0]), parts[1:]
-        q, k, v = (self._value(a) for a in (*parts, node.args[1]))
-        if not all(self._is_active(t) for t in (q, k, v)):
-            return None
-        sizes = [a.meta["val"].shape[-1] for a in (parts[0], node.args[1])]
-        if not all(isinstance(n, int) for n in sizes):
+        value = node.args[1].meta["val"]
+        if not isinstance(value.shape[-1], int) or value.ndim < 2:
             return None
         self.attended.add(self.values[weights.name].name)
-        piece = self._heads(node, scale, sizes[0], sizes[1], causal=False)
-        keys = self._call(node, "aten.transpose.int", k, -2, -1, suffix=".keys")
-        given = (q, keys, v) if mask is None else (q, keys, v, mask)
-        return self._on(node, piece, *given)
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(weights.args[0], mask, hidden)
+        found = self._scores(logits, mask)
+        if found is None or not isinstance(found[0].meta["val"].shape[-1], int):
+            given = self._shown(node, self._value(logits), hidden)
+            return self._chosen(node, given, mask, self._value(node.args[1]), value.shape[-1])
+        q, k, scale = found
+        piece = self._heads(node, scale, q.meta["val"].shape[-1], value.shape[-1], causal=False)
+        keys = self.call(node, "aten.transpose.int", self._value(k), -2, -1, suffix=".keys")
+        added = self._sum(node, mask)
+        given = (self._value(q), keys, self._value(node.args[1]))
+        return self.on(node, piece, *given, *([] if added is None else [added]))
 
-    def _masked(self, given: Any) -> tuple[Any, Any]:
-        """(what is added to the logits, the logits)."""
-        logits = _behind(given)
-        if logits is None or _op(logits) != "add" or logits.kwargs:
-            return None, logits
-        sides = [_behind(a) for a in logits.args[:2]]
-        scores = ("mul", "div", "matmul", "bmm")
-        scored = [
-            s is not None and _op(s) in scores and self._is_active(self.values[s.name])
-            for s in sides
-        ]
-        if scored.count(True) != 1:
-            return None, logits
-        index = scored.index(True)
-        return self._value(logits.args[1 - index]), sides[index]
+    def _shown(self, node: fx.Node, logits: Any, hidden: list[Any]) -> Any:
+        """0 in place of logits that are replaced."""
+        for i, where in enumerate(hidden):
+            logits = self.call(node, "aten.masked_fill.Scalar", logits, where, 0.0,
+                               suffix=f".shown{i}")  # fmt: skip
+        return logits
 
-    def _refuse_softmax(self, results: Any) -> None:
-        """A softmax that no head stands for is a map like any other."""
+    def _sum(self, node: fx.Node, terms: list[Any]) -> Any:
+        """All that is added to the logits."""
+        total = terms[0] if terms else None
+        for i, term in enumerate(terms[1:]):
+            total = self.call(node, "aten.add.Tensor", total, term, suffix=f".total{i}")
+        return total
+
+    def _chosen(self, node: fx.Node, logits: Any, mask: list[Any], v: Any, width: int) -> Ref:
+        """softmax(logits + mask) v: a head whose keys are the logits of its one query, 1."""
+        piece = self._heads(node, 1.0, 1, width, causal=False)
+        keys = self.call(node, "aten.unsqueeze.default", logits, -1, suffix=".keys")
+        values = self.call(node, "aten.unsqueeze.default", v, -3, suffix=".values")
+        added = self._sum(node, mask)
+        if added is not None:
+            added = self.call(node, "aten.unsqueeze.default", added, -2, suffix=".mask")
+        one = Const(torch.ones(1, 1, dtype=torch.float64))
+        given = (one, keys, values) if added is None else (one, keys, values, added)
+        out = self.on(node, piece, *given, suffix=".head")
+        return self.call(node, "aten.select.int", out, -2, 0)
+
+    def _attend_alone(self, results: Any) -> None:
+        """A softmax whose weights no head has used is a head on the unit vectors."""
         live = {n.name for n in _live(self.nodes, results)}
-        for node in self.nodes:
-            if node.name not in live or node.short not in ("softmax", "_softmax"):
+        for plain in list(self.nodes):
+            lone = plain.short in ("softmax", "_softmax") and plain.active and plain.name in live
+            if not lone or plain.name in self.attended:
                 continue
-            if node.name in self.attended or not node.active:
-                continue
-            if self.to.strict:
-                raise ProgramError(
-                    f"not emulated: softmax in {node.where}, whose weights multiply no values; "
-                    "pass strict=False to have it listed in the report"
-                )
-            self.to.left[f"softmax in {node.where}"] = "softmax"
+            at = self.nodes.index(plain)
+            before, after = self.nodes[:at], self.nodes[at + 1 :]
+            self.nodes = []
+            self._alone(self.sources[plain.name])
+            self.nodes = [*before, *self.nodes, *after]
+
+    def _alone(self, node: fx.Node) -> None:
+        out = node.meta["val"]
+        dim, last = int(node.args[1]) % out.ndim, out.ndim - 1  # type: ignore[arg-type]
+        mask, hidden = list[Any](), list[Any]()
+        logits = self._peeled(node.args[0], mask, hidden)
+        if logits.meta["val"].shape != out.shape or dim != last:
+            logits, mask, hidden = node.args[0], [], []
+        x = self._shown(node, self._value(logits), hidden)
+        if dim != last:
+            x = self.call(node, "aten.transpose.int", x, dim, -1, suffix=".turned")
+        size = out.shape[dim]
+        if isinstance(size, int):
+            unit: Any = Const(torch.eye(size, dtype=torch.float64))
+        else:
+            count = self.call(node, "aten.sym_size.int", x, -1, suffix=".size")
+            unit = self.call(node, "aten.eye.default", count, suffix=".unit", dtype=self.dtype)
+            size = int(size.node.hint)
+        if dim == last:
+            self._chosen(node, x, mask, unit, size)
+            return
+        inner = self._chosen(_Named(node, f"{node.name}.last"), x, mask, unit, size)  # type: ignore[arg-type]
+        self.call(node, "aten.transpose.int", inner, dim, -1)
+
+
+class _Named:
+    """A node under another name."""
+
+    def __init__(self, node: fx.Node, name: str) -> None:
+        self.name, self.meta, self.args, self.target = name, node.meta, node.args, node.target
 
 
 def _is_leaf(node: fx.Node, path: str) -> bool:
@@ -585,13 +670,6 @@ def _is_leaf(node: fx.Node, path: str) -> bool:
 
 def _op(node: fx.Node) -> str:
     return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""
-
-
-def _behind(given: Any) -> Any:
-    """The node itself, behind dropouts that are off and what changes nothing."""
-    while isinstance(given, fx.Node) and (_op(given) == "dropout" or _op(given) in _SAME):
-        given = given.args[0]
-    return given if isinstance(given, fx.Node) else None
 
 
 def _depends(value: Any) -> bool:

@@ -6,6 +6,7 @@ The list is plain data: a file can name operations that are listed here, and no 
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,10 @@ __all__ = ["Graph", "Guard", "Node", "Ref", "function_of"]
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "floordiv": operator.floordiv, "mod": operator.mod, "getitem": operator.getitem,
-    "sym_max": torch.sym_max, "sym_min": torch.sym_min,
+    "sym_max": torch.sym_max, "sym_min": torch.sym_min, "truediv": operator.truediv,
+    "ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt,
+    "eq": operator.eq, "ne": operator.ne, "sym_not": torch.sym_not, "sym_float": torch.sym_float,
+    "ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "pow": operator.pow,
 }  # fmt: skip
 _ATEN = re.compile(r"aten\.(\w+)\.(\w+)")
 _DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
@@ -264,7 +268,8 @@ def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequenc
     if node.op == "input":
         return tensors[args[0]]
     if node.op == "constant":
-        return parts.get_buffer(args[0])
+        held = parts.get_buffer(args[0])
+        return held.to(args[1]) if len(args) > 1 else held
     if node.op == "piece":
         return parts.get_submodule(args[0])(*args[1:])
     return function_of(node.op)(*args, **kwargs)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from iceform.errors import ProgramError, ShapeError
-from iceform.networks.capture import as_written, capture
+from iceform.networks.capture import as_written, capture, lifted
 from iceform.networks.convert import Converter, Parts
-from iceform.networks.graph import Graph
+from iceform.networks.graph import Graph, Node
 from iceform.networks.pieces import Piece, Settings
 from iceform.networks.structure import Signature, flatten, unflatten
 from iceform.untraced import untraced
@@ -132,7 +132,7 @@ class Model(Parts):
             self._wide.append(copy.deepcopy(source).double())
         args, kwargs = self.signature.unflatten(given, wide)
         try:
-            with as_written(), torch.no_grad():
+            with as_written(), torch.no_grad(), lifted(self.settings.dtype):
                 return self._wide[0](*args, **kwargs)
         except (RuntimeError, TypeError, ValueError) as failed:
             raise ProgramError(
@@ -142,7 +142,21 @@ class Model(Parts):
 
     def _exactly(self, graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The graph with the exact maps, in float64."""
-        return graph.run(self._exact(), tensors)
+        with lifted(self.settings.dtype):
+            return graph.run(self._exact(), tensors)
+
+    def passive(self, graph: Graph, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What positions and parameters alone determine, in float64; by node."""
+        found: dict[str, Tensor] = {}
+
+        def saw(node: Node, args: Any, kwargs: Any, value: Any) -> None:
+            del args, kwargs
+            if not node.active and isinstance(value, Tensor) and value.is_floating_point():
+                found[node.name] = value
+
+        with lifted(self.settings.dtype), torch.no_grad():
+            graph.run(self._exact(), cast(list(tensors), torch.float64), saw)
+        return found
 
     def _exact(self) -> nn.Module:
         """The exact maps in float64, with settings of their own: threads may be running."""
@@ -179,7 +193,9 @@ class Model(Parts):
         exact = self._exact()
         for copied in (list(tensors), *_perturbed(tensors)):
             wide = cast(copied, torch.float64)
-            self._compare_one(graph, graph.run(exact, wide), wide)
+            with lifted(self.settings.dtype):
+                ours = graph.run(exact, wide)
+            self._compare_one(graph, ours, wide)
 
     def _compare_one(self, graph: Graph, ours: list[Tensor], wide: list[Tensor]) -> None:
         theirs: list[Tensor] = []

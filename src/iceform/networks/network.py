@@ -30,6 +30,7 @@ from iceform.networks.pieces import (
     Piece,
     Settings,
 )
+from iceform.networks.reaching import extend
 from iceform.networks.report import Report, Row
 from iceform.networks.spans import Walk
 from iceform.networks.structure import Signature, flatten
@@ -224,6 +225,8 @@ class InContext(nn.Module, Pretrained):
         self._size(tokens)
         for piece in self.pieces:
             piece.settle()
+        for graph in self.model.graphs:
+            extend(self.model, graph)
         self._size(tokens)
         self.model.settled = True
 

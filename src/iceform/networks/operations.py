@@ -23,7 +23,7 @@ _MOVES = frozenset((
     "ones", "ones_like", "pad", "permute", "repeat", "repeat_interleave", "reshape", "roll",
     "scalar_tensor", "scatter", "select", "slice", "slice_scatter", "select_scatter",
     "split", "split_with_sizes", "squeeze", "stack", "swapaxes", "t", "tile", "to",
-    "transpose", "tril", "triu", "unbind", "unflatten", "unsafe_split", "unsafe_chunk",
+    "transpose", "tril", "triu", "unbind", "unflatten", "unfold", "unsafe_split", "unsafe_chunk",
     "unsqueeze", "view", "view_as", "where", "zeros", "zeros_like", "_to_copy",
     "_unsafe_view", "_reshape_alias", "sym_size", "sym_numel", "sym_stride", "numpy_T",
     "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as",

@@ -19,7 +19,7 @@ from iceform.networks.graph import Graph, Node, Ref
 from iceform.networks.operations import is_move
 from iceform.networks.pieces import Piece, Span
 
-__all__ = ["Walk"]
+__all__ = ["Walk", "rows_stay"]
 
 
 class Walk:
@@ -137,7 +137,7 @@ def _moved(node: Node, given: list[Span]) -> Span:
     known = len(given) == 1 and first.width is not None
     if node.op.startswith("size.") or node.short in ("split", "split_with_sizes", "chunk"):
         return Span(entry, error, first.spread if known else math.inf, width or first.width)
-    if not known or width is None or first.width is None or not _rows_stay(node):
+    if not known or width is None or first.width is None or not rows_stay(node):
         return Span(entry, error, width=width)
     if first.width % width == 0:
         return Span(entry, error, first.spread, width)
@@ -146,7 +146,7 @@ def _moved(node: Node, given: list[Span]) -> Span:
     return Span(entry, error, width=width)
 
 
-def _rows_stay(node: Node) -> bool:
+def rows_stay(node: Node) -> bool:
     """Whether rows of the result are rows of what was moved, cut or joined."""
     rank = len(node.shape or ())
     if node.short in ("reshape", "unflatten", "flatten", "clone"):

@@ -7,8 +7,8 @@ map, L e behind an L-Lipschitz activation, :math:`\sqrt d \max|\gamma|\, e / (s 
 LayerNorm whose denominator is at least s.
 """
 
-from iceform.networks.pieces.base import Piece, Settings, Span
-from iceform.networks.pieces.elementwise import Activation, Gate, Table
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span
+from iceform.networks.pieces.elementwise import Activation, Gate, Table, Tails
 from iceform.networks.pieces.embedding import EmbeddingMap
 from iceform.networks.pieces.heads import Heads
 from iceform.networks.pieces.linear import LinearMap
@@ -22,7 +22,9 @@ __all__ = [
     "LinearMap",
     "Norm",
     "Piece",
+    "Reach",
     "Settings",
     "Span",
     "Table",
+    "Tails",
 ]

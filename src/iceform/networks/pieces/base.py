@@ -23,7 +23,7 @@ from iceform.networks.watching import watching
 from iceform.untraced import untraced
 from iceform.validation import unit_roundoff
 
-__all__ = ["SMALLEST_SHARE", "Piece", "Settings", "Span", "looked_up"]
+__all__ = ["SMALLEST_SHARE", "Piece", "Reach", "Settings", "Span", "looked_up"]
 
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
@@ -58,6 +58,32 @@ class Span:
     def reach(self) -> float:
         """Bound of the emulated entries."""
         return self.entry + self.error
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """How far the emulated numbers of a stream can reach, whatever the input.
+
+    Attributes
+    ----------
+    entry
+        Bound of the entries.
+    length
+        Bound of the 2-norm along the last axis.
+    ball
+        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them.
+    radius
+        Of the ball.
+    """
+
+    entry: float = math.inf
+    length: float = math.inf
+    ball: tuple[Tensor, Tensor] | None = None
+    radius: float = math.inf
+
+    def along(self, width: int) -> float:
+        """The 2-norm of a row of ``width`` entries."""
+        return min(self.length, math.sqrt(width) * self.entry)
 
 
 @dataclass
@@ -146,6 +172,10 @@ class Piece(nn.Module, ABC):
     def walk(self, *spans: Span) -> Span:
         """Range and error behind the piece, on every input that it allows."""
         return Span(math.inf, math.inf)
+
+    def reach(self, *reaches: Reach) -> Reach:
+        """Accept all that can come, where that is bounded; how far the output reaches."""
+        return Reach()
 
     @property
     def limit(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,12 +17,20 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_table, proved_again, table_from
-from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
+from iceform.networks.pieces.base import (
+    SMALLEST_SHARE,
+    Piece,
+    Reach,
+    Settings,
+    Span,
+    looked_up,
+)
 from iceform.validation import unit_roundoff
 
-__all__ = ["Activation", "Gate", "Table"]
+__all__ = ["Activation", "Gate", "Table", "Tails"]
 
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
+_FIXED, _FIXED_UNITS = 2.0**-36, 2  # error of a table on a fixed range
 _TRIES = 8  # at a table, each at least twice as coarse
 _STEPS = 4  # ranges of tables are rounded up to quarters of an octave, so that layers share them
 
@@ -43,6 +52,25 @@ def _fitted(f: ScalarFunction, high: float, eps: float) -> Interpolant:
     return Interpolant.fit(f, -high, high, None)
 
 
+@dataclass(frozen=True)
+class Tails:
+    r"""f beyond a table: :math:`f(z) = f(\mathrm{clip}(z, \pm R)) + s\,\mathrm{relu}(z - R)`.
+
+    Attributes
+    ----------
+    reach
+        R.
+    slope
+        s, 0 or 1.
+    error
+        Bound of the difference.
+    """
+
+    reach: float
+    slope: float
+    error: float
+
+
 class Activation(Piece):
     """An elementwise map; what tables and gates share."""
 
@@ -53,6 +81,24 @@ class Activation(Piece):
         self.function, self.slope = function, slope
         self.largest = 0.0
         self.high = 1.0
+        self.size, self.gain = math.inf, math.inf  # sup |f| and sup |f(z)| / |z|
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether it is as good on any range."""
+        return False
+
+    def errors_at(self, z: Tensor) -> Tensor | float:
+        """Proven error of every entry."""
+        return self.certified
+
+    def reach(self, *reaches: Reach) -> Reach:
+        if self.everywhere and math.isfinite(reaches[0].entry):
+            self.high = max(self.high, reaches[0].entry)
+        at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
+        own, seen = self.certified, min(self.high, reaches[0].entry)
+        entry = min(self.slope * seen + at_zero, self.size, self.gain * seen) + own
+        return Reach(entry)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
@@ -76,6 +122,10 @@ class Activation(Piece):
             return
         if not (self._widens and math.isfinite(largest)):
             self._out_of_range(f"max |input| of {self.function.name}", largest, self.high)
+        if self.everywhere:
+            self.high = _rounded_up(self.settings.headroom * largest)
+            self.widened += 1
+            return
         before = self.high
         self._set(_rounded_up(self.settings.headroom * largest))
         room = self.settings.layers.sizes.tokens
@@ -121,12 +171,29 @@ class Table(Activation):
 
     how = "look-up, values in the prompt"
 
+    def __init__(
+        self, name: str, settings: Settings, function: ScalarFunction, slope: float,
+        *, tails: Tails | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name, settings, function, slope)
+        self.tails = tails
+
+    @property
+    def everywhere(self) -> bool:
+        return self.tails is not None
+
     def _set(self, high: float) -> None:
         settings = self.settings
-        finest = max(_FINEST, _FINEST_UNITS * unit_roundoff(settings.dtype))
+        unit = unit_roundoff(settings.dtype)
+        finest = max(_FINEST, _FINEST_UNITS * unit)
         eps = finest if settings.eps is None else max(finest, settings.eps / 2)
         super()._set(high)
-        self.table = _fitted(self.function, high, eps * high)
+        if self.tails is None:
+            self.table = _fitted(self.function, high, eps * high)
+        else:
+            fine = max(_FIXED, _FIXED_UNITS * unit)
+            fine = fine if settings.eps is None else max(fine, eps * min(high, self.tails.reach))
+            self.table = _fitted(self.function, self.tails.reach, fine)
         if settings.eps is not None and not self.certified <= settings.eps * high:
             raise PrecisionError(
                 f"{self.name}: {self.function.name} on [-{high:.6g}, {high:.6g}] is certified to "
@@ -137,24 +204,48 @@ class Table(Activation):
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (z,) = inputs
-        if not self.settings.literal and self.settings.layers.maps.attends:
-            return looked_up(z, self.table)
+        fused = not self.settings.literal and self.settings.layers.maps.attends
+        if self.tails is None:
+            return looked_up(z, self.table) if fused else self._attended(z)
+        # Fused, the two heads that choose are what they tend to: off by less than their error.
+        inner = z.clamp(-self.tails.reach, self.tails.reach) if fused else self._clipped(z)
+        out = looked_up(inner, self.table) if fused else self._attended(inner)
+        return out + (z - inner).clamp(min=0.0) if self.tails.slope else out
+
+    def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)
         mask, backend = z.new_zeros(1, len(keys)), self.settings.backend
         return self.settings.layers.attend(keys, queries, values, mask, margin, backend)[..., 0, 0]
+
+    def _clipped(self, z: Tensor) -> Tensor:
+        """The line through 0 less relu(z - R), plus relu(-z - R)."""
+        assert self.tails is not None
+        relu = self._gate.emulate
+        inner = z - relu(z - self.tails.reach) + relu(-z - self.tails.reach)
+        return inner.clamp(-self.tails.reach, self.tails.reach)
+
+    @property
+    def _gate(self) -> Gate:
+        made = Gate(self.name, self.settings, self.function, 1.0, sharpness=2.0**60, error=2.0**-60)
+        made.high = 2 * self.high + 1
+        return made
 
     def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Keys, queries and values of the head that looks z up, and its margin."""
         keys = torch.stack([self.table.keys.slopes, self.table.keys.biases], -1).to(z)
         queries = torch.stack([z, torch.ones_like(z)], -1)[..., None, :]
-        logits = 2 * float((keys[:, 0].abs() * self.high + keys[:, 1].abs()).max())
+        high = self.high if self.tails is None else self.tails.reach
+        logits = 2 * float((keys[:, 0].abs() * high + keys[:, 1].abs()).max())
         return keys, queries, self.table.values.to(z)[:, None], self.settings.layers.margin(logits)
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
     ) -> Asked | None:
         place = tuple(draw.randrange(n) for n in output.shape)
-        keys, queries, values, margin = self._head(inputs[0].detach()[place])
+        z = inputs[0].detach()[place]
+        if self.tails is not None and float(z.abs()) > self.tails.reach:
+            return None  # on the line beyond the table
+        keys, queries, values, margin = self._head(z)
         mask = keys.new_zeros(1, len(keys))
         return self.settings.layers.ask_attend(
             keys, queries, values, mask, margin, 0, output[place], (self.table,)
@@ -162,10 +253,28 @@ class Table(Activation):
 
     @property
     def certified(self) -> float:
+        beyond = self.tails is not None and self.high > self.tails.reach
+        return self._inside + (self._beyond(self.high) if beyond else 0.0)
+
+    @property
+    def _inside(self) -> float:
+        """Proven error of the table."""
         settings = self.settings
-        model = rounding_of(settings.backend).model(settings.dtype, self.table, self.high, 1)
+        high = self.high if self.tails is None else self.tails.reach
+        model = rounding_of(settings.backend).model(settings.dtype, self.table, high, 1)
         leak = 2 * self.table.size * settings.layers.leak if settings.literal else 0.0
         return self.table.error + self.table.rounding(model) + leak
+
+    def _beyond(self, size: Any) -> Any:
+        """What the line adds at |z|: the tail, two heads that choose, three sums."""
+        assert self.tails is not None
+        return self.tails.error + 2.0**-58 + 32 * self.settings.unit * size
+
+    def errors_at(self, z: Tensor) -> Tensor | float:
+        if self.tails is None:
+            return self.certified
+        size = z.abs()
+        return self._inside + torch.where(size > self.tails.reach, self._beyond(size), 0.0)
 
     @property
     def tokens(self) -> int:
@@ -251,6 +360,13 @@ class Gate(Activation):
         # The weight of z is known to 8 u relative (two exponentials, a sum, a quotient, and the
         # maximum subtracted from a logit t, which matters only while t e^{-t} does), then z p.
         return self.error + 12 * self.settings.unit * self.high
+
+    @property
+    def everywhere(self) -> bool:
+        return True
+
+    def errors_at(self, z: Tensor) -> Tensor | float:
+        return self.error + 12 * self.settings.unit * z.abs()
 
     @property
     def tokens(self) -> int:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from iceform.backends import rounding_of
 from iceform.certificates.entries import Asked
-from iceform.networks.pieces.base import Piece, Settings, Span, looked_up
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
 from iceform.networks.pieces.linear import powers_of_two
 
 __all__ = ["EmbeddingMap"]
@@ -84,6 +84,11 @@ class EmbeddingMap(Piece):
     def walk(self, *spans: Span) -> Span:
         spread = float(self.errors().norm())
         return Span(float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1])
+
+    def reach(self, *reaches: Reach) -> Reach:
+        weight, own = self.weight.double(), self.errors()
+        length = float(weight.norm(dim=-1).max()) + float(own.norm())
+        return Reach(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))
 
     def restore(self, ranges: dict[str, Any]) -> None:
         del ranges

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Piece, Settings, Span
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 
 __all__ = ["Heads"]
 
@@ -95,6 +95,20 @@ class Heads(Piece):
         mask = spans[3].entry if len(spans) > 3 else 0.0
         self.bias = mask if math.isfinite(mask) else 0.0
         self.length = self.settings.layers.sizes.tokens
+
+    def reach(self, *reaches: Reach) -> Reach:
+        """Outputs are means of values, with weights that sum to 1 but for rounding."""
+        sizes = (self.head_dim, self.head_dim, self.value_dim)
+        factors = (abs(self.scale), 1.0, 1.0)
+        for key, r, size, factor in zip("qkv", reaches[:3], sizes, factors, strict=True):
+            longest = r.along(size) * factor * (1 + 2**-20)
+            if math.isfinite(longest):
+                self.norms[key] = max(self.norms[key], longest)
+        if len(reaches) > 3 and math.isfinite(reaches[3].entry):
+            self.bias = max(self.bias, reaches[3].entry)
+        slack = 1 + self._rounding()[1] + self.settings.layers.leak
+        v = self.norms["v"] * slack
+        return Reach(min(v, reaches[2].entry * slack), v)
 
     def check(self, *inputs: Tensor) -> None:
         longest = self.settings.layers.sizes.tokens

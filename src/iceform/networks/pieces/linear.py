@@ -14,7 +14,14 @@ from torch.nn import functional as F
 from iceform.backends import rounding_of
 from iceform.certificates.entries import Asked
 from iceform.errors import PrecisionError
-from iceform.networks.pieces.base import SMALLEST_SHARE, Piece, Settings, Span, looked_up
+from iceform.networks.pieces.base import (
+    SMALLEST_SHARE,
+    Piece,
+    Reach,
+    Settings,
+    Span,
+    looked_up,
+)
 
 __all__ = ["LinearMap", "powers_of_two"]
 
@@ -35,6 +42,9 @@ class LinearMap(Piece):
     are exact. The look-up's error is proven for |z_r| <= 2^{s_r} and tokens of 2-norm at most X,
     which bounds the terms of the product by :math:`\|(W_r, b_r)\|_2 \sqrt{X^2 + 1}`; both are
     checked on every input.
+
+    The line's table is the same at any scale: an input that needs a larger 2^{s_r} than the usual
+    one has it in its own prompt, up to the widest that is allowed.
 
     Parameters
     ----------
@@ -73,6 +83,7 @@ class LinearMap(Piece):
         self.largest = torch.zeros(len(weight), dtype=torch.float64)
         self.norm = 0.0
         self.register_buffer("exponents", torch.zeros_like(self.bias))
+        self.widest = torch.zeros(len(weight), dtype=torch.float64)
         self._encode()
 
     @property
@@ -111,21 +122,42 @@ class LinearMap(Piece):
     def _set(self, ranges: Tensor, norm: float) -> None:
         self.norm = norm
         self.register_buffer("exponents", powers_of_two(ranges).to(self.weight))
+        self.widest = self.exponents.double().cpu()
         self._encode()
+
+    def reach(self, *reaches: Reach) -> Reach:
+        """Rows by Cauchy-Schwarz on the ball that a norm leaves, or on lengths and entries."""
+        (r,) = reaches
+        weight, bias = self.weight.double().cpu(), self.bias.double().cpu()
+        rows = weight.norm(dim=-1) * r.along(self.in_features) + bias.abs()
+        rows = torch.minimum(rows, weight.abs().sum(-1) * r.entry + bias.abs())
+        if r.ball is not None and len(r.ball[0]) == self.in_features:
+            scale, centre = (t.cpu() for t in r.ball)
+            around = r.radius * (weight * scale).norm(dim=-1) + (weight @ centre + bias).abs()
+            rows = torch.minimum(rows, around)
+        norm = r.along(self.in_features) * _SLACK
+        if bool(rows.isfinite().all()) and math.isfinite(norm):
+            wider = torch.log2((rows * _SLACK).clamp(min=1e-300)).ceil()
+            self.widest = torch.maximum(self.widest, wider)
+            self.norm = max(self.norm, norm)
+        rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
+        return Reach(float(rows.max()), float(rows.norm()) * _SLACK)
 
     def check(self, *inputs: Tensor) -> None:
         (x,) = inputs
         norm = float(x.detach().norm(dim=-1).max())
         scaled = F.linear(x, self.theta, self.offset).detach().abs()
         scaled = scaled.reshape(-1, self.out_features).amax(0)
-        if norm <= self.norm and float(scaled.max()) <= 1.0:
+        room = torch.exp2(self.widest.to(scaled) - self.exponents)
+        if norm <= self.norm and bool((scaled <= room).all()):
             return
         if not (self._widens and math.isfinite(norm)):
             if not norm <= self.norm:
                 self._out_of_range("the largest 2-norm of a token", norm, self.norm)
-            row = int(scaled.argmax())
-            limit = 2.0 ** float(self.exponents[row])
-            self._out_of_range(f"max |output {row}|", float(scaled[row]) * limit, limit)
+            row = int((scaled / room).argmax())
+            usual = 2.0 ** float(self.exponents[row])
+            limit = 2.0 ** float(self.widest[row])
+            self._out_of_range(f"max |output {row}|", float(scaled[row]) * usual, limit)
         self.widened += 1
         # Powers of two only grow: rows that are still in range keep their prompt.
         wider = torch.exp2(self.exponents.double()) * scaled.double().clamp(min=1.0)
@@ -135,9 +167,22 @@ class LinearMap(Piece):
         (x,) = inputs
         frozen = self.settings.layers
         table = None if self.settings.literal else frozen.maps.table
+        z = F.linear(x, self.theta, self.offset)
+        up = self._wider(x, z)
         if table is not None:
-            return looked_up(F.linear(x, self.theta, self.offset), table) * self.scale
-        return frozen.read(_with_one(x), self._prompted, self.settings.backend) * self.scale
+            return looked_up(z / up, table) * (self.scale * up)
+        prompted = self._prompted / up[:, None]
+        return frozen.read(_with_one(x), prompted, self.settings.backend) * (self.scale * up)
+
+    def _wider(self, x: Tensor, z: Tensor) -> Tensor:
+        """Powers of two by which this input's rows need a larger scale: mostly 1."""
+        x, z = x.detach(), z.detach()
+        largest = z.abs().reshape(-1, self.out_features).amax(0)
+        # Rounding of the product must not leave the table: |terms| (n + 3) u <= its slack.
+        share = 4 * (self.in_features + 4) * self.settings.unit / self.settings.layers.slack
+        rows = self.theta.norm(dim=-1) + self.offset.abs()
+        terms = rows * (x.norm(dim=-1).max() + 1)
+        return torch.exp2(torch.log2(torch.maximum(largest, share * terms).clamp(min=1.0)).ceil())
 
     @property
     def _prompted(self) -> Tensor:
@@ -149,8 +194,10 @@ class LinearMap(Piece):
     ) -> Asked | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
-        got = output.reshape(-1, self.out_features)[token, row] / self.scale[row]
-        return self.settings.layers.ask_read(_with_one(x[token]), self._prompted, row, got)
+        up = self._wider(x, F.linear(x, self.theta, self.offset))
+        got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * up[row])
+        prompted = self._prompted / up[:, None]
+        return self.settings.layers.ask_read(_with_one(x[token]), prompted, row, got)
 
     @property
     def _terms(self) -> Tensor:
@@ -162,7 +209,7 @@ class LinearMap(Piece):
     def errors(self) -> Tensor:
         """Proven error of every output row."""
         settings, table = self.settings, self.settings.layers.table
-        scale = torch.exp2(self.exponents.double())
+        scale = torch.exp2(self.widest).to(self.weight.device)
         largest = float((self._terms / scale).max())
         summands = self.in_features + 1 + int(self.rounded)
         model = rounding_of(settings.backend).model(settings.dtype, table, largest, summands)
@@ -180,7 +227,7 @@ class LinearMap(Piece):
 
     @property
     def range(self) -> float:
-        return float(torch.exp2(self.exponents).max())
+        return float(torch.exp2(self.widest).max())
 
     @property
     def tokens(self) -> int:
@@ -206,10 +253,11 @@ class LinearMap(Piece):
         return {"rounded": self.rounded}
 
     def ranges(self) -> dict[str, Any]:
-        return {"norm": self.norm}
+        return {"norm": self.norm, "widest": self.widest.tolist()}
 
     def restore(self, ranges: dict[str, Any]) -> None:
         self.norm = float(ranges["norm"])
+        self.widest = torch.tensor(ranges["widest"], dtype=torch.float64)
         self._encode()
 
 

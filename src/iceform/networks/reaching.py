@@ -1,0 +1,98 @@
+r"""How far the numbers of a network can reach, whatever comes in.
+
+Behind a norm :math:`y = \gamma \circ u + \beta` with :math:`\|u\|_2 \le \sqrt d`, so a row of the
+next map reaches :math:`\sqrt d\,\|W_r \circ \gamma\|_2 + |W_r \beta + b_r|` and no farther; heads
+take means of values, activations grow by at most their slope. Embeddings are as long as their
+longest row. These are bounds of what is *emulated*: a piece's own error is added behind it.
+
+A piece is widened for all that can reach it, where that is bounded. What is not, the first map on
+numbers that come in from outside, keeps its calibrated range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from iceform.networks.convert import Parts
+from iceform.networks.graph import Graph, Node, Ref
+from iceform.networks.operations import is_move
+from iceform.networks.pieces import Piece, Reach
+from iceform.networks.spans import rows_stay
+
+__all__ = ["extend"]
+
+_SLACK = 1 + 2.0**-16  # rounding of a sum or a product, in float32 too
+
+
+def extend(parts: Parts, graph: Graph) -> None:
+    """Widen the pieces of a graph for all that can reach them."""
+    reaches: dict[str, Reach] = {}
+    for node in graph.nodes:
+        reaches[node.name] = _step(parts, node, reaches)
+
+
+def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
+    if node.op == "input":
+        return Reach()
+    if node.op == "constant":
+        return _constant(parts.get_buffer(node.args[0]))
+    given = [_of(a, reaches) for a in node.args]
+    if node.op == "piece":
+        piece = parts.get_submodule(node.args[0])
+        assert isinstance(piece, Piece)
+        return piece.reach(*given[1:])
+    if not node.active:
+        return Reach()
+    if node.op.startswith("size.") or is_move(node.short):
+        return _moved(node, [reaches[n] for n in node.needs])
+    return _native(node, given)
+
+
+def _native(node: Node, given: list[Reach]) -> Reach:
+    a, b = (*given, Reach(0.0, 0.0))[:2]
+    if node.short in ("add", "sub", "rsub"):
+        factor = abs(float(node.kwargs.get("alpha", 1)))
+        entry, length = a.entry + factor * b.entry, a.length + factor * b.length
+        return Reach(entry * _SLACK, length * _SLACK)
+    if node.short == "neg":
+        return Reach(a.entry, a.length)
+    if node.short == "mul":
+        length = min(a.length * b.entry, a.entry * b.length)
+        return Reach(a.entry * b.entry * _SLACK, length * _SLACK)
+    if node.short == "div" and isinstance(node.args[1], int | float) and node.args[1]:
+        factor = _SLACK / abs(float(node.args[1]))
+        return Reach(a.entry * factor, a.length * factor)
+    if node.short == "mean":
+        return Reach(a.entry * _SLACK)
+    return Reach()
+
+
+def _moved(node: Node, given: list[Reach]) -> Reach:
+    """Entries are the same; the length of a row where rows stay, or are cut."""
+    if not given:
+        return Reach()
+    entry = max(r.entry for r in given)
+    if len(given) == 1 and (node.short in ("split", "split_with_sizes", "chunk", "getitem")):
+        return Reach(entry, given[0].length)
+    width = node.shape[-1] if node.shape else None
+    if len(given) == 1 and width is not None and rows_stay(node):
+        # Rows may have been joined: then the length is not known, entries are.
+        joined = node.short in ("reshape", "flatten")
+        return Reach(entry, math.inf if joined else given[0].length)
+    return Reach(entry)
+
+
+def _constant(tensor: torch.Tensor) -> Reach:
+    if not tensor.is_floating_point() or not tensor.numel():
+        return Reach()
+    return Reach(float(tensor.abs().max()))
+
+
+def _of(value: Any, reaches: Mapping[str, Reach]) -> Reach:
+    if isinstance(value, Ref):
+        return reaches[value.name]
+    return Reach(abs(float(value))) if isinstance(value, int | float) else Reach()

@@ -1,0 +1,180 @@
+"""What becomes of every architecture: right within its certificate, or refused by name.
+
+``python -m tests.networks.scoreboard`` runs all of them and writes the table into
+docs/networks.md; names as arguments run those alone and print.
+"""
+
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+import iceform as ice
+from iceform.networks import in_context
+from tests.networks.architectures import ARCHITECTURES, Case, cases
+
+PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
+BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
+HEADROOM = 4.0
+OWN = {torch.float64: 1e-12, torch.float32: 1e-3}  # an original's own rounding, of its output
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a case.
+
+    ``verdict`` is "right", "refused", "wrong", "uncertified" or "raw error".
+    """
+
+    name: str
+    verdict: str
+    dtype: str = ""
+    off: float = 0.0
+    certified: float = 0.0
+    outside: str = ""
+    words: str = ""
+    seconds: float = 0.0
+
+
+def judge(case: Case) -> Outcome:
+    """Convert it, run it on its calibration input and on another, and compare."""
+    begun = time.perf_counter()
+    try:
+        found = _judged(case)
+    except ice.errors.IntegrityError as broken:  # the original is outside the certificate
+        found = Outcome(case.name, "wrong", words=str(broken))
+    except ice.errors.IceformError as refused:
+        words = str(refused).split(", or pass strict=False")[0].split("\n")[0]
+        found = Outcome(case.name, "refused", words=words)
+    except Exception as raw:
+        traceback.print_exc()
+        found = Outcome(case.name, "raw error", words=f"{type(raw).__name__}: {raw}".split("\n")[0])
+    return Outcome(**{**vars(found), "seconds": time.perf_counter() - begun})
+
+
+def _judged(case: Case) -> Outcome:
+    torch.manual_seed(0)
+    model = case.make().eval().requires_grad_(False)
+    given, other = case.draw(), case.draw()
+    try:
+        net, dtype = _converted(model, given, torch.float64), torch.float64
+    except ice.ProgramError as refused:
+        if "float32" not in str(refused):
+            raise
+        net, dtype = _converted(model, given, torch.float32), torch.float32
+    off, certified, right = 0.0, 0.0, True
+    for one in (given, other):
+        try:
+            a, b, within = _compared(net, model, one, dtype)
+        except ice.BoundError:
+            continue  # another range than the calibration's, and said so
+        off, certified, right = max(off, a), max(certified, b), right and within
+    verdict = "wrong" if not right else "right" if certified < float("inf") else "uncertified"
+    outside = ", ".join(dict.fromkeys(
+        [p.kind for p in net.pieces if not p.emulated] + sorted(net.outside)))  # fmt: skip
+    args, named = ((), given) if isinstance(given, dict) else (given, {})
+    args, named = _cast(args, dtype), _cast(named, dtype)
+    words = str(net.certificate(*args, **named).terms) if verdict == "uncertified" else ""
+    name = str(dtype).removeprefix("torch.")
+    return Outcome(case.name, verdict, name, off, certified, outside, words)
+
+
+def _converted(model: nn.Module, given: object, dtype: torch.dtype) -> ice.InContext:
+    return in_context(model.to(dtype), calibration=[given], headroom=HEADROOM, dtype=dtype)
+
+
+def _compared(
+    net: ice.InContext, model: nn.Module, given: object, dtype: torch.dtype
+) -> tuple[float, float, bool]:
+    """(error, certified, whether within), with the original itself, run here."""
+    args, kwargs = ((), given) if isinstance(given, dict) else (given, {})
+    args, kwargs = _cast(args, dtype), _cast(kwargs, dtype)
+    with torch.no_grad():
+        own = list(_tensors(model(*args, **kwargs)))
+    exact, ours = (list(_tensors(f(*args, **kwargs))) for f in (net.reference, net))
+    bounds = net.certificate(*args, **kwargs).bounds
+    off, certified, right = 0.0, 0.0, len(own) == len(exact) == len(ours)
+    for a, b, c, bound in zip(ours, exact, own, bounds, strict=True):
+        away = (a.double() - b).abs()
+        room = OWN[dtype] * float(b.abs().max())
+        right &= bool((away <= bound).all()) and float((b - c).abs().max()) <= room
+        off, certified = max(off, float(away.max())), max(certified, float(bound.max()))
+    return off, certified, right
+
+
+def _cast(value: object, dtype: torch.dtype) -> object:
+    if isinstance(value, dict):
+        return {k: _cast(v, dtype) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(_cast(v, dtype) for v in value)
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _tensors(one)
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from _tensors(one)
+
+
+# ------------------------------------------------------------------------------------------ page
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """As the page has it."""
+    parts = []
+    for title, ours in (("transformers", True), ("torch", False)):
+        some = [o for o in outcomes if (o.name in ARCHITECTURES) == ours]
+        counts = ", ".join(
+            f"{sum(o.verdict == v for o in some)} {v}"
+            for v in ("right", "refused", "wrong", "uncertified", "raw error")
+        )
+        parts += [f"**{title}**, {len(some)}: {counts}.", ""]
+        parts += ["| network | verdict | dtype | off by | certified | outside the pieces |"]
+        parts += ["|---|---|---|---|---|---|", *map(_row, some), ""]
+    return "\n".join(parts).rstrip()
+
+
+def _row(o: Outcome) -> str:
+    if o.verdict == "right":
+        return f"| {o.name} | right | {o.dtype} | {o.off:.0e} | {o.certified:.0e} | {o.outside} |"
+    return f"| {o.name} | {o.verdict}: {o.words} | | | | |"
+
+
+def write(outcomes: list[Outcome]) -> None:
+    """Put the table between its marks."""
+    text = PAGE.read_text(encoding="utf-8")
+    marked = re.compile(f"{BEGIN}.*{END}", re.DOTALL)
+    made = f"{BEGIN}\n\n{table(outcomes)}\n\n{END}"
+    PAGE.write_text(marked.sub(lambda _: made, text), encoding="utf-8")
+
+
+def main(names: list[str]) -> int:
+    """All, and the page; or those named."""
+    warnings.simplefilter("ignore")
+    outcomes = []
+    for case in cases():
+        if names and case.name not in names:
+            continue
+        outcomes.append(one := judge(case))
+        print(f"{one.name:36}{one.verdict:12}{one.dtype:9}{one.off:9.1e}{one.certified:9.1e}"
+              f"{one.seconds:6.1f}s  {one.words[:220]}", flush=True)  # fmt: skip
+    if not names:
+        write(outcomes)
+    return int(any(o.verdict not in ("right", "refused") for o in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
