@@ -605,6 +605,7 @@ def test_every_command_of_the_documentation_runs(tmp_path, monkeypatch):
 
 def test_the_documentation_names_every_option_it_uses():
     shown = done("run", "--help").stdout + done("explain", "--help").stdout
-    shown += done("plan", "--help").stdout + done("--help").stdout
+    shown += done("plan", "--help").stdout + done("inspect", "--help").stdout
+    shown += done("--help").stdout
     for flag in set(re.findall(r"(?<![\w-])--[a-z][\w-]+", DOCS.read_text(encoding="utf-8"))):
         assert flag in shown, flag

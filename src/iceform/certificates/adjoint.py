@@ -429,7 +429,7 @@ class Tape:
         """
         shape = self._steps[index].value.shape
         # Radii by products of absolute values: good enough while what rests on them is small.
-        # Sharper ones where they have grown that much since the last sharp ones; then at all states.
+        # Sharper ones where they have grown since the last sharp ones; then at all states.
         found = torch.full((), math.inf, dtype=torch.float64)
         for growth in (math.inf, _GROWN, 0.0):
             self._settle(index, growth)
