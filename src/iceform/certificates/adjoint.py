@@ -29,6 +29,7 @@ its rounding.
 from __future__ import annotations
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -344,6 +345,14 @@ def _times(size: Tensor, radius: Tensor) -> Tensor:
     return torch.where(radius == 0, 0.0, size * radius)
 
 
+def _rows_back(back: Callable[[Tensor], Sequence[Tensor]], adjoints: Tensor) -> Sequence[Tensor]:
+    """Every row one step back; an operation without a rule for rows is only slower, and warns."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="There is a performance drop")
+        found: Sequence[Tensor] = torch.func.vmap(back)(adjoints)
+        return found
+
+
 def _summed(own: Tensor, adjoints: Tensor) -> Tensor:
     return _times(own, adjoints).reshape(len(adjoints), -1).sum(1)
 
@@ -473,7 +482,7 @@ class Tape:
             second += _summed(step.rest, size) if step.rest.any() else 0.0
             if step.back is None:
                 continue
-            for read, part in zip(step.reads, torch.func.vmap(step.back)(adjoint), strict=True):
+            for read, part in zip(step.reads, _rows_back(step.back, adjoint), strict=True):
                 if self._steps[read].back is not None or self._steps[read].own.any():
                     adjoints[read] = adjoints[read] + part if read in adjoints else part
         return first, second
