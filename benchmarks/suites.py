@@ -306,6 +306,34 @@ def accuracy(bench: Bench) -> None:
                 )
 
 
+def networks(bench: Bench) -> None:
+    """An encoder of MiniLM's shape, 6 layers of width 384, with random weights."""
+    on_gpu = bench.device.type == "cuda"
+    batches = ((256, 64), (32, 64)) if on_gpu else ((25, 20),)
+    layer = torch.nn.TransformerEncoderLayer(
+        384, 12, 1536, dropout=0.0, activation="gelu", batch_first=True
+    )
+    plain = torch.nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
+    for dtype in (torch.float32, torch.float64):
+        model = plain.to(bench.device, dtype).eval().requires_grad_(False)
+        few = torch.randn(4, batches[0][1], 384, dtype=dtype)
+        network = ice.in_context(model.cpu(), calibration=[few], headroom=4.0).to(bench.device)
+        model = model.to(bench.device)
+        for piece in network.pieces:
+            if hasattr(piece, "table"):
+                _prepare(piece.table, dtype, bench.device)
+        _prepare(network.frozen.table, dtype, bench.device)
+        for batch in batches:
+            x = torch.randn(*batch, 384, dtype=dtype, device=bench.device)
+            case = f"{batch[0]} x {batch[1]} tokens, {str(dtype).removeprefix('torch.')}"
+            with torch.no_grad():
+                exact = network.reference(x)
+                native, ours = bench.side_by_side(partial(model, x), partial(network, x))
+                off = _off(network(x), exact)
+            bench.add("networks", case, "torch", native)
+            bench.add("networks", case, "in context", ours, ratio=ours / native, error=off)
+
+
 SUITES: dict[str, Callable[[Bench], None]] = {
     "step": step,
     "emulator": emulator,
@@ -313,4 +341,5 @@ SUITES: dict[str, Callable[[Bench], None]] = {
     "loop": loop,
     "scaling": scaling,
     "accuracy": accuracy,
+    "networks": networks,
 }

@@ -424,6 +424,11 @@ class Tape:
         """What a step computed."""
         return self._steps[index].value
 
+    def is_given(self, index: int) -> bool:
+        """Whether a step is a number that was given, and exact."""
+        step = self._steps[index]
+        return step.operation is None and not bool(step.own.any())
+
     # ------------------------------------------------------------------------------------- bounds
 
     def bound(self, index: int, functionals: Tensor | None = None) -> Tensor:

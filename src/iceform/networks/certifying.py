@@ -22,17 +22,25 @@ from iceform.certificates.adjoint import (
     Operation,
     Pointwise,
     Power,
-    Product,
     Quotient,
     Softmax,
     Sum,
     Tape,
 )
+from iceform.certificates.adjoint import Product as Times
 from iceform.networks.activations import ACTIVATIONS
 from iceform.networks.graph import Graph, Node, Ref, function_of
 from iceform.networks.model import Model
 from iceform.networks.operations import is_move
-from iceform.networks.pieces import Activation, EmbeddingMap, Heads, LinearMap, Norm, Piece
+from iceform.networks.pieces import (
+    Activation,
+    EmbeddingMap,
+    Heads,
+    LinearMap,
+    Norm,
+    Piece,
+    Product,
+)
 
 __all__ = ["Certifying", "OpenStepError"]
 
@@ -171,13 +179,13 @@ class Certifying:
             case "rsub":
                 return Sum(-alpha), two()[::-1]
             case "mul":
-                return Product(), two()
+                return Times(), two()
             case "div" if "rounding_mode" not in kwargs:
                 return Quotient(), two()
             case "matmul" | "mm" | "bmm" if min(args[0].ndim, args[1].ndim) > 1:
                 return Matmul(), two()
             case "neg":
-                return Product(), (
+                return Times(), (
                     self._step(node.args[0], args[0]),
                     self.tape.leaf(-torch.ones(())),
                 )
@@ -198,11 +206,18 @@ class Certifying:
                 dims = (dims,) if isinstance(dims, int) else tuple(dims)
                 keep = bool(args[2]) if len(args) > 2 else bool(kwargs.get("keepdim", False))
                 return Mean(dims or tuple(range(args[0].ndim)), keep, node.short == "mean"), (read,)
-            case "clamp_min" if isinstance(args[1], int | float):
+            case "clamp_min" if isinstance(args[1], int | float) or (
+                isinstance(node.args[1], Ref) and args[1].numel() == 1 and not self._moves(node, 1)
+            ):
                 return Floor(float(args[1])), (read,)
             case "linalg_vector_norm":
                 return self._length(read, args, kwargs)
         return None
+
+    def _moves(self, node: Node, index: int) -> bool:
+        """Whether an argument depends on what was computed."""
+        found = self.at.get(node.args[index].name)
+        return not isinstance(found, int) or not self.tape.is_given(found)
 
     def _length(self, read: int, args: Any, kwargs: Any) -> tuple[Operation, Sequence[int]] | None:
         """The 2-norm."""
@@ -235,6 +250,9 @@ class Certifying:
             return self.tape.apply(step, *reads, computed=value, error=error)
         if isinstance(piece, Norm):
             return self._norm(piece, reads[0], value)
+        if isinstance(piece, Product):
+            times = Times() if piece.inner is None else Matmul()
+            return self.tape.apply(times, *reads, computed=value)
         assert isinstance(piece, Heads)
         return self._heads(piece, reads, value)
 
@@ -251,18 +269,18 @@ class Certifying:
 
     def _norm(self, piece: Norm, x: int, value: Tensor) -> int:
         apply, last = self.tape.apply, (-1,)
-        centred = apply(Sum(-1.0), x, apply(Mean(last), x))
+        centred = apply(Sum(-1.0), x, apply(Mean(last), x)) if piece.centred else x
         spread = apply(Mean(last), apply(Power(2.0), centred))
         floor = self.tape.leaf(torch.tensor(piece.floor))
-        scaled = apply(Product(), centred, apply(Power(-0.5), apply(Sum(), spread, floor)))
+        scaled = apply(Times(), centred, apply(Power(-0.5), apply(Sum(), spread, floor)))
         weight, bias = self.tape.leaf(piece.weight), self.tape.leaf(piece.bias)
-        weighed = apply(Product(), scaled, weight)
+        weighed = apply(Times(), scaled, weight)
         return apply(Sum(), weighed, bias, computed=value, state=True)
 
     def _heads(self, piece: Heads, reads: list[int], value: Tensor) -> int:
         apply, leaf = self.tape.apply, self.tape.leaf
         q, k, v, *mask = reads
-        queries = apply(Product(), q, leaf(torch.tensor(piece.scale, dtype=torch.float64)))
+        queries = apply(Times(), q, leaf(torch.tensor(piece.scale, dtype=torch.float64)))
         logits = apply(Matmul(), queries, apply(Move(_turned), k))
         if mask:
             logits = apply(Sum(), logits, mask[0])

@@ -17,9 +17,18 @@ from torch import Tensor, fx, nn
 from iceform.errors import ProgramError
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
 from iceform.networks.capture import Captured, lifted, module_path
-from iceform.networks.graph import Graph, Node, Ref, function_of, size_name
+from iceform.networks.graph import Graph, Node, Ref, function_of, live, size_name
+from iceform.networks.multiplying import multiplied
 from iceform.networks.operations import is_move, is_native, is_random
-from iceform.networks.pieces import EmbeddingMap, Heads, LinearMap, Norm, Piece, Settings
+from iceform.networks.pieces import (
+    EmbeddingMap,
+    Heads,
+    LinearMap,
+    Norm,
+    Piece,
+    Product,
+    Settings,
+)
 from iceform.networks.rewriting import Const, rewritten
 
 __all__ = ["Conversion", "Converter", "Parts"]
@@ -101,6 +110,22 @@ class Converter:
                 return made
         raise ProgramError(f"{name}: too many maps of one name")
 
+    def norm(self, name: str, made: Norm) -> Piece:
+        """The norm of that name, or the one there is."""
+
+        def same(there: Norm) -> bool:
+            return (there.floor, there.centred) == (made.floor, made.centred) and all(
+                a.shape == b.shape and torch.equal(a, b)
+                for a, b in ((there.weight, made.weight), (there.bias, made.bias))
+            )
+
+        return self.piece(name, Norm, same, made.named)
+
+    def product(self, name: str, inner: int | None) -> Piece:
+        """A product of two tensors, or of matrices with so many terms an entry."""
+        return self.piece(name, Product, lambda there: there.inner == inner,
+                          lambda path: Product(path, self.settings, inner=inner))  # fmt: skip
+
     def constant(self, tensor: Tensor, *, wide: bool = False) -> str:
         """The path of a tensor that natives read; one that was computed is kept in float64."""
         if _CONSTANTS not in self.parts._modules:
@@ -146,7 +171,7 @@ class Conversion:
                 self.values[node.name] = self._converted(node)
         results = tuple(self._argument(self._value(r)) for r in self.found.results)
         self._attend_alone(results)
-        nodes = _live([*self.constants, *self.nodes], results)
+        nodes = multiplied(self.to, live([*self.constants, *self.nodes], results), results)
         dtypes, ranks = tuple(t.dtype for t in tensors), tuple(t.ndim for t in tensors)
         return Graph(given, dtypes, ranks, self.found.guards, nodes, results, self.found.output)
 
@@ -164,7 +189,10 @@ class Conversion:
 
     def _value(self, given: Any) -> Any:
         if isinstance(given, fx.Node):
-            return self.values[given.name]
+            found = self.values[given.name]
+            if isinstance(found, ProgramError):
+                raise found
+            return found
         if isinstance(given, tuple | list):
             return type(given)(self._value(v) for v in given)
         return given
@@ -219,7 +247,8 @@ class Conversion:
         if node.target._schema.is_mutable:
             raise self._refused(node, short, "changes a tensor in place")
         if is_random(short) and not (short == "dropout" and not (*args, True, True)[2]):
-            raise self._refused(node, short, "draws its result at random; call eval()")
+            # Refused where something reads it: code may draw and then not use it.
+            return self._refused(node, short, "draws its result at random; call eval()")
         if short == "dropout" or short in _SAME:
             return args[0]
         if not _depends(args) and not _depends(kwargs):
@@ -413,18 +442,9 @@ class Conversion:
         x, shape, weight, bias, eps = (*args, None, None, 1e-5)[:5] if len(args) < 5 else args[:5]
         if self.is_active((weight, bias)):
             return None
-        weight, bias = (None if c is None else c.tensor.double() for c in (weight, bias))
-        width, settings = int(shape[0]), self.to.settings
-        made = Norm("", settings, width, weight, bias, float(eps))
-
-        def same(there: Norm) -> bool:
-            return there.floor == made.floor and all(
-                a.shape == b.shape and torch.equal(a, b)
-                for a, b in ((there.weight, made.weight), (there.bias, made.bias))
-            )
-
-        piece = self.to.piece(module_path(node), Norm, same, made.named)
-        return self.on(node, piece, x)
+        tensors = (None if c is None else c.tensor.double() for c in (weight, bias))
+        made = Norm("", self.to.settings, int(shape[0]), *tensors, float(eps))
+        return self.on(node, self.to.norm(module_path(node), made), x)
 
     def activated(self, node: fx.Node, name: str, x: Any, suffix: str = "") -> Ref:
         path, settings = module_path(node), self.to.settings
@@ -619,9 +639,9 @@ class Conversion:
 
     def _attend_alone(self, results: Any) -> None:
         """A softmax whose weights no head has used is a head on the unit vectors."""
-        live = {n.name for n in _live(self.nodes, results)}
+        needed = {n.name for n in live(self.nodes, results)}
         for plain in list(self.nodes):
-            lone = plain.short in ("softmax", "_softmax") and plain.active and plain.name in live
+            lone = plain.short in ("softmax", "_softmax") and plain.active and plain.name in needed
             if not lone or plain.name in self.attended:
                 continue
             at = self.nodes.index(plain)
@@ -690,14 +710,3 @@ def _shape(node: fx.Node) -> tuple[int | None, ...] | None:
     if not isinstance(value, Tensor):
         return None
     return tuple(int(n) if isinstance(n, int) else None for n in value.shape)
-
-
-def _live(nodes: list[Node], results: Any) -> tuple[Node, ...]:
-    """The nodes that the results need, inputs included."""
-    wanted = {r.name for r in results if isinstance(r, Ref)}
-    kept: list[Node] = []
-    for node in reversed(nodes):
-        if node.name in wanted or node.op == "input":
-            wanted |= set(node.needs)
-            kept.append(node)
-    return tuple(reversed(kept))

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError
 
-__all__ = ["Graph", "Guard", "Node", "Ref", "function_of"]
+__all__ = ["Graph", "Guard", "Node", "Ref", "function_of", "live"]
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
@@ -74,6 +74,11 @@ class Node:
         return tuple(dict.fromkeys(_refs((self.args, dict(self.kwargs)))))
 
     @property
+    def is_size(self) -> bool:
+        """Whether it is a number that sizes alone determine, or a list of passive tensors."""
+        return not self.active and self.shape is None and self.op not in ("input", "constant")
+
+    @property
     def short(self) -> str:
         """The operation's name alone."""
         return self.op.split(".")[1] if "." in self.op else self.op
@@ -107,6 +112,17 @@ def function_of(op: str) -> Callable[..., Any]:
     if not isinstance(function, torch._ops.OpOverload) or function._schema.is_mutable:
         raise IntegrityError(f"{op!r} is no operation that a network can hold")
     return function
+
+
+def live(nodes: Sequence[Node], results: Sequence[Any]) -> list[Node]:
+    """The nodes that the results need, inputs included."""
+    wanted = set(_refs(list(results)))
+    kept: list[Node] = []
+    for node in reversed(nodes):
+        if node.name in wanted or node.op == "input":
+            wanted |= set(node.needs)
+            kept.append(node)
+    return kept[::-1]
 
 
 def size_name(function: Any) -> str | None:

@@ -28,6 +28,7 @@ from iceform.networks.pieces import (
     LinearMap,
     Norm,
     Piece,
+    Product,
     Settings,
 )
 from iceform.networks.reaching import extend
@@ -271,6 +272,8 @@ class InContext(nn.Module, Pretrained):
         linear = [p for p in self.pieces if isinstance(p, LinearMap)]
         vectors = [p for p in self.pieces if isinstance(p, EmbeddingMap)]
         heads = [p for p in self.pieces if isinstance(p, Heads)]
+        terms = [p.width for p in self.pieces if isinstance(p, Norm)]
+        terms += [p.inner or 1 for p in self.pieces if isinstance(p, Product)]
         frozen = self.settings.frozen
         table = (
             identity_table(self.settings.eps, self.settings.dtype)
@@ -279,7 +282,7 @@ class InContext(nn.Module, Pretrained):
         )
         others = [p.tokens for p in self.pieces if frozen is not None]
         sizes = NetworkSizes.covering(
-            inputs=max([p.in_features for p in linear], default=1),
+            inputs=max([p.in_features for p in linear] + terms, default=1),
             outputs=max(
                 [p.out_features for p in linear] + [p.weight.shape[1] for p in vectors] + [1]
             ),
@@ -626,12 +629,18 @@ def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: Settings)
                 name, settings, int(made["head_dim"]), int(made["value_dim"]),
                 scale=float(made["scale"]), causal=bool(made["causal"]),
             )  # fmt: skip
+        if kind == Product.kind:
+            inner = made["inner"]
+            return Product(name, settings, inner=None if inner is None else int(inner))
         weight = tensors[f"{name}.weight"]
         if kind == EmbeddingMap.kind:
             return EmbeddingMap(name, settings, weight)
         bias = tensors[f"{name}.bias"]
         if kind == Norm.kind:
-            return Norm(name, settings, len(weight), weight, bias, float(made["floor"]))
+            return Norm(
+                name, settings, len(weight), weight, bias, float(made["floor"]),
+                centred=bool(made["centred"]),
+            )  # fmt: skip
         if kind == LinearMap.kind:
             return LinearMap(name, settings, weight, bias, rounded=bool(made["rounded"]))
     except (KeyError, TypeError, ValueError) as broken:

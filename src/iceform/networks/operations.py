@@ -26,7 +26,8 @@ _MOVES = frozenset((
     "transpose", "tril", "triu", "unbind", "unflatten", "unfold", "unsafe_split", "unsafe_chunk",
     "unsqueeze", "view", "view_as", "where", "zeros", "zeros_like", "_to_copy",
     "_unsafe_view", "_reshape_alias", "sym_size", "sym_numel", "sym_stride", "numpy_T",
-    "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as",
+    "mT", "type_as", "dropout", "hstack", "vstack", "reshape_as", "im2col", "pixel_shuffle",
+    "pixel_unshuffle", "channel_shuffle", "upsample_nearest1d", "upsample_nearest2d",
 ))  # fmt: skip
 _NATIVES = frozenset((
     "add", "sub", "rsub", "mul", "div", "neg", "sum", "mean", "square", "pow", "sqrt",

@@ -32,7 +32,9 @@ def extend(parts: Parts, graph: Graph) -> None:
     """Widen the pieces of a graph for all that can reach them."""
     reaches: dict[str, Reach] = {}
     for node in graph.nodes:
-        reaches[node.name] = _step(parts, node, reaches)
+        found = _step(parts, node, reaches)
+        if not node.is_size:  # a move's sizes are not among the numbers that it moves
+            reaches[node.name] = found
 
 
 def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
@@ -48,7 +50,7 @@ def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
     if not node.active:
         return Reach()
     if node.op.startswith("size.") or is_move(node.short):
-        return _moved(node, [reaches[n] for n in node.needs])
+        return _moved(node, [reaches[n] for n in node.needs if n in reaches])
     return _native(node, given)
 
 
@@ -81,18 +83,23 @@ def _moved(node: Node, given: list[Reach]) -> Reach:
     width = node.shape[-1] if node.shape else None
     if len(given) == 1 and width is not None and rows_stay(node):
         # Rows may have been joined: then the length is not known, entries are.
-        joined = node.short in ("reshape", "flatten")
-        return Reach(entry, math.inf if joined else given[0].length)
+        if node.short in ("reshape", "flatten"):
+            return Reach(entry)
+        whole = given[0].ball is not None and len(given[0].ball[0]) == width
+        return given[0] if whole else Reach(entry, given[0].length)
     return Reach(entry)
 
 
 def _constant(tensor: torch.Tensor) -> Reach:
     if not tensor.is_floating_point() or not tensor.numel():
         return Reach()
-    return Reach(float(tensor.abs().max()))
+    largest, row = float(tensor.abs().max()), tensor.double().cpu()
+    if tensor.ndim != 1 or not math.isfinite(largest):
+        return Reach(largest)
+    return Reach(largest, float(row.norm()) * _SLACK, (torch.zeros_like(row), row), 0.0)
 
 
 def _of(value: Any, reaches: Mapping[str, Reach]) -> Reach:
     if isinstance(value, Ref):
-        return reaches[value.name]
+        return reaches.get(value.name, Reach())
     return Reach(abs(float(value))) if isinstance(value, int | float) else Reach()

@@ -90,7 +90,7 @@ class Report:
         table = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
         s = self.sizes
         counts = {k: sum(r.kind == k for r in self.emulated) for k in
-                  ("linear", "embedding", "heads", "activation")}  # fmt: skip
+                  ("linear", "embedding", "heads", "activation", "norm", "product")}  # fmt: skip
         emulated = ", ".join(f"{n} {k}" for k, n in counts.items() if n)
         head = [
             f"emulated: {emulated}",

@@ -251,6 +251,14 @@ def _batch_norm(
     return _weighed(w, y, weight, bias, after)
 
 
+def _batch_norm_taken_apart(
+    w: Writer, x: Any, weight: Any, bias: Any, mean: Any, spread: Any, momentum: float, eps: float
+) -> Any:
+    """As torch.export has it: with what training would keep, which nothing reads."""
+    found = _batch_norm(w, x, weight, bias, mean, spread, False, momentum, eps)
+    return None if found is None else (found, None, None)
+
+
 def _instance_norm(
     w: Writer, x: Any, weight: Any, bias: Any, mean: Any, spread: Any, own: bool, momentum: float,
     eps: float, *rest: Any,
@@ -411,6 +419,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     **{f"avg_pool{n}d": _averaged(n) for n in (1, 2, 3)},
     **{f"adaptive_avg_pool{n}d": _averaged_whole(n) for n in (1, 2, 3)},
     "batch_norm": _batch_norm,
+    "_native_batch_norm_legit_no_training": _batch_norm_taken_apart,
     "instance_norm": _instance_norm,
     "group_norm": _group_norm,
     "layer_norm": _layer_norm,

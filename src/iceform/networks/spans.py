@@ -48,7 +48,8 @@ class Walk:
             found = self._step(node, spans)
             if node.name in limits:
                 found = replace(found, entry=min(found.entry, limits[node.name]))
-            spans[node.name] = found
+            if not node.is_size:
+                spans[node.name] = found
         ends = [spans[r.name] for r in graph.results if isinstance(r, Ref)]
         return Span(max(s.entry for s in ends), max(s.error for s in ends))
 
@@ -86,10 +87,10 @@ class Walk:
             self.errors[piece.name] = max(self.errors.get(piece.name, 0.0), after.error)
             return after
         if not node.active:
-            spans_in = [spans[n] for n in node.needs]
+            spans_in = [spans[n] for n in node.needs if n in spans]
             return Span(max((s.entry for s in spans_in), default=math.inf))
         if node.op.startswith("size.") or is_move(node.short):
-            return _moved(node, [spans[n] for n in node.needs])
+            return _moved(node, [spans[n] for n in node.needs if n in spans])
         width = node.shape[-1] if node.shape else None
         return self._native(node, given, width)
 
@@ -177,5 +178,5 @@ def _constant(tensor: Tensor) -> Span:
 
 def _span(value: Any, spans: Mapping[str, Span]) -> Span:
     if isinstance(value, Ref):
-        return spans[value.name]
+        return spans.get(value.name, Span(math.inf))
     return Span(abs(float(value))) if isinstance(value, int | float) else Span(math.inf)

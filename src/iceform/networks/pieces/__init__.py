@@ -13,6 +13,7 @@ from iceform.networks.pieces.embedding import EmbeddingMap
 from iceform.networks.pieces.heads import Heads
 from iceform.networks.pieces.linear import LinearMap
 from iceform.networks.pieces.norms import Norm
+from iceform.networks.pieces.products import Product
 
 __all__ = [
     "Activation",
@@ -22,6 +23,7 @@ __all__ = [
     "LinearMap",
     "Norm",
     "Piece",
+    "Product",
     "Reach",
     "Settings",
     "Span",

@@ -71,15 +71,19 @@ class Reach:
     length
         Bound of the 2-norm along the last axis.
     ball
-        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them.
+        (weight, bias) of rows weight u + bias with |u| <= ``radius``, as norms give them; of a
+        fixed row, with radius 0.
     radius
         Of the ball.
+    off
+        What entries of these rows may be off by.
     """
 
     entry: float = math.inf
     length: float = math.inf
     ball: tuple[Tensor, Tensor] | None = None
     radius: float = math.inf
+    off: float = 0.0
 
     def along(self, width: int) -> float:
         """The 2-norm of a row of ``width`` entries."""
@@ -240,9 +244,8 @@ class Piece(nn.Module, ABC):
                 self.settings.ticks += 1
             return self._out(output)
         with self._guard():
-            if not torch.compiler.is_exporting():
-                self._checked(*inputs)
-            output = self.emulate(*inputs)
+            run = self.emulate if torch.compiler.is_exporting() else self.checked
+            output = run(*inputs)
         if not torch.compiler.is_compiling() and (watch := watching()) is not None:
             watch.saw(self, inputs, output)
         if mode == "measure":
@@ -255,8 +258,13 @@ class Piece(nn.Module, ABC):
         """One thread at a time where an input may change the prompt."""
         return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
+    def checked(self, *inputs: Tensor) -> Tensor:
+        """The map in context, of inputs that are checked first."""
+        self._check(*inputs)
+        return self.emulate(*inputs)
+
     @untraced
-    def _checked(self, *inputs: Tensor) -> None:
+    def _check(self, *inputs: Tensor) -> None:
         """Compiled code checks as well; only what is exported cannot."""
         self.check(*inputs)
 

@@ -65,6 +65,8 @@ class LinearMap(Piece):
     theta: Tensor
     offset: Tensor
     scale: Tensor
+    terms: Tensor
+    room: Tensor
 
     def __init__(
         self,
@@ -101,6 +103,10 @@ class LinearMap(Piece):
         self.register_buffer("theta", self.weight * scale[:, None], persistent=False)
         self.register_buffer("offset", self.bias * scale, persistent=False)
         self.register_buffer("scale", torch.exp2(self.exponents.to(self.weight)), persistent=False)
+        terms = self.theta.norm(dim=-1) + self.offset.abs()
+        self.register_buffer("terms", terms, persistent=False)
+        room = torch.exp2(self.widest.to(self.weight) - self.exponents.to(self.weight))
+        self.register_buffer("room", room, persistent=False)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -134,55 +140,76 @@ class LinearMap(Piece):
         if r.ball is not None and len(r.ball[0]) == self.in_features:
             scale, centre = (t.cpu() for t in r.ball)
             around = r.radius * (weight * scale).norm(dim=-1) + (weight @ centre + bias).abs()
+            around = around + r.off * weight.abs().sum(-1)
             rows = torch.minimum(rows, around)
         norm = r.along(self.in_features) * _SLACK
         if bool(rows.isfinite().all()) and math.isfinite(norm):
             wider = torch.log2((rows * _SLACK).clamp(min=1e-300)).ceil()
             self.widest = torch.maximum(self.widest, wider)
             self.norm = max(self.norm, norm)
+            self._encode()
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
         return Reach(float(rows.max()), float(rows.norm()) * _SLACK)
 
+    def _product(self, x: Tensor) -> Tensor:
+        """Theta x + offset, rows of x taken together however they lie in memory."""
+        flat = F.linear(x.reshape(-1, self.in_features), self.theta, self.offset)
+        return flat.reshape(*x.shape[:-1], self.out_features)
+
+    def _seen(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
+        """The largest 2-norm of a token, and |entry| of every row."""
+        low, high = torch.aminmax(z.detach().reshape(-1, self.out_features), dim=0)
+        return x.detach().norm(dim=-1).amax(), torch.maximum(high, -low)
+
     def check(self, *inputs: Tensor) -> None:
+        self._within(*self._seen(inputs[0], self._product(inputs[0])))
+
+    def checked(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
-        norm = float(x.detach().norm(dim=-1).max())
-        scaled = F.linear(x, self.theta, self.offset).detach().abs()
-        scaled = scaled.reshape(-1, self.out_features).amax(0)
-        room = torch.exp2(self.widest.to(scaled) - self.exponents)
-        if norm <= self.norm and bool((scaled <= room).all()):
-            return
+        if torch.compiler.is_compiling():
+            return super().checked(x)
+        z = self._product(x)
+        seen = self._seen(x, z)
+        return self._read(x, z, *seen) if self._within(*seen) else self.emulate(x)
+
+    def _within(self, longest: Tensor, largest: Tensor) -> bool:
+        """Whether an input is in range; if not it is refused, or its range is widened."""
+        norm, over = torch.stack([longest, (largest / self.room).amax()]).tolist()
+        if norm <= self.norm and over <= 1:
+            return True
         if not (self._widens and math.isfinite(norm)):
             if not norm <= self.norm:
                 self._out_of_range("the largest 2-norm of a token", norm, self.norm)
-            row = int((scaled / room).argmax())
+            row = int((largest / self.room).argmax())
             usual = 2.0 ** float(self.exponents[row])
             limit = 2.0 ** float(self.widest[row])
-            self._out_of_range(f"max |output {row}|", float(scaled[row]) * usual, limit)
+            self._out_of_range(f"max |output {row}|", float(largest[row]) * usual, limit)
         self.widened += 1
         # Powers of two only grow: rows that are still in range keep their prompt.
-        wider = torch.exp2(self.exponents.double()) * scaled.double().clamp(min=1.0)
+        wider = torch.exp2(self.exponents.double()) * largest.double().clamp(min=1.0)
         self._set(wider, max(self.norm, norm))
+        return False
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
+        z = self._product(x)
+        return self._read(x, z, *self._seen(x, z))
+
+    def _read(self, x: Tensor, z: Tensor, longest: Tensor, largest: Tensor) -> Tensor:
         frozen = self.settings.layers
         table = None if self.settings.literal else frozen.maps.table
-        z = F.linear(x, self.theta, self.offset)
-        up = self._wider(x, z)
+        up = self._wider(longest, largest)
         if table is not None:
             return looked_up(z / up, table) * (self.scale * up)
         prompted = self._prompted / up[:, None]
         return frozen.read(_with_one(x), prompted, self.settings.backend) * (self.scale * up)
 
-    def _wider(self, x: Tensor, z: Tensor) -> Tensor:
+    def _wider(self, longest: Tensor, largest: Tensor) -> Tensor:
         """Powers of two by which this input's rows need a larger scale: mostly 1."""
-        x, z = x.detach(), z.detach()
-        largest = z.abs().reshape(-1, self.out_features).amax(0)
         # Rounding of the product must not leave the table: |terms| (n + 3) u <= its slack.
         share = 4 * (self.in_features + 4) * self.settings.unit / self.settings.layers.slack
-        rows = self.theta.norm(dim=-1) + self.offset.abs()
-        terms = rows * (x.norm(dim=-1).max() + 1)
-        return torch.exp2(torch.log2(torch.maximum(largest, share * terms).clamp(min=1.0)).ceil())
+        terms = share * self.terms * (longest + 1)
+        return torch.exp2(torch.log2(torch.maximum(largest, terms).clamp(min=1.0)).ceil())
 
     @property
     def _prompted(self) -> Tensor:
@@ -194,7 +221,7 @@ class LinearMap(Piece):
     ) -> Asked | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
-        up = self._wider(x, F.linear(x, self.theta, self.offset))
+        up = self._wider(*self._seen(x, self._product(x)))
         got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * up[row])
         prompted = self._prompted / up[:, None]
         return self.settings.layers.ask_read(_with_one(x[token]), prompted, row, got)

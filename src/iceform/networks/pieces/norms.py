@@ -1,29 +1,73 @@
-"""LayerNorm: not emulated, but accounted for."""
+r"""LayerNorm and RMSNorm, step by step through the frozen layers.
+
+With d entries a token, :math:`y = \gamma \circ \frac{c}{\sqrt{v + \epsilon}} + \beta`:
+
+* the mean m is read with weights 1/d in the prompt, and c = x - m is a sum (RMSNorm: c = x);
+* :math:`v = \frac1d c \cdot c` is read with the token itself as the weights;
+* :math:`(v + \epsilon)^{-1/2}` is looked up in a table on [1, 4], by powers of 4;
+* its product with c is read, and then :math:`\gamma_i h_i + \beta_i`, a map with one weight a row.
+
+A line's table is the same at any scale, so that nothing has a range but the input's size: every
+input has the powers of two that it needs in its prompt, and none is refused.
+"""
 
 from __future__ import annotations
 
 import math
+import random
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from iceform.backends import rounding_of
+from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
+from iceform.networks.pieces.products import read_error, read_line, scale_of
+from iceform.validation import unit_roundoff
 
 __all__ = ["Norm"]
 
+_ROOM = 2.0**-8  # the table of 1/sqrt reaches so far beyond [1, 4]: arguments round
+_FINE, _FINE_UNITS = 2.0**-46, 2  # of that table
+_NEAR = 1 - 2.0**-10  # of the least deviation seen: computed ones round
+
+
+@lru_cache(maxsize=8)
+def _root_table(dtype: torch.dtype) -> Interpolant:
+    """1/sqrt on [1, 4]."""
+    f = ScalarFunction(lambda z: 1 / torch.sqrt(z), "1/sqrt", kinks=())
+    eps = max(_FINE, _FINE_UNITS * unit_roundoff(dtype))
+    return Interpolant.fit(f, 1 - _ROOM, 4 + 4 * _ROOM, eps)
+
 
 class Norm(Piece):
-    r"""LayerNorm, as it is: not emulated, but its rounding and its amplification are accounted for.
+    r"""LayerNorm over the last axis, or RMSNorm where nothing is subtracted.
 
-    With s the least :math:`\sqrt{\sigma^2 + \epsilon}` of a token that was seen so far.
+    The certificate over a range speaks of tokens with :math:`\sqrt{v + \epsilon}` down to the
+    least one seen so far.
+
+    Parameters
+    ----------
+    name, settings
+        As for every piece.
+    width
+        d.
+    weight, bias
+        gamma and beta; None where there are none.
+    floor
+        epsilon.
+    centred
+        Whether the mean is subtracted.
     """
 
-    kind = "LayerNorm"
-    how = "not emulated"
-    emulated = False
+    kind = "norm"
+    how = "mean, square, root and products looked up"
 
     weight: Tensor
     bias: Tensor
@@ -36,14 +80,17 @@ class Norm(Piece):
         weight: Tensor | None,
         bias: Tensor | None,
         floor: float,
+        *,
+        centred: bool = True,
     ) -> None:
         super().__init__(name, settings)
-        self.width, self.floor = width, floor
+        self.width, self.floor, self.centred = width, floor, centred
         one = torch.ones(width)
         for key, given in (("weight", weight), ("bias", bias)):
             plain = one if key == "weight" else 0 * one
             value = plain if given is None else given.detach()
             self.register_buffer(key, value.to(settings.dtype))
+        self.plain = bool((self.weight == 1).all() and (self.bias == 0).all())
         self.least, self.norm = math.inf, 0.0
 
     def named(self, name: str) -> Norm:
@@ -52,19 +99,123 @@ class Norm(Piece):
         return self
 
     def exact(self, *inputs: Tensor) -> Tensor:
-        return F.layer_norm(inputs[0], (self.width,), self.weight, self.bias, self.floor)
+        (x,) = inputs
+        if self.centred:
+            return F.layer_norm(x, (self.width,), self.weight, self.bias, self.floor)
+        root = torch.rsqrt(x.square().mean(-1, keepdim=True) + self.floor)
+        return x * root * self.weight + self.bias
+
+    # ------------------------------------------------------------------------------------ running
 
     def emulate(self, *inputs: Tensor) -> Tensor:
-        return self.exact(*inputs)
+        return self._run(inputs[0])[0]
 
-    def _seen(self, x: Tensor) -> tuple[float, float]:
-        x = x.detach()
-        variance = x.var(-1, unbiased=False)
-        return float((variance + self.floor).sqrt().min()), float(x.norm(dim=-1).max())
+    def checked(self, *inputs: Tensor) -> Tensor:
+        out, length, spread = self._run(inputs[0])
+        if not torch.compiler.is_compiling():
+            self._see(*torch.stack([length, spread.detach().amin()]).tolist())
+        return out
+
+    def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The norm, the largest 2-norm of a token, and v + floor of every token."""
+        length = x.detach().norm(dim=-1).amax()
+        centred, root, spread = self._parts(x, length)
+        return self._scaled(self._standard(centred, root)), length, spread
+
+    def _parts(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is left of x, 1/sqrt(v + floor) and v + floor, the last two one a token."""
+        centred = x - self._mean(x, length) if self.centred else x
+        spread = self._square(centred) + self.floor
+        return centred, self._root(spread), spread
+
+    def _mean(self, x: Tensor, length: Tensor) -> Tensor:
+        z = x.mean(-1, keepdim=True)
+        # Rounding of the sum must not leave the table: |terms| (d + 3) u <= its slack.
+        share = 4 * (self.width + 4) * self.settings.unit / self.settings.layers.slack
+        scale = scale_of(z, share / math.sqrt(self.width) * length)
+        theta = torch.full_like(x, 1 / self.width)[..., None, :]
+        return read_line(self.settings, z, scale, x, theta)
+
+    def _square(self, centred: Tensor) -> Tensor:
+        z = centred.square().mean(-1, keepdim=True)
+        theta = (centred / self.width)[..., None, :]
+        return read_line(self.settings, z, scale_of(z), centred, theta)
+
+    def _root(self, spread: Tensor) -> Tensor:
+        """2^-k times the table's answer at spread / 4^k."""
+        power = torch.floor(0.5 * torch.log2(spread.detach()))
+        inner = spread * torch.exp2(-2 * power)
+        if not self.settings.literal and self.settings.layers.maps.attends:
+            found = looked_up(inner, self._table)
+        else:
+            keys, queries, values, margin = self._head(inner)
+            mask, backend = inner.new_zeros(1, len(keys)), self.settings.backend
+            frozen = self.settings.layers
+            found = frozen.attend(keys, queries, values, mask, margin, backend)[..., 0, 0]
+        return found * torch.exp2(-power)
+
+    def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Keys, queries and values of the head that looks z up, and its margin."""
+        table = self._table
+        keys = torch.stack([table.keys.slopes, table.keys.biases], -1).to(z)
+        centre = table.grid.center
+        queries = torch.stack([z - centre, torch.ones_like(z)], -1)[..., None, :]
+        logits = 2 * float((keys[:, 0].abs() * (table.high - centre) + keys[:, 1].abs()).max())
+        return keys, queries, table.values.to(z)[:, None], self.settings.layers.margin(logits)
+
+    def _standard(self, centred: Tensor, root: Tensor) -> Tensor:
+        z = centred * root
+        theta = root.expand(z.shape)[..., None, None]
+        scale = scale_of(z).expand(z.shape)[..., None]
+        return read_line(self.settings, z[..., None], scale, centred[..., None], theta)[..., 0]
+
+    def _scaled(self, h: Tensor) -> Tensor:
+        if self.plain:
+            return h
+        z = torch.addcmul(self.bias, h, self.weight)
+        scale = scale_of(z).expand(z.shape)[..., None]
+        x = torch.stack([h, torch.ones_like(h)], -1)
+        theta = torch.stack([self.weight, self.bias], -1)[:, None, :]
+        return read_line(self.settings, z[..., None], scale, x, theta)[..., 0]
+
+    @property
+    def _table(self) -> Interpolant:
+        return _root_table(self.settings.dtype)
+
+    def asked(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Asked | None:
+        place = tuple(draw.randrange(n) for n in output.shape)
+        given = inputs[0].detach()
+        centred, root, _ = self._parts(given, given.norm(dim=-1).amax())
+        h = self._standard(centred, root)
+        if self.plain:
+            scale = scale_of(centred * root)[place[-1]]
+            x, theta = centred[place][None], root[(*place[:-1], 0)][None, None]
+        else:
+            scale = scale_of(torch.addcmul(self.bias, h, self.weight))[place[-1]]
+            x = torch.stack([h[place], torch.ones_like(h[place])])
+            theta = torch.stack([self.weight[place[-1]], self.bias[place[-1]]])[None]
+        return self.settings.layers.ask_read(x, theta / scale, 0, output[place] / scale)
+
+    # ------------------------------------------------------------------------------------- ranges
+
+    def _see(self, length: float, square: float) -> None:
+        """What an input is like widens what the certificate over a range speaks of."""
+        if not math.isfinite(length):
+            raise BoundError(
+                f"{self.name}: a token's 2-norm is {length}; nothing is certified of it"
+            )
+        least = math.sqrt(max(square, 0.0))
+        if least < self.least * _NEAR or length > self.norm:
+            self.widened += 1
+            self._set(min(self.least, least), max(self.norm, length))
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        least, norm = self._seen(inputs[0])
-        self.least, self.norm = min(self.least, least), max(self.norm, norm)
+        x = inputs[0].detach()
+        centred = x - x.mean(-1, keepdim=True) if self.centred else x
+        least = float((centred.square().mean(-1) + self.floor).sqrt().min())
+        self.least, self.norm = min(self.least, least), max(self.norm, float(x.norm(dim=-1).max()))
 
     def settle(self) -> None:
         self._set(self.least / self.settings.headroom, self.norm * self.settings.headroom)
@@ -75,37 +226,74 @@ class Norm(Piece):
     def _set(self, least: float, norm: float) -> None:
         self.least, self.norm = max(least, math.sqrt(self.floor)), norm
 
-    def check(self, *inputs: Tensor) -> None:
-        """Nothing is looked up: what an input is like widens what the certificate speaks of."""
-        least, norm = self._seen(inputs[0])
-        if least >= self.least * (1 - 2**-10) and norm <= self.norm:
-            return
-        if not math.isfinite(norm):
-            raise BoundError(f"{self.name}: a token's 2-norm is {norm}; nothing is certified of it")
-        self.widened += 1
-        self._set(min(self.least, least), max(self.norm, norm))
+    def _root_error(self) -> float:
+        """Proven error of the root, relative: its table's values are at least 1/2."""
+        settings, table = self.settings, self._table
+        model = rounding_of(settings.backend).model(settings.dtype, table, table.high, 1)
+        leak = 2 * table.size * settings.layers.leak if settings.literal else 0.0
+        return 2.1 * (table.error + table.rounding(model) + leak)
+
+    def _after_centring(self) -> float:
+        """Of h = c / sqrt(v + floor) and its look-ups, relative to sqrt d, whatever c is."""
+        d, unit = self.width, self.settings.unit
+        square = 2 * read_error(self.settings, d) + 4 * unit
+        return square + self._root_error() + 2 * read_error(self.settings) + 4 * unit
+
+    @property
+    def _sizes(self) -> Tensor:
+        """Bounds of the entries of gamma h + beta."""
+        root = math.sqrt(self.width) * (1 + 2 * self._after_centring())
+        rows: Tensor = root * self.weight.double().abs() + self.bias.double().abs()
+        return rows
+
+    @property
+    def _last(self) -> float:
+        """Of the reading of gamma h + beta."""
+        largest = float(self._sizes.max())
+        return 0.0 if self.plain else 2 * largest * read_error(self.settings, 2)
 
     def reach(self, *reaches: Reach) -> Reach:
         r"""Entries :math:`|y_i| \le \sqrt d\,|\gamma_i| + |\beta_i|`, whatever comes in."""
-        slack = 1 + (self.width + 16) * 2 * self.settings.unit
-        weight, bias = self.weight.double().abs() * slack, self.bias.double()
-        root = math.sqrt(self.width)
-        rows = root * weight + bias.abs() * slack
-        length = root * float(weight.max()) + float(bias.norm()) * slack
-        return Reach(float(rows.max()), min(length, float(rows.norm())), (weight, bias), root)
+        rows, off = self._sizes + self._last, self._last
+        # Each entry of h is read with an error of its own: sqrt d of them along a token.
+        own = (1 + math.sqrt(self.width)) * 2 * self._after_centring()
+        radius = math.sqrt(self.width) * (1 + own)
+        weight, bias = self.weight.double(), self.bias.double()
+        length = radius * float(weight.abs().max()) + float(bias.norm())
+        length += math.sqrt(self.width) * off
+        length = min(length, float(rows.norm())) * (1 + 2.0**-30)
+        return Reach(float(rows.max()), length, (weight, bias), radius, off)
 
     @property
     def range(self) -> float:
         return self.norm
 
     @property
+    def tokens(self) -> int:
+        return max(self._table.tokens, self.settings.layers.table.tokens)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        return self._table.assumptions
+
+    @property
+    def standing(self) -> str:
+        return self._table.kind
+
+    @property
     def certified(self) -> float:
-        """Rounding: mean and variance of d numbers, a quotient, an affine map."""
-        d, unit, s = self.width, self.settings.unit, self.least * (1 - 2**-10)
+        r"""With e an entry's error of c and s the least root: :math:`e/s` twice, and what follows.
+
+        c enters h itself and v, which moves by 2 e sqrt v + e^2.
+        """
+        d, unit, s = self.width, self.settings.unit, self.least * _NEAR
+        mean = 2 * self.norm / math.sqrt(d) * read_error(self.settings, d) if self.centred else 0.0
+        off = (mean + 2 * unit * self.norm) / s
+        moved = off * (2 + off) + self._after_centring()
+        grown = moved / (1 - moved) if moved < 0.5 else math.inf  # 1/sqrt(1 - t) <= 1/(1 - t)
+        h = off * (1 + grown) + math.sqrt(d) * grown * (1 + off)
         gain = float(self.weight.abs().max())
-        centred = 2 * (d + 3) * unit * self.norm / s + math.sqrt(d) * (d + 6) * unit
-        size = gain * math.sqrt(d) + float(self.bias.double().norm())
-        return gain * centred + 3 * unit * size
+        return min(gain * h, 4 * gain * math.sqrt(d)) + self._last
 
     @property
     def limit(self) -> float:
@@ -115,17 +303,18 @@ class Norm(Piece):
         """Never more than twice what it can give."""
         gain, root = float(self.weight.abs().max()), math.sqrt(self.width)
         error = spans[0].along(self.width)
-        least = self.least * (1 - 2**-10) - error / root
+        least = self.least * _NEAR - error / root
         grown = gain * error / least if least > 0 else math.inf
         entry = gain * root + float(self.bias.abs().max())
-        error = min(grown, 2 * gain * root) + self.certified
-        return Span(entry, error, error, self.width)
+        error = min(grown, 2 * gain * root)
+        return Span(entry, error + self.certified, error + root * self.certified, self.width)
 
     def made(self) -> dict[str, Any]:
-        return {"floor": self.floor}
+        return {"floor": self.floor, "centred": self.centred}
 
     def ranges(self) -> dict[str, Any]:
         return {"least": self.least, "norm": self.norm}
 
     def restore(self, ranges: dict[str, Any]) -> None:
         self.least, self.norm = float(ranges["least"]), float(ranges["norm"])
+        self.plain = bool((self.weight == 1).all() and (self.bias == 0).all())

@@ -1,0 +1,122 @@
+"""Certificates of one input, attacked: random networks in context against their originals.
+
+``python -m tests.networks.attack [count] [first seed]`` draws networks until ``count`` inputs have
+been certified, and prints how many outputs were off by more, and how much is certified of what is
+off.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import iceform as ice
+from iceform.networks import in_context
+
+KINDS = 6
+FRESH = 16  # inputs a network
+
+
+class Gated(nn.Module):
+    """SwiGLU behind a norm, LLaMA's way."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.gate, self.up, self.down = (nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Bilinear(nn.Module):
+    """Scores of two maps without a softmax, and their square."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scores = self.one(x) @ self.two(x).mT
+        return scores**2 / (1 + scores**2).sum(-1, keepdim=True)
+
+
+def drawn(seed: int, layers: int | None = None) -> tuple[nn.Module, torch.Tensor]:
+    """A tiny network of random kind, and an input."""
+    torch.manual_seed(seed)
+    kind = seed % KINDS
+    width, tokens = 2 * int(torch.randint(1, 4, ())), int(torch.randint(2, 5, ()))
+    x = torch.randn(2, tokens, width)
+    model: nn.Module
+    if kind == 3 or layers:
+        act = ("gelu", "relu")[seed % 2]
+        layer = nn.TransformerEncoderLayer(
+            width, 2, 8, batch_first=True, activation=act, norm_first=bool(seed % 5)
+        )
+        count = layers or int(torch.randint(1, 3, ()))
+        model = nn.TransformerEncoder(layer, count, enable_nested_tensor=False)
+    elif kind == 4:
+        model = nn.Sequential(*(Gated(width) for _ in range(int(torch.randint(1, 3, ())))))
+    elif kind == 5:
+        model = nn.Sequential(nn.LayerNorm(width), Bilinear(width))
+    else:
+        parts: list[nn.Module] = []
+        for _ in range(int(torch.randint(1, 4, ()))):
+            act = (nn.Tanh(), nn.GELU(), nn.SiLU(), nn.ReLU(), nn.Sigmoid())[
+                int(torch.randint(5, ()))
+            ]
+            parts += [nn.Linear(width, width), act]
+            parts += [nn.LayerNorm(width)] if torch.rand(()) < 0.4 else []
+        model = nn.Sequential(*parts, nn.Linear(width, 3))
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.3 + float(torch.rand(())) if p.ndim > 1 else 0.3)
+    dtype = torch.float64 if (seed // KINDS) % 2 else torch.float32
+    return model.to(dtype).eval().requires_grad_(False), x.to(dtype)
+
+
+def attacked(seed: int, layers: int | None = None, fresh: int = FRESH) -> list[float]:
+    """Ratios certified / actual, below 1 where it is violated; the original runs in float64."""
+    model, x = drawn(seed, layers)
+    net = in_context(model, calibration=[x], headroom=4.0)
+    ratios = []
+    for _ in range(fresh):
+        y = torch.randn_like(x) * 2.0 ** float(torch.randint(-3, 2, ()))
+        try:
+            bounds = net.certificate(y).bounds[0]
+        except ice.BoundError:
+            continue  # out of range, and said so
+        off = (net(y).double() - net.reference(y)).abs()
+        # An entry that is exact has no ratio; a violated one has the least.
+        shares = torch.where(off <= bounds, (bounds / off).clamp(min=1.0), 0.0)
+        violated = bool((shares < 1).any())
+        ratios.append(0.0 if violated else float(bounds.max() / off.max()))
+    return ratios
+
+
+def main(count: int, first: int) -> int:
+    """Attack, and say what was found."""
+    begun, seed, ratios = time.perf_counter(), first, list[float]()
+    while len(ratios) < count:
+        ratios += attacked(seed)
+        seed += 1
+        if (seed - first) % 50 == 0:
+            _say(ratios, seed - first, begun)
+    _say(ratios, seed - first, begun)
+    return int(min(ratios) < 1)
+
+
+def _say(ratios: list[float], networks: int, begun: float) -> None:
+    bad = sum(not r >= 1 for r in ratios)
+    infinite = sum(r == float("inf") for r in ratios)
+    print(f"{networks} networks, {len(ratios)} inputs: {bad} violations, {infinite} without a "
+          f"finite bound; certified/actual median {statistics.median(ratios):.3g}, "
+          f"{time.perf_counter() - begun:.0f} s", flush=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    numbers = [int(n) for n in sys.argv[1:]]
+    sys.exit(main(*(*numbers, *(10_000, 0)[len(numbers) :])))
