@@ -1,8 +1,9 @@
 """Run a torch network in context: its weights in prompts, two frozen layers to read them."""
 
 from iceform.networks.frozen import FrozenLayers, NetworkSizes
-from iceform.networks.network import InContext, InputCertificate, RangeCertificate, in_context
+from iceform.networks.network import InContext, in_context
 from iceform.networks.pooling import MeanPooling
+from iceform.networks.proven import InputCertificate, RangeCertificate
 from iceform.networks.report import Report, Row
 
 __all__ = [

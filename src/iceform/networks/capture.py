@@ -25,7 +25,7 @@ from iceform.errors import ProgramError
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
-__all__ = ["Captured", "as_written", "capture", "lifted"]
+__all__ = ["Captured", "as_written", "capture", "lifted", "module_path", "op_of"]
 
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
@@ -264,3 +264,8 @@ def module_path(node: fx.Node) -> str:
     stack = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     path = next((p for p in reversed(stack) if p == _ROOT or p.startswith(f"{_ROOT}.")), _ROOT)
     return re.sub(r"@\d+", "", path.removeprefix(_ROOT).removeprefix("."))
+
+
+def op_of(node: fx.Node) -> str:
+    """The name of an operation of aten; nothing for any other."""
+    return str(node.target).split(".")[1] if isinstance(node.target, torch._ops.OpOverload) else ""

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from iceform.errors import ProgramError, ShapeError
 from iceform.networks.capture import as_written, capture, lifted
-from iceform.networks.convert import Converter, Parts
+from iceform.networks.convert import Conversion
 from iceform.networks.graph import Graph, Node
+from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import Piece, Settings
 from iceform.networks.structure import Signature, flatten, unflatten
 from iceform.untraced import untraced
@@ -112,11 +113,11 @@ class Model(Parts):
                 f"this network was saved for other arguments than {', '.join(given)} of shapes "
                 f"{shapes}; save it after calling it with such, or convert the original"
             )
-        converter = Converter(self, self.settings, self.strict, self.title)
-        converter.frozen = self.settled
+        maker = Maker(self, self.settings, self.strict, self.title)
+        maker.frozen = self.settled
         found = capture(original, self.signature, given, tensors)
-        graph = converter.convert(found, given, tensors)
-        self.left |= converter.left
+        graph = Conversion(maker, found).graph(given, tensors)
+        self.left |= maker.left
         return graph
 
     # -------------------------------------------------------------------------- the original

@@ -16,26 +16,26 @@ from iceform.networks.graph import Node, Ref, live
 from iceform.networks.pieces import Norm
 
 if TYPE_CHECKING:
-    from iceform.networks.convert import Converter
+    from iceform.networks.parts import Maker
 
 __all__ = ["multiplied"]
 
 _MATRICES = ("matmul", "bmm", "mm")
 
 
-def multiplied(to: Converter, nodes: list[Node], results: Sequence[Any]) -> tuple[Node, ...]:
+def multiplied(to: Maker, nodes: list[Node], results: Sequence[Any]) -> tuple[Node, ...]:
     """The nodes with their products and written-out norms as pieces."""
     by_name = {node.name: node for node in nodes}
     nodes = live([_normed(to, node, by_name) for node in nodes], results)
     return tuple(one for node in nodes for one in _read(to, node, by_name))
 
 
-def _on(to: Converter, node: Node, kind: str, inner: int | None, *factors: Any) -> Node:
+def _on(to: Maker, node: Node, kind: str, inner: int | None, *factors: Any) -> Node:
     piece = to.product(f"{node.where}.{kind}".removeprefix("."), inner)
     return replace(node, op="piece", args=(piece.name, *factors), kwargs={})
 
 
-def _read(to: Converter, node: Node, by_name: Mapping[str, Node]) -> list[Node]:
+def _read(to: Maker, node: Node, by_name: Mapping[str, Node]) -> list[Node]:
     """A product as pieces; anything else as it is."""
     if not node.active or node.kwargs:
         return [node]
@@ -60,7 +60,7 @@ def _read(to: Converter, node: Node, by_name: Mapping[str, Node]) -> list[Node]:
     return [node]
 
 
-def _normed(to: Converter, node: Node, by_name: Mapping[str, Node]) -> Node:
+def _normed(to: Maker, node: Node, by_name: Mapping[str, Node]) -> Node:
     if node.short != "mul" or not all(isinstance(a, Ref) for a in node.args[:2]):
         return node
     for x, root in (node.args[:2], node.args[1::-1]):

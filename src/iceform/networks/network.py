@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from iceform.backends import resolve
-from iceform.certificates import Certificate, Result, Step, weakest
-from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError
-from iceform.networks.activations import make_activation
-from iceform.networks.certifying import Certifying, OpenStepError
+from iceform.certificates import Result
+from iceform.errors import BoundError, DtypeError, ProgramError
+from iceform.networks import files
 from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
-from iceform.networks.graph import Graph
 from iceform.networks.model import Model, cast
 from iceform.networks.pieces import (
-    Activation,
     EmbeddingMap,
     Heads,
     LinearMap,
@@ -31,10 +26,11 @@ from iceform.networks.pieces import (
     Product,
     Settings,
 )
+from iceform.networks.proven import RangeCertificate, over_ranges
 from iceform.networks.reaching import extend
 from iceform.networks.report import Report, Row
 from iceform.networks.spans import Walk
-from iceform.networks.structure import Signature, flatten
+from iceform.networks.structure import Signature, floats_of
 from iceform.networks.watching import Watching
 from iceform.pretrained import Pretrained
 from iceform.validation import (
@@ -49,7 +45,6 @@ from iceform.validation import (
 
 __all__ = ["InContext", "in_context"]
 
-_EXP = "float64 exp is within 2 units of its last place"
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 
@@ -156,42 +151,6 @@ def _inputs(calibration: Tensor | Sequence[Any], dtype: torch.dtype) -> list[Any
     if not given:
         raise ProgramError("calibration is empty; give a few typical inputs")
     return [cast(one, dtype) for one in given]
-
-
-@dataclass(frozen=True, eq=False)
-class InputCertificate(Certificate):
-    """What is proven of one input's output.
-
-    Attributes
-    ----------
-    bounds
-        Of every entry of every output tensor; of the functional, where one was asked for.
-    """
-
-    bounds: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class RangeCertificate(Certificate):
-    """What is proven of every input in range; called with an input, what is proven of that one."""
-
-    of_input: Callable[..., InputCertificate] | None = field(default=None, repr=False)
-
-    def __call__(
-        self, *args: Any, functional: Tensor | None = None, **kwargs: Any
-    ) -> InputCertificate:
-        """The certificate of the network's output on these arguments.
-
-        Parameters
-        ----------
-        args, kwargs
-            As the network takes them.
-        functional
-            Coefficients in the shape of the first output: the bound is then that of
-            |sum of c (emulated - exact)| alone, and costs one reverse pass.
-        """
-        assert self.of_input is not None
-        return self.of_input(args, kwargs, functional)
 
 
 class InContext(nn.Module, Pretrained):
@@ -348,7 +307,7 @@ class InContext(nn.Module, Pretrained):
             ledger.note("host", f"{part}, which nothing emulates")
         parts = {"output": output}
         return Result(
-            _tensors(output)[0], self.certificate, attestation, ledger,
+            floats_of(output)[0], self.certificate, attestation, ledger,
             passes=watch.passes, parts=parts,
         )  # fmt: skip
 
@@ -411,80 +370,7 @@ class InContext(nn.Module, Pretrained):
         ``certificate(x)`` is what is proven of the output on one input, by adjoints: close to what
         is measured at any depth.
         """
-        worst, errors, opened = 0.0, dict[str, float](), list[str]()
-        for graph in self.model.graphs:
-            route = Walk(self.model, self.settings.unit)
-            found = route.through(graph).error
-            worst = max(worst, math.inf if math.isnan(found) else found)
-            errors |= {k: max(v, errors.get(k, 0.0)) for k, v in route.errors.items()}
-            opened += route.open
-        what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
-        own = max(p.certified for p in self.pieces)
-        return RangeCertificate.total(  # type: ignore[return-value]
-            {what if opened else "look-ups and rounding, carried through the layers": worst},
-            domain={
-                "ranges": "as calibrated, checked at every piece",
-                "tokens": self.frozen.sizes.tokens,
-            },
-            dtype=self.settings.dtype,
-            backend=self.settings.backend,
-            derivation=(
-                Step("max e", "largest error of a piece alone", own, "certified on its range"),
-                *(
-                    Step(name, "error of an entry behind it", value, "sums of the weights")
-                    for name, value in errors.items()
-                ),
-            ),
-            assumptions=tuple(dict.fromkeys(a for p in self.pieces for a in p.assumptions)),
-            kind=weakest(p.standing for p in self.pieces),
-            of_input=self._certify,
-        )
-
-    @full_precision
-    def _certify(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
-    ) -> InputCertificate:
-        structure, tensors = self.model.signature.flatten(args, kwargs)
-        self._check_dtypes(tensors)
-        self.frozen.check()
-        graph = self.model.graph_for(structure, tensors)
-        found = Certifying(self.model)
-        try:
-            steps = found.run(graph, tensors)
-            if functional is None:
-                bounds = tuple(found.tape.bound(step) for step in steps)
-            else:
-                bounds = (found.tape.bound(steps[0], functional[None]),)
-            term = "own errors x adjoints, remainders included"
-        except OpenStepError as unbounded:
-            bounds, term = (torch.tensor(math.inf),), f"not bounded: {unbounded}"
-        if functional is None and torch.isfinite(bounds[0]).all():
-            self._hold(structure, tensors, found.outputs, bounds)
-        assumed = [a for p in self.pieces for a in p.assumptions]
-        assumed += [_EXP] if any(isinstance(p, Heads) for p in self.pieces) else []
-        return InputCertificate.total(  # type: ignore[return-value]
-            {term: max(float(b.max()) for b in bounds)},
-            domain={"input": "the one given", "tokens": self.frozen.sizes.tokens},
-            dtype=self.settings.dtype,
-            backend=self.settings.backend,
-            assumptions=tuple(dict.fromkeys(assumed)),
-            kind=weakest(p.standing for p in self.pieces),
-            bounds=bounds,
-        )
-
-    def _hold(
-        self, structure: Any, tensors: list[Tensor], ours: list[Tensor], bounds: Sequence[Tensor]
-    ) -> None:
-        """The original itself within the bounds, but for its own rounding."""
-        want = _tensors(self.model.original(structure, tensors))
-        found = [t for t in ours if t.is_floating_point()]
-        for a, b, bound in zip(found, want, bounds, strict=True):
-            room = bound + 2.0**-40 * b.abs().max()
-            if not bool(((a.double() - b).abs() <= room).all()):
-                raise IntegrityError(
-                    f"{self.model.title}: off by {_distance(a, b):.3g} from the original, "
-                    f"certified to {float(bound.max()):.3g}; please report it"
-                )
+        return over_ranges(self)
 
     def carried(self) -> dict[str, float]:
         """Certified error of an entry behind every piece, over all inputs in range."""
@@ -504,7 +390,7 @@ class InContext(nn.Module, Pretrained):
                     found = self._call(given)
                 args, named = _arguments(given)
                 want = self.reference(*args, **named)
-                pairs = zip(_tensors(found), _tensors(want), strict=True)
+                pairs = zip(floats_of(found), floats_of(want), strict=True)
                 worst = max([worst, *(_distance(a, b) for a, b in pairs)])
         self._deviation = worst
         return worst
@@ -536,73 +422,12 @@ class InContext(nn.Module, Pretrained):
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and the prompts' tensors."""
-        s = self.settings
-        config = {
-            "title": self.model.title,
-            "arguments": self.model.signature.parameters,
-            "graphs": [g.to_dict() for g in self.model.graphs],
-            "settings": {
-                "eps": s.eps,
-                "dtype": str(s.dtype).removeprefix("torch."),
-                "backend": s.backend,
-                "headroom": s.headroom,
-                "on_range": s.on_range,
-            },
-            "sizes": self.frozen.sizes.to_dict(),
-            "pieces": [
-                {"name": p.name, "kind": p.kind, "made": p.made(), "ranges": p.ranges()}
-                for p in self.pieces
-            ],
-            "not_emulated": self.model.left,
-            "certificate": json.loads(self.certificate.to_json()),
-            "digest": self.digest,
-        }
-        return config, dict(self.model.state_dict())
+        return files.pack(self)
 
     @classmethod
     def unpack(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> InContext:
         """The inverse of :meth:`pack`."""
-        given = config["settings"]
-        settings = Settings(
-            eps=check_eps(given["eps"]),
-            dtype=check_dtype(getattr(torch, given["dtype"], None)),
-            backend=resolve(given["backend"]),
-            headroom=check_positive("headroom", given["headroom"]),
-            on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
-        )
-        model = Model(settings, Signature(config["arguments"]), None, title=config["title"])
-        model.graphs = [Graph.from_dict(g) for g in config["graphs"]]
-        model.left, model.settled = dict(config["not_emulated"]), True
-        network = cls(model)
-        network._restore(config, tensors)
-        return network
-
-    def _restore(self, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        table = identity_table(self.settings.eps, self.settings.dtype)
-        sizes = NetworkSizes(**config["sizes"])
-        self.settings.frozen = FrozenLayers(sizes, table, self.settings.dtype)
-        for saved in config["pieces"]:
-            self.model.place(saved["name"], _made(saved, tensors, self.settings))
-        held = {k: t for k, t in tensors.items() if k.startswith("constants.")}
-        if held:
-            self.model.add_module("constants", holder := nn.Module())
-            for name, tensor in held.items():
-                holder.register_buffer(name.removeprefix("constants."), tensor)
-        self.settings.loading = True
-        try:
-            self.model.load_state_dict(tensors, strict=True)
-        except RuntimeError as broken:
-            raise IntegrityError(f"the prompts do not fit the network: {broken}") from None
-        finally:
-            self.settings.loading = False
-        pieces = {piece.name: piece for piece in self.pieces}
-        for order, saved in enumerate(config["pieces"]):
-            pieces[saved["name"]].restore(saved["ranges"])
-            pieces[saved["name"]].order = order
-        if self.frozen.check() != config["digest"]:
-            raise IntegrityError(
-                "the frozen layers that this version builds are not the ones that were saved"
-            )
+        return cls(files.unpack(config, tensors))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what a folder holds: plain data and tensors."""
@@ -618,48 +443,10 @@ class InContext(nn.Module, Pretrained):
         return self.model.load_state_dict(*args, **kwargs)
 
 
-def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: Settings) -> Piece:
-    """A piece from its description and its tensors."""
-    name, kind, made = str(saved["name"]), saved["kind"], saved["made"]
-    try:
-        if kind == Activation.kind:
-            return make_activation(made["function"], name, settings)
-        if kind == Heads.kind:
-            return Heads(
-                name, settings, int(made["head_dim"]), int(made["value_dim"]),
-                scale=float(made["scale"]), causal=bool(made["causal"]),
-            )  # fmt: skip
-        if kind == Product.kind:
-            inner = made["inner"]
-            return Product(name, settings, inner=None if inner is None else int(inner))
-        weight = tensors[f"{name}.weight"]
-        if kind == EmbeddingMap.kind:
-            return EmbeddingMap(name, settings, weight)
-        bias = tensors[f"{name}.bias"]
-        if kind == Norm.kind:
-            return Norm(
-                name, settings, len(weight), weight, bias, float(made["floor"]),
-                centred=bool(made["centred"]),
-            )  # fmt: skip
-        if kind == LinearMap.kind:
-            return LinearMap(name, settings, weight, bias, rounded=bool(made["rounded"]))
-    except (KeyError, TypeError, ValueError) as broken:
-        raise IntegrityError(f"not the description of a piece: {broken!r}") from None
-    raise IntegrityError(f"{kind!r} is no kind of piece")
-
-
 def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(given, Mapping):
         return (), dict(given)
     return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    found: list[Tensor] = []
-    flatten(output, found)
-    return [t for t in found if t.is_floating_point()]
 
 
 def _distance(found: Tensor, want: Tensor) -> float:

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from iceform.networks.convert import Parts
 from iceform.networks.graph import Graph, Node, Ref
 from iceform.networks.operations import is_move
+from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Reach
 from iceform.networks.spans import rows_stay
 

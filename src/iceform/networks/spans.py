@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.networks.convert import Parts
 from iceform.networks.graph import Graph, Node, Ref
 from iceform.networks.operations import is_move
+from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Span
 
 __all__ = ["Walk", "rows_stay"]

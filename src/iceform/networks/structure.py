@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError, ProgramError
 
-__all__ = ["Signature", "flatten", "unflatten"]
+__all__ = ["Signature", "flatten", "floats_of", "unflatten"]
 
 _OUTPUTS = re.compile(r"transformers(\.models\.\w+\.modeling_\w+|\.modeling_outputs)\.(\w+)")
 
@@ -42,6 +42,15 @@ def flatten(value: Any, tensors: list[Tensor], what: str = "the output") -> Any:
         f"{what} holds a {type(value).__name__}, which is no tensor, number, tuple, list or "
         "dictionary; leave it out (use_cache=False for transformers)"
     )
+
+
+def floats_of(output: Any) -> list[Tensor]:
+    """The floating-point tensors of an output."""
+    if isinstance(output, Tensor):
+        return [output]
+    found: list[Tensor] = []
+    flatten(output, found)
+    return [t for t in found if t.is_floating_point()]
 
 
 def unflatten(structure: Any, tensors: Sequence[Tensor]) -> Any:

@@ -200,7 +200,7 @@ class LinearMap(Piece):
         table = None if self.settings.literal else frozen.maps.table
         up = self._wider(longest, largest)
         if table is not None:
-            return looked_up(z / up, table) * (self.scale * up)
+            return looked_up(z.div_(up), table).mul_(self.scale * up)
         prompted = self._prompted / up[:, None]
         return frozen.read(_with_one(x), prompted, self.settings.backend) * (self.scale * up)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -133,13 +134,15 @@ class Norm(Piece):
         # Rounding of the sum must not leave the table: |terms| (d + 3) u <= its slack.
         share = 4 * (self.width + 4) * self.settings.unit / self.settings.layers.slack
         scale = scale_of(z, share / math.sqrt(self.width) * length)
-        theta = torch.full_like(x, 1 / self.width)[..., None, :]
-        return read_line(self.settings, z, scale, x, theta)
+        return read_line(
+            self.settings, z, scale, lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :])
+        )
 
     def _square(self, centred: Tensor) -> Tensor:
         z = centred.square().mean(-1, keepdim=True)
-        theta = (centred / self.width)[..., None, :]
-        return read_line(self.settings, z, scale_of(z), centred, theta)
+        return read_line(
+            self.settings, z, scale_of(z), lambda: (centred, (centred / self.width)[..., None, :])
+        )
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
@@ -164,19 +167,24 @@ class Norm(Piece):
         return keys, queries, table.values.to(z)[:, None], self.settings.layers.margin(logits)
 
     def _standard(self, centred: Tensor, root: Tensor) -> Tensor:
-        z = centred * root
-        theta = root.expand(z.shape)[..., None, None]
-        scale = scale_of(z).expand(z.shape)[..., None]
-        return read_line(self.settings, z[..., None], scale, centred[..., None], theta)[..., 0]
+        return self._each(
+            centred * root,
+            lambda: (centred[..., None], root.expand(centred.shape)[..., None, None]),
+        )
 
     def _scaled(self, h: Tensor) -> Tensor:
         if self.plain:
             return h
-        z = torch.addcmul(self.bias, h, self.weight)
+        weights = (self.weight, self.bias)
+        return self._each(
+            torch.addcmul(self.bias, h, self.weight),
+            lambda: (torch.stack([h, torch.ones_like(h)], -1), torch.stack(weights, -1)[:, None]),
+        )
+
+    def _each(self, z: Tensor, prompt: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
+        """Every entry read for itself."""
         scale = scale_of(z).expand(z.shape)[..., None]
-        x = torch.stack([h, torch.ones_like(h)], -1)
-        theta = torch.stack([self.weight, self.bias], -1)[:, None, :]
-        return read_line(self.settings, z[..., None], scale, x, theta)[..., 0]
+        return read_line(self.settings, z[..., None], scale, prompt)[..., 0]
 
     @property
     def _table(self) -> Interpolant:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -36,15 +37,19 @@ def scale_of(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
     return found if z.ndim else found[0]
 
 
-def read_line(settings: Settings, z: Tensor, scale: Tensor, x: Tensor, theta: Tensor) -> Tensor:
-    """Z = theta . x as the reading layer has it, theta in the prompt divided by ``scale``.
+def read_line(
+    settings: Settings, z: Tensor, scale: Tensor, prompt: Callable[[], tuple[Tensor, Tensor]]
+) -> Tensor:
+    """Theta . x = z as the reading layer has it, theta in the prompt divided by ``scale``.
 
-    z is (..., rows), scale broadcasts to it; theta is (..., rows, inputs), x (..., inputs).
+    z, which is used up, is (..., rows), and scale broadcasts to it; ``prompt`` makes x, (...,
+    inputs), and theta, (..., rows, inputs), where they are written out.
     """
     frozen = settings.layers
     table = None if settings.literal else frozen.maps.table
     if table is not None:
-        return looked_up(z / scale, table) * scale
+        return looked_up(z.div_(scale), table).mul_(scale)
+    x, theta = prompt()
     theta = theta / scale.expand(z.shape)[..., None]
     return frozen.read(x, theta, settings.backend) * scale
 
@@ -81,7 +86,8 @@ class Product(Piece):
             return 0.0
         a, b = (t.detach() for t in inputs)
         share = 4 * (self._terms + 4) * self.settings.unit / self.settings.layers.slack
-        return share * a.norm(dim=-1).max() * b.norm(dim=-2).max()
+        terms: Tensor = share * a.norm(dim=-1).max() * b.norm(dim=-2).max()
+        return terms
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self.largest = max(self.largest, self._seen(inputs))
@@ -109,15 +115,18 @@ class Product(Piece):
 
     def _read(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """The product and the scale it was read at."""
-        a, b = inputs
-        z, settings = self.exact(a, b), self.settings
-        a, b = a.to(z), b.to(z)
+        z, settings = self.exact(*inputs), self.settings
+        a, b = (t.to(z) for t in inputs)
         scale = scale_of(z, self._bound(inputs))
         if self.inner is not None:
-            return read_line(settings, z, scale, a, b.mT[..., None, :, :]), scale
-        x, theta = (t.expand(z.shape)[..., None] for t in (a, b))
-        spread = scale.expand(z.shape)[..., None]
-        return read_line(settings, z[..., None], spread, x, theta[..., None])[..., 0], scale
+            return read_line(settings, z, scale, lambda: (a, b.mT[..., None, :, :])), scale
+        shape = z.shape
+
+        def prompt() -> tuple[Tensor, Tensor]:
+            return a.expand(shape)[..., None], b.expand(shape)[..., None, None]
+
+        out = read_line(settings, z[..., None], scale.expand(shape)[..., None], prompt)
+        return out[..., 0], scale
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random

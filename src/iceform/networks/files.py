@@ -1,0 +1,135 @@
+"""Networks in context as plain data and tensors: what a folder or a pickle holds."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform.backends import resolve
+from iceform.errors import IntegrityError
+from iceform.networks.activations import make_activation
+from iceform.networks.frozen import FrozenLayers, NetworkSizes, identity_table
+from iceform.networks.graph import Graph
+from iceform.networks.model import Model
+from iceform.networks.pieces import (
+    Activation,
+    EmbeddingMap,
+    Heads,
+    LinearMap,
+    Norm,
+    Piece,
+    Product,
+    Settings,
+)
+from iceform.networks.structure import Signature
+from iceform.validation import check_choice, check_dtype, check_eps, check_positive
+
+if TYPE_CHECKING:
+    from iceform.networks.network import InContext
+
+__all__ = ["pack", "unpack"]
+
+
+def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Everything that :func:`unpack` needs: a JSON-ready config and the prompts' tensors."""
+    s = network.settings
+    config = {
+        "title": network.model.title,
+        "arguments": network.model.signature.parameters,
+        "graphs": [g.to_dict() for g in network.model.graphs],
+        "settings": {
+            "eps": s.eps,
+            "dtype": str(s.dtype).removeprefix("torch."),
+            "backend": s.backend,
+            "headroom": s.headroom,
+            "on_range": s.on_range,
+        },
+        "sizes": network.frozen.sizes.to_dict(),
+        "pieces": [
+            {"name": p.name, "kind": p.kind, "made": p.made(), "ranges": p.ranges()}
+            for p in network.pieces
+        ],
+        "not_emulated": network.model.left,
+        "certificate": json.loads(network.certificate.to_json()),
+        "digest": network.digest,
+    }
+    return config, dict(network.model.state_dict())
+
+
+def unpack(config: dict[str, Any], tensors: dict[str, Tensor]) -> Model:
+    """The inverse of :func:`pack`."""
+    given = config["settings"]
+    settings = Settings(
+        eps=check_eps(given["eps"]),
+        dtype=check_dtype(getattr(torch, given["dtype"], None)),
+        backend=resolve(given["backend"]),
+        headroom=check_positive("headroom", given["headroom"]),
+        on_range=check_choice("on_range", given["on_range"], ("raise", "widen")),
+    )
+    model = Model(settings, Signature(config["arguments"]), None, title=config["title"])
+    model.graphs = [Graph.from_dict(g) for g in config["graphs"]]
+    model.left, model.settled = dict(config["not_emulated"]), True
+    _restore(model, config, tensors)
+    return model
+
+
+def _restore(model: Model, config: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    settings = model.settings
+    table = identity_table(settings.eps, settings.dtype)
+    sizes = NetworkSizes(**config["sizes"])
+    settings.frozen = FrozenLayers(sizes, table, settings.dtype)
+    for saved in config["pieces"]:
+        model.place(saved["name"], _made(saved, tensors, settings))
+    held = {k: t for k, t in tensors.items() if k.startswith("constants.")}
+    if held:
+        model.add_module("constants", holder := nn.Module())
+        for name, tensor in held.items():
+            holder.register_buffer(name.removeprefix("constants."), tensor)
+    settings.loading = True
+    try:
+        model.load_state_dict(tensors, strict=True)
+    except RuntimeError as broken:
+        raise IntegrityError(f"the prompts do not fit the network: {broken}") from None
+    finally:
+        settings.loading = False
+    pieces = {piece.name: piece for piece in model.pieces}
+    for order, saved in enumerate(config["pieces"]):
+        pieces[saved["name"]].restore(saved["ranges"])
+        pieces[saved["name"]].order = order
+    if settings.frozen.check() != config["digest"]:
+        raise IntegrityError(
+            "the frozen layers that this version builds are not the ones that were saved"
+        )
+
+
+def _made(saved: dict[str, Any], tensors: dict[str, Tensor], settings: Settings) -> Piece:
+    """A piece from its description and its tensors."""
+    name, kind, made = str(saved["name"]), saved["kind"], saved["made"]
+    try:
+        if kind == Activation.kind:
+            return make_activation(made["function"], name, settings)
+        if kind == Heads.kind:
+            return Heads(
+                name, settings, int(made["head_dim"]), int(made["value_dim"]),
+                scale=float(made["scale"]), causal=bool(made["causal"]),
+            )  # fmt: skip
+        if kind == Product.kind:
+            inner = made["inner"]
+            return Product(name, settings, inner=None if inner is None else int(inner))
+        weight = tensors[f"{name}.weight"]
+        if kind == EmbeddingMap.kind:
+            return EmbeddingMap(name, settings, weight)
+        bias = tensors[f"{name}.bias"]
+        if kind == Norm.kind:
+            return Norm(
+                name, settings, len(weight), weight, bias, float(made["floor"]),
+                centred=bool(made["centred"]),
+            )  # fmt: skip
+        if kind == LinearMap.kind:
+            return LinearMap(name, settings, weight, bias, rounded=bool(made["rounded"]))
+    except (KeyError, TypeError, ValueError) as broken:
+        raise IntegrityError(f"not the description of a piece: {broken!r}") from None
+    raise IntegrityError(f"{kind!r} is no kind of piece")

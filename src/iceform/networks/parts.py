@@ -1,0 +1,106 @@
+"""The tree of a network's pieces, by the names of the original's parts, and what makes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform.errors import ProgramError
+from iceform.networks.pieces import Norm, Piece, Product, Settings
+
+__all__ = ["Maker", "Parts"]
+
+_CONSTANTS = "constants"
+
+
+class Parts(nn.Module):
+    """A place in the network's tree of pieces; numbered places are indexed."""
+
+    def __getitem__(self, key: int | str) -> nn.Module:
+        found = self._modules[str(key)]
+        assert found is not None
+        return found
+
+    def place(self, path: str, piece: nn.Module) -> None:
+        """Put a piece where its name says."""
+        *way, last = path.split(".")
+        at: nn.Module = self
+        for step in way:
+            if step not in at._modules:
+                at.add_module(step, Parts())
+            at = at.get_submodule(step)
+        at.add_module(last, piece)
+
+
+class Maker:
+    """Makes pieces and constants where there are none yet: calls of one network share theirs.
+
+    Parameters
+    ----------
+    parts
+        The pieces so far, by name.
+    settings
+        Of every piece.
+    strict
+        Refuse maps that nothing here emulates.
+    title
+        The network's own name.
+    """
+
+    def __init__(self, parts: Parts, settings: Settings, strict: bool, title: str) -> None:
+        self.parts, self.settings, self.strict, self.title = parts, settings, strict, title
+        self.left: dict[str, str] = {}
+        self.frozen = False  # once set, no new piece may be made
+
+    def piece(self, name: str, kind: type[Piece], same: Any, make: Any) -> Piece:
+        """The piece of that name, made unless there is one that is the same."""
+        name = name or self.title
+        tries = [name, f"{name}.{kind.kind}", *(f"{name}.{kind.kind}{i}" for i in range(2, 100))]
+        for path in tries:
+            try:
+                there: nn.Module | None = self.parts.get_submodule(path)
+            except AttributeError:
+                there = None
+            if isinstance(there, kind) and same(there):
+                return there
+            if there is None:
+                if self.frozen:
+                    raise ProgramError(
+                        f"calibration never reached {path}; calibrate with inputs of this kind"
+                    )
+                made: Piece = make(path)
+                self.parts.place(path, made)
+                return made
+        raise ProgramError(f"{name}: too many maps of one name")
+
+    def norm(self, name: str, made: Norm) -> Piece:
+        """The norm of that name, or the one there is."""
+
+        def same(there: Norm) -> bool:
+            return (there.floor, there.centred) == (made.floor, made.centred) and all(
+                a.shape == b.shape and torch.equal(a, b)
+                for a, b in ((there.weight, made.weight), (there.bias, made.bias))
+            )
+
+        return self.piece(name, Norm, same, made.named)
+
+    def product(self, name: str, inner: int | None) -> Piece:
+        """A product of two tensors, or of matrices with so many terms an entry."""
+        return self.piece(name, Product, lambda there: there.inner == inner,
+                          lambda path: Product(path, self.settings, inner=inner))  # fmt: skip
+
+    def constant(self, tensor: Tensor, *, wide: bool = False) -> str:
+        """The path of a tensor that natives read; one that was computed is kept in float64."""
+        if _CONSTANTS not in self.parts._modules:
+            self.parts.add_module(_CONSTANTS, nn.Module())
+        holder = self.parts.get_submodule(_CONSTANTS)
+        if tensor.is_floating_point():
+            tensor = tensor.to(torch.float64 if wide else self.settings.dtype)
+        for name, there in holder.named_buffers():
+            if there.dtype == tensor.dtype and torch.equal(there, tensor):
+                return f"{_CONSTANTS}.{name}"
+        name = f"c{len(holder._buffers)}"
+        holder.register_buffer(name, tensor.detach().clone().contiguous())
+        return f"{_CONSTANTS}.{name}"

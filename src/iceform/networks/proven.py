@@ -1,0 +1,149 @@
+"""What is proven of a network in context: of one input, and of every input in range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from iceform.certificates import Certificate, Step, weakest
+from iceform.errors import IntegrityError
+from iceform.networks.certifying import Certifying, OpenStepError
+from iceform.networks.pieces import Heads
+from iceform.networks.spans import Walk
+from iceform.networks.structure import floats_of
+from iceform.validation import full_precision
+
+if TYPE_CHECKING:
+    from iceform.networks.network import InContext
+
+__all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
+
+_EXP = "float64 exp is within 2 units of its last place"
+
+
+@dataclass(frozen=True, eq=False)
+class InputCertificate(Certificate):
+    """What is proven of one input's output.
+
+    Attributes
+    ----------
+    bounds
+        Of every entry of every output tensor; of the functional, where one was asked for.
+    """
+
+    bounds: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class RangeCertificate(Certificate):
+    """What is proven of every input in range; called with an input, what is proven of that one."""
+
+    of_input: Callable[..., InputCertificate] | None = field(default=None, repr=False)
+
+    def __call__(
+        self, *args: Any, functional: Tensor | None = None, **kwargs: Any
+    ) -> InputCertificate:
+        """The certificate of the network's output on these arguments.
+
+        Parameters
+        ----------
+        args, kwargs
+            As the network takes them.
+        functional
+            Coefficients in the shape of the first output: the bound is then that of
+            |sum of c (emulated - exact)| alone, and costs one reverse pass.
+        """
+        assert self.of_input is not None
+        return self.of_input(args, kwargs, functional)
+
+
+def over_ranges(network: InContext) -> RangeCertificate:
+    """What is proven of every input in range, by what every piece can make of errors before it."""
+    worst, errors, opened = 0.0, dict[str, float](), list[str]()
+    for graph in network.model.graphs:
+        route = Walk(network.model, network.settings.unit)
+        found = route.through(graph).error
+        worst = max(worst, math.inf if math.isnan(found) else found)
+        errors |= {k: max(v, errors.get(k, 0.0)) for k, v in route.errors.items()}
+        opened += route.open
+    what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
+    own = max(p.certified for p in network.pieces)
+    return RangeCertificate.total(  # type: ignore[return-value]
+        {what if opened else "look-ups and rounding, carried through the layers": worst},
+        domain={
+            "ranges": "as calibrated, checked at every piece",
+            "tokens": network.frozen.sizes.tokens,
+        },
+        dtype=network.settings.dtype,
+        backend=network.settings.backend,
+        derivation=(
+            Step("max e", "largest error of a piece alone", own, "certified on its range"),
+            *(
+                Step(name, "error of an entry behind it", value, "sums of the weights")
+                for name, value in errors.items()
+            ),
+        ),
+        assumptions=tuple(dict.fromkeys(a for p in network.pieces for a in p.assumptions)),
+        kind=weakest(p.standing for p in network.pieces),
+        of_input=partial(of_input, network),
+    )
+
+
+@full_precision
+def of_input(
+    network: InContext, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
+) -> InputCertificate:
+    """What is proven of one input's output, by adjoints."""
+    structure, tensors = network.model.signature.flatten(args, kwargs)
+    network._check_dtypes(tensors)
+    network.frozen.check()
+    graph = network.model.graph_for(structure, tensors)
+    found = Certifying(network.model)
+    try:
+        steps = found.run(graph, tensors)
+        if functional is None:
+            bounds = tuple(found.tape.bound(step) for step in steps)
+        else:
+            bounds = (found.tape.bound(steps[0], functional[None]),)
+        term = "own errors x adjoints, remainders included"
+    except OpenStepError as unbounded:
+        bounds, term = (torch.tensor(math.inf),), f"not bounded: {unbounded}"
+    if functional is None and torch.isfinite(bounds[0]).all():
+        _hold(network, structure, tensors, found.outputs, bounds)
+    assumed = [a for p in network.pieces for a in p.assumptions]
+    assumed += [_EXP] if any(isinstance(p, Heads) for p in network.pieces) else []
+    return InputCertificate.total(  # type: ignore[return-value]
+        {term: max(float(b.max()) for b in bounds)},
+        domain={"input": "the one given", "tokens": network.frozen.sizes.tokens},
+        dtype=network.settings.dtype,
+        backend=network.settings.backend,
+        assumptions=tuple(dict.fromkeys(assumed)),
+        kind=weakest(p.standing for p in network.pieces),
+        bounds=bounds,
+    )
+
+
+def _hold(
+    network: InContext,
+    structure: Any,
+    tensors: list[Tensor],
+    ours: list[Tensor],
+    bounds: Sequence[Tensor],
+) -> None:
+    """The original itself within the bounds, but for its own rounding."""
+    want = floats_of(network.model.original(structure, tensors))
+    found = [t for t in ours if t.is_floating_point()]
+    for a, b, bound in zip(found, want, bounds, strict=True):
+        room = bound + 2.0**-40 * b.abs().max()
+        off = (a.double() - b).abs()
+        if not bool((off <= room).all()):
+            raise IntegrityError(
+                f"{network.model.title}: off by {float(off.max()):.3g} from the original, "
+                f"certified to {float(bound.max()):.3g}; please report it"
+            )
