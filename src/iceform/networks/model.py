@@ -16,6 +16,7 @@ from iceform.networks.convert import Conversion
 from iceform.networks.graph import Graph, Node
 from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import Piece, Settings
+from iceform.networks.pieces.base import checked_at_the_end
 from iceform.networks.structure import Signature, flatten, unflatten
 from iceform.untraced import untraced
 
@@ -78,7 +79,10 @@ class Model(Parts):
         """As the original's."""
         given, tensors = self.signature.flatten(args, kwargs)
         graph = self.graph_for(given, tensors)
-        return unflatten(graph.output, graph.run(self, tensors))
+        device = tensors[0].device if tensors else torch.device("cpu")
+        with checked_at_the_end(device):
+            results = graph.run(self, tensors)
+        return unflatten(graph.output, results)
 
     def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of such a call; captured now, and checked, if there is none."""

@@ -7,7 +7,9 @@ import math
 import random
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,9 +25,22 @@ from iceform.networks.watching import watching
 from iceform.untraced import untraced
 from iceform.validation import unit_roundoff
 
-__all__ = ["SMALLEST_SHARE", "Piece", "Reach", "Settings", "Span", "looked_up"]
+__all__ = [
+    "SMALLEST_SHARE",
+    "Piece",
+    "Reach",
+    "Settings",
+    "Span",
+    "checked_at_the_end",
+    "looked_up",
+]
+
+Judge = Callable[[list[float]], object]
 
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
+_LATER: ContextVar[list[tuple[Tensor, Judge]] | None] = ContextVar(
+    "checks to be made", default=None
+)
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
 
 
@@ -268,6 +283,14 @@ class Piece(nn.Module, ABC):
         """Compiled code checks as well; only what is exported cannot."""
         self.check(*inputs)
 
+    def judged(self, seen: Tensor, judge: Judge) -> None:
+        """Let ``judge`` look at a few numbers of this input: now, or once for the whole network."""
+        later = None if self._widens else _LATER.get()
+        if later is None:
+            judge(seen.tolist())
+        else:
+            later.append((seen, judge))
+
     def _out(self, output: Tensor) -> Tensor:
         passed: Tensor = self.hook_out(output)
         return passed
@@ -291,6 +314,27 @@ class Piece(nn.Module, ABC):
     @property
     def _widens(self) -> bool:
         return self.settings.on_range == "widen"
+
+
+@contextmanager
+def checked_at_the_end(device: torch.device) -> Iterator[None]:
+    """On a GPU, checks wait for the end: nobody waits for it in the middle.
+
+    What an input out of range made of the pieces behind is thrown away with the error.
+    """
+    if device.type == "cpu" or torch.compiler.is_compiling():
+        yield
+        return
+    later: list[tuple[Tensor, Judge]] = []
+    token = _LATER.set(later)
+    try:
+        yield
+    finally:
+        _LATER.reset(token)
+    numbers = torch.cat([seen.double() for seen, _ in later]).tolist() if later else []
+    for seen, judge in later:
+        judge(numbers[: len(seen)])
+        numbers = numbers[len(seen) :]
 
 
 def looked_up(z: Tensor, table: Interpolant) -> Tensor:

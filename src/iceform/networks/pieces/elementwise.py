@@ -117,7 +117,11 @@ class Activation(Piece):
         self.high = high
 
     def check(self, *inputs: Tensor) -> None:
-        largest = float(inputs[0].detach().abs().max())
+        low, high = torch.aminmax(inputs[0].detach())
+        self.judged(torch.maximum(high, -low)[None], self._within)
+
+    def _within(self, numbers: list[float]) -> None:
+        (largest,) = numbers
         if largest <= self.high:
             return
         if not (self._widens and math.isfinite(largest)):

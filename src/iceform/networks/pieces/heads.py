@@ -57,30 +57,29 @@ class Heads(Piece):
             mask = mask + never.triu(1)
         return q * self.scale, k, v, mask
 
-    def _seen(self, inputs: tuple[Tensor, ...]) -> dict[str, float]:
-        """The largest 2-norm of keys, scaled queries and values."""
-        longest = {
-            key: float(t.detach().double().norm(dim=-1).max())
-            for key, t in zip("qkv", inputs[:3], strict=True)
-        }
-        return {**longest, "q": longest["q"] * abs(self.scale)}
+    def _seen(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """The largest 2-norm of scaled queries, keys and values, and |entry| of a mask."""
+        q, k, v = (t.detach().norm(dim=-1).amax() for t in inputs[:3])
+        return torch.stack([q * abs(self.scale), k, v, self._added(inputs)])
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self._grow(self._seen(inputs), 1.0)
-        self.bias = max(self.bias, self._added(inputs))
+        *longest, added = self._seen(inputs).tolist()
+        self._grow(longest, 1.0)
+        self.bias = max(self.bias, added)
         self.length = max(self.length, output.shape[-2], inputs[1].shape[-2])
 
     @staticmethod
-    def _added(inputs: tuple[Tensor, ...]) -> float:
+    def _added(inputs: tuple[Tensor, ...]) -> Tensor:
         """The largest |entry| of a mask that does not forbid."""
         if len(inputs) < 4:
-            return 0.0
+            return inputs[0].new_zeros(())
         mask = inputs[3].detach()
         allowed = mask > torch.finfo(mask.dtype).min / 2
-        return float(mask.masked_fill(~allowed, 0.0).abs().max())
+        return mask.masked_fill(~allowed, 0.0).abs().amax().to(inputs[0].dtype)
 
-    def _grow(self, seen: dict[str, float], factor: float) -> None:
-        self.norms = {key: max(self.norms[key], factor * seen[key]) for key in "qkv"}
+    def _grow(self, seen: list[float], factor: float) -> None:
+        pairs = zip("qkv", seen, strict=True)
+        self.norms = {key: max(self.norms[key], factor * n) for key, n in pairs}
 
     def settle(self) -> None:
         self.norms = {key: self.settings.headroom * n for key, n in self.norms.items()}
@@ -117,20 +116,22 @@ class Heads(Piece):
                 f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
                 f"tokens, the frozen layers are sized for {longest}; pass tokens="
             )
-        added = self._added(inputs)
+        self.judged(self._seen(inputs), self._within)
+
+    def _within(self, numbers: list[float]) -> None:
+        *seen, added = numbers
         if not added <= self.bias:
             if not self._widens:
                 self._out_of_range("the largest entry of a mask", added, self.bias)
             self.bias = added
-        seen = self._seen(inputs)
-        for key, word in (("q", "query"), ("k", "key"), ("v", "value")):
-            if seen[key] <= self.norms[key]:
+        for key, word, longest in zip("qkv", ("query", "key", "value"), seen, strict=True):
+            if longest <= self.norms[key]:
                 continue
-            if not (self._widens and math.isfinite(seen[key])):
-                self._out_of_range(f"the largest 2-norm of a {word}", seen[key], self.norms[key])
+            if not (self._widens and math.isfinite(longest)):
+                self._out_of_range(f"the largest 2-norm of a {word}", longest, self.norms[key])
             self.widened += 1
-            return self._grow(seen, self.settings.headroom)
-        return None
+            self._grow(seen, self.settings.headroom)
+            return
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         if not self.settings.literal and self.settings.layers.maps.attends:

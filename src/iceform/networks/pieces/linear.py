@@ -168,15 +168,22 @@ class LinearMap(Piece):
         (x,) = inputs
         if torch.compiler.is_compiling():
             return super().checked(x)
-        z = self._product(x)
+        z, widened = self._product(x), self.widened
         seen = self._seen(x, z)
-        return self._read(x, z, *seen) if self._within(*seen) else self.emulate(x)
+        self._within(*seen)
+        return self._read(x, z, *seen) if widened == self.widened else self.emulate(x)
 
-    def _within(self, longest: Tensor, largest: Tensor) -> bool:
-        """Whether an input is in range; if not it is refused, or its range is widened."""
-        norm, over = torch.stack([longest, (largest / self.room).amax()]).tolist()
-        if norm <= self.norm and over <= 1:
-            return True
+    def _within(self, longest: Tensor, largest: Tensor) -> None:
+        """Refuse an input out of range, or widen the range."""
+
+        def judge(numbers: list[float]) -> None:
+            norm, over = numbers
+            if not (norm <= self.norm and over <= 1):
+                self._out_at(norm, largest)
+
+        self.judged(torch.stack([longest, (largest / self.room).amax()]), judge)
+
+    def _out_at(self, norm: float, largest: Tensor) -> None:
         if not (self._widens and math.isfinite(norm)):
             if not norm <= self.norm:
                 self._out_of_range("the largest 2-norm of a token", norm, self.norm)
@@ -188,7 +195,6 @@ class LinearMap(Piece):
         # Powers of two only grow: rows that are still in range keep their prompt.
         wider = torch.exp2(self.exponents.double()) * largest.double().clamp(min=1.0)
         self._set(wider, max(self.norm, norm))
-        return False
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs

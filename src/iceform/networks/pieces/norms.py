@@ -114,7 +114,7 @@ class Norm(Piece):
     def checked(self, *inputs: Tensor) -> Tensor:
         out, length, spread = self._run(inputs[0])
         if not torch.compiler.is_compiling():
-            self._see(*torch.stack([length, spread.detach().amin()]).tolist())
+            self.judged(torch.stack([length, spread.detach().amin()]), self._see)
         return out
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -208,8 +208,9 @@ class Norm(Piece):
 
     # ------------------------------------------------------------------------------------- ranges
 
-    def _see(self, length: float, square: float) -> None:
+    def _see(self, numbers: list[float]) -> None:
         """What an input is like widens what the certificate over a range speaks of."""
+        length, square = numbers
         if not math.isfinite(length):
             raise BoundError(
                 f"{self.name}: a token's 2-norm is {length}; nothing is certified of it"

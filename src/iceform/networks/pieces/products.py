@@ -86,17 +86,24 @@ class Product(Piece):
             return 0.0
         a, b = (t.detach() for t in inputs)
         share = 4 * (self._terms + 4) * self.settings.unit / self.settings.layers.slack
-        terms: Tensor = share * a.norm(dim=-1).max() * b.norm(dim=-2).max()
-        return terms
+        return share * self._seen((a, b))
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.largest = max(self.largest, self._seen(inputs))
+        self.largest = max(self.largest, float(self._seen(inputs)))
 
-    def _seen(self, inputs: tuple[Tensor, ...]) -> float:
+    def _seen(self, inputs: tuple[Tensor, ...]) -> Tensor:
+        """A bound of what the terms of an entry add up to, shape (1,)."""
         a, b = (t.detach() for t in inputs)
         if self.inner is None:
-            return float((a * b).abs().max())
-        return float(a.norm(dim=-1).max() * b.norm(dim=-2).max())
+            return (a * b).abs().amax()[None]
+        found: Tensor = (a.norm(dim=-1).amax() * b.norm(dim=-2).amax())[None]
+        return found
+
+    def _see(self, numbers: list[float]) -> None:
+        (seen,) = numbers
+        if not seen < math.inf:
+            raise BoundError(f"{self.name}: a product is {seen}; nothing is certified of it")
+        self.largest = max(self.largest, seen)
 
     def settle_for(self, *spans: Span) -> None:
         self.largest = self._terms * spans[0].reach * spans[1].reach * _SLACK
@@ -104,10 +111,7 @@ class Product(Piece):
     def checked(self, *inputs: Tensor) -> Tensor:
         out, scale = self._read(inputs)
         if not torch.compiler.is_compiling():
-            seen = self._seen(inputs) if self.inner else float(scale.max())
-            if not seen < math.inf:
-                raise BoundError(f"{self.name}: a product is {seen}; nothing is certified of it")
-            self.largest = max(self.largest, seen)
+            self.judged(self._seen(inputs) if self.inner else scale.amax()[None], self._see)
         return out
 
     def emulate(self, *inputs: Tensor) -> Tensor:
