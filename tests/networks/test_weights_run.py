@@ -134,8 +134,10 @@ def example(piece):
         return tuple(0.3 * torch.randn(1, 2, 4, piece.head_dim, dtype=F64) for _ in "qkv")
     if isinstance(piece, Table | Gate):
         return (torch.linspace(-0.9, 0.9, 7, dtype=F64) * piece.high,)
-    if isinstance(piece, Norm):
-        return (torch.randn(3, piece.width, dtype=F64),)
+    if isinstance(piece, Norm):  # squares stay positive when features are permuted
+        x = torch.ones(piece.width, dtype=F64)
+        x[-1] = 1 - piece.width if piece.centred else 1
+        return (torch.outer(torch.tensor([0.5, 1.0, 3.0], dtype=F64), x),)
     if isinstance(piece, Product):
         return torch.randn(2, 3, 3, dtype=F64), torch.randn(2, 3, 3, dtype=F64)
     return (IDS,) if piece.kind == "embedding" else None

@@ -31,7 +31,7 @@ from iceform.certificates.adjoint import Product as Times
 from iceform.networks.activations import ACTIVATIONS
 from iceform.networks.graph import Graph, Node, Ref, function_of
 from iceform.networks.model import Model
-from iceform.networks.operations import is_move
+from iceform.networks.operations import PUT_IN, is_move
 from iceform.networks.pieces import (
     Activation,
     EmbeddingMap,
@@ -44,8 +44,7 @@ from iceform.networks.pieces import (
 
 __all__ = ["Certifying", "OpenStepError"]
 
-# Arguments that are numbers put in, and operations that make numbers of none.
-_PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
+# Operations that make numbers of none.
 _MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
          "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip
 
@@ -144,7 +143,7 @@ class Certifying:
         def moved(*x: Tensor, radii: bool = False) -> Tensor:
             by = dict(zip(names, x, strict=True))
             here = list(filled(node.args, args, by))
-            for i in _PUT_IN.get(node.short, ()) if radii else ():
+            for i in PUT_IN.get(node.short, ()) if radii else ():
                 if i < len(here) and isinstance(here[i], int | float):
                     here[i] = 0.0
             named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}

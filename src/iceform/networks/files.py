@@ -81,7 +81,8 @@ def _restore(model: Model, config: dict[str, Any], tensors: dict[str, Tensor]) -
     table = identity_table(settings.eps, settings.dtype)
     sizes = NetworkSizes(**config["sizes"])
     settings.frozen = FrozenLayers(sizes, table, settings.dtype)
-    for saved in config["pieces"]:
+    # Pieces may stand below others: those above come first.
+    for saved in sorted(config["pieces"], key=lambda saved: str(saved["name"]).count(".")):
         model.place(saved["name"], _made(saved, tensors, settings))
     held = {k: t for k, t in tensors.items() if k.startswith("constants.")}
     if held:

@@ -29,6 +29,7 @@ _SIZES: dict[str, Callable[..., Any]] = {
     "eq": operator.eq, "ne": operator.ne, "sym_not": torch.sym_not, "sym_float": torch.sym_float,
     "ceil": math.ceil, "floor": math.floor, "trunc": math.trunc, "pow": operator.pow,
 }  # fmt: skip
+_MOVED = {"masked_fill": (0,), "where": (1, 2), "index": (0,), "gather": (0,), "index_select": (0,)}
 _ATEN = re.compile(r"aten\.(\w+)\.(\w+)")
 _DTYPES = {str(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 
@@ -72,6 +73,13 @@ class Node:
     def needs(self) -> tuple[str, ...]:
         """The values it reads."""
         return tuple(dict.fromkeys(_refs((self.args, dict(self.kwargs)))))
+
+    @cached_property
+    def moved(self) -> tuple[str, ...]:
+        """The values that a move moves: not the masks and indices that it is told by."""
+        kept = _MOVED.get(self.short)
+        args = self.args if kept is None else tuple(self.args[i] for i in kept)
+        return tuple(dict.fromkeys(_refs((args, {} if kept else dict(self.kwargs)))))
 
     @property
     def is_size(self) -> bool:

@@ -11,7 +11,13 @@ anything else that computes with activations
 
 from __future__ import annotations
 
-__all__ = ["is_move", "is_native", "is_random"]
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["PUT_IN", "is_move", "is_native", "is_random", "put_in"]
+
+# Arguments of moves that are numbers put in.
+PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
 
 _MOVES = frozenset((
     "alias", "arange", "as_strided", "atleast_1d", "atleast_2d", "broadcast_to", "cat",
@@ -56,3 +62,9 @@ def is_native(name: str) -> bool:
 def is_random(name: str) -> bool:
     """Whether an operation draws its result."""
     return name in _RANDOM
+
+
+def put_in(name: str, args: Sequence[Any]) -> list[float]:
+    """The numbers that a move puts in among those that it moves."""
+    given = [args[i] for i in PUT_IN.get(name, ()) if i < len(args)]
+    return [float(n) for n in given if isinstance(n, int | float)]

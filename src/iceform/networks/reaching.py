@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from iceform.networks.graph import Graph, Node, Ref
-from iceform.networks.operations import is_move
+from iceform.networks.operations import is_move, put_in
 from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Reach
 from iceform.networks.spans import rows_stay
@@ -47,10 +47,12 @@ def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
         piece = parts.get_submodule(node.args[0])
         assert isinstance(piece, Piece)
         return piece.reach(*given[1:])
-    if not node.active:
-        return Reach()
+    if node.short in ("cos", "sin"):
+        return Reach(1.0)
     if node.op.startswith("size.") or is_move(node.short):
-        return _moved(node, [reaches[n] for n in node.needs if n in reaches])
+        moved = [reaches[n] for n in node.moved if n in reaches]
+        moved += [Reach(abs(number)) for number in put_in(node.short, node.args)]
+        return _moved(node, moved)
     return _native(node, given)
 
 

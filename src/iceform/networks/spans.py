@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from iceform.networks.graph import Graph, Node, Ref
-from iceform.networks.operations import is_move
+from iceform.networks.operations import is_move, put_in
 from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Span
 
@@ -90,7 +90,11 @@ class Walk:
             spans_in = [spans[n] for n in node.needs if n in spans]
             return Span(max((s.entry for s in spans_in), default=math.inf))
         if node.op.startswith("size.") or is_move(node.short):
-            return _moved(node, [spans[n] for n in node.needs if n in spans])
+            # A mask that depends on what was computed chooses, and is not bounded.
+            read = {n: spans[n] for n in node.needs if n in spans}
+            moved = [span for n, span in read.items() if n in node.moved or span.error]
+            moved += [Span(abs(number)) for number in put_in(node.short, node.args)]
+            return _moved(node, moved)
         width = node.shape[-1] if node.shape else None
         return self._native(node, given, width)
 
@@ -132,6 +136,8 @@ class Walk:
 
 def _moved(node: Node, given: list[Span]) -> Span:
     """Entries are the same; rows may be cut, joined or taken apart."""
+    if not given:
+        return Span(math.inf)
     entry, error = max(s.entry for s in given), max(s.error for s in given)
     width = node.shape[-1] if node.shape else None
     first = given[0]

@@ -45,7 +45,10 @@ class Heads(Piece):
 
     def exact(self, *inputs: Tensor) -> Tensor:
         q, k, v, mask = self._asked(inputs)
-        pattern: Tensor = self.hook_pattern(torch.softmax(q @ k.mT + mask, -1))
+        logits = q @ k.mT
+        if len(inputs) > 3 or self.causal:
+            logits = logits + mask
+        pattern: Tensor = self.hook_pattern(torch.softmax(logits, -1))
         return pattern @ v
 
     def _asked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

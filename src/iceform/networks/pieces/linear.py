@@ -23,7 +23,7 @@ from iceform.networks.pieces.base import (
     looked_up,
 )
 
-__all__ = ["LinearMap", "powers_of_two"]
+__all__ = ["LinearMap", "powers_of_two", "with_one"]
 
 _SLACK = 1 + 1e-10  # a computed norm's own rounding
 
@@ -208,7 +208,7 @@ class LinearMap(Piece):
         if table is not None:
             return looked_up(z.div_(up), table).mul_(self.scale * up)
         prompted = self._prompted / up[:, None]
-        return frozen.read(_with_one(x), prompted, self.settings.backend) * (self.scale * up)
+        return frozen.read(with_one(x), prompted, self.settings.backend) * (self.scale * up)
 
     def _wider(self, longest: Tensor, largest: Tensor) -> Tensor:
         """Powers of two by which this input's rows need a larger scale: mostly 1."""
@@ -230,7 +230,7 @@ class LinearMap(Piece):
         up = self._wider(*self._seen(x, self._product(x)))
         got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * up[row])
         prompted = self._prompted / up[:, None]
-        return self.settings.layers.ask_read(_with_one(x[token]), prompted, row, got)
+        return self.settings.layers.ask_read(with_one(x[token]), prompted, row, got)
 
     @property
     def _terms(self) -> Tensor:
@@ -294,5 +294,6 @@ class LinearMap(Piece):
         self._encode()
 
 
-def _with_one(x: Tensor) -> Tensor:
+def with_one(x: Tensor) -> Tensor:
+    """A feature more, for the bias."""
     return torch.cat([x, torch.ones_like(x[..., :1])], -1)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -29,6 +28,7 @@ from iceform.errors import BoundError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
+from iceform.networks.pieces.linear import with_one
 from iceform.networks.pieces.products import read_error, read_line, scale_of
 from iceform.validation import unit_roundoff
 
@@ -167,24 +167,23 @@ class Norm(Piece):
         return keys, queries, table.values.to(z)[:, None], self.settings.layers.margin(logits)
 
     def _standard(self, centred: Tensor, root: Tensor) -> Tensor:
-        return self._each(
-            centred * root,
-            lambda: (centred[..., None], root.expand(centred.shape)[..., None, None]),
-        )
+        """The token times its root: a map with that root on its diagonal."""
+        z = centred * root
+        return read_line(
+            self.settings, z, scale_of(z),
+            lambda: (centred, torch.diag_embed(root.expand(centred.shape))),
+        )  # fmt: skip
 
     def _scaled(self, h: Tensor) -> Tensor:
         if self.plain:
             return h
-        weights = (self.weight, self.bias)
-        return self._each(
-            torch.addcmul(self.bias, h, self.weight),
-            lambda: (torch.stack([h, torch.ones_like(h)], -1), torch.stack(weights, -1)[:, None]),
-        )
+        z = torch.addcmul(self.bias, h, self.weight)
+        return read_line(self.settings, z, scale_of(z), lambda: (with_one(h), self._affine))
 
-    def _each(self, z: Tensor, prompt: Callable[[], tuple[Tensor, Tensor]]) -> Tensor:
-        """Every entry read for itself."""
-        scale = scale_of(z).expand(z.shape)[..., None]
-        return read_line(self.settings, z[..., None], scale, prompt)[..., 0]
+    @property
+    def _affine(self) -> Tensor:
+        """Gamma on the diagonal, beta beside it."""
+        return torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
 
     @property
     def _table(self) -> Interpolant:
@@ -196,15 +195,15 @@ class Norm(Piece):
         place = tuple(draw.randrange(n) for n in output.shape)
         given = inputs[0].detach()
         centred, root, _ = self._parts(given, given.norm(dim=-1).amax())
-        h = self._standard(centred, root)
+        row = place[-1]
         if self.plain:
-            scale = scale_of(centred * root)[place[-1]]
-            x, theta = centred[place][None], root[(*place[:-1], 0)][None, None]
+            scale = scale_of(centred * root)[row]
+            x, theta = centred[place[:-1]], torch.diag(root.expand(centred.shape)[place[:-1]])
         else:
-            scale = scale_of(torch.addcmul(self.bias, h, self.weight))[place[-1]]
-            x = torch.stack([h[place], torch.ones_like(h[place])])
-            theta = torch.stack([self.weight[place[-1]], self.bias[place[-1]]])[None]
-        return self.settings.layers.ask_read(x, theta / scale, 0, output[place] / scale)
+            h = self._standard(centred, root)
+            scale = scale_of(torch.addcmul(self.bias, h, self.weight))[row]
+            x, theta = with_one(h[place[:-1]]), self._affine
+        return self.settings.layers.ask_read(x, theta / scale, row, output[place] / scale)
 
     # ------------------------------------------------------------------------------------- ranges
 

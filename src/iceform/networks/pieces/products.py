@@ -162,10 +162,10 @@ class Product(Piece):
     def walk(self, *spans: Span) -> Span:
         a, b = spans
         n = self._terms
-        error = n * (a.entry * b.error + b.entry * a.error + a.error * b.error)
-        own = 2 * n * a.reach * b.reach * read_error(self.settings, n)
+        error = _times(a.entry, b.error) + _times(b.entry, a.error) + _times(a.error, b.error)
+        own = 2 * _times(a.reach, b.reach) * read_error(self.settings, n)
         width = None if self.inner is not None else a.width or b.width
-        return Span(n * a.entry * b.entry, error + own, width=width)
+        return Span(n * _times(a.entry, b.entry), n * (error + own), width=width)
 
     def reach(self, *reaches: Reach) -> Reach:
         a, b = reaches
