@@ -173,7 +173,8 @@ class ChoiceProblem(LinearProblem):
         self.passes += 1
         self.machine.ledger.note("readout", "probabilities, less 1 for a sample's own class")
         self.machine.ledger.note("host", "sums of the probabilities times the samples")
-        return self.reduced(total) / self.source.total + self._penalty * w
+        mean: Tensor = self.reduced(total) / self.source.total
+        return mean + self._penalty * w
 
     @property
     def _penalty(self) -> Tensor:
@@ -188,7 +189,7 @@ class ChoiceProblem(LinearProblem):
         if majorizer:
             (gram,) = self.source.reduce(_Products(self.scaling))
             half = 0.5 * gram / self.source.total
-            matrix = torch.block_diag(*[half] * (self.classes - 1))
+            matrix: Tensor = torch.kron(torch.eye(self.classes - 1).to(half), half)
         else:
             (matrix,) = self.source.reduce(_Curvature(self.scaling, self.rows(w), self.basis))
             matrix = matrix / self.source.total
