@@ -1,5 +1,6 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
+from iceform.constructions import verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent
@@ -37,4 +38,5 @@ __all__ = [
     "chebyshev_steps",
     "load",
     "steps_needed",
+    "verification",
 ]
