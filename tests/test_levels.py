@@ -26,6 +26,8 @@ LEVELS = (
 OUTERMOST = {
     "__main__", "cli", "demo", "experiments", "pages", "plots", "sklearn", "tables", "web",
 }  # fmt: skip
+APPS = OUTERMOST - {"sklearn"}
+
 MODULES = sorted(ROOT.rglob("*.py"))
 
 
@@ -98,6 +100,25 @@ def test_only_the_outermost_and_the_surface_import_the_package_as_a_whole():
     for path in MODULES:
         if part_of(path) not in OUTERMOST | {"__init__"}:
             assert "the package itself" not in imports(path), name_of(path)
+
+
+# A room of examples that is public as it is.
+PUBLIC_ROOMS = {"iceform.computer.library"}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in APPS], ids=name_of)
+def test_apps_use_public_names_alone(path):
+    """What a level exports; nothing out of its modules, and no attribute that is its own."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module not in PUBLIC_ROOMS:
+            package, *rest = node.module.split(".")
+            inner = package == "iceform" and len(rest) > 1 and rest[0] not in OUTERMOST
+            assert not inner, f"{name_of(path)}:{node.lineno} imports from {node.module}"
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
+            owner = ast.unparse(node.value)
+            known = owner in {"self", "cls", "os"} or owner.startswith("torch")
+            assert known, f"{name_of(path)}:{node.lineno} uses {owner}.{node.attr}"
 
 
 def test_no_modules_import_each_other():

@@ -4,8 +4,11 @@ from iceform.interpolation import making
 from iceform.interpolation.grid import GivenGrid, GradedGrid, Grid, Keys
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import RoundingModel
+from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.regimes import MOST_HARD_CELLS, on_grid
 
 __all__ = [
+    "MOST_HARD_CELLS",
     "GivenGrid",
     "GradedGrid",
     "Grid",
@@ -13,4 +16,6 @@ __all__ = [
     "Keys",
     "RoundingModel",
     "making",
+    "on_grid",
+    "posterior_error",
 ]
