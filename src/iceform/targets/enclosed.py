@@ -109,7 +109,7 @@ class Enclosure:
     def run(
         self, prompt: Float[Tensor, "1 t h"], without: Collection[tuple[int, int]] = ()
     ) -> Ball:
-        """The features of the last layer, (layer, head) silenced; repeats are layers of their own."""
+        """The features of the last layer, (layer, head) silenced; repeats are counted as layers."""
         stream, common = self.start(prompt)
         for number, layer in enumerate(self.layers):
             gone = {head for at, head in without if at == number}
