@@ -153,7 +153,7 @@ def _inputs(calibration: Tensor | Sequence[Any], dtype: torch.dtype) -> list[Any
     return [cast(one, dtype) for one in given]
 
 
-class InContext(nn.Module, Pretrained):
+class InContext(nn.Module, Pretrained, kept_as="InContext"):
     """A network in context; build one with :func:`in_context`.
 
     Calling it is calling the original. It has no parameters: weights are prompts, kept as buffers.
@@ -420,14 +420,24 @@ class InContext(nn.Module, Pretrained):
 
     # -------------------------------------------------------------------------------------- files
 
+    def card(self) -> tuple[str, dict[str, str]]:
+        what = (
+            "A network run in context: its weights are prompts, read by two frozen "
+            "softmax-attention layers."
+        )
+        return what, {
+            "Certificate": self.certificate.explain(),
+            "Layer by layer": str(self.report()),
+        }
+
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and the prompts' tensors."""
         return files.pack(self)
 
     @classmethod
-    def unpack(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> InContext:
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> InContext:
         """The inverse of :meth:`pack`."""
-        return cls(files.unpack(config, tensors))
+        return cls(files.unpack(content, tensors))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what a folder holds: plain data and tensors."""
