@@ -29,7 +29,7 @@ from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
 from iceform.networks.pieces.linear import with_one
-from iceform.networks.pieces.products import read_error, read_line, scale_of
+from iceform.networks.pieces.products import read_error, read_line, scale_each, scale_of
 from iceform.validation import unit_roundoff
 
 __all__ = ["Norm"]
@@ -114,12 +114,12 @@ class Norm(Piece):
     def checked(self, *inputs: Tensor) -> Tensor:
         out, length, spread = self._run(inputs[0])
         if not torch.compiler.is_compiling():
-            self.judged(torch.stack([length, spread.detach().amin()]), self._see)
+            self.judged(torch.stack([length.amax(), spread.detach().amin()]), self._see)
         return out
 
     def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The norm, the largest 2-norm of a token, and v + floor of every token."""
-        length = x.detach().norm(dim=-1).amax()
+        """The norm, and of every token its 2-norm and v + floor."""
+        length = x.detach().norm(dim=-1, keepdim=True)
         centred, root, spread = self._parts(x, length)
         return self._scaled(self._standard(centred, root)), length, spread
 
@@ -133,7 +133,7 @@ class Norm(Piece):
         z = x.mean(-1, keepdim=True)
         # Rounding of the sum must not leave the table: |terms| (d + 3) u <= its slack.
         share = 4 * (self.width + 4) * self.settings.unit / self.settings.layers.slack
-        scale = scale_of(z, share / math.sqrt(self.width) * length)
+        scale = scale_each(z, share / math.sqrt(self.width) * length)
         return read_line(
             self.settings, z, scale, lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :])
         )
@@ -141,7 +141,7 @@ class Norm(Piece):
     def _square(self, centred: Tensor) -> Tensor:
         z = centred.square().mean(-1, keepdim=True)
         return read_line(
-            self.settings, z, scale_of(z), lambda: (centred, (centred / self.width)[..., None, :])
+            self.settings, z, scale_each(z), lambda: (centred, (centred / self.width)[..., None, :])
         )
 
     def _root(self, spread: Tensor) -> Tensor:
@@ -194,7 +194,7 @@ class Norm(Piece):
     ) -> Asked | None:
         place = tuple(draw.randrange(n) for n in output.shape)
         given = inputs[0].detach()
-        centred, root, _ = self._parts(given, given.norm(dim=-1).amax())
+        centred, root, _ = self._parts(given, given.norm(dim=-1, keepdim=True))
         row = place[-1]
         if self.plain:
             scale = scale_of(centred * root)[row]

@@ -21,7 +21,7 @@ from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
 
-__all__ = ["Product", "read_error", "read_line", "scale_of"]
+__all__ = ["Product", "read_error", "read_line", "scale_each", "scale_of"]
 
 _SLACK = 1 + 2.0**-16  # rounding of a product, in float32 too
 _EXPONENTS = {torch.float64: 1000.0, torch.float32: 120.0}  # inverses of scales are numbers
@@ -33,8 +33,17 @@ def scale_of(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
     largest = torch.maximum(high, -low)
     if not isinstance(least, float) or least:
         largest = torch.maximum(largest, torch.as_tensor(least).to(largest))
-    found = torch.exp2(torch.log2(largest).ceil().clamp(min=-_EXPONENTS[z.dtype]))
+    found = _power(largest)
     return found if z.ndim else found[0]
+
+
+def scale_each(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
+    """The same for every entry by itself."""
+    return _power(z.detach().abs().clamp(min=least))
+
+
+def _power(sizes: Tensor) -> Tensor:
+    return torch.exp2(torch.log2(sizes).ceil().clamp(min=-_EXPONENTS[sizes.dtype]))
 
 
 def read_line(
