@@ -270,5 +270,5 @@ def test_a_table_that_outgrows_the_frozen_layers_is_refused():
     net = in_context(model, calibration=[0.01 * x], on_range="widen")
     before = net.pieces[1].high
     with pytest.raises(ice.BoundError, match=r"has \d+ tokens, the frozen layers are sized for"):
-        net(60 * x)
+        net(16 * x)
     assert net.pieces[1].high == before
