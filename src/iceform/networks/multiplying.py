@@ -31,7 +31,8 @@ def multiplied(to: Maker, nodes: list[Node], results: Sequence[Any]) -> tuple[No
 
 
 def _on(to: Maker, node: Node, kind: str, inner: int | None, *factors: Any) -> Node:
-    piece = to.product(f"{node.where}.{kind}".removeprefix("."), inner)
+    place = "" if node.where == to.title else f"{node.where}."
+    piece = to.product(f"{place}{kind}", inner)
     return replace(node, op="piece", args=(piece.name, *factors), kwargs={})
 
 

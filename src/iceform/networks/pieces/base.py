@@ -317,14 +317,11 @@ class Piece(nn.Module, ABC):
 
 
 @contextmanager
-def checked_at_the_end(device: torch.device) -> Iterator[None]:
-    """On a GPU, checks wait for the end: nobody waits for it in the middle.
+def checked_at_the_end() -> Iterator[None]:
+    """Checks wait for the end: nobody waits for a GPU in the middle.
 
     What an input out of range made of the pieces behind is thrown away with the error.
     """
-    if device.type == "cpu" or torch.compiler.is_compiling():
-        yield
-        return
     later: list[tuple[Tensor, Judge]] = []
     token = _LATER.set(later)
     try:

@@ -93,6 +93,7 @@ class Norm(Piece):
             self.register_buffer(key, value.to(settings.dtype))
         self.plain = bool((self.weight == 1).all() and (self.bias == 0).all())
         self.least, self.norm = math.inf, 0.0
+        self.table = _root_table(settings.dtype)
 
     def named(self, name: str) -> Norm:
         """The same under another name."""
@@ -149,7 +150,7 @@ class Norm(Piece):
         power = torch.floor(0.5 * torch.log2(spread.detach()))
         inner = spread * torch.exp2(-2 * power)
         if not self.settings.literal and self.settings.layers.maps.attends:
-            found = looked_up(inner, self._table)
+            found = looked_up(inner, self.table)
         else:
             keys, queries, values, margin = self._head(inner)
             mask, backend = inner.new_zeros(1, len(keys)), self.settings.backend
@@ -159,7 +160,7 @@ class Norm(Piece):
 
     def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Keys, queries and values of the head that looks z up, and its margin."""
-        table = self._table
+        table = self.table
         keys = torch.stack([table.keys.slopes, table.keys.biases], -1).to(z)
         centre = table.grid.center
         queries = torch.stack([z - centre, torch.ones_like(z)], -1)[..., None, :]
@@ -184,10 +185,6 @@ class Norm(Piece):
     def _affine(self) -> Tensor:
         """Gamma on the diagonal, beta beside it."""
         return torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
-
-    @property
-    def _table(self) -> Interpolant:
-        return _root_table(self.settings.dtype)
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
@@ -236,7 +233,7 @@ class Norm(Piece):
 
     def _root_error(self) -> float:
         """Proven error of the root, relative: its table's values are at least 1/2."""
-        settings, table = self.settings, self._table
+        settings, table = self.settings, self.table
         model = rounding_of(settings.backend).model(settings.dtype, table, table.high, 1)
         leak = 2 * table.size * settings.layers.leak if settings.literal else 0.0
         return 2.1 * (table.error + table.rounding(model) + leak)
@@ -278,15 +275,15 @@ class Norm(Piece):
 
     @property
     def tokens(self) -> int:
-        return max(self._table.tokens, self.settings.layers.table.tokens)
+        return max(self.table.tokens, self.settings.layers.table.tokens)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        return self._table.assumptions
+        return self.table.assumptions
 
     @property
     def standing(self) -> str:
-        return self._table.kind
+        return self.table.kind
 
     @property
     def certified(self) -> float:
