@@ -30,7 +30,7 @@ from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
 from iceform.functions.formulas.polynomials import line
 
-__all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
+__all__ = ["Assumed", "Domain", "Range", "Ranges", "drawn", "find_ranges"]
 
 _SAFETY = 2.0
 _DRAWS = 8
