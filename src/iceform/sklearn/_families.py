@@ -3,7 +3,8 @@
 ``line``
     Coefficients; predictions are a look-up of x.w + b.
 ``separator``
-    Lines between classes, one class against the rest where there are more than two.
+    Lines between classes; where there are more than two, all of them at once if the algorithm
+    knows how, or else one class against the rest.
 ``average``, ``neighbours``, ``vote``
     Samples that are kept in the prompt.
 ``components``
@@ -139,10 +140,10 @@ class Batches(Line):
 
 
 class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
-    """One line, or one for each class against the rest."""
+    """One line, or one for each class."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Fit one line, or one for each class against the rest.
+        """Fit one line, or one for each class.
 
         Parameters
         ----------
@@ -163,19 +164,25 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
             )
         machine, model = self._machine(source), self.as_algorithm()
         assert isinstance(model, LinearClassifier)
-        wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        models = [
-            self._begun(replace(model, positive=float(k)), row) for row, k in enumerate(wanted)
-        ]
+        models = self._models(model)
         fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits)
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
-        self.coef_ = np.stack([self._cast(fit.coef) for fit in fits])
-        self.intercept_ = np.stack([self._cast(fit.intercept) for fit in fits])
+        self.coef_ = np.vstack([self._cast(fit.coef) for fit in fits])
+        self.intercept_ = np.hstack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.
         settled = "tol" not in model.options() or all(fit.converged for fit in fits)
         self._warn(settled, self.n_passes_)
         return self
+
+    def _models(self, model: Any) -> list[Any]:
+        """One for two classes, one for all where it takes them all, or one for each."""
+        count = len(self.classes_)
+        if count == 2:
+            return [self._begun(replace(model, positive=1.0), 0)]
+        if hasattr(model, "classes"):
+            return [self._begun(replace(model, classes=count), None)]
+        return [self._begun(replace(model, positive=float(k)), k) for k in range(count)]
 
     def _scores(self, X: Any) -> Tensor:
         x = self._points(X)
