@@ -162,6 +162,9 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "tests/machine, tests/computer, tests/networks",
         ["1e-12", "16", "39"],
     ),
+    ("CHANGELOG.md", "asserted", "tests/sklearn: iris beside scikit-learn", ["1e-8"]),
+    ("CHANGELOG.md", "not kept", "a range before a mend", ["1e39"]),
+    ("docs/targets.md", "certified", "the cell above, and tests/targets", ["1e-8"]),
     ("CHANGELOG.md", "not kept", "memory of a fit", ["10^6 x 50 in under 1 GiB"]),
     (
         "README.md",
