@@ -137,20 +137,6 @@ def test_half_precision_is_looked_up_in_float32():
     assert torch.equal(primitives.interpolate(z, it), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["line", "fitted"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_compiled_loop_is_within_the_same_rounding(kind, dtype):
-    it = table(kind)
-    assert windowed.compile_now(it, dtype, backward=True)
-    window = windowed.window_of(it, dtype)
-    assert window is not None
-    assert windowed.is_compiled(window, dtype)
-    z = points(it, dtype, 50000)
-    exact = primitives.plain_interpolate(z.double(), it)
-    assert (primitives.interpolate(z, it).double() - exact).abs().max() <= rounding_bound(it, dtype)
-
-
 SHAPES = {
     "one": ((7, 3), (7,), (3,)),
     "many w": ((5000, 3), (5000,), (4, 3)),

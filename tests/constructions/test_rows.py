@@ -1,5 +1,7 @@
 """LinearLayer and AttentionHead: weights in the prompt."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -84,6 +86,18 @@ class TestManyTokensEmbedding(TestManyTokens):
         )  # fmt: skip
 
 
+class TestSplitAttentionHead(_Rows):
+    """The theorem's own shape, which is hard whatever is asked."""
+
+    rows = (2, 2, 4)
+
+    def build(self, regime, dtype, backend):
+        return ice.SplitAttentionHead(3, 2, 4, 5, split=3, dtype=dtype, backend=backend)
+
+    def test_gradients_agree_with_finite_differences(self, emulator):
+        pytest.skip("a staircase: finite differences see a step or a plateau")
+
+
 def paper_setting():
     """d = 24, n = 20, d_h = 48, X ~ 2 N(0,1) - 1, N(0,1) weights; 120 rows in all."""
     x = 2 * torch.randn(20, 24, dtype=torch.float64) - 1
@@ -123,6 +137,48 @@ def test_the_hard_regime_in_the_papers_setting(grid, table):
         errors.append(float((em(*inputs) - em.reference(*inputs)).abs().max()))
     middle = sorted(errors)[2]
     assert table / 2 <= middle <= 2 * table, errors
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_the_theorems_own_shape_in_the_papers_setting(dtype):
+    """n tokens and H heads to a row: within the certificate, which halves as H doubles."""
+    inputs, reach = paper_setting()
+    inputs = tuple(t.to(dtype) for t in inputs)
+    x, *weights = (t.double() for t in inputs)
+    exact = torch.cat([x @ w.mT for w in weights], -1)
+    proven, seen = [], []
+    for split in (1, 2, 4, 8):
+        em = ice.SplitAttentionHead(
+            24, 48, 24, 20, split=split, bound=12.0, weight_bound=6.0, reach=reach, dtype=dtype,
+        )  # fmt: skip
+        assert em.plan.heads == 120 * split + 1
+        prompt = em.prompt(*inputs)
+        assert prompt.tokens.shape[-2] == em.plan.tokens == 20
+        first, *_ = em.bind().stream(prompt)
+        proven.append(em.line.certificate.error)
+        seen.append(float((first.double() - exact).abs().max()))
+        assert seen[-1] <= proven[-1]
+        off = float((em(*inputs).double() - em.reference(*inputs)).abs().max())
+        assert off <= em.certify(*inputs).error <= em.certificate.error
+    for coarse, fine in pairwise(proven):
+        assert 0.49 <= fine / coarse <= 0.51
+    # Uniform in a cell: the largest of thousands of errors comes near half a cell.
+    assert all(s >= 0.8 * p for s, p in zip(seen, proven, strict=True)), (seen, proven)
+
+
+def test_a_split_row_is_the_truncated_line():
+    """Bit for bit the matrices of the theorem that it is composed of."""
+    em = ice.SplitAttentionHead(3, 2, 2, 6, split=2, backend="literal")
+    x, w_k, w_q, w_v = (uniform(r, 3, dtype=torch.float64) for r in (6, 2, 2, 2))
+    first, _ = em.network.stream(em.prompt(x, w_k, w_q, w_v).tokens)
+    zero = torch.zeros((), dtype=torch.float64)
+    rows = [em.line(x, w, zero) for matrix in (w_k, w_q, w_v) for w in matrix]
+    assert_within(first, torch.stack(rows, -1), 1e-12, "rows against the line")
+
+
+def test_two_tokens_have_no_grid_to_split():
+    with pytest.raises(ice.ProgramError, match="leave no grid point"):
+        ice.SplitAttentionHead(3, 2, 2, 2, split=4)
 
 
 def test_eps_chooses_the_grid():

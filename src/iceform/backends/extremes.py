@@ -40,6 +40,15 @@ class Extremes:
         """Look at some more samples, shape (..., d)."""
         self._seen.append(self._measure(part.detach()))
 
+    @property
+    def lengths(self) -> bool:
+        """Whether rows are to be measured beside entries."""
+        return self._length is not None
+
+    def take(self, sizes: Tensor) -> None:
+        """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
+        self._seen.append(sizes)
+
     def watch_all(self, x: Tensor) -> None:
         """Look at all samples, on a CPU in parts that are read from memory once."""
         if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:

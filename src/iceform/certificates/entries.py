@@ -37,6 +37,7 @@ from iceform.validation import unit_roundoff
 
 __all__ = ["Asked", "Compared", "compare_entries", "run_again"]
 
+_NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
 _WIDEST = 32  # tokens either side of a window, at most
@@ -140,6 +141,14 @@ def _at(
     return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
+def _settled(gaps: Tensor, tau: Tensor) -> Tensor:
+    """Tokens whose weight no rounding changes: hidden ones have 0, and one left alone has 1."""
+    top = tau.gather(-1, gaps.argmin(-1, keepdim=True))
+    hidden = gaps - tau - top > _NOTHING
+    alone = (~hidden).sum(-1, keepdim=True) == 1
+    return hidden | alone
+
+
 def _allowed(
     entry: Entry, dtype: torch.dtype, rounding: Rounding, tables: Sequence[Interpolant]
 ) -> float:
@@ -150,6 +159,7 @@ def _allowed(
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
     tau = unit * (2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * _WIDEST)
+    tau = tau.masked_fill(_settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]
     looked = (weights @ values[..., None])[..., 0]
     apart = (values[..., None, :] - looked[..., None]).abs()

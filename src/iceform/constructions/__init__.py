@@ -2,6 +2,7 @@
 
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan
+from iceform.constructions.compact_step import CompactStep
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep
@@ -11,6 +12,7 @@ from iceform.constructions.linear import LinearLayer
 from iceform.constructions.mlp import MLP
 from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
+from iceform.constructions.split_head import SplitAttentionHead
 from iceform.constructions.truncated_linear import TruncatedLinear
 
 load = Emulator.load
@@ -19,6 +21,7 @@ __all__ = [
     "MLP",
     "SCHEDULES",
     "AttentionHead",
+    "CompactStep",
     "Domain",
     "Emulator",
     "GradientDescent",
@@ -33,6 +36,7 @@ __all__ = [
     "RidgeRegression",
     "SampleGradients",
     "Schedule",
+    "SplitAttentionHead",
     "TruncatedLinear",
     "chebyshev_steps",
     "load",

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
-from iceform.backends import rounding_of
+from iceform.backends import compiled, rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step, Verification
 from iceform.constructions.base import Emulator, Plan
@@ -111,6 +111,7 @@ class ResidualEmulator(Emulator):
         )
         self.rates = rates
         self.loss = loss
+        compiled.prepare(samples)  # beside the search for a table
         self._asked: dict[str, Any] = {
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
