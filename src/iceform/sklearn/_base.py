@@ -74,7 +74,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def _algorithm(self) -> Algorithm:
+    def as_algorithm(self) -> Algorithm:
         """The algorithm with this estimator's parameters."""
         given = {}
         for name, one in self.algorithm.options().items():

@@ -70,7 +70,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         else:
             source = self._source(X, y, sample_weight, y_numeric=True)
         machine = self._machine(source)
-        model = self._begun(self._algorithm(), 0)
+        model = self._begun(self.as_algorithm(), 0)
         self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
@@ -86,7 +86,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         for k, labels in enumerate(y.T):
             source = self._arrays(X, np.ascontiguousarray(labels), weights)
             machine = self._machine(source)
-            model = self._begun(self._algorithm(), k)
+            model = self._begun(self.as_algorithm(), k)
             found.append(self._as_stored(machine.run(model, source), source))
         self._keep(machine, *found)
         self.certificates_ = [one.certificate for one in found]
@@ -131,7 +131,7 @@ class Batches(Line):
         first = not hasattr(self, "_batches")
         source = self._source(X, y, sample_weight, y_numeric=True, reset=first)
         if first:
-            self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
+            self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
         self._take(machine, self._as_stored(found, source))
@@ -161,7 +161,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
                 f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
                 f"{self.classes_[0]!r}"
             )
-        machine, model = self._machine(source), self._algorithm()
+        machine, model = self._machine(source), self.as_algorithm()
         assert isinstance(model, LinearClassifier)
         wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
         models = [
@@ -209,7 +209,7 @@ class Chances(Separator):
         check_is_fitted(self)
         if is_dask(X):
             return self._by_blocks("predict_proba", X, (len(self.classes_),))
-        looked = self._algorithm().chances(self.machine_, self._scores(X))  # type: ignore[attr-defined]
+        looked = self.as_algorithm().chances(self.machine_, self._scores(X))  # type: ignore[attr-defined]
         chances = looked.cpu().numpy()
         if len(self.classes_) == 2:
             chances = np.hstack([1 - chances, chances])
@@ -223,7 +223,7 @@ class _Memory(InContext):
 
     def _remember(self, source: Any) -> None:
         machine = self._machine(source, whole=True)
-        found = machine.run(self._algorithm(), source)
+        found = machine.run(self.as_algorithm(), source)
         self._memory: Any = found.predictor
         self._keep(machine, found)
 
@@ -312,7 +312,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         x = as_tensor(validate_data(self, X, dtype=np.float64, ensure_min_samples=2), self.device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
-        found = machine.run(self._algorithm(), source)
+        found = machine.run(self.as_algorithm(), source)
         self._keep(machine, found)
         self.components_ = found.value.cpu().numpy()
         return self
