@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends.kernels import own_kernels
-from iceform.validation import largest_entry
+from iceform.validation import largest_entry, unwrapped
 
 __all__ = ["Extremes"]
 
@@ -77,5 +77,5 @@ class Extremes:
         longest = largest * math.sqrt(part.shape[-1])
         # On a GPU nothing is decided here, since the host would have to wait.
         if self._length is not None and (part.is_cuda or not bool(longest <= self._length)):
-            longest = part.norm(dim=-1).amax().double()
+            longest = unwrapped(part.norm(dim=-1)).amax().double()
         return torch.stack([largest, longest])

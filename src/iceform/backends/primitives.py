@@ -129,12 +129,12 @@ def _one_prompt(
     block = sum_block(w.dtype, len(x))
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
-        operands, rows = window.operands(w.dtype, w.device), (x, y, w, labels)
-        x, y, w, labels = (None if t is None else t.detach().contiguous() for t in rows)
-        lengths = watch is not None and watch.lengths
+        offsets = None if labels is None else labels.detach().contiguous()
         found, seen = compiled.pass_over(
-            x, y, w, labels, window.kind, operands, exact=block == 1, lengths=lengths
-        )
+            *(t.detach().contiguous() for t in (x, y, w)), offsets, window.kind,
+            window.operands(w.dtype, w.device), exact=block == 1,
+            lengths=watch is not None and watch.lengths,
+        )  # fmt: skip
         if watch is not None:
             watch.take(seen)
         return found

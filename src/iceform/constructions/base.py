@@ -211,7 +211,13 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
 
     @untraced
     def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
-        """Check the inputs and bind the network: what a compiled call does not trace."""
+        """Check the inputs and bind the network: what a compiled call does not trace.
+
+        An exported program has no host that could look at values or weights: it is the literal
+        network on the literal prompt, and whoever runs it answers for the domain.
+        """
+        if torch.compiler.is_exporting():
+            return bind(self.network, "literal")
         self._check_once(*inputs)
         return bind(self.network, self.backend, later=later)
 

@@ -37,7 +37,7 @@ from iceform.attention import Features, FrozenNetwork, Layout, Prompt, SoftmaxAt
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import Backend
 from iceform.certificates import Certificate, Step, weakest
-from iceform.constructions.base import Plan
+from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep, LossLike
 from iceform.constructions.residual import SAME, Rates, check_logits, room_for, three_inputs
 from iceform.constructions.selection import choose
@@ -52,6 +52,7 @@ __all__ = ["CompactStep"]
 
 _ABOVE = 1.6  # R in units of sup |f|: larger ones lose accuracy, smaller ones smoothness
 _PLUS, _MINUS = 1, -1
+_SHARES = (1.0, 0.1, 0.01)  # of eps that the first sign's table is chosen for
 
 
 class CompactStep(GradientStep):
@@ -109,16 +110,22 @@ class CompactStep(GradientStep):
     ) -> Interpolant:
         low, high = self._span()
         weight = ScalarFunction.of(self._log_weight(_PLUS), low, high, kinks)
-        return choose(
-            replace(weight, estimate=bool(self._asked["estimate"])),
-            (low, high),
-            eps=self.eps,
-            regime="spectral",
-            tokens=tokens,
-            dtype=self.dtype,
-            gain=self.rates.gain * self.ceiling * self.domain.x,
-            total=lambda it: self._certify(it).error,
-        )
+        weight = replace(weight, estimate=bool(self._asked["estimate"]))
+
+        def found(eps: float | None, total: Callable[[Interpolant], float]) -> Interpolant:
+            gain = self.rates.gain * self.ceiling * self.domain.x
+            return choose(
+                weight, (low, high), eps=eps, regime="spectral", tokens=tokens, dtype=self.dtype,
+                gain=gain, total=total,
+            )  # fmt: skip
+
+        if self.eps is None or tokens is not None:
+            return found(self.eps, lambda it: self._certify(it).error)
+        for share in _SHARES:  # keys that are as few as one sign needs may be too few for the other
+            it = found(share * self.eps, lambda it: self._certify_with((it, it)).error)
+            if self._certify(it).error <= self.eps:
+                return it
+        return it
 
     def _other(self, it: Interpolant) -> Interpolant:
         """The log-weights of the other sign on the same keys."""
@@ -138,8 +145,12 @@ class CompactStep(GradientStep):
         return RoundingModel(unit_roundoff(self.dtype), False, terms, self.domain.dim + 3)
 
     def _certify(self, it: Interpolant, rates: Rates | None = None) -> Certificate:
-        rates, unit = rates or self.rates, unit_roundoff(self.dtype)
-        tables = (it, self._other(it))
+        return self._certify_with((it, self._other(it)), rates)
+
+    def _certify_with(
+        self, tables: tuple[Interpolant, Interpolant], rates: Rates | None = None
+    ) -> Certificate:
+        rates, unit, it = rates or self.rates, unit_roundoff(self.dtype), tables[0]
         largest = check_logits(it, self.domain.terms + abs(it.grid.center))
         off = max(t.error for t in tables)
         model = self._rounding_model(it)
@@ -292,7 +303,8 @@ class CompactStep(GradientStep):
         return False
 
     def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
-        return backend.run(self._encode(*inputs))[..., 0, :]
+        out: Tensor = backend.run(self._encode(*inputs))
+        return out[..., 0, :]
 
     def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
         """One pass at another step size and shrinkage: another prompt for the same weights."""
@@ -320,6 +332,14 @@ class CompactStep(GradientStep):
         config = super()._config()
         config.pop("regime")
         return config
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        if f is None and arguments["loss"] is None:
+            raise ProgramError(
+                "the log-weights of a function that was not saved cannot be proven; load it with f="
+            )
+        return super()._rebuild(arguments, it, f)
 
     @classmethod
     def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:

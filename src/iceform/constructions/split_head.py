@@ -121,25 +121,25 @@ class SplitAttentionHead(AttentionHead):
     # --------------------------------------------------------------------------- prompt, weights
 
     def _build_network(self) -> FrozenNetwork:
-        _, second = super()._build_network().layers
-        return FrozenNetwork([self._first(), second], self.layer.features, self.line.tables)
+        layers = [self._first(), self._second()]
+        return FrozenNetwork(layers, self.layer.features, self.line.tables)
 
     def _first(self) -> SoftmaxAttention:
         """Every row's truncated line: its matrices, where this prompt has ramp and position."""
-        line = self.line.network.to(torch.float64)
+        line = self.line.network
         (row,) = line.layers
         assert isinstance(row, SoftmaxAttention)
         old, new, d, rows = line.features, self.layer.features, self.dim, self.layer.outputs
         places = new["position"]
-        keys = torch.zeros(rows, self.split, d + 1, new.total, dtype=torch.float64)
-        values = torch.zeros(rows, self.split, rows, new.total, dtype=torch.float64)
+        keys = torch.zeros(rows, self.split, d + 1, new.total, dtype=self.dtype)
+        values = torch.zeros(rows, self.split, rows, new.total, dtype=self.dtype)
         ramp = slice(old["ramp"].start, old["ramp"].start + d)
         for r in range(rows):
             own = slice(d + r * d, d + (r + 1) * d)  # the weights' blocks follow x, row-major
             keys[r, :, :d, own] = row.w_k[:, :d, ramp]
             keys[r, :, d, places] = row.w_k[:, -1, old["position"]]
             values[r, :, r, places] = row.w_v[:, 0, old["position"]]
-        queries = torch.zeros(1, d + 1, new.total, dtype=torch.float64)
+        queries = torch.zeros(1, d + 1, new.total, dtype=self.dtype)
         queries[0, :d, new["x"]] = row.w_q[0, :d, old["x"]]
         queries[0, d, places] = row.w_q[0, -1, old["position"]]
         labels = [f"{name}, {part}" for name in self.layer.labels for part in row.labels]
@@ -175,5 +175,7 @@ class SplitAttentionHead(AttentionHead):
         return {**config, "split": self.split, "sharpness": self._sharpness}
 
     @classmethod
-    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
+    def _function(  # type: ignore[override]
+        cls, arguments: dict[str, Any], it: Interpolant, f: Any
+    ) -> ScalarFunction | None:
         return None

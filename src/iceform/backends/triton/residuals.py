@@ -106,7 +106,7 @@ def _tile_sums(  # type: ignore[no-untyped-def]
     return sums
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _bits(x):  # type: ignore[no-untyped-def]
     """|x| as whole numbers in the same order, what is not a number above all others."""
     if x.dtype == tl.float64:
@@ -117,7 +117,9 @@ def _bits(x):  # type: ignore[no-untyped-def]
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _watched(x, most, longest, dtype: tl.constexpr, WATCH: tl.constexpr):  # type: ignore[no-untyped-def]
+def _watched(  # type: ignore[no-untyped-def]
+    x, most, longest, dtype: tl.constexpr, WATCH: tl.constexpr
+):
     """The largest entry by column and the longest row of the tiles so far, as whole numbers."""
     if WATCH > 0:
         most = tl.maximum(most, tl.max(_bits(x), 0))
