@@ -97,8 +97,14 @@ class Asked:
     def compare(self, rounding: Rounding) -> Compared:
         """Run it through the literal matrices; ``rounding`` is that of what came back."""
         entry = self.layer.entry(self.tokens, self.token, self.feature)
-        off = float((entry.value - self.got).abs())
-        return Compared(1, off, _allowed(entry, self.tokens.dtype, rounding, self.tables))
+        allowed = _allowed(entry, self.tokens.dtype, rounding, self.tables)
+        carried = entry.value.new_zeros(())
+        if getattr(self.layer, "residual", False):  # what it read is added, and rounded once
+            carried = self.tokens[self.token, self.feature]
+            size = float(carried.abs() + entry.value.abs())
+            allowed += 4 * unit_roundoff(self.tokens.dtype) * size
+        off = float((carried + entry.value - self.got).abs())
+        return Compared(1, off, allowed)
 
 
 def run_again(asked: Iterable[Asked], rounding: Rounding, until: float) -> Compared:
