@@ -70,7 +70,7 @@ class Embedded:
         W_O.
     plain
         The same layer on any tokens.
-    groups
+    together
         Heads that look up the same form in the same table.
     """
 
@@ -82,7 +82,7 @@ class Embedded:
     outputs: int
     readout: Readout
     plain: Heads
-    groups: tuple[tuple[int, ...], ...]
+    together: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(
@@ -135,7 +135,7 @@ class Embedded:
         if self._alike:
             return primitives.project(x, [torch.stack(weights, -2)], self.heads[0].table, name)[0]
         out = x.new_zeros(*x.shape[:-1], self.outputs)
-        for heads in self.groups:
+        for heads in self.together:
             first = self.heads[heads[0]]
             theta = torch.stack([weights[i] for i in heads], -2)
             z, added = x @ first.form.weights(theta).mT, first.form.added(theta)
