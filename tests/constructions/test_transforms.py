@@ -1,4 +1,4 @@
-"""Constructions inside vmap, torch.compile and torch.export."""
+"""Constructions inside vmap and torch.export."""
 
 import jaxtyping
 import pytest
@@ -44,7 +44,7 @@ def test_vmap_is_a_batch(name):
 @each
 def test_vmap_refuses_what_a_batch_would(name):
     em, inputs = made(name, 4)
-    inputs[-1][2] = 3.0
+    inputs[-1][2] = 9.0
     with pytest.raises(ice.BoundError):
         torch.func.vmap(em)(*inputs)
 
@@ -61,16 +61,3 @@ def test_an_exported_program_is_the_literal_network(name):
     others = made(name)[1]
     bound = 2 * em.certificate.error + 1e-12
     assert_within(exported(*others), em.reference(*others), bound, "exported")
-
-
-@each
-def test_a_full_graph(name):
-    em, inputs = made(name, 2)
-    want = em(*inputs)
-    torch.compiler.reset()
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        found = torch.compile(em, backend="aot_eager", fullgraph=True)(*inputs)
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
-    assert_within(found, want, 2 * em.certificate.error, "one graph")

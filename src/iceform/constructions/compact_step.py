@@ -36,6 +36,7 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, Prompt, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import Backend
+from iceform.backends.kernels import is_transformed
 from iceform.certificates import Certificate, Step, weakest
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep, LossLike
@@ -214,7 +215,8 @@ class CompactStep(GradientStep):
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
         gain, keep = self._factors(self.rates)
         batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
-        tokens = x.new_zeros(*batch, self._count, at.total)
+        like = next((t for t in (x, y, w) if is_transformed(t)), x)  # vmap: any may be the batch
+        tokens = like.new_zeros(*batch, self._count, at.total)
         tokens[..., at["key_bias"]] = -HIDDEN
         tokens[..., at["hidden"]] = -HIDDEN
         grid = tokens[..., : it.tokens, :]
