@@ -12,14 +12,14 @@ import numpy as np
 
 from iceform.algorithms import Algorithm, LinearModel, Option
 from iceform.cli.running.data import Data
-from iceform.cli.running.models import answers, coefficient_matrix
+from iceform.cli.running.models import answers, chances, coefficient_matrix
 from iceform.cli.running.results import Peer
 from iceform.cli.running.settings import Settings
 
 __all__ = ["build_peer", "compare_with_peer", "one_line"]
 
 
-def build_peer(entry: type[Algorithm], options: Mapping[str, Any], classes: int) -> Any:
+def build_peer(entry: type[Algorithm], options: Mapping[str, Any]) -> Any:
     """What computes the same elsewhere, with the same options; None where nobody does."""
     peer = entry.peer
     if peer is None:
@@ -30,8 +30,7 @@ def build_peer(entry: type[Algorithm], options: Mapping[str, Any], classes: int)
     named = {name: value for name, value in there.items() if name is not None}
     settings = {**peer.settings, **named}
     if peer.made is not None:
-        more = {"classes": classes} if entry.task == "classification" else {}
-        return peer.made(**more, **settings)
+        return peer.made(**settings)
     module, _, name = peer.path.rpartition(".")
     return getattr(importlib.import_module(module), name)(**settings)
 
@@ -46,12 +45,11 @@ def compare_with_peer(
 ) -> Peer | None:
     """What scikit-learn finds on the same matrices; None, with a warning, where it fails."""
     entry = settings.entry
-    classes = len(np.unique(data.y["train"]))
     try:
         options = dict(settings.options)
         if hasattr(model, "gamma_"):  # its default depends on the data
             options["gamma"] = model.gamma_
-        peer = build_peer(entry, options, classes)
+        peer = build_peer(entry, options)
         if peer is None:
             warned.append(f"nobody else is known to compute {entry.name}: nothing to compare with")
             return None
@@ -60,7 +58,7 @@ def compare_with_peer(
             start = time.perf_counter()
             peer.fit(data.x["train"], data.y["train"])
             seconds = time.perf_counter() - start
-            theirs = answers(peer, data.scored_x)
+            theirs, shares = answers(peer, data.scored_x), chances(peer, data.scored_x)
     except (ValueError, np.linalg.LinAlgError) as failed:
         warned.append(f"scikit-learn: {' '.join(str(failed).split())}")
         return None
@@ -68,8 +66,9 @@ def compare_with_peer(
     coef = _peer_coef(peer)
     assert entry.peer is not None
     return Peer(
-        entry.peer.path, seconds, coef, theirs, _distance(model, coef), _apart(entry, ours, theirs)
-    )
+        entry.peer.path, seconds, coef, theirs, _distance(model, coef),
+        _apart(entry, ours, theirs), shares,
+    )  # fmt: skip
 
 
 def one_line(warning: warnings.WarningMessage) -> str:
@@ -78,8 +77,6 @@ def one_line(warning: warnings.WarningMessage) -> str:
 
 
 def _peer_coef(peer: Any) -> np.ndarray | None:
-    if hasattr(peer, "estimators_") and hasattr(peer, "n_classes_"):  # one against the rest
-        return np.vstack([e.coef_ for e in peer.estimators_])
     coef = getattr(peer, "coef_", getattr(peer, "components_", None))
     return None if coef is None else np.atleast_2d(coef)
 
