@@ -11,20 +11,22 @@ the longest row) of what is read anyway is kept on the way, so that checking dat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.extremes import Extremes
 from iceform.backends.rounding import sum_block
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch
+
+if TYPE_CHECKING:
+    from iceform.backends.extremes import Extremes
 
 __all__ = ["Launch", "residual_sum"]
 
