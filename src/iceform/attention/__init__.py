@@ -11,7 +11,13 @@ from iceform.attention.layers import (
     SoftmaxAttention,
 )
 from iceform.attention.lookups import Average, Layout, LookUps
-from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
+from iceform.attention.network import (
+    FrozenNetwork,
+    digested,
+    is_checked,
+    unchecked,
+    weights_digest,
+)
 from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
@@ -32,6 +38,7 @@ __all__ = [
     "ProjectedAttention",
     "Prompt",
     "SoftmaxAttention",
+    "digested",
     "is_checked",
     "unchecked",
     "weights_digest",
