@@ -51,14 +51,14 @@ _RUNTIME_FILES = {  # as the page calls them: any host sends these as what they 
     "ort-wasm-simd-threaded.wasm": "ort.wasm.gz",
 }
 
-SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)  # quantiles and expectiles that have tables
+SHARES = (0.1, 0.5, 0.9)  # quantiles and expectiles that have tables
 FORMULAS = ("sqrt(z^2 + 0.01)", "log(cosh(4*z))/4", "softplus(z) - z/2", "z^2/2")
-PROGRAMS = {"least_squares": {"steps": 3}, "kernel_regression": {}, "k_means": {}, "pagerank": {}}
+PROGRAMS = {"least_squares": {"steps": 3}, "kernel_regression": {}, "pagerank": {}}
 _TOKENS = (33, 65)  # of tables that the sliders can ask for
-_REACHES = tuple(2.0**k for k in range(7))  # residuals on a board of height 2
+_REACHES = tuple(2.0**k for k in range(6))  # residuals on a board of height 2
 _LINES = tuple(2.0**k for k in range(13))  # a line's table costs nothing
 _CLIPS = tuple(2.0**k for k in range(-6, 11))
-_SPREAD = tuple(2.0**k for k in range(-6, 7))  # of expectiles, whose loop takes narrower ones too
+_SQUARES = tuple(2.0**k for k in range(11))
 _FARTHEST = 4.0  # as iceform.web.paths bounds curvatures
 _NETWORK, _WEIGHTS = "machine.onnx", "machine.weights"
 
@@ -122,7 +122,7 @@ def _tables(held: _Held, loss: Loss) -> dict[str, dict[str, Any]]:
     """By grid tokens, and then by reach."""
     if held.algorithm == "expectile":
         table = table_of(loss, the_machine().tokens)
-        return {"129": {f"{r:g}": _told(table.on(r)) for r in _SPREAD}}
+        return {"129": {f"{r:g}": _told(table.on(r)) for r in _REACHES}}
     f = loss.derivative
     if f.affine is not None:
         how = asked.Lookup()
@@ -151,7 +151,7 @@ def _stored() -> dict[str, Any]:
         "losses": found,
         "rates": curves,
         "clips": {f"{r:g}": _told(CLIP.on(r)) for r in _CLIPS},
-        "squares": {f"{r:g}": _told(CLIP_SQUARED.on(r)) for r in _CLIPS},
+        "squares": {f"{r:g}": _told(CLIP_SQUARED.on(r)) for r in _SQUARES},
         "identity": {f"{r:g}": _told(IDENTITY.on(r)) for r in _LINES},
     }
 
@@ -176,7 +176,7 @@ def _network(network: FrozenNetwork) -> dict[str, bytes]:
         name, data = piece
         places[name] = (len(weights), len(data))
         parts.append([len(weights), len(data)])
-        weights += data
+        weights += bytes(data)
     machine = the_machine()
     about = {
         "dim": machine.dim, "samples": machine.samples, "tokens": machine.tokens, "digested": parts,
