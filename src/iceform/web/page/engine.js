@@ -70,7 +70,8 @@ function tablesOf(stored, { regime, tokens, sharpness, moved }) {
   const wide = Object.keys(Object.values(stored.tables)[0]).map(Number);
   let found = null;
   if (regime === 'hard') {
-    found = Object.fromEntries(wide.map((reach) => [reach, hardTable(stored, reach, tokens ?? 129, sharpness ?? HARD)]));
+    if (tokens === null) throw refuse(`How many tokens ε needs is found by the library: choose a number of them, or ${ELSEWHERE}`, 'lookup.tokens');
+    found = Object.fromEntries(wide.map((reach) => [reach, hardTable(stored, reach, tokens, sharpness ?? HARD)]));
   } else {
     const held = Object.keys(stored.tables);
     found = stored.tables.any ?? stored.tables[tokens];
@@ -162,7 +163,7 @@ async function inside(question, signal) {
   const mass = asked.map((all) => seen.blocks.map((_, b) => Math.log10(Math.max(FLOOR, all.reduce((sum, v, k) => sum + (seen.block(k) === b ? v : 0), 0)))));
   const tokens = seen.kept.map((k) => [...seen.written.tokens.subarray(k * layout.features, (k + 1) * layout.features)]);
   return {
-    digest: await machine.digest(), literal: 0,
+    digest: await machine.digest(), literal: null,
     prompt: { roles: pick(seen.roles), features: layout.names(), values: tokens, hidden: layout.count - seen.kept.length },
     attention: { layers: [['read the prompt’s table']], layer: 0, head: 0, queries: seen.queries, keys: pick(seen.roles), weights: asked.map(pick) },
     margins: { queries: seen.queries, gaps: asked.map(() => null), leaks: asked.map(() => 0), between: entry.descends ? 'blocks' : 'keys', margin: entry.descends ? MARGIN : null, printed: null, mass, blocks: seen.blocks },

@@ -8,9 +8,9 @@ export const LESSON = [
   { title: 'A look-up', state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, z: 0.3 },
     says: () => ['A softmax over a grid of tokens is a look-up table. The bars are the attention that a number z pays to the tokens of a grid; '
       + 'their values, averaged with it, are the logistic curve. Move z: the bars follow, and the curve below is what attention computes.'] },
-  { title: 'Temperature', state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 0.3, z: 0.3 },
-    says: () => ['How sharply z looks is the sharpness c. Too sharp (the paper’s regime, right) and only the nearest token counts: a staircase. '
-      + 'At a mild temperature with fitted values (left) the same tokens give digits after digits. Move Sharpness and watch the staircase appear.'] },
+  { title: 'Temperature', state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
+    says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
+      + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower Sharpness, and watch the stairs melt.'] },
   { title: 'Tokens buy digits', state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
     says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the mild one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
@@ -23,7 +23,7 @@ export const LESSON = [
   { title: 'Swap the prompt', state: { algorithm: 'quantile', preset: 'fan', degree: 1, values: { quantile: 0.9 }, panel: 'passes', method: 'momentum' },
     says: () => ['Another table in the prompt is another algorithm: this is the line below which nine tenths of the points lie. Choose others from the list. '
       + 'The digest at the top is a SHA-256 of the weights that ran, computed after every run, and it never changes.'] },
-  { title: 'Move one value of the table', state: { algorithm: 'ridge', preset: 'wave', degree: 3, panel: 'lookup', movedToken: 12, movedBy: 0.5 },
+  { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', movedToken: 32, movedBy: 0.5 },
     says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 0.5: '
       + 'the machine now finds another curve than the same steps without it. Set the shift to 0, and the two agree again.'] },
   { title: 'Break the margin', state: { algorithm: 'ridge', panel: 'margin', network: 'stream' },

@@ -67,7 +67,7 @@ export class Machine {
   }
 
   constructor(ort, about, session, weights) {
-    Object.assign(this, { ort, about, session, weights, layout: new Layout(about), ran: 0 });
+    Object.assign(this, { ort, about, session, weights, layout: new Layout(about), ran: 0, turn: Promise.resolve() });
   }
 
   /** SHA-256 of the weights that the session was given, with their names, dtypes and shapes. */
@@ -85,7 +85,7 @@ export class Machine {
       signal?.throwIfAborted();
       const some = Math.min(AT_ONCE, prompts - p);
       const given = new this.ort.Tensor('float64', tokens.subarray(p * size, (p + some) * size), [some, count, features]);
-      const found = await this.session.run({ tokens: given }, [wanted]);
+      const found = await this.alone(() => this.session.run({ tokens: given }, [wanted]));
       answers.push(Float64Array.from(found[wanted].data));
       given.dispose();
       found[wanted].dispose();
@@ -93,6 +93,13 @@ export class Machine {
       await breath();
     }
     return answers.length === 1 ? answers[0] : concatenated(answers);
+  }
+
+  /** One run at a time: a session takes no second one meanwhile. */
+  alone(work) {
+    const mine = this.turn.then(work);
+    this.turn = mine.catch(() => {});
+    return mine;
   }
 
   /** Rows (A(z_i) - o_i) (x_i, 1) of the samples. */

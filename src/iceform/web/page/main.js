@@ -19,7 +19,7 @@ const RUNNING = ['method', 'rate', 'passes'];
 const LOOKUP = ['regime', 'tokens', 'eps', 'sharpness'];
 
 // A page that stands alone runs the network, and leaves proofs of answers to the library.
-const UNPROVEN = standsAlone ? 'by iceform play' : 'no bound yet';
+const UNPROVEN = standsAlone ? 'with iceform play' : 'no bound yet';
 const ABOUT = standsAlone
   ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform[web]", then iceform play.'
   : 'Every number is computed by attention with the frozen weights above; every error bound is proven. The interface is open, at /openapi.json. Points stay in this page and in its link; the server keeps nothing.';
@@ -158,7 +158,7 @@ function drawFacts(at) {
     ['answered in', `${Math.round(took)} ms`],
   ];
   if (at?.exact) facts.splice(1, 0, ['drift from exact steps', short(at.gap)]);
-  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens, ≤ ${short(answer.table.error)}`]);
+  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ≤ ${short(answer.table.error)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
   say(`${entry.title} on ${state.points.length} points: ${proven === null ? (standsAlone ? 'proofs are made by iceform play' : 'no error is proven yet') : `error proven to be at most ${short(proven)}`}.`);

@@ -109,7 +109,7 @@ async function drawPrompt(node, page) {
     pickers(page),
     about(`What the network reads: ${roles.length} tokens of ${features.length} features for up to four points`
       + `${hidden ? `, and ${hidden} tokens that no query sees, left out` : ''}. Every column is coloured `
-      + `relative to its largest entry. The literal matrices and the fast path differ by ${short(seen.literal)}. `
+      + `relative to its largest entry. ${seen.literal === null ? 'The literal matrices ran.' : `The literal matrices and the fast path differ by ${short(seen.literal)}.`} `
       + `Digest of this network’s weights: ${seen.digest.slice(0, 12)}…`),
     box,
   );
@@ -243,7 +243,7 @@ async function drawLookup(node, page) {
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: [-page.state.reach * 1.1, page.state.reach * 1.1] }, yaxis: { range: [0, 1] },
+      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
@@ -253,6 +253,12 @@ async function drawLookup(node, page) {
     ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
   ], { title: 'The function, and what attention makes of it', xaxis: { title: { text: 'z' } } });
+}
+
+/** What of the axis to show: the range, and every token that z pays attention to. */
+function seen(table, z) {
+  const far = weights(table, z).reduce((most, share, k) => (share > 0.01 ? Math.max(most, Math.abs(table.nodes[k])) : most), table.high);
+  return [-far, far];
 }
 
 /** Controls that move one value of the table by hand; the fit is then another. */
