@@ -377,7 +377,7 @@ def test_refusals_are_protected_too(client):
 
 KINDS = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8", "json": "application/json", "svg": "image/svg+xml",
 }  # fmt: skip
 
 
