@@ -1,18 +1,19 @@
-"""Every tutorial notebook runs from top to bottom, and prints and draws what is stored of it."""
+"""Every tutorial notebook runs from top to bottom, without errors or warnings, and draws."""
 
 import re
+from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient import NotebookClient
 
-from tests.notebooks import FOLDER, alike, executed, printed
-
+FOLDER = Path(__file__).parents[1] / "docs" / "notebooks"
 NAMES = (
-    "certificates", "first_program", "gpt2_gradient_descent", "ground_truth", "own_loss",
-    "own_table", "paper_rate", "prompt_to_descent",
+    "certificates", "first_program", "gpt2_gradient_descent", "own_loss", "paper_rate",
+    "prompt_to_descent",
 )  # fmt: skip
 FEWEST_FIGURES = 2
-MOST_BYTES = 800_000  # of a notebook with its pictures
+PATIENCE = 300  # seconds for a kernel or a cell on a busy machine; an idle core needs few
 
 
 def stored(name):
@@ -28,23 +29,13 @@ def test_all_notebooks_are_tested():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_notebook_is_stored_with_its_outputs_and_nothing_else(name):
+def test_a_notebook_is_stored_without_what_running_it_leaves_behind(name):
     notebook = stored(name)
     nbformat.validate(notebook)
-    cells = code(notebook)
-    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
-    assert all(cell.metadata == {} for cell in cells)
-    assert any(printed(cell) for cell in cells)
-    outputs = [output for cell in cells for output in cell.outputs]
-    assert len([o for o in outputs if "image/png" in o.get("data", {})]) >= FEWEST_FIGURES
-    assert (FOLDER / f"{name}.ipynb").stat().st_size <= MOST_BYTES
-
-
-def test_outputs_are_compared_by_what_they_say():
-    assert alike("off by 1.2e-16, proven 3.4e-09\n", "off by  2.2e-16, proven 3.4e-09")
-    assert not alike("off by 0.5", "off by 0.6")
-    assert not alike("proven 3e-9", "proven 3e-7")
-    assert not alike("found ['a', 'b']", "found ['a']")
+    for cell in code(notebook):
+        assert cell.outputs == []
+        assert cell.execution_count is None
+        assert cell.metadata == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -81,12 +72,15 @@ QUICK = ("first_program", "gpt2_gradient_descent", "prompt_to_descent")
 )
 def test_a_notebook_runs(name, tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))  # nobody's start-up files
-    notebook = executed(FOLDER / f"{name}.ipynb", tmp_path)
-    for then, now in zip(code(stored(name)), code(notebook), strict=True):
-        assert alike(printed(then), printed(now)), (
-            f"{now.source}\n--- stored\n{printed(then)}\n--- now\n{printed(now)}\n"
-            "Run: python -m tests.notebooks " + name
-        )
+    notebook = stored(name)
+    # Raises, with the cell and its traceback, where a cell does.
+    NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=PATIENCE,
+        startup_timeout=PATIENCE,
+        resources={"metadata": {"path": str(tmp_path)}},
+    ).execute()
     outputs = [output for cell in code(notebook) for output in cell.outputs]
     complaints = [o.text for o in outputs if o.output_type == "stream" and o.name == "stderr"]
     assert complaints == []
