@@ -2,6 +2,7 @@
 
 from iceform.attention.affine import Embed, Lift
 from iceform.attention.features import Features
+from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.layers import (
     AttentionTrace,
     Entry,
@@ -10,7 +11,7 @@ from iceform.attention.layers import (
     LiftedAttention,
     SoftmaxAttention,
 )
-from iceform.attention.lookups import Average, Layout, LookUps
+from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps
 from iceform.attention.network import (
     FrozenNetwork,
     digested,
@@ -22,6 +23,8 @@ from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
 __all__ = [
+    "HIDDEN",
+    "MARGIN",
     "AttentionTrace",
     "Average",
     "Embed",
@@ -31,6 +34,7 @@ __all__ = [
     "Head",
     "HeadGroup",
     "HopfieldLayer",
+    "LayerTrace",
     "Layout",
     "Lift",
     "LiftedAttention",
@@ -38,8 +42,10 @@ __all__ = [
     "ProjectedAttention",
     "Prompt",
     "SoftmaxAttention",
+    "Trace",
     "digested",
     "is_checked",
+    "trace_network",
     "unchecked",
     "weights_digest",
 ]

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -74,11 +75,13 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def _algorithm(self) -> Algorithm:
+    def as_algorithm(self) -> Algorithm:
         """The algorithm with this estimator's parameters."""
         given = {}
         for name, one in self.algorithm.options().items():
             value = getattr(self, one.estimator)
+            if one.estimator == "random_state" and value is not None:
+                value = check_random_state(value).randint(2**31 - 1)
             if value is None:  # scikit-learn's way of leaving a choice open
                 value = None if one.optional else one.default
             given[name] = one.kind(value) if isinstance(value, Real) else value
@@ -202,14 +205,20 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return as_tensor(X, self.device)
 
-    def _begun(self, model: Any, row: int) -> Any:
-        """The same model, begun where the last fit ended if that is asked for and fits."""
+    def _begun(self, model: Any, row: int | None) -> Any:
+        """The same model, begun where the last fit ended if that is asked for and fits.
+
+        Of its coefficients a row or, where classes are fitted at once, all.
+        """
         if not (getattr(self, "warm_start", False) and hasattr(self, "coef_")):
             return model
         coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
-        if coef.shape[1] != self.n_features_in_ or row >= len(coef) or row >= len(intercept):
+        rows = len(self.classes_) if row is None else row + 1
+        short = min(len(coef), len(intercept)) < rows or (row is None and len(coef) != rows)
+        if coef.shape[1] != self.n_features_in_ or short:
             return model
-        return replace(model, begin=(as_tensor(coef[row]), as_tensor(intercept[row])))
+        which: Any = slice(None) if row is None else row
+        return replace(model, begin=(as_tensor(coef[which]), as_tensor(intercept[which])))
 
     def _cast(self, values: Tensor) -> Any:
         """As an array of the precision that the samples were given in."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -41,7 +42,7 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "loss": ("the prompt's table is of the squared hinge", ()),
         "metric": (_EUCLID, ("euclidean", "l2")),
         "metric_params": (_EUCLID, ()),
-        "multi_class": ("classes are fitted one against the rest, 'ovr'", ("ovr",)),
+        "multi_class": ("how several classes are fitted is the objective's", ()),
         "n_iter_no_change": ("passes end where there are no mistakes", ()),
         "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
         "n_oversamples": (_SVD, ()),
@@ -60,7 +61,18 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "whiten": ("coordinates along components are as long as they are", ()),
     }
 )
-_HINTS = ("copy", "copy_X", "random_state")  # any value: nothing here depends on it
+# How to compute, not what: the answer is the same whatever they are.
+_HINTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
+    {
+        "algorithm": lambda value: value in ("auto", "ball_tree", "brute", "kd_tree"),
+        "copy": lambda _: True,
+        "copy_X": lambda _: True,
+        "leaf_size": lambda value: isinstance(value, Integral),
+        "n_jobs": lambda value: isinstance(value, Integral),
+        "random_state": lambda _: True,
+        "verbose": lambda value: isinstance(value, Integral),
+    }
+)
 
 
 @cache
@@ -78,13 +90,27 @@ def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
 def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
     """Raise where a parameter that the estimator does not have asks for something."""
     theirs = peer_parameters(kind).get(name)
-    if theirs is None and not (name == "multi_class" and kind.family == "separator"):
+    if name == "multi_class" and kind.family == "separator":
+        return _refuse_classes(kind, value)
+    if theirs is None:
         raise ParameterError(
             f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    nothing = nothing if theirs is None else (theirs.default, *nothing)
+    nothing = (theirs.default, *nothing)
     asks = not any(type(value) is type(v) and value == v for v in nothing)
-    if asks and name not in _HINTS:
+    if asks and not (name in _HINTS and _HINTS[name](value)):
         raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+
+
+def _refuse_classes(kind: type[Algorithm], value: Any) -> None:
+    """How several classes are fitted is the algorithm's."""
+    at_once = hasattr(kind, "classes")
+    if value not in ("auto", "multinomial" if at_once else "ovr"):
+        how = "all at once" if at_once else "one against the rest"
+        fix = "wrap it in OneVsRestClassifier" if at_once else "leave it out"
+        raise ParameterError(
+            f"{kind.estimator} refuses multi_class={value!r}: several classes are fitted {how}; "
+            f"{fix}"
+        )

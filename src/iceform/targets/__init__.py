@@ -5,12 +5,14 @@ from iceform.targets.answering_descent import AnsweringDescent
 from iceform.targets.architectures import ARCHITECTURES
 from iceform.targets.checking import Checked, attest, check, network
 from iceform.targets.data import Domain
+from iceform.targets.design import unmirrored
 from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.stock_computer import StockComputer
+from iceform.targets.stock_descent import StockDescent
 from iceform.targets.stock_program import StockProgram
 from iceform.targets.target import Target
 from iceform.targets.written_descent import WrittenDescent
@@ -26,6 +28,7 @@ __all__ = [
     "LinearDescent",
     "StochasticDescent",
     "StockComputer",
+    "StockDescent",
     "StockModel",
     "StockProgram",
     "Target",
@@ -35,5 +38,6 @@ __all__ = [
     "contribution",
     "load",
     "network",
+    "unmirrored",
     "write",
 ]

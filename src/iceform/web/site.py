@@ -28,7 +28,7 @@ from iceform.attention import FrozenNetwork, digested
 from iceform.errors import IntegrityError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant
-from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, table_of
+from iceform.machine import CLIP, CLIP_SQUARED, IDENTITY, table_of
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import TableAnswer

@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from iceform import targets
-from iceform.targets.design import unmirrored
+from iceform.targets import LinearDescent, unmirrored, write
 
 __all__ = ["STORED", "stock_run"]
 
@@ -21,7 +20,7 @@ STORED = Path(__file__).with_name("page") / "gpt2.json"
 _DIM, _STEPS, _SAMPLES = 3, 12, 40
 _CODE = """\
 spec = ice.targets.LinearDescent(dim=3, steps=12, positions=256)
-model = ice.targets.write("gpt2", spec, folder)
+model = ice.write("gpt2", spec, folder)
 network = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
 out = network(inputs_embeds=model.prompt(X, y, lr=1.0), output_hidden_states=True)
 answer = model.read(out.last_hidden_state)"""
@@ -31,13 +30,13 @@ def stock_run() -> dict[str, Any]:
     """Coefficients in the residual stream after every layer, beside descent written in a line."""
     import transformers
 
-    spec = targets.LinearDescent(dim=_DIM, steps=_STEPS, positions=256)
+    spec = LinearDescent(dim=_DIM, steps=_STEPS, positions=256)
     generator = torch.Generator().manual_seed(1)
     x = 2 * torch.rand(_SAMPLES, _DIM, generator=generator, dtype=torch.float64) - 1
     noise = torch.randn(_SAMPLES, generator=generator, dtype=torch.float64)
     y = (x @ torch.tensor([0.8, -0.5, 0.3], dtype=torch.float64) + 0.1 * noise).clamp(-1, 1)
     with tempfile.TemporaryDirectory() as place:
-        model = targets.write("gpt2", spec, Path(place) / "gpt2")
+        model = write("gpt2", spec, Path(place) / "gpt2")
         network = transformers.AutoModel.from_pretrained(
             Path(place) / "gpt2", attn_implementation="eager"
         )

@@ -12,8 +12,7 @@ from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
 if TYPE_CHECKING:
-    from iceform.computer.compile import Program
-    from iceform.computer.language import Algorithm
+    from iceform.computer import Algorithm, Program
 
 __all__ = ["compile_"]
 
@@ -25,6 +24,10 @@ def compile_(
     samples: Annotated[int, typer.Option(help="The most samples.")] = 20,
     bound: Annotated[float, typer.Option(help="|x| and |y| are at most this.")] = 1.0,
     eps: Annotated[float, typer.Option(help="The error that tables are made for.")] = 1e-8,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--range", help="Of a parameter or of a name that a loop changes: lr=0.1,1."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print instructions, tables and errors.")
     ] = False,
@@ -35,10 +38,12 @@ def compile_(
     Example: iceform compile lasso.py --explain
     """
     with one_line_errors():
-        from iceform.computer.compile import compile
+        from iceform import compile
 
         found = _algorithm(file, name)
-        program = compile(found, dim=dim, samples=samples, domain=bound, eps=eps)
+        stated = dict(map(_range, ranges or ()))
+        given = {n: stated.pop(n) for n in set(stated) & set(found.parameters)}
+        program = compile(found, dim, samples, domain=bound, eps=eps, bounds=stated, **given)
         if as_json:
             print_json({"name": program.name, **program.plan})
         else:
@@ -48,7 +53,7 @@ def compile_(
 def _algorithm(file: Path, name: str | None) -> Algorithm:
     import runpy
 
-    from iceform.computer.language import Algorithm
+    from iceform.computer import Algorithm
 
     if not file.is_file():
         raise ProgramError(f"there is no file {file}")
@@ -62,6 +67,15 @@ def _algorithm(file: Path, name: str | None) -> Algorithm:
             else f"{file} defines no algorithm; decorate a function with @ice.algorithm"
         )
     return wanted[0]
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, ends = text.partition("=")
+    try:
+        low, high = map(float, ends.split(","))
+    except ValueError:
+        raise ProgramError(f"--range takes name=low,high, such as lr=0.1,1; got {text!r}") from None
+    return name.strip(), (low, high)
 
 
 def _brief(program: Program) -> str:
