@@ -20,7 +20,7 @@ STORED = Path(__file__).with_name("page") / "gpt2.json"
 _DIM, _STEPS, _SAMPLES = 3, 12, 40
 _CODE = """\
 spec = ice.targets.LinearDescent(dim=3, steps=12, positions=256)
-model = ice.write("gpt2", spec, folder)
+model = ice.targets.write("gpt2", spec, folder)
 network = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager")
 out = network(inputs_embeds=model.prompt(X, y, lr=1.0), output_hidden_states=True)
 answer = model.read(out.last_hidden_state)"""
