@@ -18,6 +18,7 @@ from iceform import (
     IceformError,
     IntegrityError,
     LeastSquares,
+    ParameterError,
     PrecisionError,
     ProgramError,
     ResidualMap,
@@ -96,8 +97,8 @@ def call(emulator, x, y, w):
 
 def test_every_exception_is_an_iceform_error_and_a_value_error():
     classes = [
-        BoundError, DeviceError, DtypeError, IntegrityError, PrecisionError, ProgramError,
-        ShapeError, TargetError,
+        BoundError, DeviceError, DtypeError, IntegrityError, ParameterError, PrecisionError,
+        ProgramError, ShapeError, TargetError,
     ]  # fmt: skip
     for error in classes:
         assert issubclass(error, IceformError), error
