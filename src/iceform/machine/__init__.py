@@ -9,7 +9,7 @@ from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table, table_of
+from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
 
 __all__ = [
     "CLIP",
@@ -35,5 +35,4 @@ __all__ = [
     "metric_of",
     "minimise",
     "nesterov",
-    "table_of",
 ]

@@ -28,7 +28,7 @@ from iceform.attention import FrozenNetwork, digested
 from iceform.errors import IntegrityError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant
-from iceform.machine import CLIP, CLIP_SQUARED, IDENTITY, table_of
+from iceform.machine import CLIP, CLIP_SQUARED, IDENTITY
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import TableAnswer
@@ -53,7 +53,11 @@ _RUNTIME_FILES = {  # as the page calls them: any host sends these as what they 
 
 SHARES = (0.1, 0.5, 0.9)  # quantiles and expectiles that have tables
 FORMULAS = ("sqrt(z^2 + 0.01)", "log(cosh(4*z))/4", "softplus(z) - z/2", "z^2/2")
-PROGRAMS = {"least_squares": {"steps": 3}, "kernel_regression": {}, "pagerank": {}}
+PROGRAMS: dict[str, dict[str, float]] = {
+    "least_squares": {"steps": 3},
+    "kernel_regression": {},
+    "pagerank": {},
+}
 _TOKENS = (33, 65)  # of tables that the sliders can ask for
 _REACHES = tuple(2.0**k for k in range(6))  # residuals on a board of height 2
 _LINES = tuple(2.0**k for k in range(13))  # a line's table costs nothing
@@ -120,9 +124,6 @@ def _told(it: Interpolant) -> dict[str, Any]:
 
 def _tables(held: _Held, loss: Loss) -> dict[str, dict[str, Any]]:
     """By grid tokens, and then by reach."""
-    if held.algorithm == "expectile":
-        table = table_of(loss, the_machine().tokens)
-        return {"129": {f"{r:g}": _told(table.on(r)) for r in _REACHES}}
     f = loss.derivative
     if f.affine is not None:
         how = asked.Lookup()
@@ -203,7 +204,7 @@ def _graph(network: FrozenNetwork, places: Mapping[str, tuple[int, int]]) -> byt
     ]  # fmt: skip
     held.append(helper.make_tensor("rows", TensorProto.INT64, [len(rows)], rows.tolist()))
     held.append(helper.make_tensor("first", TensorProto.INT64, [1], [0]))
-    steps = [
+    steps: list[tuple[str, list[str], str, dict[str, Any]]] = [
         ("Transpose", [embed + "features"], "A", {"perm": [1, 0]}),
         ("Transpose", [embed + "spread"], "B", {"perm": [1, 0]}),
         ("MatMul", [embed + "places", "B"], "placed", {}),

@@ -5,7 +5,7 @@
 import { largest } from './algebra.js';
 import { LOSSES } from './losses.js';
 import { file, Machine, unpackedJson } from './machine.js';
-import { average, bySteps, components, expectile, huber, perceptron, setting } from './models.js';
+import { average, bySteps, components, huber, perceptron, setting } from './models.js';
 import { averages, lookUps } from './prompts.js';
 import { opening, sharpestFor } from './reads.js';
 import { Trouble } from './trouble.js';
@@ -121,7 +121,6 @@ async function fit(question, signal) {
 async function run(entry, loss, given, stored, lookup) {
   if (entry.descends) return bySteps({ ...given, stored: loss, tables: tablesOf(loss, lookup), clips: stored.clips });
   if (entry.name === 'huber') return huber({ ...given, tables: stored.clips, squares: stored.squares });
-  if (entry.name === 'expectile') return expectile({ ...given, stored: loss, tables: loss.tables['129'] });
   if (entry.name === 'perceptron') return perceptron(given);
   if (entry.task === 'shape') return components({ ...given, tables: stored.identity });
   return average(given);

@@ -78,14 +78,6 @@ async function optimum(parts) {
   return [...coef, intercept];
 }
 
-/** Where Newton's method ended, for losses that have a loop of their own. */
-export async function expectile({ machine, stored, tables, options, x, y, signal }) {
-  const { parts } = objective(stored, options, x, y);
-  const problem = new LookedProblem(parts, { machine, tables, least: 2 ** -6, signal });
-  const { w } = await minimise(problem, { tol: TOL, most: MOST });
-  return { frames: [frame(problem.passes, parts.scaling.raw(w))], passes: problem.passes };
-}
-
 /** Huber's regression with its scale: bracket the root, then regula falsi with halved weights. */
 export async function huber({ machine, tables, squares, options, x, y, signal }) {
   const base = new Scaling(x, y, { labels: true }), rows = x.length, { epsilon, alpha } = options;
