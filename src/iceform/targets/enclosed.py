@@ -37,7 +37,7 @@ from iceform.targets.architectures import Architecture
 from iceform.targets.design import Design, Head
 from iceform.targets.rounding import NORM, Arithmetic
 
-__all__ = ["Ball", "Enclosure"]
+__all__ = ["Ball", "Enclosure", "Prompted"]
 
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
 _GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
@@ -55,6 +55,13 @@ class Ball(NamedTuple):
     def most(self) -> Tensor:
         """The largest absolute values."""
         return self.center.abs() + self.radius
+
+
+class Prompted(NamedTuple):
+    """A stream to start from, and the units by which its numbers may be off."""
+
+    stream: Float[Tensor, "1 t h"]
+    off: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,16 +106,14 @@ class Enclosure:
 
     # ------------------------------------------------------------------------------------ running
 
-    def start(self, prompt: Float[Tensor, "1 t h"]) -> tuple[Ball, Tensor]:
+    def start(self, prompt: Prompted) -> tuple[Ball, Tensor]:
         """The stream that a prompt is, and a bound of ||c|| per token."""
-        half = prompt[0, :, : self.design.hidden // 2].double()
-        common = torch.zeros(len(half), dtype=torch.float64)
-        stream = Ball(half, torch.zeros_like(half))
+        half = prompt.stream[0, :, : self.design.hidden // 2].double()
+        stream = Ball(half, prompt.off * half.abs())
+        common = math.sqrt(2) * stream.radius.norm(dim=1) * _UP
         return self._normed(stream, common) if self.known.norms else (stream, common)
 
-    def run(
-        self, prompt: Float[Tensor, "1 t h"], without: Collection[tuple[int, int]] = ()
-    ) -> Ball:
+    def run(self, prompt: Prompted, without: Collection[tuple[int, int]] = ()) -> Ball:
         """The features of the last layer, (layer, head) silenced; repeats are counted as layers."""
         stream, common = self.start(prompt)
         for number, layer in enumerate(self.layers):
@@ -117,7 +122,7 @@ class Enclosure:
             stream, common = self.written(layer, stream, common, carried, gone)
         return self.features(stream, common)
 
-    def without_each(self, prompt: Float[Tensor, "1 t h"]) -> tuple[Ball, list[Ball]]:
+    def without_each(self, prompt: Prompted) -> tuple[Ball, list[Ball]]:
         """The features of the last layer, and those with each head of that layer silenced."""
         stream, common = self.start(prompt)
         for layer in self.layers[:-1]:
