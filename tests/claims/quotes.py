@@ -140,6 +140,8 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/sparse.md", "defined", "zero as a solver prints it", ["0.0"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
+    ("docs/comparison.md", "defined", "sizes of benchmarks/others.py", ["20", "24"]),
+    ("docs/letter.md", "theirs", "the day of the edition, lines of scripts", ["21", "49", "40"]),
     ("docs/comparison.md", "theirs", "the authors' frozen head: its README", ["100", "16"]),
     (
         "docs/tolerances.md",

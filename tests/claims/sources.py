@@ -17,6 +17,7 @@ from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
+from benchmarks import others
 from iceform.experiments import STUDIES, load_records, published, script
 from iceform.experiments.report import markdown_table
 from iceform.experiments.tables import number, pick, rates, readers, shown, with_deviation
@@ -307,6 +308,17 @@ def _row(label: str, r: dict) -> str:
 # ---------------------------------------------------------------------------------------------
 
 
+def _others() -> Iterable[Source]:
+    """Other people's constructions, as docs/comparison.md has them."""
+    file = "benchmarks/results/others-cpu.json"
+    rows = json.loads((ROOT / file).read_text())["rows"]
+    errors = {f"{r['largest error']:.0e}" for r in rows if "largest error" in r}
+    yield Source(
+        "docs/comparison.md", "measured", f"{file}, float64, seeds 0 to 4",
+        frozenset(map(canonical, errors)), tuple(others.table(rows)),
+    )  # fmt: skip
+
+
 def locked() -> list[tuple[str, str]]:
     """Words around numbers that their sources alone do not tell from their neighbours."""
     lines = (ROOT / "tests/claims/locked.txt").read_text(encoding="utf-8").splitlines()
@@ -342,7 +354,9 @@ def block_digest(text: str) -> str:
 @cache
 def sources() -> tuple[Source, ...]:
     """Every source there is."""
-    made: list[Callable[[], Iterable[Source]]] = [_studies, _benchmarks, _throughput, _stated]
+    made: list[Callable[[], Iterable[Source]]] = [
+        _studies, _benchmarks, _throughput, _others, _stated,
+    ]  # fmt: skip
     return tuple(s for make in made for s in make())
 
 
