@@ -143,9 +143,31 @@ def test_a_head_that_is_not_there_is_refused(layer, head):
         targets.contribution(SPEC, *data(), head, layer=layer)
 
 
-def test_answers_in_tokens_are_refused():
-    with pytest.raises(ice.TargetError, match="answers in tokens"):
-        targets.contribution(targets.WrittenDescent(2, lr=0.7, step=2.0**-4), *data(), 0)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6),
+        targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6),
+    ],
+    ids=["writes", "answers"],
+)
+def test_of_a_decoder_the_next_scores_are_predicted(spec, tmp_path):
+    model = targets.write("gpt2", spec, tmp_path)
+    network = targets.network(model, "eager")
+    x, y = data(4)
+    more = {} if isinstance(spec, targets.WrittenDescent) else {"query": x[0]}
+    ids = model.prompt(x, y, **more)
+    with torch.no_grad():
+        whole = network(ids).logits[0, -1]
+    mattered = 0
+    for layer, head in chosen(spec):
+        found = targets.contribution(spec, x, y, head, layer=layer, **more)
+        with silenced(spec, network.transformer, layer, head), torch.no_grad():
+            got = network(ids).logits[0, -1]
+        assert float((got - found.answer).abs().max()) <= found.error
+        assert float((whole - got - found.value).abs().max()) <= found.error
+        mattered += float(found.value.abs().max()) > 100 * found.error
+    assert mattered >= 2
 
 
 @pytest.mark.parametrize("key", ["gpt2", "hidden", "bert"])

@@ -2,7 +2,8 @@
 
 The network is run in balls (``enclosed``) with and without the head. What it is for stands in the
 design; the difference of the two answers is its effect on these data, and the radii bound what a
-stock network's floating point may add to it.
+stock network's floating point may add to it. Of a model of token ids the answer is the scores of
+the next token.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.errors import ShapeError, TargetError
+from iceform.errors import ShapeError
 from iceform.targets.architectures import architecture
-from iceform.targets.enclosed import Ball, Enclosure
+from iceform.targets.design import mirrored
+from iceform.targets.enclosed import Ball, Enclosure, Prompted
 from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget, Target
 
@@ -77,10 +79,10 @@ def contribution(
             f"{head}"
         )
     run, prompt = _prepared(spec, x, y, attention, parameters)
-    whole = spec.picked(run.run(prompt), **parameters)
+    whole = _answer(spec, run.run(prompt), parameters)
     turns = range(spec.design.repeats) if repeat is None else (repeat,)
     gone = {(turn * layers + layer % layers, head) for turn in turns}
-    less = spec.picked(run.run(prompt, gone), **parameters)
+    less = _answer(spec, run.run(prompt, gone), parameters)
     return _contribution(spec, layer, head, whole, less)
 
 
@@ -90,9 +92,9 @@ def last_layer(
     """Of every head of the last layer, for these data."""
     run, prompt = _prepared(spec, x, y, attention, parameters)
     whole, each = run.without_each(prompt)
-    answer = spec.picked(whole, **parameters)
+    answer = _answer(spec, whole, parameters)
     return [
-        _contribution(spec, -1, head, answer, spec.picked(less, **parameters))
+        _contribution(spec, -1, head, answer, _answer(spec, less, parameters))
         for head, less in enumerate(each)
     ]
 
@@ -100,7 +102,8 @@ def last_layer(
 def example(spec: Target) -> dict[str, Any] | None:
     """For iceform.json: the last layer's heads on a data set that is recorded with them.
 
-    None where the answer is tokens or a program's, which a folder does not hold.
+    None where the answer is scores of thousands of words, or a program's, which a folder does not
+    hold.
     """
     if not isinstance(spec, FeatureTarget):
         return None
@@ -125,14 +128,28 @@ def example(spec: Target) -> dict[str, Any] | None:
 
 def _prepared(
     spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
-) -> tuple[Enclosure, Tensor]:
-    if spec.vocabulary() is not None:
-        raise TargetError(
-            f"a {spec.kind} answers in tokens; effects are of targets that read features"
-        )
+) -> tuple[Enclosure, Prompted]:
     known = architecture(spec.architectures[0])
     run = Enclosure(spec.design, known, Arithmetic(spec.torch_dtype, attention))
-    return run, spec.prompt(x, y, **parameters)
+    prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
+    if words is None:
+        return run, Prompted(prompt)
+    dtype = spec.torch_dtype
+    word, place = words.tokens.to(dtype)[prompt[0]], words.positions.to(dtype)[: prompt.shape[1]]
+    features = word.double() + place.double()
+    # Adding a position to a word rounds; what is 0 in both stays 0.
+    return run, Prompted(mirrored(spec.design, features)[None], run.u)
+
+
+def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
+    words = spec.vocabulary()
+    if words is None:
+        return spec.picked(features, **parameters)
+    rows, a = words.scores.to(spec.torch_dtype).double(), Arithmetic(spec.torch_dtype)
+    last = Ball(features.center[-1], features.radius[-1])
+    units = (2 * (rows != 0).sum(1) + 2) * (a.u + 2.0**-53)
+    radius = rows.abs() @ last.radius + units * (rows.abs() @ last.most)
+    return Ball(rows @ last.center, radius * (1 + 2.0**-20))
 
 
 def _contribution(spec: Target, layer: int, head: int, whole: Ball, less: Ball) -> Contribution:

@@ -37,7 +37,7 @@ from iceform.targets.architectures import Architecture
 from iceform.targets.design import Design, Head
 from iceform.targets.rounding import NORM, Arithmetic
 
-__all__ = ["Ball", "Enclosure"]
+__all__ = ["Ball", "Enclosure", "Prompted"]
 
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
 _GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
@@ -55,6 +55,13 @@ class Ball(NamedTuple):
     def most(self) -> Tensor:
         """The largest absolute values."""
         return self.center.abs() + self.radius
+
+
+class Prompted(NamedTuple):
+    """A stream to start from, and the units by which its numbers may be off."""
+
+    stream: Float[Tensor, "1 t h"]
+    off: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,16 +106,14 @@ class Enclosure:
 
     # ------------------------------------------------------------------------------------ running
 
-    def start(self, prompt: Float[Tensor, "1 t h"]) -> tuple[Ball, Tensor]:
+    def start(self, prompt: Prompted) -> tuple[Ball, Tensor]:
         """The stream that a prompt is, and a bound of ||c|| per token."""
-        half = prompt[0, :, : self.design.hidden // 2].double()
-        common = torch.zeros(len(half), dtype=torch.float64)
-        stream = Ball(half, torch.zeros_like(half))
+        half = prompt.stream[0, :, : self.design.hidden // 2].double()
+        stream = Ball(half, prompt.off * half.abs())
+        common = math.sqrt(2) * stream.radius.norm(dim=1) * _UP
         return self._normed(stream, common) if self.known.norms else (stream, common)
 
-    def run(
-        self, prompt: Float[Tensor, "1 t h"], without: Collection[tuple[int, int]] = ()
-    ) -> Ball:
+    def run(self, prompt: Prompted, without: Collection[tuple[int, int]] = ()) -> Ball:
         """The features of the last layer, (layer, head) silenced; repeats are counted as layers."""
         stream, common = self.start(prompt)
         for number, layer in enumerate(self.layers):
@@ -117,7 +122,7 @@ class Enclosure:
             stream, common = self.written(layer, stream, common, carried, gone)
         return self.features(stream, common)
 
-    def without_each(self, prompt: Float[Tensor, "1 t h"]) -> tuple[Ball, list[Ball]]:
+    def without_each(self, prompt: Prompted) -> tuple[Ball, list[Ball]]:
         """The features of the last layer, and those with each head of that layer silenced."""
         stream, common = self.start(prompt)
         for layer in self.layers[:-1]:
@@ -199,7 +204,7 @@ class Enclosure:
         p = p / p.sum(1, keepdim=True)
         tau = tau + u * (2 * (top - logits).masked_fill(~seen, 0.0) + self.a.exp + 4)
         # Of a weight that is 0 for sure it does not matter by how much its logit is off.
-        some = seen & (logits - top + 2 * tau > -_GONE)
+        some = seen & (logits - top + 2 * tau.amax(1, keepdim=True) > -_GONE)
         tau = torch.where(some, tau, 0.0)
         o = p @ v.center
         tiny = torch.finfo(self.a.dtype).tiny
@@ -214,8 +219,8 @@ class Enclosure:
             moved[:, j] = (weights * (v.center[:, j] - o[:, j : j + 1]).abs()).sum(1)
         rounded = (3 * len(p) + 8) * self.u * (p @ v.most)
         radius = grown * moved + grown**2 * (p @ v.radius + rounded)
-        # Logits of which nothing is known leave a mean of values that may be any of them.
-        return torch.where(grown < _KNOWN, radius, 2 * v.most.amax(0))
+        # Logits of which nothing is known leave a mean of values, rounded, that may be any of them.
+        return torch.where(grown < _KNOWN, radius, 3 * v.most.amax(0))
 
     def written(
         self, layer: _Layer, stream: Ball, common: Tensor, carried: Ball, gone: Collection[int]
