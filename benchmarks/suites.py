@@ -374,6 +374,8 @@ def networks(bench: Bench) -> None:
                 off = _off(network(x), exact)
             bench.add("networks", case, "torch", native)
             bench.add("networks", case, "in context", ours, ratio=ours / native, error=off)
+
+
 def attestation(bench: Bench) -> None:
     """What attesting a run costs: weights hashed at its end, rows run again literally."""
     spent: list[float] = []
