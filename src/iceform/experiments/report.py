@@ -90,20 +90,29 @@ _TITLES = {
 def comparison_figure(studies: dict[str, list[Series]]) -> Figure:
     """The paper's test errors beside ours, with deviations, a panel for every study."""
     figure, axes = _axes(13.0, 4.0, len(studies))
+    labels = list(dict.fromkeys(s.label for series in studies.values() for s in series))
+    look = {
+        label: {"color": colour, "fmt": mark}
+        for label, colour, mark in zip(labels, _COLOURS, _MARKS, strict=False)
+    }
     for ax, (study, series) in zip(axes, studies.items(), strict=True):
         places = list(dict.fromkeys(place for s in series for place, *_ in s.points))
-        for turn, (s, colour, mark) in enumerate(zip(series, _COLOURS, _MARKS, strict=False)):
-            at = [places.index(place) + 0.12 * (turn - len(series) / 2) for place, *_ in s.points]
+        for s in series:
+            aside = 0.13 * (labels.index(s.label) - (len(labels) - 1) / 2)
+            at = [places.index(place) + aside for place, *_ in s.points]
             means = [mean for _, mean, _ in s.points]
             # A bar that would reach below zero has no end on this scale: it is cut off.
             low = [min(deviation, 0.999 * mean) for _, mean, deviation in s.points]
             high = [deviation for *_, deviation in s.points]
-            ax.errorbar(at, means, yerr=[low, high], fmt=mark, color=colour, label=s.label,
-                        capsize=3, markersize=4.5, linewidth=1.2)  # fmt: skip
+            style: dict[str, Any] = look[s.label]
+            ax.errorbar(at, means, yerr=[low, high], capsize=3, markersize=4.5, **style)
         ax.set_yscale("log")
         ax.set_xticks(range(len(places)), places)
+        ax.set_xlim(-0.5, len(places) - 0.5)
         ax.minorticks_off()
         ax.set_title(_TITLES[study], loc="left", fontsize=10)
+    for label, style in look.items():
+        axes[1].plot([], [], style["fmt"], color=style["color"], label=label)
     axes[0].set_ylabel("test MSE, mean and deviation")
     axes[1].legend(frameon=False, fontsize=7.5)
     return figure
