@@ -9,10 +9,11 @@ from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, IDENTITY, Table
+from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
 
 __all__ = [
     "CLIP",
+    "CLIP_SQUARED",
     "IDENTITY",
     "ArraySource",
     "GramTask",
