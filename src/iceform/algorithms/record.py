@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from iceform.algorithms.examples import Example, flats
+from iceform.certificates import Result
 from iceform.errors import BoundError, ProgramError
 from iceform.machine.program import Program
 from iceform.validation import check_choice
@@ -267,6 +268,12 @@ class Algorithm(Program):
             "scikit_learn": cls.peer and cls.peer.path,
             "differs": (cls.peer and cls.peer.differs) or None,
         }
+
+    def enclosed(self, found: Result, given: Any) -> list[tuple[Any, Any]]:
+        """Numbers that were found on given data, each beside a ball that holds the exact one."""
+        from iceform.algorithms.verification import enclosed
+
+        return enclosed(self, found, given)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """What ``run(...).value`` approximates, by a plain float64 computation."""

@@ -21,6 +21,7 @@ from iceform.constructions import Plan
 from iceform.errors import ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import Source
+from iceform.machine.verifying import Verifier
 from iceform.pretrained import Pretrained
 from iceform.validation import check_choice, full_precision, guard
 
@@ -175,6 +176,8 @@ class Machine(Pretrained):
         """
         self.check_runs(program)
         result = self._run(program, x, y)
+        verifier = Verifier.of(program, result, x, y)
+        result = replace(result, certificate=replace(result.certificate, _verifier=verifier))
         return replace(result, _ablated=_Again(self, program, x, y))
 
     def check_runs(self, program: Any) -> None:

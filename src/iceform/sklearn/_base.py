@@ -26,6 +26,7 @@ from iceform.algorithms import Algorithm
 from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream
+from iceform.machine.verifying import Verifier
 from iceform.sklearn._refusals import refuse
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
@@ -227,7 +228,11 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         worst = 1.001 * unit * float(torch.cat(sizes).max())
         terms = {**found.certificate.terms, f"stored as {self._stored}": worst}
         error = math.nextafter(math.fsum(terms.values()), math.inf)
-        certificate = replace(found.certificate, error=error, terms=terms)
+        verifier = found.certificate._verifier
+        if isinstance(verifier, Verifier):
+            kind = torch.float32 if self._stored == np.float32 else torch.float64
+            verifier = verifier.storing(lambda t: t.to(kind))
+        certificate = replace(found.certificate, error=error, terms=terms, _verifier=verifier)
         return replace(found, certificate=certificate)
 
     def _keep(self, machine: Stream, *found: Result) -> None:

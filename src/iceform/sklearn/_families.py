@@ -32,6 +32,7 @@ from iceform.algorithms import LinearClassifier, LinearModel
 from iceform.certificates import Certificate
 from iceform.machine import ArraySource, Source
 from iceform.machine.tables import read_line
+from iceform.machine.verifying import Verifier
 from iceform.sklearn._base import InContext, as_tensor, is_dask
 
 __all__ = ["FAMILIES"]
@@ -134,6 +135,9 @@ class Batches(Line):
             self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
+        # Batches are not kept: whoever verifies gives all of them again.
+        verifier = Verifier(self._algorithm(), found, None)
+        found = replace(found, certificate=replace(found.certificate, _verifier=verifier))
         self._take(machine, self._as_stored(found, source))
         return self
 
@@ -249,6 +253,10 @@ class Average(RegressorMixin, _Memory):  # type: ignore[misc]
         """Averages, shape (n_samples,)."""
         points = self._points(X)
         return self._memory(points).cpu().numpy()
+
+    def error_bounds(self, X: Any) -> Any:
+        """What each prediction for X may be off by, proven, shape (n_samples,)."""
+        return self._memory.bounds(self._points(X)).cpu().numpy()
 
 
 class _Neighbours(_Memory):
