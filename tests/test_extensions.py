@@ -154,7 +154,7 @@ def test_an_installed_package_adds_its_algorithms(tmp_path):
 def test_a_loss_of_ones_own_runs_like_the_librarys():
     """By what its object says, registered or not."""
     from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-    from iceform.functions.losses.registry import register
+    from iceform.functions.losses.loss import register
 
     @register("cosh")
     def cosh(width: float = 1.0) -> Loss:

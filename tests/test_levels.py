@@ -2,11 +2,13 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import iceform
@@ -15,7 +17,7 @@ ROOT = Path(iceform.__file__).parent
 
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
-    "errors", "untraced", "pretrained", "validation", "store", "arithmetic", "functions",
+    "errors", "untraced", "validation", "store", "pretrained", "arithmetic", "functions",
     "interpolation", "attention", "backends", "certificates", "constructions", "machine",
     "computer", "algorithms", "targets", "networks", "zoo", "export", "tolerances", "testing",
     "sklearn",
@@ -24,8 +26,7 @@ LEVELS = (
 OUTERMOST = {
     "__main__", "cli", "demo", "experiments", "pages", "plots", "sklearn", "tables", "web",
 }  # fmt: skip
-# Imported when it is called for, since it knows everything that can be kept.
-CALLED_FOR = {("pretrained", "export")}
+APPS = OUTERMOST - {"sklearn"}
 
 MODULES = sorted(ROOT.rglob("*.py"))
 
@@ -39,29 +40,37 @@ def part_of(path: Path) -> str:
 PARTS = {part_of(path) for path in MODULES} - {"__init__"}
 
 
-def imports(path: Path) -> set[tuple[str, bool]]:
-    """(part of the package, whether inside a function) for every import in a file."""
+def imported_names(path: Path, *, types: bool = True) -> set[str]:
+    """Everything of the package that a file imports, at once or when called.
+
+    ``types=False`` leaves out what only a type checker reads.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    late = {
+    unread = {
         id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for node in ast.walk(function)
+        for test in ast.walk(tree)
+        if isinstance(test, ast.If) and "TYPE_CHECKING" in ast.unparse(test.test)
+        for statement in test.body
+        for node in ast.walk(statement)
     }
     found = set()
     for node in ast.walk(tree):
         names: list[str] = []
+        if not types and id(node) in unread:
+            continue
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path.name}:{node.lineno} is a relative import"
             names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            package, *rest = name.split(".")
-            if package == "iceform":
-                part = rest[0] if rest and rest[0] in PARTS else "the package itself"
-                found.add((part, id(node) in late))
+        found |= {name for name in names if name.split(".")[0] == "iceform"}
     return found
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of the package that a file imports from."""
+    firsts = {[*name.split("."), ""][1] for name in imported_names(path)}
+    return {first if first in PARTS else "the package itself" for first in firsts}
 
 
 def name_of(path: Path) -> str:
@@ -77,22 +86,65 @@ def test_a_level_imports_only_from_those_above_it(path):
     own = part_of(path)
     above = {*LEVELS[: LEVELS.index(own) + 1]}
     above |= {"the package itself"} if own in OUTERMOST else set()
-    for part, late in imports(path):
-        if late and (own, part) in CALLED_FOR:
-            continue
+    for part in imports(path):
         assert part in above, f"{name_of(path)} imports {part}"
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) not in OUTERMOST], ids=name_of)
 def test_nothing_imports_the_outermost(path):
-    reached = {part for part, _ in imports(path)} & (OUTERMOST - {part_of(path)})
+    reached = imports(path) & (OUTERMOST - {part_of(path)})
     assert not reached, f"{name_of(path)} imports {sorted(reached)}"
 
 
 def test_only_the_outermost_and_the_surface_import_the_package_as_a_whole():
     for path in MODULES:
         if part_of(path) not in OUTERMOST | {"__init__"}:
-            assert "the package itself" not in {part for part, _ in imports(path)}, name_of(path)
+            assert "the package itself" not in imports(path), name_of(path)
+
+
+# A room of examples that is public as it is.
+PUBLIC_ROOMS = {"iceform.computer.library"}
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part_of(p) in APPS], ids=name_of)
+def test_apps_use_public_names_alone(path):
+    """What a level exports; nothing out of its modules, and no attribute that is its own."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module not in PUBLIC_ROOMS:
+            package, *rest = node.module.split(".")
+            inner = package == "iceform" and len(rest) > 1 and rest[0] not in OUTERMOST
+            assert not inner, f"{name_of(path)}:{node.lineno} imports from {node.module}"
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr[1] != "_":
+            owner = ast.unparse(node.value)
+            known = owner in {"self", "cls", "os"} or owner.startswith("torch")
+            assert known, f"{name_of(path)}:{node.lineno} uses {owner}.{node.attr}"
+
+
+def test_no_modules_import_each_other():
+    """Neither at once nor when called, on whatever way round."""
+    names = {".".join(("iceform", *module_path(path))): path for path in MODULES}
+    graph = nx.DiGraph()
+    for name, path in names.items():
+        for found in imported_names(path, types=False):
+            target = found if found in names else found.rpartition(".")[0]
+            if target in names and target != name:
+                graph.add_edge(name, target)
+    knots = [sorted(k) for k in nx.strongly_connected_components(graph) if len(k) > 1]
+    assert not knots, knots
+
+
+def module_path(path: Path) -> tuple[str, ...]:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def test_only_the_surface_imports_the_package_by_a_string():
+    """Which would hide an import from the tests above."""
+    for path in MODULES:
+        if part_of(path) != "__init__":
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"import_module\(f?[\"']iceform", text), name_of(path)
 
 
 def test_import_order_has_no_cycle():

@@ -111,6 +111,13 @@ _WHERE = {
     "iceform.targets": "check",
     "iceform.tolerances": "tolerance",
 }
+# Levels below those rooms that make themselves known to them: what sizes a machine by default, and
+# what writes programs as checkpoints.
+_BESIDE = {
+    "Machine": "iceform.algorithms",
+    "Program": "iceform.targets",
+    "compile": "iceform.targets",
+}
 _ROOM = {name: room for room, names in _WHERE.items() for name in names.split()}
 
 __all__ = [
@@ -205,6 +212,8 @@ def __getattr__(name: str) -> Any:
     found = (
         import_module(f"iceform.{name}") if room == __name__ else getattr(import_module(room), name)
     )
+    if name in _BESIDE:
+        import_module(_BESIDE[name])
     globals()[name] = found
     return found
 

@@ -1,30 +1,82 @@
-"""``save_pretrained`` and ``from_pretrained``, for whatever can be kept in a folder."""
+"""Whatever can be kept in a folder: ``config.json``, ``model.safetensors`` and a card.
+
+A class says ``kept_as="Name"`` where it is defined, and packs and unpacks itself. Everything is
+read from ``model.safetensors``, whose metadata hold the config, without a network connection and
+without unpickling (:mod:`iceform.store`); config and card are views of it. A changed byte in any of
+the three is noticed. Files are the same for every device.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from iceform.errors import IntegrityError
+from torch import Tensor
 
-__all__ = ["Pretrained"]
+from iceform import store
+from iceform.errors import IceformError, IntegrityError, ProgramError
+
+__all__ = ["Pretrained", "read", "write"]
+
+_CONFIG = "config.json"
+_CARD = "README.md"
+_HEAD = """\
+---
+library_name: iceform
+tags:
+- iceform
+- in-context
+- {tag}
+---
+
+# {title}
+
+{what}
+
+```python
+import iceform
+
+loaded = iceform.export.from_pretrained("path/to/this/folder")
+```
+"""
+_KINDS: dict[str, type[Pretrained]] = {}
 
 
 class Pretrained:
-    """Saved in the layout of the Hugging Face Hub; see :mod:`iceform.export.hub`."""
+    """Kept in the layout of the Hugging Face Hub.
+
+    A subclass defined with ``kept_as="Name"`` supplies :meth:`pack` and :meth:`unpack`.
+    """
+
+    kept_as: ClassVar[str] = ""
+
+    def __init_subclass__(cls, *, kept_as: str = "", **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if kept_as:
+            cls.kept_as = kept_as
+            _KINDS[kept_as] = cls
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything that :meth:`unpack` needs: a JSON-ready content and tensors."""
+        raise ProgramError(f"a {type(self).__name__} cannot be saved")
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **options: Any) -> Any:
+        """The inverse of :meth:`pack`."""
+        raise ProgramError(f"a {cls.__name__} cannot be read")
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        """For people: what it is in a sentence, and texts by their headings."""
+        return f"A {type(self).__name__}.", {}
 
     def save_pretrained(self, path: str | Path) -> Path:
         """Write ``config.json``, ``model.safetensors`` and a model card into a folder."""
-        from iceform.export import hub
-
-        return hub.save_pretrained(self, path)
+        return write(self, path)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Self:
         """Read it back, from the folder alone; a changed byte raises ``IntegrityError``."""
-        from iceform.export import hub
-
-        found = hub.from_pretrained(path, **options)
+        found = read(path, **options)
         if not isinstance(found, cls):
             raise IntegrityError(
                 f"{path} holds a {type(found).__name__}, not a {cls.__name__}; use "
@@ -44,3 +96,66 @@ class Pretrained:
         not hold; without it the bound is "claimed", not proved again.
         """
         return cls.from_pretrained(path, **options)
+
+
+def write(thing: Any, path: str | Path) -> Path:
+    """Write something that can be kept into the folder ``path``.
+
+    Raises
+    ------
+    ProgramError
+        If it cannot be kept, or holds a function of the user's own that files do not hold.
+    """
+    name = getattr(thing, "kept_as", "")
+    if name not in _KINDS:
+        raise ProgramError(
+            f"a {type(thing).__name__} cannot be saved; networks, machines, emulators, programs "
+            "and prompts can"
+        )
+    content, tensors = thing.pack()
+
+    def views(digest: str) -> dict[str, dict[str, Any] | str]:
+        config = {"library_name": "iceform", "type": name, "content": content}
+        return {_CONFIG: config, _CARD: _card(name, thing, digest)}
+
+    folder = Path(path)
+    store.write_folder(folder, name, content, tensors, views)
+    return folder
+
+
+def read(path: str | Path, **options: Any) -> Any:
+    """Read back what :func:`write` wrote.
+
+    Raises
+    ------
+    IntegrityError
+        If the weights are missing, or a file is truncated, altered or of another format.
+    """
+    folder = Path(path)
+    stored = store.read_folder(folder, (_CONFIG, _CARD))
+    kind = _KINDS.get(stored.kind)
+    if kind is None:
+        raise IntegrityError(
+            f"{folder} holds a {stored.kind!r}, which is not known here; "
+            "iceform.export.from_pretrained reads every kind"
+        )
+    try:
+        return kind.unpack(stored.content, stored.tensors, **options)
+    except ProgramError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        if isinstance(broken, IceformError):
+            raise
+        raise IntegrityError(f"{folder} cannot be read by this version: {broken!r}") from None
+
+
+def _card(name: str, thing: Pretrained, sha256: str) -> str:
+    """Markdown with the front matter that the Hub reads."""
+    what, sections = thing.card()
+    parts = [_HEAD.format(tag=name.lower(), title=type(thing).__name__, what=what)]
+    parts += [f"## {heading}\n\n```\n{text}\n```\n" for heading, text in sections.items()]
+    digest = getattr(thing, "digest", None)
+    if digest:
+        parts.append(f"Frozen weights, SHA-256: `{digest}`\n")
+    parts.append(f"Config and tensors, SHA-256: `{sha256}`\n")
+    return "\n".join(parts)

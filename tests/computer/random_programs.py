@@ -3,6 +3,9 @@
 A program is grown statement by statement from four pools: scalars and vectors, one for all or one a
 sample. Every statement keeps its value within a small range, so that tables stay small. What a
 comparison decides is drawn too: a run that comes too near to a tie is refused, not wrong.
+
+Rich programs also divide, take powers and roots, join vectors, combine comparisons, nest loops,
+swap states and keep them in lists.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ class Growing:
     rng: random.Random
     dim: int
     kinks: bool
+    rich: bool = False
     lines: list[str] = field(default_factory=list)
     pools: dict[str, list[str]] = field(
         default_factory=lambda: {"SV": ["x"], "SS": ["y"], "GV": ["q"], "GS": ["p"]}
@@ -57,6 +61,8 @@ class Growing:
             self.linear, self.linear, self.product, self.product, self.function, self.total,
             self.average, self.larger, self.chosen, self.component, self.attended,
         ]  # fmt: skip
+        if self.rich:
+            rules += [self.quotient, self.smooth, self.joined, self.decided, self.marked]
         self.rng.choice(rules)()
 
     def put(self, pool: str, text: str) -> None:
@@ -129,6 +135,76 @@ class Growing:
         pool = ("S" if query in self.pools["SV"] else "G") + ("S" if scalar else "V")
         self.put(pool, f"attend({query}, {key}, {value}{bias})")
 
+    def quotient(self) -> None:
+        """A division by what is never 0."""
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        below = self.pick(pool, "GS")
+        text = f"{self.pick(pool)} / (1.5 + {below} * {below})"
+        if self.rng.random() < 0.4:
+            text = f"{self.pick(pool)} * reciprocal(2.0 + torch.tanh({below}), 0.75, 3.25)"
+        self.put(pool, text)
+
+    def smooth(self) -> None:
+        """Powers, roots and exponentials of what stays where they are smooth."""
+        if self.functions >= 3:
+            return self.linear()
+        self.functions += 1
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        a, b = self.pick(pool), self.pick(pool, "GS")
+        each = [
+            f"torch.sqrt(1.0 + {a} * {a})", f"torch.exp(-0.5 * {a} * {a})", f"0.25 * {a} ** 3",
+            f"torch.log(2.0 + {a} ** 2)", f"torch.tanh({a} - {b})", f"1.0 - {a} ** 2",
+            f"torch.atan({a} + {b}) - {a}", f"torch.rsqrt(1.0 + {a} * {a}) * {b}",
+        ]  # fmt: skip
+        if self.kinks:
+            each += [f"soft_threshold({a}, 0.1)", f"torch.clamp({a}, -0.5, 0.5)"]
+        return self.put(pool, self.rng.choice(each))
+
+    def joined(self) -> None:
+        """A scalar out of a longer vector."""
+        vector, scalar = self.rng.choice((("SV", "SS"), ("GV", "GS"), ("SV", "GS")))
+        text = f"concat({self.pick(vector)}, {self.pick(scalar)})"
+        last = self.rng.choice((".sum()", f"[{self.dim}]", "[0]"))
+        self.put("SS" if vector == "SV" else "GS", f"0.5 * {text}{last}")
+
+    def decided(self) -> None:
+        """Comparisons combined."""
+        pool = self.rng.choice(("SS", "GS"))
+        a, b, c, d = (self.pick(pool, "GS") for _ in range(4))
+        word = self.rng.choice(("&", "|"))
+        left, right = f"({a} > {b} + 0.07)", f"~({c} < {d} - 0.04)"
+        self.put(pool, f"where({left} {word} {right}, {self.pick(pool)}, -0.5 * {a}) + 0.0 * {c}")
+
+    def marked(self) -> None:
+        """Held in memory, or of a range that is stated."""
+        pool = self.rng.choice(("SV", "SS", "GV", "GS"))
+        self.put(pool, self.rng.choice(("stored({})", "bounded({}, 64.0)")).format(self.pick(pool)))
+
+    def swapped(self) -> None:
+        """A loop whose states trade places, in a list."""
+        held, pool = self.fresh(), self.rng.choice(("GV", "GS", "SS"))
+        self.say(f"{held} = [0.5 * {self.pick(pool)}, 0.3 * {self.pick(pool)}]")
+        self.say(f"for _ in repeat({self.rng.choice(('steps', '2', '3'))}):")
+        other = self.pick(pool)
+        self.say(f"    {held} = [{held}[1], 0.4 * {held}[0] - 0.3 * {held}[1] + 0.2 * {other}]")
+        self.put(pool, f"{held}[0] + 0.5 * {held}[1]")
+
+    def nested(self) -> None:
+        """A loop in a loop, both of which change a state."""
+        pool = self.rng.choice(("GV", "GS", "SS"))
+        outer, inner = self.fresh(), self.fresh()
+        self.say(f"{outer} = 0.5 * {self.pick(pool)}")
+        self.say(f"{inner} = 0.5 * {self.pick(pool)}")
+        self.say(f"for _ in repeat({self.rng.choice(('steps', '2'))}):")
+        self.indent += 1
+        self.say(f"{outer} = 0.5 * {outer} + 0.25 * {inner}")
+        self.say(f"for _ in repeat({self.rng.choice(('steps', '2', '3'))}):")
+        self.say(f"    {inner} = 0.4 * {inner} + 0.3 * {outer} - 0.1 * {self.pick(pool)}")
+        if self.rng.random() < 0.5:
+            self.say(f"{outer} = {outer} - 0.5 * {inner} * {inner} / (1.0 + {inner} * {inner})")
+        self.indent -= 1
+        self.pools[pool] += [outer, inner]
+
     def repeated(self) -> None:
         """A counted loop with one or two states that stay bounded."""
         states = self.states()
@@ -169,14 +245,15 @@ class Growing:
             self.pools[pool].append(name)
 
 
-def source(seed: int, kinks: bool = False) -> tuple[str, int]:
+def source(seed: int, kinks: bool = False, rich: bool = False) -> tuple[str, int]:
     """A program as text, and the number of features that it is for."""
     rng = random.Random(seed)
-    grown = Growing(rng, rng.choice((1, 2, 3)), kinks)
+    grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich)
+    loops = [grown.repeated, grown.halving] + rich * [grown.swapped, grown.nested]
     for _ in range(rng.randrange(2, 5)):
         grown.statement()
     for _ in range(rng.randrange(3)):
-        rng.choice((grown.repeated, grown.halving))()
+        rng.choice(loops)()
     for _ in range(rng.randrange(1, 3)):
         grown.statement()
     outputs = {pool: names[-1] for pool, names in grown.pools.items()}
@@ -185,9 +262,9 @@ def source(seed: int, kinks: bool = False) -> tuple[str, int]:
     return head + "\n".join(grown.lines) + f"\n    return {{{returned}}}\n", grown.dim
 
 
-def program(seed: int, kinks: bool = False) -> tuple[Algorithm, int]:
+def program(seed: int, kinks: bool = False, rich: bool = False) -> tuple[Algorithm, int]:
     """A program to run or to compile."""
-    text, dim = source(seed, kinks)
+    text, dim = source(seed, kinks, rich)
     file = f"<random program {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     words = {n: getattr(language, n) for n in language.__all__}

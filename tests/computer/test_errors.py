@@ -111,6 +111,15 @@ def test_a_division_by_a_range_with_zero():
     refused(written, "contains 0")
 
 
+def test_a_range_that_comes_from_a_parameter_names_it():
+    def written(x, y, *, decay=0.9):
+        return torch.sqrt(1.0 - decay + 0.0 * mean(y))
+
+    with pytest.raises(CompileError, match=r"it comes from decay in \[.*decay=\(low, high\)"):
+        compile(algorithm(written), 3, 5)
+    compile(algorithm(written), 3, 5, decay=(0.5, 0.95))
+
+
 def test_a_logarithm_of_a_range_with_zero():
     def written(x, y):
         return torch.log(mean(y) + 1)  # here

@@ -103,6 +103,64 @@ def test_a_loop_that_does_not_close_is_assumed_and_says_so():
     assert assumed.range == Range(-3.0, 3.0)
 
 
+def test_an_end_that_never_moves_needs_no_assumption():
+    def written(x, y, *, steps=20):
+        v = constant(0.5)
+        for _ in repeat(steps):
+            v = v + mean(y) * mean(y)
+        return 1.0 / v
+
+    (assumed,) = compile(algorithm(written), 1, 4, steps=(1, 20)).ranges.assumed.values()
+    assert assumed.range.low == 0.5
+
+
+def test_a_state_of_one_sign_is_assumed_to_keep_it_where_it_must():
+    """Newton's square root divides by its state, which interval arithmetic lets fall to 0."""
+
+    def written(x, y, *, steps=4):
+        a = 1.0 + mean(y) * mean(y)
+        r = +a
+        for _ in repeat(steps):
+            r = 0.5 * (r + a / r)
+        return r
+
+    made = algorithm(written)
+    program = compile(made, 1, 4, steps=(1, 8))
+    (assumed,) = program.ranges.assumed.values()
+    assert 0 < assumed.range.low < 1
+    X, y = torch.zeros(4, 1).double(), torch.full((4,), 0.75).double()
+    found = program.interpreted(X, y).outputs
+    enclosed = program.enclosed(X, y, found)
+    assert enclosed.distance <= 1e-8
+    assert float((found["value"] - made(X, y)).abs()) <= enclosed.distance + 1e-15
+
+
+def test_loops_in_loops_are_bounded_by_what_is_known_in_the_end():
+    def written(x, y, *, steps=3):
+        a, b = mean(y), mean(y)
+        for _ in repeat(steps):
+            for _ in repeat(2):
+                b = 0.5 * b + 0.25 * a
+            a = a + 0.5 * b * b * a
+        return b
+
+    ranges = compile(algorithm(written), 1, 4, steps=(1, 3)).ranges
+    assert all(ranges[n].size <= 64 for n in ranges.known)
+
+
+def test_equal_factors_are_powers():
+    def written(x, y, *, share=0.5):
+        return (1.0 - share) * y * y, y * (y * y)
+
+    outputs = compile(algorithm(written), 1, 4, share=(0.25, 0.75))
+    square, cube = (outputs.ranges[node] for node in outputs.graph.outputs.values())
+    assert square.low == 0.0
+    assert cube.low < -0.9
+    assert Range(-2.0, 1.0).power(4).holds(Range(0.0, 16.0))
+    assert Range(-2.0, 1.0).power(4).low == 0.0
+    assert 3.9 < Range(-3.0, -2.0).power(2).low <= 4
+
+
 def test_a_state_that_leaves_its_bound_is_refused():
     def written(x, y, *, steps=10):
         w = constant(0.0)

@@ -50,7 +50,7 @@ def test_a_pass_is_what_literal_prompts_add_up_to(name):
     problem, g = prepared(name)
     w = 0.3 * data.normal(g, problem.dim)
     fused = problem.gradient(w)
-    table = problem.table.on(problem._reach)
+    table = problem.table.on(problem.covered)
     samples, labels, offsets = problem.encoding(problem.source.x, problem.source.y)
     running, total = problem.machine, torch.zeros_like(w)
     for part in torch.split(torch.arange(len(samples)), running.machine.samples):
@@ -74,13 +74,13 @@ def test_chunks_do_not_change_a_pass(name):
 
 def test_tables_widen_with_the_residuals_and_stay_wide_only_when_kept():
     problem, _g = prepared("squared")
-    before = problem._reach
+    before = problem.covered
     far = 100 * torch.ones(problem.dim).double()
     problem.gradient(far, trial=True)
-    assert problem._reach == before
+    assert problem.covered == before
     passes = problem.passes
     problem.gradient(far)
-    assert problem._reach > before
+    assert problem.covered > before
     problem.gradient(far)
     assert problem.passes == passes + 3, "a table once widened is not widened again"
 

@@ -129,9 +129,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "readings are kept by network, not by its bytes",
         "backends/reading.py",
-        "    return _readings.get(digest, lambda: _read(network))",
-        "    digest = str(len(network.features.names()))\n"
-        "    return _readings.get(digest, lambda: _read(network))",
+        "    return _readings.get(digest, lambda: _read(holding(network, digest)))",
+        "    return _readings.get(str(len(network.features.names())), lambda: _read(network))",
         _SEEN,
     ),
     # ---------------------------------------------- the same, of prompts that are in memory

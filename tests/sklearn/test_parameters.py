@@ -44,9 +44,12 @@ def test_one_exception_names_parameter_value_and_reason():
     assert isinstance(found.value, (IceformError, TypeError))
     with pytest.raises(ParameterError, match="precompute=True"):
         ice.InContextLasso().set_params(precompute=True)
-    ice.InContextLogisticRegression(multi_class="ovr")
-    with pytest.raises(ParameterError, match="multi_class='multinomial': classes are fitted one"):
-        ice.InContextLogisticRegression(multi_class="multinomial")
+    ice.InContextLogisticRegression(multi_class="multinomial")
+    with pytest.raises(ParameterError, match=r"multi_class='ovr': several classes .* all at once"):
+        ice.InContextLogisticRegression(multi_class="ovr")
+    ice.InContextLinearSVC(multi_class="ovr")
+    with pytest.raises(ParameterError, match=r"'crammer_singer': .* one against the rest"):
+        ice.InContextLinearSVC(multi_class="crammer_singer")
     with pytest.raises(ParameterError, match="no parameter 'multi_class'"):
         ice.InContextLasso(multi_class="ovr")
     with pytest.raises(ParameterError, match="no parameter 'colour'"):

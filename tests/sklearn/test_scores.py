@@ -10,7 +10,6 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import train_test_split
-from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -35,7 +34,7 @@ REGRESSORS = {
 CLASSIFIERS = {
     "logistic": (
         ice.InContextLogisticRegression(),
-        OneVsRestClassifier(LogisticRegression(tol=1e-10, max_iter=100000)),
+        LogisticRegression(tol=1e-10, max_iter=100000),
     ),
     "neighbours": (
         ice.InContextKNeighborsClassifier(), neighbors.KNeighborsClassifier(algorithm="brute")

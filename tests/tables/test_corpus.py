@@ -1,5 +1,6 @@
 """Tables as other programs write them: read right, or refused in one line; never shifted."""
 
+import bz2
 import gzip
 import io
 import json
@@ -136,6 +137,26 @@ RIGHT = {
         gzip.compress(lines("a,b", "1,3", "2,4").encode(), mtime=0),
         {"a": [1, 2], "b": [3, 4]},
     ),
+    "any year": (
+        lines("a,b", "0001-01-01,1", "1969-12-31T12:00:00Z,2", ",3", "9999-12-31,4"),
+        {"a": [-719162, -0.5, NAN, 2932896], "b": [1, 2, 3, 4]},
+    ),
+    "a typographer's minus": (lines("a;b", "\u22125,5;1", "2;3"), {"a": [-5.5, 2], "b": [1, 3]}),
+    "more digits than a double": (
+        lines("a,b", "9007199254740993,1", "9007199254740992,2", "5,3"),
+        {"a": ["9007199254740993", "9007199254740992", "5"], "b": [1, 2, 3]},
+    ),
+    "as many digits as a double": (
+        lines("a,b", "9007199254740994,1", "5,3"),
+        {"a": [9007199254740994, 5], "b": [1, 3]},
+    ),
+    "an index that pandas wrote": (
+        lines("Unnamed: 0,a,b", "0,3,5", "1,4,6", "2,9,7", "3,1,8", "4,2,9"),
+        {"a": [3, 4, 9, 1, 2], "b": [5, 6, 7, 8, 9]},
+    ),
+    "a matrix that pandas wrote": (lines("0,1", "3,4", "5,6"), {"0": [3, 5], "1": [4, 6]}),
+    "UTF-32": (lines("a,b", "1,ä", "2,ß").encode("utf-32"), {"a": [1, 2], "b": ["ä", "ß"]}),
+    "Macintosh line ends": (lines("a,b", "1,3", "2,4", end="\r"), {"a": [1, 2], "b": [3, 4]}),
     "names in quotes": (lines('"a, first","b"', "1,3", "2,4"), {"a, first": [1, 2], "b": [3, 4]}),
 }
 
@@ -156,6 +177,13 @@ REFUSED = {
     "a word among numbers": (lines("a,b", "1,2", "n.a.,3", "4,5", "6,7"), "holds 'n.a.' in row 2"),
     "Windows' code page": ("a,b\nMünchen,1\nKöln,2\n".encode("cp1252"), "'a,b München,1"),
     "a workbook": (b"PK\x03\x04" + bytes(100), "save the sheet as CSV"),
+    "an old workbook": (b"\xd0\xcf\x11\xe0" + bytes(100), "save the sheet as CSV"),
+    "JSON lines": (lines('{"a": 1, "b": 2}', '{"a": 3, "b": 4}', '{"a": 5, "b": 6}'), "but JSON"),
+    "a page": (lines("<!DOCTYPE html>", "<table>", "<tr><td>1</td></tr>"), "HTML or XML"),
+    "bzip2": (bz2.compress(b"a,b\n1,2\n3,4\n"), "packed, and not by gzip"),
+    "no header": (lines("1.5,2.5", "3,4", "5,6"), "its first line holds numbers alone"),
+    "a comment above": (lines("# made by hand", "a,b", "1,2", "3,4"), "1 cell in row 1 ('a,b')"),
+    "aligned by spaces": (lines("a   b", "1   2", "30  4"), "3 cells in row 2"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "neither Parquet nor CSV"),
     "an open quotation mark": (lines("a,b", '"x,1') + "y,2\n" * 20_000, "quotation mark"),
     "a very long cell": (lines("a,b", "x" * 40_000 + ",1", "y,2"), "a cell of 40,000 bytes"),

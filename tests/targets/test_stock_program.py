@@ -108,8 +108,10 @@ def test_a_stream_of_another_length_is_refused(squares):
 @pytest.mark.parametrize(
     ("name", "given", "why"),
     [
-        ("gpt2", {}, "a causal mask hides"),
-        ("llama", {"dtype": "float32"}, "a causal mask hides"),
+        ("gpt2", {"mode": "prompt"}, "a causal mask hides"),
+        ("llama", {"mode": "weights", "dtype": "float32"}, "which a causal mask hides"),
+        ("llama", {}, "write it in float32"),
+        ("gpt2", {"cycles": 9}, "are for mode"),
         ("gpt3", {}, "no target is called 'gpt3'"),
         ("albert", {"dtype": "bfloat16"}, "float64 or float32"),
         ("bert", {"cycles": 10**6}, "an albert holds repeated layers once"),

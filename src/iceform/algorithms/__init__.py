@@ -11,18 +11,19 @@ from iceform.algorithms.head import Head
 from iceform.algorithms.hopfield import HopfieldRetrieval
 from iceform.algorithms.kernel import KernelRegression
 from iceform.algorithms.lasso import Lasso
-from iceform.algorithms.linear import LinearClassifier, LinearModel
+from iceform.algorithms.linear import LinearClassifier, LinearModel, fitted
 from iceform.algorithms.linear_regression import LinearRegression
 from iceform.algorithms.logistic import Logistic
-from iceform.algorithms.neighbours import KNeighbors, KNeighborsVote
+from iceform.algorithms.neighbours import KNeighbors, KNeighborsVote, sharpest
 from iceform.algorithms.perceptron import Perceptron
+from iceform.algorithms.places import Places
 from iceform.algorithms.poisson import Poisson
 from iceform.algorithms.quantile import Quantile
 from iceform.algorithms.record import Algorithm, Option, Peer, kinds, named, option
 from iceform.algorithms.recursion import Recursion
 from iceform.algorithms.ridge import Ridge
 from iceform.algorithms.robust import Huber
-from iceform.algorithms.sparse import ElasticNet
+from iceform.algorithms.sparse import ElasticNet, soft_threshold
 from iceform.algorithms.svm import LinearSVM
 from iceform.functions import LOSSES
 from iceform.machine.program import Program, Sizes, Target, set_library
@@ -48,6 +49,7 @@ __all__ = [
     "Option",
     "Peer",
     "Perceptron",
+    "Places",
     "Poisson",
     "Program",
     "Quantile",
@@ -55,10 +57,13 @@ __all__ = [
     "Ridge",
     "Sizes",
     "Target",
+    "fitted",
     "kinds",
     "library",
     "named",
     "option",
+    "sharpest",
+    "soft_threshold",
 ]
 
 

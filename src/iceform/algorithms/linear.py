@@ -22,6 +22,12 @@ from iceform.errors import ProgramError, ShapeError
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import Run, Running, Source, Stream
+from iceform.machine.choices import (
+    ChoiceProblem,
+    certificate_of_choices,
+    prove_choices,
+    raw_rows,
+)
 from iceform.machine.inside import Domain, descend_inside, problem_inside
 from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem
@@ -33,12 +39,15 @@ from iceform.validation import check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
-__all__ = ["Line", "LinearClassifier", "LinearModel", "fitted", "fitted_inside", "line_result"]
+__all__ = [
+    "Line", "LinearClassifier", "LinearModel", "fitted", "fitted_choices", "fitted_inside",
+    "line_result",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Line:
-    """Predictions x.coef + intercept, looked up by the frozen machine."""
+    """Predictions x.coef + intercept, looked up by the frozen machine; coef (d,) or (d, K)."""
 
     machine: Stream
     coef: Tensor
@@ -95,7 +104,7 @@ class LinearModel(Algorithm):
         default=1000,
         kw_only=True,
         metadata=option(
-            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
         ),
     )
     precondition: str = field(
@@ -219,6 +228,20 @@ def fitted_inside(
     machine.ledger.times = done  # all of that is the proof's
     machine.ledger.note("host", "the proof of the answer, after the fact")
     return fitted(model, problem, solution, proof)
+
+
+def fitted_choices(problem: ChoiceProblem, solution: Solution) -> Result:
+    """A row of coefficients for each of several classes, with their certificate."""
+    w = problem.rows(solution.w)
+    proof = prove_choices(problem, w)
+    coef, intercept = raw_rows(problem.scaling, w)
+    certificate, last = certificate_of_choices(problem, w, coef, intercept, proof)
+    run: Run = problem.machine
+    return run.result(
+        coef, certificate, problem.passes, parts={"intercept": intercept},
+        errors={"intercept": last}, converged=solution.converged,
+        history=tuple(solution.history), _predict=Line(run.machine, coef.mT, intercept),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)

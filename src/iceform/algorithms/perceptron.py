@@ -67,7 +67,7 @@ class Perceptron(LinearClassifier):
         default=100,
         kw_only=True,
         metadata=option(
-            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
         ),
     )
     tol: float = field(default=1e-9, init=False)  # a mistake is a mistake

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from iceform.algorithms.examples import Example, flats
 from iceform.certificates import Result
-from iceform.errors import BoundError, ProgramError
+from iceform.errors import BoundError, IntegrityError, ProgramError
+from iceform.functions import Loss
 from iceform.machine.program import Program
 from iceform.validation import check_choice
 
@@ -174,7 +175,7 @@ class Peer:
 
 
 @dataclass(frozen=True)
-class Algorithm(Program):
+class Algorithm(Program, kept_as="Program"):
     """An algorithm with its record.
 
     A subclass sets the class attributes below, declares its options as fields with the metadata
@@ -275,11 +276,52 @@ class Algorithm(Program):
 
         return enclosed(self, found, given)
 
+    # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        return f"An algorithm as a prompt for a frozen machine: {type(self).__name__}.", {}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        plain: dict[str, Any] = {}
+        tensors: dict[str, Tensor] = {}
+        for one in fields(self):
+            if not one.init:
+                continue
+            value = getattr(self, one.name)
+            if isinstance(value, Tensor):
+                tensors[one.name] = value
+            elif isinstance(value, Loss):
+                plain[one.name] = {"loss": _described(value)}
+            else:
+                plain[one.name] = value
+        return {"program": self.name, "arguments": plain}, tensors
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Algorithm:
+        kind = Algorithm.kinds.get(content["program"])
+        if kind is None:
+            raise IntegrityError(f"{content['program']!r} is not a program of this library")
+        arguments = {
+            k: Loss.from_config(v["loss"]) if isinstance(v, dict) else v
+            for k, v in content["arguments"].items()
+        }
+        return kind(**arguments, **tensors)
+
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """What ``run(...).value`` approximates, by a plain float64 computation."""
         raise ProgramError(
             f"{self.label} has no closed reference; its certificate bounds its error"
         )
+
+
+def _described(loss: Loss) -> dict[str, Any]:
+    config = loss.to_config()
+    if config is None:
+        raise ProgramError(
+            f"the loss {loss.derivative.name} is a function of your own, which files do not hold; "
+            "save the prompt instead: machine.prompt(program, X, y)"
+        )
+    return config
 
 
 @cache

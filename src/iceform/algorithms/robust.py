@@ -149,7 +149,7 @@ class _Scale:
         return 1 - model.epsilon**2 * mean, solution, problem
 
     def _mean_square(self, problem: LinearProblem, w: Tensor) -> float:
-        reach = problem._reach
+        reach = problem.covered
         for _ in range(3):
             table = _CLIP_SQUARED.on(reach)
             task = _LookupSum(self.machine, table, problem.encoding, w)

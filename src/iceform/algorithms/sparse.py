@@ -104,7 +104,7 @@ class ElasticNet(LinearModel):
         default=20000,
         kw_only=True,
         metadata=option(
-            "Most passes of the frozen machine over the data.", low=2, estimator="max_iter"
+            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
         ),
     )
 

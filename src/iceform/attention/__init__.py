@@ -2,6 +2,7 @@
 
 from iceform.attention.affine import Embed, Lift
 from iceform.attention.features import Features
+from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.layers import (
     AttentionTrace,
     Entry,
@@ -10,12 +11,14 @@ from iceform.attention.layers import (
     LiftedAttention,
     SoftmaxAttention,
 )
-from iceform.attention.lookups import Average, Layout, LookUps
+from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps
 from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
 from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
 __all__ = [
+    "HIDDEN",
+    "MARGIN",
     "AttentionTrace",
     "Average",
     "Embed",
@@ -25,6 +28,7 @@ __all__ = [
     "Head",
     "HeadGroup",
     "HopfieldLayer",
+    "LayerTrace",
     "Layout",
     "Lift",
     "LiftedAttention",
@@ -32,7 +36,9 @@ __all__ = [
     "ProjectedAttention",
     "Prompt",
     "SoftmaxAttention",
+    "Trace",
     "is_checked",
+    "trace_network",
     "unchecked",
     "weights_digest",
 ]

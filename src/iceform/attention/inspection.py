@@ -26,15 +26,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention import (
+from iceform.attention.affine import Embed
+from iceform.attention.features import Features
+from iceform.attention.layers import (
     AttentionTrace,
-    Embed,
-    Features,
-    FrozenNetwork,
     HopfieldLayer,
     LiftedAttention,
     SoftmaxAttention,
 )
+from iceform.attention.network import FrozenNetwork
 from iceform.errors import ShapeError
 
 __all__ = ["LayerTrace", "Trace", "trace_network"]

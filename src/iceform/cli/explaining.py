@@ -14,15 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.algorithms import PCA, Algorithm, LinearModel
-from iceform.algorithms.neighbours import sharpest
-from iceform.algorithms.places import Places
+from iceform.algorithms import PCA, Algorithm, LinearModel, Places, sharpest
 from iceform.attention import LookUps
 from iceform.certificates import Attestation, Certificate, Ledger
 from iceform.cli.running import Data, Settings, fitted
-from iceform.machine import ArraySource, Stream
-from iceform.machine.scaling import Scaling
-from iceform.machine.tables import CLIP, IDENTITY
+from iceform.machine import CLIP, IDENTITY, ArraySource, Scaling, Stream
 from iceform.tables import Table, table_from
 from iceform.validation import unit_roundoff
 
@@ -192,7 +188,7 @@ class _Opened:
     def __init__(self, settings: Settings, data: Data, model: Any) -> None:
         self.settings, self.entry, self.data, self.model = settings, settings.entry, data, model
         self.machine: Stream = model.machine_
-        self.algorithm: Algorithm = model._algorithm()
+        self.algorithm: Algorithm = model.as_algorithm()
         self.x = torch.as_tensor(data.x["train"], dtype=torch.float64)
 
     def prompts(self) -> list[PromptView]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from iceform.cli import INTERRUPTED, USAGE, missing_extra
+from iceform.cli.exits import INTERRUPTED, USAGE, missing_extra
 from iceform.errors import IceformError
 
 __all__ = ["one_line_errors"]

@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iceform.constructions import GradientStep, Plan
-from iceform.constructions.residual import plan_look_ups, room_for
+from iceform.constructions import GradientStep, Plan, plan_look_ups, room_for
 from iceform.errors import PrecisionError
-from iceform.interpolation import Interpolant
-from iceform.interpolation.regimes import MOST_HARD_CELLS
+from iceform.interpolation import MOST_HARD_CELLS, Interpolant
 
 __all__ = ["Need", "other_regime"]
 

@@ -1,22 +1,37 @@
 """The frozen computer: a language, its compiler, and one block of attention that runs it."""
 
-from iceform.computer.computer import Computer, Execution
+from iceform.computer.block import LAYERS
+from iceform.computer.compile import Program
+from iceform.computer.computer import Computer, Execution, accounted
 from iceform.computer.costs import Cost
+from iceform.computer.explain import curve, spelled
+from iceform.computer.instructions import FLAG, Instruction
+from iceform.computer.language import Algorithm
 from iceform.computer.optimality import certify_minimiser
 from iceform.computer.prompt import Prompt
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
+from iceform.computer.running import certificate_of
 from iceform.computer.sizes import Sizes
 from iceform.computer.watching import ComputerTrace, LayerAttention
 
 __all__ = [
+    "FLAG",
+    "LAYERS",
+    "Algorithm",
     "Computer",
     "ComputerTrace",
     "Cost",
     "Execution",
+    "Instruction",
     "InstructionRounding",
     "LayerAttention",
+    "Program",
     "Prompt",
     "Sizes",
+    "accounted",
+    "certificate_of",
     "certify_minimiser",
+    "curve",
     "instruction_rounding",
+    "spelled",
 ]

@@ -6,11 +6,12 @@ Stock transformers are a level below the computer; they make themselves known fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from iceform.errors import ProgramError
 
 __all__ = ["Checkpoint", "set_writer", "writer"]
 
@@ -44,5 +45,5 @@ def set_writer(write: Writer) -> None:
 def writer() -> Writer:
     """What writes programs as checkpoints."""
     if not _WRITER:
-        import_module("iceform.targets")
+        raise ProgramError("nothing that writes checkpoints is known; import iceform.targets")
     return _WRITER[0]

@@ -162,7 +162,7 @@ class Program:
         name: str,
         path: str | Path,
         *,
-        mode: str = "prompt",
+        mode: str | None = None,
         cycles: int | None = None,
         dtype: str = "float64",
         beside: Iterable[Program] = (),
@@ -173,13 +173,18 @@ class Program:
         Parameters
         ----------
         name
-            "albert" (layers shared: depth is the number of cycles) or "bert" (unrolled).
+            "albert" (layers shared: depth is the number of cycles), "bert" (unrolled), and for
+            programs that are descent on least squares "gpt2" or, in float32, "llama".
         path
             The folder, for ``transformers.AutoModel.from_pretrained``.
         mode
             "prompt": the program is in the prompt, the weights know the sizes alone. "weights":
             its instructions are layers, two each, of a "bert"; loops are unrolled as these
-            settings say, and data, parameters and tables are in the prompt.
+            settings say, and data, parameters and tables are in the prompt. "descent": the program
+            is recognised as gradient descent, and each of its steps is one layer of a "gpt2" or
+            "llama" (least squares with penalty, momentum, any step sizes) or two of a "bert" (any
+            bounded f of the residual); step size, penalty and momentum are in the prompt. None:
+            "descent" for "gpt2" and "llama", else "prompt".
         cycles
             Prompt mode: instructions that a run may take; None for what these settings take, and
             the programs beside with their defaults.

@@ -5,8 +5,10 @@ start from what they have before it and are joined with what a turn makes of the
 grows. States that go on growing get a bound:
 
 * the author's (``bounds={"w": 4}``, or :func:`iceform.bounded` in the program);
-* else one that is assumed: :data:`_SAFETY` times the largest value seen when the exact algorithm
-  ran on :data:`_DRAWS` random data sets of the domain with the default parameters.
+* else one that is assumed: an end that never moved stays, others go to :data:`_SAFETY` times the
+  largest size seen when the exact algorithm ran on :data:`_DRAWS` random data sets of the domain
+  with the default parameters. Where an operation has no range on that (a division, a root), and no
+  value of the other sign was seen, none is assumed to come.
 
 Either is checked in every run: an answer whose states left their bounds is refused.
 """
@@ -26,6 +28,7 @@ from iceform.computer.graph import Block, Carried, Graph, Loop, Node, run
 from iceform.computer.places import refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
+from iceform.functions.formulas.polynomials import line
 
 __all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
 
@@ -59,7 +62,12 @@ class Range:
         return math.isfinite(self.size)
 
     def __add__(self, other: Range) -> Range:
-        return _outward(self.low + other.low, self.high + other.high)
+        low, above = _sum(self.low, other.low)
+        high, below = _sum(self.high, other.high)
+        return Range(
+            math.nextafter(low, -math.inf) if not above >= 0 else low,
+            math.nextafter(high, math.inf) if not below <= 0 else high,
+        )
 
     def __neg__(self) -> Range:
         return Range(-self.high, -self.low)
@@ -74,6 +82,15 @@ class Range:
     def times(self, factor: float) -> Range:
         """By a number."""
         return self * Range(factor, factor)
+
+    def power(self, n: int) -> Range:
+        """To a whole number from 1 on."""
+        out = self
+        for _ in range(n - 1):
+            out = out * self
+        if n % 2 or not self.low <= 0 <= self.high:
+            return out
+        return Range(0.0, out.high)
 
     def join(self, other: Range) -> Range:
         """The least range that holds both."""
@@ -108,6 +125,13 @@ class Range:
 def _power_of_four(value: float) -> float:
     """The least power of 4, or 0, that is at least this."""
     return 0.0 if value <= 0 else 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+
+
+def _sum(a: float, b: float) -> tuple[float, float]:
+    """A sum as it is rounded, and how much more it is: an end that does not move shall stay."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
 
 
 def _outward(low: float, high: float) -> Range:
@@ -172,7 +196,7 @@ class Ranges:
     bounds: Mapping[str, Range]
     known: dict[Node, Range] = field(default_factory=dict)
     assumed: dict[Node, Assumed] = field(default_factory=dict)
-    _seen: dict[Node, float] | None = None
+    _seen: dict[Node, Range] | None = None
 
     def __getitem__(self, node: Node) -> Range:
         return self.known[node]
@@ -193,60 +217,103 @@ class Ranges:
             return self.domain.of(node)
         args = [self.known[a] for a in node.args]
         found: Range = _RULES[node.op](node, args)
+        if node.op == "mul":
+            found = found.meet(self._powers(node))
         if node.op == "bounded":
             self.assumed[node] = Assumed(node, _told(node), found, by_author=True)
         if not found.finite and all(a.finite for a in args):
-            raise _unbounded(node, args)
+            raise refuse(f"{_unbounded(node, args)}{self._made_of(node)}", node.place)
         return found
+
+    def _powers(self, node: Node) -> Range:
+        """A product by its factors, equal ones together: (a v) v is a v^2, and v^2 >= 0."""
+        powers: dict[Node, int] = {}
+        out, todo = Range(1.0, 1.0), [node]
+        while todo:
+            one = todo.pop()
+            slope = line(one.attr) if one.op == "apply" else None
+            if one.op == "mul" or (slope is not None and slope[1] == 0):
+                todo += one.args
+                out = out if slope is None else out * _outward(slope[0], slope[0])
+            else:
+                powers[one] = powers.get(one, 0) + 1
+        for factor, power in powers.items():
+            out = out * self.known[factor].power(power)
+        return out
+
+    def _made_of(self, node: Node) -> str:
+        """What a range rests on that can be given a narrower one: parameters, names of loops."""
+        found, todo, seen = {}, [node], set()
+        while todo:
+            one = todo.pop()
+            if one in seen:
+                continue
+            seen.add(one)
+            todo += one.args
+            if one.op == "parameter":
+                found[f"{one.attr}=(low, high)"] = f"{one.attr} in {self.known[one]}"
+            elif one.op == "state" and one in self.assumed:
+                name = self.assumed[one].name
+                found[f"bounds={{{name!r}: (low, high)}}"] = f"{name} in {self.known[one]}"
+        if not found:
+            return ""
+        given, ranges = ", ".join(sorted(found)), ", ".join(sorted(found.values()))
+        return f"; it comes from {ranges}, and compile takes narrower ranges: {given}"
 
     def loop(self, loop: Loop) -> None:
         """States joined with what a turn makes of them, until they hold."""
         for carried in loop.carried:
             start = self.known[carried.start]
+            if carried.state in self.assumed and not self.assumed[carried.state].by_author:
+                del self.assumed[carried.state]  # of a turn around it, where less was known
             stated = self.bounds.get(carried.name)
             if stated is not None:
                 self._assume(carried.state, carried.name, stated.join(start), by_author=True)
-            self.known[carried.state] = self._of_state(carried.state, start)
+        self._begin(loop)
         rounds = 0
         while growing := self._grown(loop, widen=rounds >= _PLAIN):
             rounds += 1
-            if rounds > _ROUNDS:
-                for name in growing:
-                    self._bound(loop, name)
+            if rounds > _ROUNDS or isinstance(growing, ProgramError):
+                if not self._bounded(loop, growing) and isinstance(growing, ProgramError):
+                    raise growing
+                self._begin(loop)
+                rounds = 0
         for carried in loop.carried:
             start, new = self.known[carried.start], self.known[carried.next]
             self.known[carried.result] = self._of_state(carried.state, start.join(new))
 
-    def _grown(self, loop: Loop, widen: bool) -> list[str]:
-        """Run a turn, join the states with it; the names of those that were not held."""
+    def _begin(self, loop: Loop) -> None:
+        """States as before the first turn, or as they are assumed."""
+        for carried in loop.carried:
+            self.known[carried.state] = self._of_state(carried.state, self.known[carried.start])
+
+    def _grown(self, loop: Loop, widen: bool) -> list[Carried] | ProgramError:
+        """Run a turn, join the states with it; those that were not held, or what went wrong."""
         try:
             self.block(loop.body)
-        except ProgramError:
-            free = [c.name for c in loop.carried if self._grew(c)]
-            if not free:
-                raise
-            # The states grew until an operation had no range: bound them and see again.
-            for name in free:
-                self._bound(loop, name)
-            return free
-        names = []
+        except ProgramError as error:
+            return error
+        grown = []
         for carried in loop.carried:
             old, new = self.known[carried.state], self.known[carried.next]
             if carried.state not in self.assumed and not old.holds(new):
                 joined = old.join(new)
                 self.known[carried.state] = joined.widened(old) if widen else joined
-                names.append(carried.name)
-        return names
+                grown.append(carried)
+        return grown
 
-    def _grew(self, carried: Carried) -> bool:
-        start = self.known[carried.start]
-        return carried.state not in self.assumed and self.known[carried.state] != start
+    def _bounded(self, loop: Loop, growing: list[Carried] | ProgramError) -> bool:
+        """Whether states were given bounds: those that grow, or that grew until all went wrong."""
+        if isinstance(growing, ProgramError):
+            free = [c for c in loop.carried if c.state not in self.assumed]
+            growing = [c for c in free if self.known[c.state] != self.known[c.start]]
+        for carried in growing:
+            self._bound(loop, carried)
+        return bool(growing) or self._one_signed(loop)
 
-    def _bound(self, loop: Loop, name: str) -> None:
-        (carried,) = (c for c in loop.carried if c.name == name)
-        if carried.state in self.assumed:
-            return
-        seen = self._seen_of(carried.state)
+    def _bound(self, loop: Loop, carried: Carried) -> None:
+        """Ends that moved go to twice what was seen."""
+        name, seen = carried.name, self._seen_of(carried.state).size
         if not seen <= _LARGEST:
             raise refuse(
                 f"{name} has no bounded range in this loop, and was seen to reach {seen:.3g} with "
@@ -255,9 +322,29 @@ class Ranges:
                 loop.place,
             )
         size = 2.0 ** math.ceil(math.log2(_SAFETY * max(seen, 2.0**-20)))
-        bound = Range(-size, size).join(self.known[carried.start])
-        self._assume(carried.state, name, bound, by_author=False)
-        self.known[carried.state] = bound
+        start, known = self.known[carried.start], self.known[carried.state]
+        low = known.low if known.low == start.low else min(-size, start.low)
+        high = known.high if known.high == start.high else max(size, start.high)
+        self._assume(carried.state, name, Range(low, high), by_author=False)
+
+    def _one_signed(self, loop: Loop) -> bool:
+        """Whether bounds on both sides of 0 became one-sided, as what was seen is."""
+        changed = False
+        for carried in loop.carried:
+            assumed, seen = self.assumed.get(carried.state), self._seen_of(carried.state)
+            if (
+                assumed is None
+                or assumed.by_author
+                or not assumed.range.low < 0 < assumed.range.high
+            ):
+                continue
+            if seen.low >= 0 or seen.high <= 0:
+                near = Range(seen.low / _SAFETY, assumed.range.high)
+                near = near if seen.low >= 0 else Range(assumed.range.low, seen.high / _SAFETY)
+                near = near.join(self.known[carried.start])
+                self._assume(carried.state, carried.name, near, by_author=False)
+                changed |= near != assumed.range
+        return changed
 
     def _assume(self, node: Node, name: str, bound: Range, *, by_author: bool) -> None:
         self.assumed[node] = Assumed(node, name, bound, by_author)
@@ -265,10 +352,10 @@ class Ranges:
     def _of_state(self, state: Node, otherwise: Range) -> Range:
         return self.assumed[state].range if state in self.assumed else otherwise
 
-    def _seen_of(self, node: Node) -> float:
+    def _seen_of(self, node: Node) -> Range:
         if self._seen is None:
-            self._seen = _largest_seen(self.graph, self.domain)
-        return self._seen.get(node, 0.0)
+            self._seen = _seen_in_runs(self.graph, self.domain)
+        return self._seen.get(node, Range(0.0, 0.0))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -287,14 +374,6 @@ def _concatenated(node: Node, args: list[Range]) -> Range:
     return out
 
 
-def _product(node: Node, args: list[Range]) -> Range:
-    a, b = args
-    if node.args[0] is node.args[1]:
-        low = 0.0 if a.low <= 0 <= a.high else min(abs(a.low), abs(a.high))
-        return _outward(low * low, a.size * a.size).meet(Range(0.0, math.inf))
-    return a * b
-
-
 def _larger(node: Node, args: list[Range]) -> Range:
     a, b = args
     return Range(max(a.low, b.low), max(a.high, b.high))
@@ -309,7 +388,7 @@ _RULES: dict[str, Any] = {
     "constant": lambda node, args: Range(node.attr, node.attr),
     "mask": lambda node, args: Range(0.0, 1.0),
     "add": lambda node, args: args[0] + args[1],
-    "mul": _product,
+    "mul": lambda node, args: args[0] * args[1],
     "apply": lambda node, args: args[0].of(node.attr),
     "maximum": _larger,
     "minimum": _smaller,
@@ -329,18 +408,17 @@ def _told(node: Node) -> str:
     return node.name or f"the value bounded in line {node.place.line if node.place else '?'}"
 
 
-def _unbounded(node: Node, args: list[Range]) -> Exception:
+def _unbounded(node: Node, args: list[Range]) -> str:
     argument = args[0]
     if node.op == "apply" and isinstance(node.attr, trees.Operation):
         name = node.attr.name
         if name in ("/", "^") and argument.low <= 0 <= argument.high:
-            return refuse(
+            return (
                 f"this divides by a value in {argument}, which contains 0; say that it stays away "
-                "from 0 with ice.bounded(value, low, high), or add a positive constant to it",
-                node.place,
+                "from 0 with ice.bounded(value, low, high), or add a positive constant to it"
             )
-        return refuse(f"{name} has no bounded range on {argument}", node.place)
-    return refuse(f"the range of this {node.op} is not bounded", node.place)
+        return f"{name} has no bounded range on {argument}"
+    return f"the range of this {node.op} is not bounded"
 
 
 # ---------------------------------------------------------------------------------------------
@@ -348,14 +426,15 @@ def _unbounded(node: Node, args: list[Range]) -> Exception:
 # ---------------------------------------------------------------------------------------------
 
 
-def _largest_seen(graph: Graph, domain: Domain) -> dict[Node, float]:
-    """The largest value of every state in runs on random data with the default parameters."""
-    seen: dict[Node, float] = {}
+def _seen_in_runs(graph: Graph, domain: Domain) -> dict[Node, Range]:
+    """Every state's range in runs on random data with the default parameters."""
+    seen: dict[Node, Range] = {}
 
     def note(node: Node, value: torch.Tensor) -> None:
         if node.op == "state":
-            size = float(value.abs().max())
-            seen[node] = max(seen.get(node, 0.0), math.inf if math.isnan(size) else size)
+            low, high = (float(end) for end in value.aminmax())
+            now = Range(-math.inf, math.inf) if math.isnan(high - low) else Range(low, high)
+            seen[node] = now.join(seen.get(node, now))
 
     generator = torch.Generator().manual_seed(0)
     for _ in range(_DRAWS):

@@ -26,6 +26,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform.computer.curves import steepest
 from iceform.computer.enclosures import enclosed
 from iceform.computer.graph import Place
 from iceform.computer.instructions import TablePair
@@ -56,6 +57,7 @@ _GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
 _TRIED_GRADED = (60, 120, 200)
 _APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_STEEPER = 4.0  # on the round range of a table than on the one that is needed, at most
 _WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
 
@@ -257,7 +259,7 @@ def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
     # Round ends are met again by other instructions, and their table with them.
     for left, right in ((_down(low, step), _up(high, step)), (low, _up(high, step))):
         near = (low <= 0 or left >= low / 2) and (high >= 0 or right <= high / 2)
-        if near and _bounded(f, left, right) and _bounded(g, left, right):
+        if near and all(_as_flat(curve, Range(left, right), low, high) for curve in (f, g)):
             return Range(left, right)
     return Range(low, high)
 
@@ -274,6 +276,16 @@ def _bounded(curve: Curve | None, low: float, high: float) -> bool:
     if curve is None or isinstance(curve, Step):
         return True
     return all(map(math.isfinite, enclosed(curve, low, high)))
+
+
+def _as_flat(curve: Curve | None, wider: Range, low: float, high: float) -> bool:
+    """Whether a curve is not much steeper on a wider range: it may be singular at its end."""
+    if curve is None or isinstance(curve, Step):
+        return True
+    inside = steepest(curve, Range(low, high))
+    return _bounded(curve, wider.low, wider.high) and (
+        steepest(curve, wider) <= _STEEPER * inside or not math.isfinite(inside)
+    )
 
 
 def _fitted_pair(

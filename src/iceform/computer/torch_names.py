@@ -122,3 +122,6 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
 
 def _name(func: Any) -> str:
     return str(getattr(func, "__name__", func))
+
+
+Value.named[:] = [call]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 from iceform.computer.graph import Node, Place
 from iceform.computer.places import here, refuse
@@ -37,6 +37,7 @@ class Value:
     """A number or a vector, one of it (lane 0) or one a sample."""
 
     __slots__ = ("handle", "lost", "samples", "scope", "width")
+    named: ClassVar[list[Callable[..., Value]]] = []  # what torch's functions mean here
     __array_priority__ = 1000  # NumPy's scalars leave the operators to us
 
     def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
@@ -191,9 +192,7 @@ class Value:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Value:
-        from iceform.computer.torch_names import call
-
-        return call(func, args, kwargs or {})
+        return cls.named[0](func, args, kwargs or {})
 
 
 # ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """Level 2: one theorem per file, all subclasses of Emulator."""
 
+from iceform.constructions import verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent
@@ -9,6 +10,7 @@ from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, Hopfie
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.mlp import MLP
+from iceform.constructions.residual import Rates, ResidualEmulator, plan_look_ups, room_for
 from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.truncated_linear import TruncatedLinear
@@ -29,6 +31,8 @@ __all__ = [
     "LeastSquares",
     "LinearLayer",
     "Plan",
+    "Rates",
+    "ResidualEmulator",
     "ResidualMap",
     "RidgeRegression",
     "SampleGradients",
@@ -36,5 +40,8 @@ __all__ = [
     "TruncatedLinear",
     "chebyshev_steps",
     "load",
+    "plan_look_ups",
+    "room_for",
     "steps_needed",
+    "verification",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -14,7 +15,7 @@ from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.attention.network import outside_transforms
 from iceform.backends import Backend, bind, resolve
-from iceform.certificates import Certificate, Result, Witness
+from iceform.certificates import Certificate, Result, Verification, Witness
 from iceform.errors import (
     BoundError,
     DeviceError,
@@ -87,7 +88,7 @@ class Plan:
         return asdict(self)
 
 
-class Emulator(nn.Module, Pretrained, ABC):
+class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
     """A construction: calling it runs the algorithm by attention.
 
     A subclass supplies the exact algorithm (:meth:`reference`), the prompt, the network, a fused
@@ -295,7 +296,15 @@ class Emulator(nn.Module, Pretrained, ABC):
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
+    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
+        """One instance in ball arithmetic, by what :func:`set_verifier` was given."""
+        return _VERIFIER[0](self, inputs, certified, bits)
+
     # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        what = f"A frozen softmax-attention network that computes {type(self).__name__}."
+        return what, {"Certificate": self.certificate.explain()}
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and tensors."""
@@ -313,9 +322,10 @@ class Emulator(nn.Module, Pretrained, ABC):
 
     @classmethod
     def unpack(
-        cls, config: dict[str, Any], tensors: dict[str, Tensor], *, f: Any = None, folder: str = ""
+        cls, content: dict[str, Any], tensors: dict[str, Tensor], *, f: Any = None, **_: Any
     ) -> Emulator:
-        """The inverse of :meth:`pack`; ``folder`` is where messages say it came from."""
+        """The inverse of :meth:`pack`."""
+        config = content
         try:
             kind = Emulator.kinds[config["kind"]]
             start = "interpolant."
@@ -330,7 +340,7 @@ class Emulator(nn.Module, Pretrained, ABC):
             raise
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
             raise IntegrityError(
-                f"{folder} holds no emulator of this version: {broken!r}"
+                f"the folder holds no emulator of this version: {broken!r}"
             ) from None
         weights = {k: v for k, v in tensors.items() if k.startswith("network.")}
         built = {f"network.{k}": v for k, v in emulator.network.state_dict().items()}
@@ -339,7 +349,7 @@ class Emulator(nn.Module, Pretrained, ABC):
         )
         if not same or emulator.digest != config.get("digest"):
             raise IntegrityError(
-                f"the weights in {folder} are not the ones its config describes "
+                "the weights in the folder are not the ones its config describes "
                 "(another version of the library wrote them, or the file was altered)"
             )
         return emulator
@@ -356,6 +366,16 @@ class Emulator(nn.Module, Pretrained, ABC):
     @abstractmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         """The inverse of :meth:`_config`, around a ready look-up table."""
+
+
+_VERIFIER: list[Callable[[Emulator, Sequence[Tensor], float, int], Verification]] = []
+
+
+def set_verifier(
+    verify: Callable[[Emulator, Sequence[Tensor], float, int], Verification],
+) -> None:
+    """Say what encloses the exact algorithm of a construction; it knows every one of them."""
+    _VERIFIER[:] = [verify]
 
 
 _COMPARED = 1025  # points at which a function given to load() is compared with its table

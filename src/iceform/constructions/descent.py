@@ -23,7 +23,7 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, resolve, rounding_of
 from iceform.backends.loops import descend
-from iceform.certificates import Certificate, Step, Verification, weakest
+from iceform.certificates import Certificate, Step, weakest
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
@@ -239,11 +239,6 @@ class GradientDescent(Emulator):
             kind=weakest([self.interpolant.kind, *["estimated"] * bool(self._assumptions)]),
             _verifier=self._verify,
         )
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     # ------------------------------------------------------------------------------ evaluation
 

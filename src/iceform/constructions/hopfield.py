@@ -25,7 +25,7 @@ from iceform.attention import (
     SoftmaxAttention,
 )
 from iceform.backends import rounding_of
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep
 from iceform.constructions.sample_gradients import ResidualMap
@@ -136,11 +136,6 @@ class HopfieldMap(Emulator):
     def certificate(self) -> Certificate:
         """The proven error."""
         return self._certify(self.interpolant)
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     def check(self, *inputs: Tensor) -> None:
         """Shape, dtype, device, bound."""

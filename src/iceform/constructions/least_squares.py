@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.backends import Backend
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent, backend_for
 from iceform.constructions.schedules import Schedule, steps_needed
@@ -191,11 +191,6 @@ class RidgeRegression(Emulator):
             kind=inner.kind,
             _verifier=self._verify,
         )
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes and bounds, then the eigenvalues of X'X/n."""

@@ -27,7 +27,7 @@ from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import rounding_of
 from iceform.backends.extremes import Extremes
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.selection import choose
@@ -353,11 +353,6 @@ class ResidualEmulator(Emulator):
         z = (samples @ w[..., None])[..., 0] - labels
         gradients = self.loss.derivative(z)[..., None] * samples
         return gradients if offset is None else gradients - offset
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     def _config(self) -> dict[str, Any]:
         return {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from iceform.attention import Prompt
 from iceform.backends import rounding_of
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.row_layer import RowLayer
 from iceform.constructions.selection import choose
@@ -168,11 +168,6 @@ class RowEmulator(Emulator):
             Step("sup|A-z|", "look-up against the line", it.error, "theta-function bound, or h/2"),
             Step("rounding", "look-up in floating point", looked["rounding"], "logits, exp, sums"),
         )
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     # ------------------------------------------------------------------------------ evaluation
 

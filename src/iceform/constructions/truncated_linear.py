@@ -32,7 +32,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.backends import rounding_of
-from iceform.certificates import Certificate, Step, Verification
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
@@ -275,11 +275,6 @@ class TruncatedLinear(Emulator):
         far = s.heads * size * min(1.0, kept)
         # No output is ever further off than the values allow.
         return min(2 * near + far + s.heads * unit * size, 2 * s.heads * size)
-
-    def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
-        from iceform.constructions.verification import verify
-
-        return verify(self, inputs, certified, bits)
 
     # ------------------------------------------------------------------------------ evaluation
 

@@ -10,26 +10,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, fx
 
 from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
-from iceform.constructions.base import Emulator
+from iceform.constructions.base import Emulator, set_verifier
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.gradient_step import GradientStep
 from iceform.constructions.hopfield import HopfieldMap
 from iceform.constructions.least_squares import RidgeRegression
 from iceform.constructions.linear import LinearLayer
-from iceform.constructions.residual import ResidualEmulator
+from iceform.constructions.residual import Rates, ResidualEmulator
 from iceform.constructions.sample_gradients import SampleGradients
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.errors import ProgramError
-
-if TYPE_CHECKING:
-    from iceform.constructions.residual import Rates
 
 __all__ = ["ball_function", "verify"]
 
@@ -54,6 +51,9 @@ def verify(
         flint.ctx.prec = before
     # Written so that NaN fails.
     return Verification(measured <= certified, measured, certified, bits)
+
+
+set_verifier(verify)
 
 
 @singledispatch
@@ -150,8 +150,6 @@ def _step(
 def _descend(
     emulator: GradientDescent, f: Callable[[Ball], Ball], x: Tensor, y: Tensor, w0: Tensor
 ) -> list[Ball]:
-    from iceform.constructions.residual import Rates
-
     w = ahead = _balls(w0)
     schedule = emulator.schedule
     for eta, mu in zip(schedule.steps, schedule.momenta, strict=True):

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.constructions import GradientStep
-from iceform.constructions.residual import Rates
-from iceform.constructions.schedules import Schedule, steps_needed
+from iceform.constructions import GradientStep, Rates, Schedule, steps_needed
 from iceform.errors import BoundError
 from iceform.interpolation import Interpolant
 

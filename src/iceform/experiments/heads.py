@@ -223,7 +223,7 @@ class _Heads(Trainable):
         ]
         return torch.stack(splits)
 
-    def _samples(self, data: Tensor, index: Tensor) -> Tensor:
+    def samples(self, data: Tensor, index: Tensor) -> Tensor:
         """Data of the examples with these numbers, (S, B, ...)."""
         return take(data, index if self.order is None else self.order.gather(1, index))
 
@@ -335,14 +335,14 @@ class _Oracle:
 
     def __init__(self, owner: _Fixed) -> None:
         first = torch.arange(owner.spec.train, device=owner.x.device).expand(len(owner.x), -1)
-        x = owner._samples(owner.x, first).double().flatten(1, 2)
+        x = owner.samples(owner.x, first).double().flatten(1, 2)
         targets = x[:, None] @ owner.weights.double()
         gram = (x.mT @ x)[:, None]
         self.owner = owner
         self.weights = torch.linalg.solve(gram, x.mT[:, None] @ targets)
 
     def __call__(self, index: Tensor) -> Tensor:
-        x = self.owner._samples(self.owner.x, index).double()
+        x = self.owner.samples(self.owner.x, index).double()
         solved: Tensor = x[:, None] @ self.weights[:, :, None]
         return solved
 
@@ -365,7 +365,7 @@ class _Fixed(_Heads):
         super().__init__(plan, device, network)
 
     def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
-        x = self._samples(self.x, index)[:, None].expand(-1, len(ROLES), -1, -1, -1)
+        x = self.samples(self.x, index)[:, None].expand(-1, len(ROLES), -1, -1, -1)
         return self._per_model(x), x @ self.weights[:, :, None]
 
     def _oracle(self) -> _Oracle:

@@ -31,8 +31,7 @@ from iceform.experiments.study import (
     split_seeds,
 )
 from iceform.experiments.training import Curves, Stack, Training
-from iceform.interpolation import Grid, Interpolant
-from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation import Grid, Interpolant, posterior_error
 
 __all__ = ["ResidualSpec", "ResidualStudy"]
 

@@ -1,14 +1,21 @@
 """Level 0: scalar functions as a softmax over a grid of tokens."""
 
+from iceform.interpolation import making
 from iceform.interpolation.grid import GivenGrid, GradedGrid, Grid, Keys
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import RoundingModel
+from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.regimes import MOST_HARD_CELLS, on_grid
 
 __all__ = [
+    "MOST_HARD_CELLS",
     "GivenGrid",
     "GradedGrid",
     "Grid",
     "Interpolant",
     "Keys",
     "RoundingModel",
+    "making",
+    "on_grid",
+    "posterior_error",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -104,25 +105,16 @@ class Interpolant:
         PrecisionError
             If no grid that is tried can be certified to hold ``eps``; ``.best`` is what can.
         """
-        from iceform.interpolation import regimes
-        from iceform.interpolation.cache import recalled
-
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
         function = replace(function, estimate=function.estimate or estimate)
-        regimes.check_enclosed(function, low, high, eps)
-        return recalled(
-            function, (low, high, eps, tokens),
-            lambda: regimes.best(function, low, high, eps, tokens),
-        )  # fmt: skip
+        return _MAKER[0].fit(function, low, high, eps, tokens)
 
     @classmethod
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
         """A straight line: about 25 tokens carry any range to machine precision."""
-        from iceform.interpolation import regimes
-
         _check_eps(eps)
-        return regimes.spectral(low, high, eps)
+        return _MAKER[0].identity(low, high, eps)
 
     @classmethod
     def hard(
@@ -135,10 +127,8 @@ class Interpolant:
         sharpness: float | None = None,
     ) -> Interpolant:
         """The paper's regime: v_k = f(L_k) at low temperature; the error falls as 1/cells."""
-        from iceform.interpolation import regimes
-
         function = ScalarFunction.of(f, low, high, kinks=())
-        return regimes.hard(function, Grid(low, high, cells), sharpness)
+        return _MAKER[0].hard(function, Grid(low, high, cells), sharpness)
 
     @cached_property
     def keys(self) -> Keys:
@@ -205,10 +195,8 @@ class Interpolant:
 
     def refit(self, f: Callable[[Tensor], Tensor] | ScalarFunction) -> Interpolant:
         """Another function on the same tokens: same keys, other values, its own error."""
-        from iceform.interpolation import regimes
-
         function = ScalarFunction.of(f, self.low, self.high)
-        return regimes.on_grid(function, self.grid, self.sharpness, self.regime)
+        return _MAKER[0].refit(function, self.grid, self.sharpness, self.regime)
 
     def with_values(self, values: Tensor, error: float) -> Interpolant:
         """The same keys with values given by hand."""
@@ -241,6 +229,39 @@ class Interpolant:
                 f"[{self.low:.6g}, {self.high:.6g}]; fit the interpolant on a wider range"
             )
         return self.weights(z) @ self.values.to(z)
+
+
+class Maker(Protocol):
+    """How tables come about. Regimes and the cache need tables, and make themselves known."""
+
+    def fit(
+        self,
+        function: ScalarFunction,
+        low: float,
+        high: float,
+        eps: float | None,
+        tokens: int | None,
+    ) -> Interpolant:
+        """The smallest table that holds ``eps``."""
+
+    def identity(self, low: float, high: float, eps: float | None) -> Interpolant:
+        """A straight line."""
+
+    def hard(self, function: ScalarFunction, grid: Grid, sharpness: float | None) -> Interpolant:
+        """The paper's regime."""
+
+    def refit(
+        self, function: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, regime: str
+    ) -> Interpolant:
+        """Another function on the same tokens."""
+
+
+_MAKER: list[Maker] = []
+
+
+def set_maker(maker: Maker) -> None:
+    """Say how tables come about."""
+    _MAKER[:] = [maker]
 
 
 def _check_eps(eps: float | None) -> None:

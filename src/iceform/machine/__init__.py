@@ -1,22 +1,37 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
 from iceform.machine.machine import Machine
+from iceform.machine.problem import GramTask, LinearProblem, metric_of
 from iceform.machine.program import Program, Sizes, Target
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.running import Run, Running
+from iceform.machine.scaling import Scaling
+from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
+from iceform.machine.tables import CLIP, IDENTITY, Table
 
 __all__ = [
+    "CLIP",
+    "IDENTITY",
     "ArraySource",
+    "GramTask",
     "Heads",
+    "LinearProblem",
     "Machine",
     "Program",
     "Rows",
     "Run",
     "Running",
+    "Scaling",
     "Sizes",
+    "Solution",
     "Source",
     "Stream",
+    "Table",
     "Target",
+    "advance",
+    "metric_of",
+    "minimise",
+    "nesterov",
 ]

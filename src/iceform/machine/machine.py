@@ -35,7 +35,7 @@ __all__ = ["Machine"]
 _BORDER = ("__init__", "attend", "average", "look_up", "prompt", "specialize", "start", "trace")
 
 
-class Machine(Pretrained):
+class Machine(Pretrained, kept_as="Machine"):
     """One frozen network, many programs (thm:attn_sim_stats_methods).
 
     Parameters
@@ -152,6 +152,18 @@ class Machine(Pretrained):
         raise NotImplementedError
 
     # ---------------------------------------------------------------------------- what it inherits
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        what = (
+            "One frozen softmax-attention module that runs every program it is sized for, by "
+            "prompt alone."
+        )
+        return what, {}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Machine:
+        """The inverse of :meth:`pack`, in the layout that the content names."""
+        return Machine.layouts[content["machine"]["layout"]].unpack(content, tensors)
 
     @property
     def digest(self) -> str:

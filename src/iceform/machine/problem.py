@@ -130,6 +130,11 @@ class LinearProblem:
         return table_of(self.loss, self.machine.tokens)
 
     @property
+    def covered(self) -> float:
+        """The largest residual that the table in use covers."""
+        return self._reach
+
+    @property
     def encoding(self) -> Encoding:
         """How chunks are encoded."""
         return Encoding(self.scaling, self.loss.kind, self.positive)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from importlib import import_module
 from typing import Any
 
 import torch
@@ -157,5 +156,8 @@ def set_library(programs: Callable[[int], Sequence[Program]]) -> None:
 def library(tokens: int) -> Sequence[Program]:
     """The programs that a machine is sized for unless told otherwise."""
     if not _LIBRARY:
-        import_module("iceform.algorithms")
+        raise ProgramError(
+            "no library of programs is known to size a machine for; say programs=[...], or import "
+            "iceform.algorithms"
+        )
     return _LIBRARY[0](tokens)

@@ -243,7 +243,7 @@ class EnclosureTask:
     def _summed(self, heights: Pair, rows: Pair) -> tuple[Pair, float]:
         """Sum of heights times rows, and what it is off by relative to the sum of magnitudes."""
         if not self.doubled:
-            total = _tree_sum(heights.hi[:, None] * rows.hi)
+            total = tree_sum(heights.hi[:, None] * rows.hi)
             return pair(total), (len(rows.hi).bit_length() + self.chunks + 6) * _UNIT
         spread = Pair(*(part[:, None].expand_as(rows.hi).mT for part in heights))
         return dot(spread, Pair(rows.hi.mT, rows.lo.mT)), SUMMED * (self.chunks + 8)
@@ -260,7 +260,7 @@ def gram_slip(rows: int, chunks: int) -> float:
     return (rows + chunks + 32) * _UNIT
 
 
-def _tree_sum(rows: Tensor) -> Tensor:
+def tree_sum(rows: Tensor) -> Tensor:
     """Sum of rows by halves: its rounding grows with the logarithm of their number."""
     while len(rows) > 1:
         half = len(rows) // 2
@@ -357,6 +357,9 @@ def enclose(
 def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     """||g||_{H^{-1}} for any g within ``error`` of the computed one."""
     spread = float((metric.whitener.abs().mT @ error).norm())
+    if metric.rank:  # T'e = L^{-1/2} V'(e/S), V being orthonormal
+        longest = float((error / metric.scale).norm()) / math.sqrt(float(metric.eigenvalues[0]))
+        spread = min(spread, (1 + _SLACK) * longest)
     return metric.norm(gradient) + spread
 
 
@@ -373,10 +376,10 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         white = sharpened(problem, w, hessian, _weigh(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
-        return _unknown(computed, "the least eigenvalue of the Hessian may be zero")
+        return unbounded(computed, "the least eigenvalue of the Hessian may be zero")
     known = Dependence.of(problem, metric)
     if known is None:
-        return _unknown(metric, "some features nearly depend on each other, but not quite")
+        return unbounded(metric, "some features nearly depend on each other, but not quite")
     nu = norm_of(metric, gradient, error)
     first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
     if facts.quadratic:
@@ -384,7 +387,8 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
         return Proof.of(nu, metric, first, last, newton=newton, **vars(known))
     if facts.concordance is not None:
-        found = _self_concordant(problem, metric, nu, facts.concordance, first, known)
+        (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
+        found = self_concordant(metric, nu, float(far), first, facts.concordance, known)
     elif facts.kinks is not None:
         found = _piecewise(problem, w, metric, gradient, error, first)
     else:
@@ -432,7 +436,7 @@ def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -
     moved = proof.movement(problem)
     if not moved <= room.left:
         why = f"residuals may move by {moved:.3g} and leave [-R, R], R = {room.reach:.3g}"
-        return _unknown(metric, why)
+        return unbounded(metric, why)
     scope = f"over all w whose residuals are within {room.reach:.3g}, where the loss is convex"
     why = "bounds of l'' and |l'''|/l'' by interval arithmetic"
     step = Step("R", "range of the residuals on which l is enclosed", room.reach, why)
@@ -482,17 +486,19 @@ def _unseen(problem: LinearProblem, metric: Metric, support: Tensor | None) -> b
     return float(seen) <= (allowed if allowed <= _UNCLEAR else _UNSEEN)
 
 
-def _unknown(metric: Metric, why: str) -> Proof:
+def unbounded(metric: Metric, why: str) -> Proof:
+    """Nothing is proven, and why."""
     return Proof.of(math.inf, metric, Step("D", "not bounded", math.inf, why))
 
 
-def _self_concordant(
-    problem: LinearProblem, metric: Metric, nu: float, s: float, first: Step, known: Dependence
-) -> Proof:
-    (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
-    product = s * float(far) * (1 + _SLACK)
+def self_concordant(
+    metric: Metric, nu: float, far: float, first: Step, s: float = 1.0,
+    known: Dependence | None = None,
+) -> Proof:  # fmt: skip
+    """D of a loss with |l'''| <= s l'' whose samples are ``far`` long in the inverse metric."""
+    product = s * far * (1 + _SLACK)
     if not product * nu < 1:
-        return _unknown(metric, f"s R nu = {product * nu:.3g} is not below 1: not near enough yet")
+        return unbounded(metric, f"s R nu = {product * nu:.3g} is not below 1: not near enough yet")
     distance = -math.log1p(-product * nu) / product if product * nu > 0 else nu
     return Proof.of(
         distance,
@@ -500,7 +506,7 @@ def _self_concordant(
         first,
         Step("s R", "third derivative times the longest sample", product, "|l'''| <= s l''"),
         Step("D", "-ln(1 - s R nu)/(s R)", distance, "l'' falls by e^{-s |dz|} at most"),
-        **vars(known),
+        **vars(known or Dependence()),
     )
 
 
@@ -508,7 +514,7 @@ def _piecewise(
     problem: LinearProblem, w: Tensor, metric: Metric, gradient: Tensor, error: Tensor, first: Step
 ) -> Proof:
     if not metric.whole:
-        return _unknown(metric, "the samples before a kink do not determine the answer")
+        return unbounded(metric, "the samples before a kink do not determine the answer")
     radius = 2 * norm_of(metric, gradient, error)
     rows, chunks, weight = problem.source.rows, problem.source.count, problem.source.total
     for _ in range(_GROWTHS):
@@ -525,14 +531,14 @@ def _piecewise(
             why = "samples that cannot reach a kink within D"
             return Proof.of(distance, below, first, Step("D", "nu of those", distance, why))
         radius *= 2
-    return _unknown(metric, "too many samples are too near a kink")
+    return unbounded(metric, "too many samples are too near a kink")
 
 
 def _by_penalty(
     problem: LinearProblem, facts: Curvature, gradient: Tensor, error: Tensor, metric: Metric
 ) -> Proof:
     if not bool((problem.ridge > 0).all()):
-        return _unknown(metric, "nothing is known of this loss's curvature")
+        return unbounded(metric, "nothing is known of this loss's curvature")
     penalty = metric_of(torch.diag(problem.ridge), 1)
     distance = norm_of(penalty, gradient, error)
     step = Step("D", "gradient in the penalty's metric", distance, "the loss is convex")

@@ -232,17 +232,24 @@ class Rows(Machine):
             "sizes": asdict(self.sizes),
         }
 
+    def card(self) -> tuple[str, dict[str, str]]:
+        return super().card()[0], {"Certificate": self.head.certificate.explain()}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        head, tensors = self.head.pack()
+        return {"head": head, "machine": self.describe()}, tensors
+
     @classmethod
-    def around(cls, head: Emulator, saved: Mapping[str, Any], path: str) -> Rows:
-        """A machine around its head, from what :meth:`describe` says; messages name ``path``."""
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Rows:
+        head, saved = Emulator.unpack(content["head"], tensors), content["machine"]
         try:
             machine = object.__new__(cls)
             machine.eps = check_eps(saved["eps"])
             machine._size(saved["dim"], saved["samples"], Sizes(**saved["sizes"]), head.dtype)
         except (ValueError, KeyError, TypeError) as broken:
-            raise IntegrityError(f"{path} cannot be read as a machine: {broken}") from None
+            raise IntegrityError(f"the folder cannot be read as a machine: {broken}") from None
         if not isinstance(head, AttentionHead) or head.samples != machine.sizes.tokens:
-            raise IntegrityError(f"{path} holds weights that are not this machine's")
+            raise IntegrityError("the folder holds weights that are not this machine's")
         machine.head = head
         return machine
 

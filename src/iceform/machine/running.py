@@ -137,19 +137,21 @@ class Running(Run):
         """
         order = torch.arange(len(x), dtype=x.dtype, device=x.device)
         biases = -gamma * x.square().sum(-1) - ties * order
-        return self._average(2 * gamma * x, biases, values, points, seen)
+        return self.asked(2 * gamma * x, biases, values, points, seen)
 
     def weighed(
         self, logs: Float[Tensor, "q n"], values: Tensor, seen: Bool[Tensor, "q n"]
     ) -> Tensor:
         """The values' average by e^{logs}, of what each row of ``logs`` sees: keys are 0."""
         zero = logs.new_zeros(max(logs.shape), 1)
-        asked = self._average(zero[: logs.shape[1]], logs, values, zero[: len(logs)], seen)
+        asked = self.asked(zero[: logs.shape[1]], logs, values, zero[: len(logs)], seen)
         return self.witness.run(asked).to(values)
 
-    def _average(
-        self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor, seen: Tensor | None
-    ) -> Average:
+    def asked(
+        self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor,
+        seen: Tensor | None = None,
+    ) -> Average:  # fmt: skip
+        """The prompts that answer a point with the values' average, by e^{q.key_j + bias_j}."""
         keys, biases, values, points = (self._cast(t) for t in (keys, biases, values, points))
         return Average(self.machine.geometry, keys, biases, values, points, seen)
 

@@ -7,7 +7,6 @@ the margin. A chunk of data is as many prompts as its samples fill; the readout 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
@@ -147,20 +146,24 @@ class Stream(Machine):
         dtype = str(self.dtype).removeprefix("torch.")
         return {**self._sizes, "layout": self.layout, "dtype": dtype, "digest": self.digest}
 
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"machine": self.describe()}, dict(self.network.state_dict())
+
     @classmethod
-    def around(cls, weights: Mapping[str, Tensor], saved: Mapping[str, Any], path: str) -> Stream:
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Stream:
         """The machine that :meth:`describe` says, refused where its weights are others."""
+        saved = content["machine"]
         try:
             sizes = {k: saved[k] for k in ("dim", "samples", "eps", "tokens", "backend")}
             machine = cls(**sizes, dtype=getattr(torch, saved["dtype"]))
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
-            raise IntegrityError(f"{path} cannot be read as a machine: {broken!r}") from None
+            raise IntegrityError(f"the folder cannot be read as a machine: {broken!r}") from None
         built = machine.network.state_dict()
-        same = weights.keys() == built.keys() and all(
-            weights[k].dtype == t.dtype and torch.equal(weights[k], t) for k, t in built.items()
+        same = tensors.keys() == built.keys() and all(
+            tensors[k].dtype == t.dtype and torch.equal(tensors[k], t) for k, t in built.items()
         )
         if not same or machine.digest != saved.get("digest"):
-            raise IntegrityError(f"{path} holds weights that are not this machine's")
+            raise IntegrityError("the folder holds weights that are not this machine's")
         return machine
 
     def start(self) -> Running:

@@ -193,7 +193,7 @@ class RangeCertificate(Certificate):
         return self.of_input(args, kwargs, functional)
 
 
-class InContext(nn.Module, Pretrained):
+class InContext(nn.Module, Pretrained, kept_as="InContext"):
     """A network in context; build one with :func:`in_context`.
 
     Calling it is calling the original. It has no parameters: weights are prompts, kept as buffers.
@@ -531,6 +531,16 @@ class InContext(nn.Module, Pretrained):
 
     # -------------------------------------------------------------------------------------- files
 
+    def card(self) -> tuple[str, dict[str, str]]:
+        what = (
+            "A network run in context: its weights are prompts, read by two frozen "
+            "softmax-attention layers."
+        )
+        return what, {
+            "Certificate": self.certificate.explain(),
+            "Layer by layer": str(self.report()),
+        }
+
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything that :meth:`unpack` needs: a JSON-ready config and the prompts' tensors."""
         s = self.settings
@@ -557,8 +567,9 @@ class InContext(nn.Module, Pretrained):
         return config, dict(self.model.state_dict())
 
     @classmethod
-    def unpack(cls, config: dict[str, Any], tensors: dict[str, Tensor]) -> InContext:
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> InContext:
         """The inverse of :meth:`pack`."""
+        config = content
         given = config["settings"]
         settings = Settings(
             eps=check_eps(given["eps"]),

@@ -10,9 +10,8 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.attention.inspection import LayerTrace
-from iceform.attention.lookups import Layout
-from iceform.constructions.residual import ResidualEmulator
+from iceform.attention import LayerTrace, Layout
+from iceform.constructions import ResidualEmulator
 from iceform.plots.axes import (
     asked_queries,
     name_axis,

@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from torch import Tensor
 
-from iceform.attention.inspection import LayerTrace
+from iceform.attention import LayerTrace
 from iceform.errors import ShapeError
 from iceform.plots.themes import Theme
 

@@ -11,8 +11,7 @@ from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from iceform.computer.instructions import FLAG, Instruction
-from iceform.computer.watching import ComputerTrace
+from iceform.computer import FLAG, ComputerTrace, Instruction
 from iceform.errors import ProgramError
 from iceform.plots.axes import name_axis, without_frame
 from iceform.plots.themes import LIGHT, Theme

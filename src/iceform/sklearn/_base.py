@@ -75,7 +75,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def _algorithm(self) -> Algorithm:
+    def as_algorithm(self) -> Algorithm:
         """The algorithm with this estimator's parameters."""
         given = {}
         for name, one in self.algorithm.options().items():
@@ -203,14 +203,20 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         X = validate_data(self, X, dtype=np.float64, reset=False)
         return as_tensor(X, self.device)
 
-    def _begun(self, model: Any, row: int) -> Any:
-        """The same model, begun where the last fit ended if that is asked for and fits."""
+    def _begun(self, model: Any, row: int | None) -> Any:
+        """The same model, begun where the last fit ended if that is asked for and fits.
+
+        Of its coefficients a row or, where classes are fitted at once, all.
+        """
         if not (getattr(self, "warm_start", False) and hasattr(self, "coef_")):
             return model
         coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
-        if coef.shape[1] != self.n_features_in_ or row >= len(coef) or row >= len(intercept):
+        rows = len(self.classes_) if row is None else row + 1
+        short = min(len(coef), len(intercept)) < rows or (row is None and len(coef) != rows)
+        if coef.shape[1] != self.n_features_in_ or short:
             return model
-        return replace(model, begin=(as_tensor(coef[row]), as_tensor(intercept[row])))
+        which: Any = slice(None) if row is None else row
+        return replace(model, begin=(as_tensor(coef[which]), as_tensor(intercept[which])))
 
     def _cast(self, values: Tensor) -> Any:
         """As an array of the precision that the samples were given in."""

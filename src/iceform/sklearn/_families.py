@@ -3,7 +3,8 @@
 ``line``
     Coefficients; predictions are a look-up of x.w + b.
 ``separator``
-    Lines between classes, one class against the rest where there are more than two.
+    Lines between classes; where there are more than two, all of them at once if the algorithm
+    knows how, or else one class against the rest.
 ``average``, ``neighbours``, ``vote``
     Samples that are kept in the prompt.
 ``components``
@@ -71,7 +72,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         else:
             source = self._source(X, y, sample_weight, y_numeric=True)
         machine = self._machine(source)
-        model = self._begun(self._algorithm(), 0)
+        model = self._begun(self.as_algorithm(), 0)
         self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
@@ -87,7 +88,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         for k, labels in enumerate(y.T):
             source = self._arrays(X, np.ascontiguousarray(labels), weights)
             machine = self._machine(source)
-            model = self._begun(self._algorithm(), k)
+            model = self._begun(self.as_algorithm(), k)
             found.append(self._as_stored(machine.run(model, source), source))
         self._keep(machine, *found)
         self.certificates_ = [one.certificate for one in found]
@@ -132,7 +133,7 @@ class Batches(Line):
         first = not hasattr(self, "_batches")
         source = self._source(X, y, sample_weight, y_numeric=True, reset=first)
         if first:
-            self._batches = self._algorithm().batches()  # type: ignore[attr-defined]
+            self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
         # Batches are not kept: whoever verifies gives all of them again.
@@ -143,10 +144,10 @@ class Batches(Line):
 
 
 class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
-    """One line, or one for each class against the rest."""
+    """One line, or one for each class."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Fit one line, or one for each class against the rest.
+        """Fit one line, or one for each class.
 
         Parameters
         ----------
@@ -165,21 +166,27 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
                 f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
                 f"{self.classes_[0]!r}"
             )
-        machine, model = self._machine(source), self._algorithm()
+        machine, model = self._machine(source), self.as_algorithm()
         assert isinstance(model, LinearClassifier)
-        wanted = [1] if len(self.classes_) == 2 else range(len(self.classes_))
-        models = [
-            self._begun(replace(model, positive=float(k)), row) for row, k in enumerate(wanted)
-        ]
+        models = self._models(model)
         fits = [self._as_stored(machine.run(one, source), source) for one in models]
         self._keep(machine, *fits)
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
-        self.coef_ = np.stack([self._cast(fit.coef) for fit in fits])
-        self.intercept_ = np.stack([self._cast(fit.intercept) for fit in fits])
+        self.coef_ = np.vstack([self._cast(fit.coef) for fit in fits])
+        self.intercept_ = np.hstack([self._cast(fit.intercept) for fit in fits])
         # A loop without a tolerance ends where it ends; what it kept says how.
         settled = "tol" not in model.options() or all(fit.converged for fit in fits)
         self._warn(settled, self.n_passes_)
         return self
+
+    def _models(self, model: Any) -> list[Any]:
+        """One for two classes, one for all where it takes them all, or one for each."""
+        count = len(self.classes_)
+        if count == 2:
+            return [self._begun(replace(model, positive=1.0), 0)]
+        if hasattr(model, "classes"):
+            return [self._begun(replace(model, classes=count), None)]
+        return [self._begun(replace(model, positive=float(k)), k) for k in range(count)]
 
     def _scores(self, X: Any) -> Tensor:
         x = self._points(X)
@@ -213,7 +220,7 @@ class Chances(Separator):
         check_is_fitted(self)
         if is_dask(X):
             return self._by_blocks("predict_proba", X, (len(self.classes_),))
-        looked = self._algorithm().chances(self.machine_, self._scores(X))  # type: ignore[attr-defined]
+        looked = self.as_algorithm().chances(self.machine_, self._scores(X))  # type: ignore[attr-defined]
         chances = looked.cpu().numpy()
         if len(self.classes_) == 2:
             chances = np.hstack([1 - chances, chances])
@@ -227,7 +234,7 @@ class _Memory(InContext):
 
     def _remember(self, source: Any) -> None:
         machine = self._machine(source, whole=True)
-        found = machine.run(self._algorithm(), source)
+        found = machine.run(self.as_algorithm(), source)
         self._memory: Any = found.predictor
         self._keep(machine, found)
 
@@ -320,7 +327,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         x = as_tensor(validate_data(self, X, dtype=np.float64, ensure_min_samples=2), self.device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
-        found = machine.run(self._algorithm(), source)
+        found = machine.run(self.as_algorithm(), source)
         self._keep(machine, found)
         self.components_ = found.value.cpu().numpy()
         return self

@@ -41,7 +41,7 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "loss": ("the prompt's table is of the squared hinge", ()),
         "metric": (_EUCLID, ("euclidean", "l2")),
         "metric_params": (_EUCLID, ()),
-        "multi_class": ("classes are fitted one against the rest, 'ovr'", ("ovr",)),
+        "multi_class": ("how several classes are fitted is the objective's", ()),
         "n_iter_no_change": ("passes end where there are no mistakes", ()),
         "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
         "n_oversamples": (_SVD, ()),
@@ -78,13 +78,27 @@ def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
 def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
     """Raise where a parameter that the estimator does not have asks for something."""
     theirs = peer_parameters(kind).get(name)
-    if theirs is None and not (name == "multi_class" and kind.family == "separator"):
+    if name == "multi_class" and kind.family == "separator":
+        return _refuse_classes(kind, value)
+    if theirs is None:
         raise ParameterError(
             f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    nothing = nothing if theirs is None else (theirs.default, *nothing)
+    nothing = (theirs.default, *nothing)
     asks = not any(type(value) is type(v) and value == v for v in nothing)
     if asks and name not in _HINTS:
         raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+
+
+def _refuse_classes(kind: type[Algorithm], value: Any) -> None:
+    """How several classes are fitted is the algorithm's."""
+    at_once = hasattr(kind, "classes")
+    if value not in ("auto", "multinomial" if at_once else "ovr"):
+        how = "all at once" if at_once else "one against the rest"
+        fix = "wrap it in OneVsRestClassifier" if at_once else "leave it out"
+        raise ParameterError(
+            f"{kind.estimator} refuses multi_class={value!r}: several classes are fitted {how}; "
+            f"{fix}"
+        )

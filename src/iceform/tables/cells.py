@@ -14,6 +14,7 @@ import gzip
 import io
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,6 +27,7 @@ __all__ = ["Layout", "cells", "layout_of"]
 _GZIP = b"\x1f\x8b"
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",  # begins as UTF-16's does
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
@@ -81,12 +83,30 @@ def layout_of(
         notes.append(f"columns are separated by {separator!r}")
     if not any(names):
         raise IntegrityError(f"{path} has no header; its first line must name the columns")
+    notes += _check_names(path, names)
     if len(names) > _WIDEST:
         raise ShapeError(
             f"{path} has {len(names):,} columns, more than {_WIDEST:,}; leave some out"
         )
     placed, note = _placed(path, names, firsts)
     return Layout(encoding, separator, placed, skipped, (*notes, *note))
+
+
+def _check_names(path: Path, names: list[str]) -> list[str]:
+    """Refuse a first line of numbers, which is a row and no header; names may count from anywhere.
+
+    What is written of a matrix without names has 0, 1, 2, ... as names, and years are names too.
+    """
+    try:
+        numbers = [float(name) for name in names if name]
+    except ValueError:
+        return []
+    if any(b - a != 1 or not a.is_integer() for a, b in pairwise(numbers)) or len(numbers) < 2:
+        raise IntegrityError(
+            f"{path} has no header: its first line holds numbers alone "
+            f"({shown(', '.join(names))}); name the columns in a line above"
+        )
+    return [f"the columns' names are numbers ({shown(', '.join(names))}), not a row"]
 
 
 def _separator(header: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError, ShapeError
 from iceform.tables.extra import load
+from iceform.tables.spelling import days
 from iceform.tables.table import Table, first_value
 from iceform.tables.words import counted, listed, near
 
@@ -181,7 +182,6 @@ def finite(out: Any, name: str) -> Any:
 def _days(column: Any) -> Any:
     """Moments as days since 1970, spans as days."""
     pandas = load("pandas")
-    if not pandas.api.types.is_timedelta64_dtype(column):
-        moments = pandas.to_datetime(column, utc=True).dt.tz_localize(None)
-        column = moments - pandas.Timestamp(0)
-    return (column / pandas.Timedelta(_DAY)).astype(np.float64)
+    if pandas.api.types.is_timedelta64_dtype(column):
+        return (column / pandas.Timedelta(_DAY)).astype(np.float64)
+    return pandas.Series(days(pandas.to_datetime(column, utc=True)), column.index, name=column.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import io
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from iceform.tables.columns import (
 )
 from iceform.tables.extra import load
 from iceform.tables.schema import (
+    NOT_HELD,
     Column,
     Schema,
     is_running,
@@ -37,7 +39,15 @@ from iceform.tables.words import counted, listed, shown
 __all__ = ["columns_of", "inspect", "read", "read_like", "write_rows"]
 
 _PARQUET = b"PAR1"
-_ZIPPED = b"PK\x03\x04"
+_EXACT = 2**53  # whole numbers up to this are float64s
+# What else people have, by how it begins.
+_OTHERS = (
+    (re.compile(rb"PK\x03\x04"), "a zipped folder, a workbook most likely; save the sheet as CSV"),
+    (re.compile(rb"\xd0\xcf\x11\xe0"), "an old workbook; save the sheet as CSV"),
+    (re.compile(rb"BZh|\xfd7zXZ|\x28\xb5\x2f\xfd"), "packed, and not by gzip; unpack it"),
+    (re.compile(rb'\s*(?:\{\s*["}]|\[\s*[{\[])'), "JSON; save it as a table with a header"),
+    (re.compile(rb"\s*<[!?a-zA-Z]"), "a page of HTML or XML; save the table as CSV"),
+)
 
 
 def read(
@@ -106,11 +116,9 @@ def _columns(
 ) -> tuple[dict[str, Any], Schema, tuple[str, ...]]:
     """Every column, as pyarrow strings or a typed pandas column; where from; what was noticed."""
     head = _head(path)
-    if head.startswith(_ZIPPED):
-        raise IntegrityError(
-            f"{path} is neither Parquet nor CSV but a zipped folder, a workbook most likely; save "
-            "the sheet as CSV"
-        )
+    for begins, what in _OTHERS:
+        if begins.match(head):
+            raise IntegrityError(f"{path} is neither Parquet nor CSV but {what}")
     try:
         if head.startswith(_PARQUET):
             columns, notes = _parquet(path)
@@ -165,8 +173,7 @@ def _proposed(
     running: list[str] = []
     for name, column in columns.items():
         if name not in proposals:
-            kind = "text" if name in text else "number"
-            proposals[name] = Column(name, kind)
+            proposals[name] = _of_values(name, column, name in text)
         made = proposals[name]
         if name != target and made.type == "number" and _counts_rows(column, made):
             running.append(name)
@@ -178,6 +185,17 @@ def _proposed(
         proposals[running[0]] = _plain(columns[running[0]], running[0])
     ordered = tuple(proposals[name] for name in columns)
     return Schema(ordered, found.encoding, found.separator)
+
+
+def _of_values(name: str, column: Any, as_text: bool) -> Column:
+    """Of a column that came with a type: whole numbers that no float64 is are codes."""
+    if not as_text and load("pandas").api.types.is_integer_dtype(column):
+        known = column[column.notna()]
+        far = known[(known > _EXACT) | (known < -_EXACT)]
+        long = next((value for value in far if int(float(value)) != int(value)), None)
+        if long is not None:
+            return Column(name, "text", why=f"{shown(long)} {NOT_HELD}")
+    return Column(name, "text" if as_text else "number")
 
 
 def _plain(column: Any, name: str) -> Column:

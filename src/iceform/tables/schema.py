@@ -20,7 +20,16 @@ import numpy as np
 
 from iceform.errors import DtypeError, IntegrityError, ProgramError
 from iceform.tables.extra import load
-from iceform.tables.spelling import CODES, NUMBERS, Booleans, Dates, Numbers, Spelling, spellings
+from iceform.tables.spelling import (
+    CODES,
+    LONG,
+    NUMBERS,
+    Booleans,
+    Dates,
+    Numbers,
+    Spelling,
+    spellings,
+)  # fmt: skip
 from iceform.tables.words import listed, near, shown
 
 __all__ = ["Column", "Schema", "is_running", "missing_removed", "propose", "read_schema"]
@@ -35,8 +44,9 @@ _MISSING = (
 # Rows from which 1, 2, 3, ... is taken for a count of the rows: fewer, where its name says so.
 _FEWEST_RUNNING, _FEWEST_UNNAMED = 5, 20
 _IDENTIFIER = re.compile(
-    r"(?i:^(?:id|index|nr|no|number|obs|order|row ?(?:names?|id)?)$)|_id$|Id$|ID$"
+    r"(?i:^(?:id|index|nr|no|number|obs|order|row ?(?:names?|id)?)$)|^Unnamed: \d+$|_id$|Id$|ID$"
 )
+NOT_HELD = "has more digits than a float64 holds: a code, not an amount"
 _KEYS = {"name", "type", "decimal", "thousands", "dressed", "boolean", "order", "mark"}
 
 
@@ -233,9 +243,7 @@ def _first(name: str, cleaned: Any, as_text: bool) -> Column | list[Spelling]:
     matched = compute.match_substring_regex
     plain = Numbers()
     if plain.reads(texts):
-        codes = texts.filter(matched(texts, CODES))
-        if len(codes):
-            why = f"{shown(codes[0])} begins with 0: a code, not an amount"
+        if why := _code(texts):
             return Column(name, "text", why=why)
         odd = matched(texts, r"^[+-]?[0-9]{1,3}\.[0-9]{3}$")
         if not (compute.all(odd).as_py()):
@@ -305,6 +313,18 @@ def _together(spelling: Spelling, texts: Any) -> str:
         f"holds numbers such as {shown(texts[0])} in more than one unit; mend it: one currency, or "
         "all in per cent"
     )
+
+
+def _code(texts: Any) -> str:
+    """Why whole numbers among these texts are codes, or nothing."""
+    compute = load("pyarrow.compute")
+    matched = compute.match_substring_regex
+    codes = texts.filter(matched(texts, CODES))
+    if len(codes):
+        return f"{shown(codes[0])} begins with 0: a code, not an amount"
+    long = texts.filter(matched(texts, LONG)).to_pylist()
+    found = next((text for text in long if int(text) != int(float(text))), None)
+    return "" if found is None else f"{shown(found)} {NOT_HELD}"
 
 
 def is_running(name: str, values: Any) -> bool:

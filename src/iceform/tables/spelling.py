@@ -20,11 +20,17 @@ from iceform.errors import DtypeError
 from iceform.tables.extra import load
 from iceform.tables.words import shown
 
-__all__ = ["CODES", "DATES", "NUMBERS", "Booleans", "Dates", "Numbers", "Spelling", "spellings"]
+__all__ = [
+    "CODES", "DATES", "LONG", "NUMBERS", "Booleans", "Dates", "Numbers", "Spelling", "days",
+    "spellings",
+]  # fmt: skip
 
 _SPACES = "[ \u00a0\u2009\u202f]"
 _MONEY = r"[$€£¥₹]|USD|EUR|GBP|CHF|JPY|kr|zł|Kč|R\$|%"
 CODES = r"^[+-]?0[0-9]+$"
+LONG = r"^[+-]?[0-9]{16,}$"  # more digits than a float64 holds, as card numbers have
+_MINUS = "[-\u2212]"
+_MICROSECONDS = 86_400e6  # of a day
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,10 @@ class Numbers(Spelling):
         number = rf"(?:{whole}(?:{mark}[0-9]*)?|{mark}[0-9]+)(?:[eE][+-]?[0-9]+)?"
         infinite = "(?i:inf|infinity|nan)"
         if not self.dressed:
-            return rf"^[+-]?(?:{number}|{infinite})$"
-        money = rf"(?:{_MONEY})?{_SPACES}?"
+            return rf"^(?:\+|{_MINUS})?(?:{number}|{infinite})$"
+        money, sign = rf"(?:{_MONEY})?{_SPACES}?", rf"(?:\+|{_MINUS})?"
         return (
-            rf"^(?:[+-]?{money}[+-]?{number}{_SPACES}?(?:{_MONEY})?"
+            rf"^(?:{sign}{money}{sign}{number}{_SPACES}?(?:{_MONEY})?"
             rf"|\({money}{number}{_SPACES}?(?:{_MONEY})?\))$"
         )
 
@@ -111,6 +117,7 @@ class Numbers(Spelling):
     def values(self, texts: Any) -> np.ndarray:
         arrow, compute = load("pyarrow"), load("pyarrow.compute")
         replace = compute.replace_substring_regex
+        texts = compute.replace_substring(texts, "\u2212", "-")
         if self.dressed:
             texts = replace(texts, r"^\((.*)\)$", r"-\1")
             texts = replace(texts, _MONEY, "")
@@ -175,13 +182,21 @@ class Dates(Spelling):
                 moments = pandas.to_datetime(series, format=form, utc=True)
         except (ValueError, OverflowError) as wrong:
             raise DtypeError(f"a text is no date: {shown(wrong)}") from None
-        since = moments.dt.tz_localize(None) - pandas.Timestamp(0)
-        return np.asarray(since / pandas.Timedelta(days=1), dtype=np.float64)
+        return days(moments)
 
     @property
     def says(self) -> str:
         names = {"d": "day", "m": "month", "y": "year", "b": "month"}
         return f"dates ({', '.join(names[p] for p in self.order)}) as days since 1970"
+
+
+def days(moments: Any) -> np.ndarray:
+    """Moments (pandas, with a zone) as days since 1970, in any year that pandas holds."""
+    since = np.asarray(moments.dt.tz_localize(None), dtype="datetime64[us]")
+    whole = since.astype("datetime64[D]")
+    rest = (since - whole).astype("timedelta64[us]").astype(np.float64) / _MICROSECONDS
+    found = whole.astype(np.int64) + rest
+    return np.where(np.isnat(since), np.nan, found)
 
 
 _MARKS = [(decimal, between) for between in ("", ",", ".", " ", "'") for decimal in ".,"]

@@ -25,6 +25,7 @@ from iceform.targets.folder import StockModel, write
 from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.program_target import ProgramTarget, trace
 from iceform.targets.stock_computer import StockComputer
+from iceform.targets.stock_descent import StockDescent, write_descent
 
 __all__ = ["StockProgram"]
 
@@ -95,29 +96,31 @@ def write_program(
     name: str,
     path: str | Path,
     *,
-    mode: str = "prompt",
+    mode: str | None = None,
     cycles: int | None = None,
     dtype: str = "float64",
     beside: Iterable[Program] = (),
     **settings: Any,
-) -> StockProgram:
+) -> StockProgram | StockDescent:
     """As :meth:`iceform.Program.to` says."""
     others = list(beside)
     program.parameters(**settings)
     if dtype not in ("float64", "float32"):
         raise TargetError(f"programs are written in float64 or float32, got dtype={dtype!r}")
-    architecture(name)
+    mode = mode or ("descent" if architecture(name).causal else "prompt")
+    if mode != "prompt" and (cycles is not None or others):
+        raise TargetError(
+            "here the layers are one program's steps or instructions: cycles= and beside= are for "
+            'mode="prompt", of an albert or a bert'
+        )
+    if mode == "descent":
+        return write_descent(program, name, path, dtype, settings)
     if mode == "weights":
-        if cycles is not None or others:
-            raise TargetError(
-                "in weights mode the layers are one program's instructions: cycles= and beside= "
-                'are for mode="prompt"'
-            )
         LayeredProgram.check_architecture(name)
         layered = LayeredProgram.of(program, settings, dtype)
         return StockProgram(write(name, layered, path), program, settings)
     if mode != "prompt":
-        raise TargetError(f'mode is "prompt" or "weights", got {mode!r}')
+        raise TargetError(f'mode is "prompt", "weights" or "descent", got {mode!r}')
     StockComputer.check_architecture(name)
     if cycles is None:
         each = [(program, settings), *((p, {}) for p in others)]

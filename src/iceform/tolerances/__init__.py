@@ -5,7 +5,29 @@ linear map, RMSNorm, LayerNorm and a sum.
 """
 
 from iceform.tolerances.attention import tolerance
+from iceform.tolerances.backends import Backend, backend_named
+from iceform.tolerances.cases import Shape
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.layers import attention_norms, layer_norm, linear, rms_norm, total
+from iceform.tolerances.report import DTYPES, QUICK, Row, Tightness, Total, attacked, row, tightness
 
-__all__ = ["Kind", "attention_norms", "layer_norm", "linear", "rms_norm", "tolerance", "total"]
+__all__ = [
+    "DTYPES",
+    "QUICK",
+    "Backend",
+    "Kind",
+    "Row",
+    "Shape",
+    "Tightness",
+    "Total",
+    "attacked",
+    "attention_norms",
+    "backend_named",
+    "layer_norm",
+    "linear",
+    "rms_norm",
+    "row",
+    "tightness",
+    "tolerance",
+    "total",
+]

@@ -12,12 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform import Formula
 from iceform.algorithms import Algorithm, KernelRegression, LinearModel, Option, kinds
 from iceform.errors import ProgramError
 from iceform.functions import Loss, loss_named
-from iceform.functions.formulas import Formula
-from iceform.machine import Source
-from iceform.machine.scaling import Scaling
+from iceform.machine import Scaling, Source
 from iceform.web import questions as asked
 from iceform.web.answers import OptionAnswer, SliderAnswer
 

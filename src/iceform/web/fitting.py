@@ -10,13 +10,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.algorithms import PCA, Algorithm, ElasticNet, LinearModel, Perceptron
-from iceform.algorithms.linear import fitted
+from iceform.algorithms import PCA, Algorithm, ElasticNet, LinearModel, Perceptron, fitted
 from iceform.errors import IceformError
-from iceform.machine import ArraySource, Machine, Stream
-from iceform.machine.problem import LinearProblem
-from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import Solution, minimise
+from iceform.machine import ArraySource, LinearProblem, Machine, Scaling, Solution, Stream, minimise
 from iceform.web import questions as asked
 from iceform.web.algorithms import Entry, descends, entry_named, features_of, labels_of
 from iceform.web.answers import (
@@ -134,7 +130,7 @@ def _by_steps(setting: Setting, pulse: Pulse) -> FitAnswer:
     passes = problem.passes
     proof = setting.model.prove(problem, w)
     found = fitted(setting.model, problem, Solution(w, math.nan), proof)
-    table = problem.table.on(problem._reach)
+    table = problem.table.on(problem.covered)
     return FitAnswer(
         machine=describe(the_machine()),
         frames=frames,

@@ -10,11 +10,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.algorithms import Algorithm, Descent, KernelRegression
-from iceform.algorithms.neighbours import sharpest
-from iceform.algorithms.places import Places
-from iceform.attention.inspection import LayerTrace, Trace, trace_network
-from iceform.attention.lookups import MARGIN
+from iceform.algorithms import Algorithm, Descent, KernelRegression, Places, sharpest
+from iceform.attention import MARGIN, LayerTrace, Trace, trace_network
 from iceform.backends import bind
 from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
@@ -180,7 +177,7 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
     chosen = _chosen(setting, question.first, machine.samples)
     samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
     z = samples @ w - labels
-    table = problem.table.on(max(problem._reach, float(z.abs().max())))
+    table = problem.table.on(max(problem.covered, float(z.abs().max())))
     prompt = machine.start().look_ups(table, samples, labels, w)
     tokens = prompt.tokens[0]
     trace = trace_network(machine.network, tokens, roles=_lookup_roles(table.grid.nodes, chosen))

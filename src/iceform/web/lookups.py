@@ -10,9 +10,8 @@ import torch
 
 from iceform.errors import BoundError, IceformError
 from iceform.functions import Loss, ScalarFunction
-from iceform.interpolation import Grid, Interpolant
-from iceform.interpolation.regimes import on_grid
-from iceform.machine.tables import Table
+from iceform.interpolation import Grid, Interpolant, on_grid
+from iceform.machine import Table
 from iceform.web import questions as asked
 from iceform.web.algorithms import loss_of
 from iceform.web.answers import LookupAnswer, Rate, RatesAnswer, TableAnswer, numbers

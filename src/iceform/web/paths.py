@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from iceform.algorithms.sparse import soft_threshold
+from iceform.algorithms import soft_threshold
 from iceform.functions import Loss
-from iceform.machine import Running, Source
-from iceform.machine.problem import GramTask, LinearProblem, metric_of
-from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import advance, nesterov
-from iceform.machine.tables import Table
+from iceform.machine import (
+    GramTask,
+    LinearProblem,
+    Running,
+    Scaling,
+    Source,
+    Table,
+    advance,
+    metric_of,
+    nesterov,
+)
 from iceform.web import questions as asked
 from iceform.web.lookups import table_of
 

@@ -17,16 +17,20 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import Attestation
-from iceform.computer import Computer
-from iceform.computer.block import LAYERS
-from iceform.computer.compile import Program
-from iceform.computer.computer import accounted
-from iceform.computer.explain import curve, spelled
-from iceform.computer.instructions import Instruction
-from iceform.computer.interpret import interpret
+from iceform.computer import (
+    LAYERS,
+    Computer,
+    ComputerTrace,
+    Instruction,
+    LayerAttention,
+    Program,
+    accounted,
+    certificate_of,
+    curve,
+    interpret,
+    spelled,
+)
 from iceform.computer.library import EXAMPLES, Example
-from iceform.computer.running import certificate_of
-from iceform.computer.watching import ComputerTrace, LayerAttention
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.web import questions as asked
 from iceform.web.answers import (
@@ -107,10 +111,10 @@ class _Run:
         settings = {**_starts(example, program), **question.settings}
         run = cls(example, program, settings)
         program.domain.check(example.X, example.y, program.parameters(**settings))
-        run._check_length()
+        run.check_length()
         return run
 
-    def _check_length(self) -> None:
+    def check_length(self) -> None:
         """Refuse a run that is too long to be kept, by interpreting it without attention."""
         example, most = self.example, asked.MOST_CYCLES
         cost = the_computer().plan(self.program, len(example.X))
@@ -127,7 +131,7 @@ class _Run:
                 )
 
         given = self.program.parameters(**self.settings)
-        interpret(self.program.assembly, example.X, example.y, given, seen=seen)
+        interpret.interpret(self.program.assembly, example.X, example.y, given, seen=seen)
 
     def trace(self, pulse: Pulse) -> ComputerTrace:
         """The literal run, every cycle kept."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from iceform.machine.tables import CLIP
+from iceform.machine import CLIP
 from iceform.web import questions as asked
 from iceform.web.algorithms import entries, options
 from iceform.web.answers import (

@@ -12,8 +12,7 @@ from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
 if TYPE_CHECKING:
-    from iceform.computer.compile import Program
-    from iceform.computer.language import Algorithm
+    from iceform.computer import Algorithm, Program
 
 __all__ = ["compile_"]
 
@@ -35,7 +34,7 @@ def compile_(
     Example: iceform compile lasso.py --explain
     """
     with one_line_errors():
-        from iceform.computer.compile import compile
+        from iceform import compile
 
         found = _algorithm(file, name)
         program = compile(found, dim=dim, samples=samples, domain=bound, eps=eps)
@@ -48,7 +47,7 @@ def compile_(
 def _algorithm(file: Path, name: str | None) -> Algorithm:
     import runpy
 
-    from iceform.computer.language import Algorithm
+    from iceform.computer import Algorithm
 
     if not file.is_file():
         raise ProgramError(f"there is no file {file}")

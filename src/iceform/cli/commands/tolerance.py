@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from iceform.tolerances.backends import Backend
-    from iceform.tolerances.cases import Shape
-    from iceform.tolerances.report import Row, Tightness, Total
+    from iceform.tolerances import Backend, Row, Shape, Tightness, Total
 
 __all__ = ["tolerance"]
 
@@ -76,8 +74,7 @@ def tolerance(
     with one_line_errors():
         from rich.console import Console
 
-        from iceform.tolerances.backends import backend_named
-        from iceform.tolerances.cases import Shape
+        from iceform.tolerances import Shape, backend_named
 
         kernel, place = backend_named(against), _device(device)
         dtypes = [_dtype(name) for name in dtype or ["bf16"]]
@@ -104,7 +101,7 @@ def _device(name: str) -> torch.device:
 
 
 def _dtype(name: str) -> torch.dtype:
-    from iceform.tolerances.report import DTYPES
+    from iceform.tolerances import DTYPES
 
     if name not in DTYPES:
         raise ProgramError(f"--dtype must be one of {', '.join(DTYPES)}, got {name!r}")
@@ -122,7 +119,7 @@ def _compare(
     search: bool,
     as_json: bool,
 ) -> bool:
-    from iceform.tolerances.report import QUICK, row, tightness
+    from iceform.tolerances import QUICK, row, tightness
 
     rows = [row(kernel, shape, t, device, seed=seed, causal=causal) for t in dtypes]
     tight = [
@@ -170,7 +167,7 @@ def _attack(
     seed: int,
     as_json: bool,
 ) -> bool:
-    from iceform.tolerances.report import attacked
+    from iceform.tolerances import attacked
 
     totals = attacked(cases, dtypes, device, [kernel], seed=seed)
     if as_json:

@@ -19,7 +19,7 @@ from iceform.cli.running.settings import Settings
 __all__ = ["build_peer", "compare_with_peer", "one_line"]
 
 
-def build_peer(entry: type[Algorithm], options: Mapping[str, Any], classes: int) -> Any:
+def build_peer(entry: type[Algorithm], options: Mapping[str, Any]) -> Any:
     """What computes the same elsewhere, with the same options; None where nobody does."""
     peer = entry.peer
     if peer is None:
@@ -30,8 +30,7 @@ def build_peer(entry: type[Algorithm], options: Mapping[str, Any], classes: int)
     named = {name: value for name, value in there.items() if name is not None}
     settings = {**peer.settings, **named}
     if peer.made is not None:
-        more = {"classes": classes} if entry.task == "classification" else {}
-        return peer.made(**more, **settings)
+        return peer.made(**settings)
     module, _, name = peer.path.rpartition(".")
     return getattr(importlib.import_module(module), name)(**settings)
 
@@ -46,12 +45,11 @@ def compare_with_peer(
 ) -> Peer | None:
     """What scikit-learn finds on the same matrices; None, with a warning, where it fails."""
     entry = settings.entry
-    classes = len(np.unique(data.y["train"]))
     try:
         options = dict(settings.options)
         if hasattr(model, "gamma_"):  # its default depends on the data
             options["gamma"] = model.gamma_
-        peer = build_peer(entry, options, classes)
+        peer = build_peer(entry, options)
         if peer is None:
             warned.append(f"nobody else is known to compute {entry.name}: nothing to compare with")
             return None
@@ -78,8 +76,6 @@ def one_line(warning: warnings.WarningMessage) -> str:
 
 
 def _peer_coef(peer: Any) -> np.ndarray | None:
-    if hasattr(peer, "estimators_") and hasattr(peer, "n_classes_"):  # one against the rest
-        return np.vstack([e.coef_ for e in peer.estimators_])
     coef = getattr(peer, "coef_", getattr(peer, "components_", None))
     return None if coef is None else np.atleast_2d(coef)
 

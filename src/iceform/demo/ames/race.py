@@ -13,8 +13,7 @@ from iceform import algorithms
 from iceform.backends import bind
 from iceform.demo.ames.algorithms import Tick
 from iceform.demo.ames.houses import Houses
-from iceform.machine import ArraySource, Machine, Stream
-from iceform.machine.tables import IDENTITY
+from iceform.machine import IDENTITY, ArraySource, Machine, Stream
 
 __all__ = ["Race", "literal_difference", "race"]
 

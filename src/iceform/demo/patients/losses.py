@@ -14,8 +14,7 @@ from iceform.demo.patients.library import Tick, targets_of
 from iceform.demo.patients.report import LossRow
 from iceform.errors import IntegrityError, PrecisionError
 from iceform.functions import loss_named
-from iceform.interpolation import GradedGrid, Interpolant
-from iceform.interpolation.regimes import on_grid
+from iceform.interpolation import GradedGrid, Interpolant, on_grid
 
 __all__ = [
     "LR",

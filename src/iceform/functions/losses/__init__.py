@@ -4,7 +4,6 @@
 from iceform.functions.losses import quadratic  # isort: split
 
 from iceform.functions.losses import poisson, rounded
-from iceform.functions.losses.loss import Labels, Loss
-from iceform.functions.losses.registry import LOSSES, loss_named, register
+from iceform.functions.losses.loss import LOSSES, Labels, Loss, loss_named, register
 
 __all__ = ["LOSSES", "Labels", "Loss", "loss_named", "poisson", "quadratic", "register", "rounded"]

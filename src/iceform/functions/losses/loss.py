@@ -8,9 +8,10 @@ that sum to one carry it exactly.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -21,7 +22,7 @@ from iceform.errors import BoundError, ProgramError
 from iceform.functions.curvature import Curvature
 from iceform.functions.scalar import ScalarFunction
 
-__all__ = ["Labels", "Loss"]
+__all__ = ["LOSSES", "Labels", "Loss", "loss_named", "register"]
 
 _CURVATURE_MESH = 4097  # points at which the curvature of a user's loss is looked at
 _CURVATURE_MARGIN = 0.05  # added to what is seen there
@@ -94,12 +95,12 @@ class Loss:
         if isinstance(loss, Loss):
             return loss
         if isinstance(loss, str):
-            return _named(loss)
+            return loss_named(loss)
         if isinstance(loss, ScalarFunction):
             return cls(None, "residual", loss)
         if not callable(loss):
             raise ProgramError(
-                f"loss must be one of {', '.join(_names())} or a function that computes the "
+                f"loss must be one of {', '.join(LOSSES)} or a function that computes the "
                 f"derivative, got {loss!r} of type {type(loss).__name__}"
             )
         name = getattr(loss, "__name__", type(loss).__name__)
@@ -119,7 +120,7 @@ class Loss:
             return cls.of(f)
         if config is None:
             return cls(None, "residual", ScalarFunction(_lost, "a function that was not saved"))
-        return _named(config["name"], **config["parameters"])
+        return loss_named(config["name"], **config["parameters"])
 
     @cached_property
     def curvature(self) -> Curvature:
@@ -167,18 +168,6 @@ class Loss:
             needed.check(y.detach(), self.name or self.derivative.name)
 
 
-def _named(name: str, **parameters: float) -> Loss:
-    from iceform.functions.losses.registry import loss_named
-
-    return loss_named(name, **parameters)
-
-
-def _names() -> tuple[str, ...]:
-    from iceform.functions.losses.registry import LOSSES
-
-    return tuple(LOSSES)
-
-
 @lru_cache(maxsize=256)
 def _within(loss: Loss, reach: float) -> Curvature:
     return Curvature.on_range(loss.derivative, -reach, reach)
@@ -189,3 +178,43 @@ def _lost(z: Tensor) -> Tensor:
         "this emulator was loaded without its function, which files do not hold; "
         "pass it as load(path, f=...)"
     )
+
+
+# ---------------------------------------------------------------------------------------------
+# losses that have a name
+# ---------------------------------------------------------------------------------------------
+
+LOSSES: dict[str, Callable[..., Loss]] = {}
+
+Maker = Callable[..., Loss]
+
+
+def register(name: str) -> Callable[[Maker], Maker]:
+    """Make a loss known by its name; its parameters are those of the function that makes it."""
+
+    def known(maker: Maker) -> Maker:
+        LOSSES[name] = maker
+        return maker
+
+    return known
+
+
+def loss_named(name: str, **parameters: float) -> Loss:
+    """A loss of the library: ``loss_named("huber", delta=1.35)``."""
+    if name not in LOSSES:
+        raise ProgramError(f"no loss is called {name!r}; the library has {', '.join(LOSSES)}")
+    known = inspect.signature(LOSSES[name]).parameters
+    for key, value in parameters.items():
+        if key not in known:
+            raise ProgramError(
+                f"{name} has no parameter {key!r}; it has {', '.join(known) or 'none'}"
+            )
+        if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
+            raise ProgramError(f"{name}: {key} must be positive and finite, got {value!r}")
+    return _made(LOSSES[name], name, tuple(sorted(parameters.items())))
+
+
+@lru_cache(maxsize=256)
+def _made(maker: Maker, name: str, parameters: tuple[tuple[str, float], ...]) -> Loss:
+    """The same object for the same loss, so that fits are remembered."""
+    return replace(maker(**dict(parameters)), name=name, parameters=parameters)

@@ -7,8 +7,7 @@ import math
 import torch
 
 from iceform.functions.curvature import Curvature
-from iceform.functions.losses.loss import Labels, Loss
-from iceform.functions.losses.registry import register
+from iceform.functions.losses.loss import Labels, Loss, register
 from iceform.functions.scalar import ScalarFunction
 
 __all__ = ["poisson"]

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.functions.curvature import Curvature
-from iceform.functions.losses.loss import Loss
-from iceform.functions.losses.registry import register
+from iceform.functions.losses.loss import Loss, register
 from iceform.functions.scalar import ScalarFunction
 
 __all__ = ["huber", "squared", "squared_hinge"]

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 from iceform.functions.curvature import Curvature
-from iceform.functions.losses.loss import Labels, Loss
-from iceform.functions.losses.registry import register
+from iceform.functions.losses.loss import Labels, Loss, register
 from iceform.functions.scalar import ScalarFunction
 
 __all__ = ["absolute", "hinge", "logistic", "logistic_margin", "quantile"]
