@@ -37,6 +37,7 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.neighbours import KNeighbors, NeighborsMemory
 from iceform.algorithms.perceptron import Perceptron
 from iceform.algorithms.quantile import Quantile
+from iceform.algorithms.record import set_exact
 from iceform.algorithms.robust import Huber
 from iceform.algorithms.sparse import ElasticNet
 from iceform.arithmetic.balls import ball_arithmetic
@@ -626,3 +627,6 @@ def _(model: Descent, found: Result, given: Given) -> Pairs:
         ]  # fmt: skip
         ahead = [a + _arb(mu) * (a - b) for a, b in zip(w, last, strict=True)]
     return list(zip(_balls(found.value), w, strict=True))
+
+
+set_exact(enclosed)

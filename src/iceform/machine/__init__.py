@@ -10,11 +10,13 @@ from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
 from iceform.machine.tables import CLIP, IDENTITY, Table
+from iceform.machine.verifying import Given, stored, verifiable
 
 __all__ = [
     "CLIP",
     "IDENTITY",
     "ArraySource",
+    "Given",
     "GramTask",
     "Heads",
     "LinearProblem",
@@ -34,4 +36,6 @@ __all__ = [
     "metric_of",
     "minimise",
     "nesterov",
+    "stored",
+    "verifiable",
 ]

@@ -16,7 +16,7 @@ from iceform.errors import PrecisionError, ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import ArraySource, Source
 
-__all__ = ["Given", "Verifier"]
+__all__ = ["Given", "Verifier", "stored", "verifiable"]
 
 _KEPT = 1 << 16  # entries of data that are kept with a certificate; ball arithmetic is slow anyway
 _FINER = 3  # times the bits are doubled where an enclosure is too wide to tell
@@ -78,13 +78,6 @@ class Verifier:
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         return _Gone, ()
 
-    def storing(self, cast: Callable[[Tensor], Tensor]) -> Verifier:
-        """Of the same answer, stored in less precision."""
-        found, parts = self.found, dict(self.found.parts)
-        if "intercept" in parts:
-            parts["intercept"] = cast(parts["intercept"])
-        return replace(self, found=replace(found, answer=cast(found.value), parts=parts))
-
     def __call__(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         given = self.given
         if inputs:
@@ -127,3 +120,29 @@ class _Gone:
             "this certificate came from another process or a file, without its run; fit again and "
             "verify there"
         )
+
+
+def verifiable(
+    found: Result, program: Program, x: Tensor | Source | None = None, y: Tensor | None = None
+) -> Result:
+    """The same result, whose certificate verifies; where no data are kept, on data given again."""
+    verifier = Verifier(program, found, None)
+    if x is not None:
+        verifier = Verifier.of(program, found, x, y)
+    return replace(found, certificate=replace(found.certificate, _verifier=verifier))
+
+
+def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
+    """The same answer for whoever stores it in less precision, which moves it by ``worst``."""
+    name = str(dtype).removeprefix("torch.")
+    terms = {**found.certificate.terms, f"stored as {name}": worst}
+    error = math.nextafter(math.fsum(terms.values()), math.inf)
+    verifier = found.certificate._verifier
+    if isinstance(verifier, Verifier):
+        parts = dict(found.parts)
+        if "intercept" in parts:
+            parts["intercept"] = parts["intercept"].to(dtype)
+        rounded = replace(verifier.found, answer=found.value.to(dtype), parts=parts)
+        verifier = replace(verifier, found=rounded)
+    certificate = replace(found.certificate, error=error, terms=terms, _verifier=verifier)
+    return replace(found, certificate=certificate)

@@ -31,9 +31,8 @@ from torch import Tensor
 
 from iceform.algorithms import LinearClassifier, LinearModel
 from iceform.certificates import Certificate
-from iceform.machine import ArraySource, Source
+from iceform.machine import ArraySource, Source, verifiable
 from iceform.machine.tables import read_line
-from iceform.machine.verifying import Verifier
 from iceform.sklearn._base import InContext, as_tensor, is_dask
 
 __all__ = ["FAMILIES"]
@@ -136,9 +135,7 @@ class Batches(Line):
             self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
-        # Batches are not kept: whoever verifies gives all of them again.
-        verifier = Verifier(self._algorithm(), found, None)
-        found = replace(found, certificate=replace(found.certificate, _verifier=verifier))
+        found = verifiable(found, self._algorithm())
         self._take(machine, self._as_stored(found, source))
         return self
 
