@@ -135,7 +135,7 @@ class Batches(Line):
             self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
-        found = verifiable(found, self._algorithm())
+        found = verifiable(found, self.as_algorithm())
         self._take(machine, self._as_stored(found, source))
         return self
 
