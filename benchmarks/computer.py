@@ -135,7 +135,8 @@ def main() -> None:
         for dtype in (torch.float64, torch.float32):
             for batch in asked.batches:
                 literal(program, lanes, width, dtype, device, batch)
-    fused(asked.samples, asked.dim, 5, torch.float64, device)
+    for steps in (5, 100):  # what a call costs beside its steps, and what the steps cost
+        fused(asked.samples, asked.dim, steps, torch.float64, device)
 
 
 if __name__ == "__main__":

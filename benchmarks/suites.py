@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import resource
+import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -13,8 +15,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import iceform as ice
-from benchmarks.timing import Bench, replayed
+from benchmarks.timing import Bench, busy, replayed, wall_ms
 from iceform.backends import loops, primitives, windowed
+from iceform.constructions.residual import Rates
+from iceform.interpolation import regimes
 
 __all__ = ["SUITES"]
 
@@ -41,12 +45,6 @@ def _exact_sum(x: Tensor, y: Tensor, w: Tensor, f: Callable[[Tensor], Tensor]) -
 
 def _off(value: Tensor, exact: Tensor) -> float:
     return float((value.double() - exact).abs().max() / exact.abs().max())
-
-
-def _prepare(it: ice.Interpolant, dtype: torch.dtype, device: torch.device) -> None:
-    """Compile a look-up before it is timed; GPUs do so on their first call."""
-    if device.type == "cpu":
-        windowed.compile_now(it, dtype)
 
 
 def _native_sum(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
@@ -82,20 +80,11 @@ def step(bench: Bench) -> None:
         read = min(bench.time(x.sum), bench.time(x.amax))
         gigabytes = x.numel() * x.element_size() * 1e-9
         bench.add("step", case, "read x once", read, note=f"{gigabytes / read:.2f} TB/s")
-        _prepare(table, wide, device)
-        _prepare(line, wide, device)
         tables = (("tanh, 64 tokens", table), ("line", line))
         emulated = [partial(primitives.residual_sum, x, y, w, it) for _, it in tables]
         base, *taken = bench.side_by_side(native, *emulated)
         bench.add("step", case, "native", base, 1.0, _off(native(), exact))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compiled = partial(torch.compile(_native_sum), x, y, w)
-                best = bench.time(compiled)
-            bench.add("step", case, "native, compiled", best, best / base, _off(compiled(), exact))
-        except RuntimeError as failed:
-            print(f"native code is not compiled here: {str(failed).splitlines()[0]}")
+        _native_compiled(bench, "step", case, native, base, exact)
         for (name, it), took in zip(tables, taken, strict=True):
             reference = exact if it is table else _exact_sum(x, y, w, lambda z: z)
             off = _off(primitives.residual_sum(x, y, w, it), reference)
@@ -106,32 +95,71 @@ def step(bench: Bench) -> None:
 
 
 def emulator(bench: Bench) -> None:
-    """The emulator as called, its checks of the data included."""
-    device, cuda = bench.device, bench.device.type == "cuda"
+    """``GradientStep`` as people call it: defaults, checks included, nothing warmed up before."""
+    cuda = bench.device.type == "cuda"
     n, d = (1 << 22, 64) if cuda else (10**6, 50)
     for dtype in (torch.float32, torch.float64):
-        x = _uniform((n, d), dtype, device) / 4
-        y, w = _uniform((n,), dtype, device), _uniform((d,), dtype, device) / 4
-        case = f"n={n} d={d} {str(dtype).removeprefix('torch.')}"
+        _as_called(bench, n, d, dtype)
+    if not cuda:
+        with busy():
+            _as_called(bench, n, d, torch.float32, "both cores busy, ")
 
-        def squared(x: Tensor = x, y: Tensor = y, w: Tensor = w, n: int = n) -> Tensor:
-            return w - 0.1 / n * (x.T @ (x @ w - y))
 
-        def absolute(x: Tensor = x, y: Tensor = y, w: Tensor = w, n: int = n) -> Tensor:
-            return w - 0.1 / n * (x.T @ torch.tanh((x @ w - y) * 4))
+def _as_called(bench: Bench, n: int, d: int, dtype: torch.dtype, load: str = "") -> None:
+    device = bench.device
+    x, y, w = (_uniform(s, dtype, device) for s in ((n, d), (n,), (d,)))
+    case = f"{load}n={n} d={d} {str(dtype).removeprefix('torch.')}"
 
-        for loss, native in (("squared", squared), ("absolute", absolute)):
-            em = ice.GradientStep(
-                loss, 0.1, dim=d, samples=n, eps=1e-3, dtype=dtype, x_norm=2.0, w_norm=2.0
-            )
-            _prepare(em.interpolant, dtype, device)
-            exact = em.reference(x, y, w)
-            base, took = bench.side_by_side(native, partial(em, x, y, w))
-            off = float((native().double() - exact).abs().max())
-            bench.add("emulator", case, f"{loss}, native", base, 1.0, off)
-            off = float((em(x, y, w).double() - exact).abs().max())
-            note = f"certified {em.certificate.error:.1e}, checks included"
-            bench.add("emulator", case, f"{loss}, GradientStep", took, took / base, off, note)
+    def native() -> Tensor:
+        return w - 0.1 / n * (x.T @ torch.tanh(x @ w - y))
+
+    began = time.perf_counter()
+    em = ice.GradientStep(torch.tanh, 0.1, dim=d, samples=n, bound=1.0, eps=None, dtype=dtype)
+    built = 1e3 * (time.perf_counter() - began)
+    called = partial(em, x, y, w)
+    native()
+    first = wall_ms(called, device)
+    base, took = bench.side_by_side(native, called)
+    exact = em.reference(x, y, w)
+    bench.add("emulator", case, "native", base, 1.0, float((native() - exact).abs().max()))
+    bench.add("emulator", case, "GradientStep, built", built, note="a table, and its proof")
+    bench.add("emulator", case, "GradientStep, first call", first, first / base)
+    off = float((called().double() - exact).abs().max())
+    note = f"certified {em.certificate.error:.1e}, checks included"
+    bench.add("emulator", case, "GradientStep, called again", took, took / base, off, note)
+    if not load:
+        _native_compiled(bench, "emulator", case, native, base, exact)
+        _literally(bench, case, em, (x, y, w), base)
+
+
+def _native_compiled(
+    bench: Bench, suite: str, case: str, native: Callable[[], Tensor], base: float, exact: Tensor
+) -> None:
+    size = float(exact.abs().max()) if suite == "step" else 1.0
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compiled = torch.compile(native)
+            best = bench.time(compiled)
+        off = float((compiled().double() - exact).abs().max()) / size
+        bench.add(suite, case, "native, compiled", best, best / base, off)
+    except RuntimeError as failed:
+        print(f"native code is not compiled here: {str(failed).splitlines()[0]}")
+
+
+def _literally(
+    bench: Bench, case: str, em: ice.GradientStep, data: tuple[Tensor, ...], base: float
+) -> None:
+    """The same step by the matrices themselves, on some of the samples."""
+    x, y, w = data
+    some = min(len(x), 4096)
+    literal = ice.GradientStep(
+        torch.tanh, 0.1, dim=x.shape[1], samples=some, bound=1.0, eps=None, dtype=em.dtype,
+        backend="literal",
+    )  # fmt: skip
+    took = wall_ms(partial(literal, x[:some], y[:some], w), bench.device) * len(x) / some
+    note = f"every entry of attention; {some} samples, scaled up"
+    bench.add("emulator", case, "GradientStep, literal", took, took / base, note=note)
 
 
 def head(bench: Bench) -> None:
@@ -143,18 +171,23 @@ def head(bench: Bench) -> None:
         if cuda
         else [(torch.float32, 1024, 1), (torch.float64, 1024, 1)]
     )
-    table = ice.Interpolant.identity(-12, 12, 1e-3)
+    tables = {"": ice.Interpolant.identity(-12, 12, 1e-3)}
+    exact_table = regimes.spectral(-12, 12, 1e-8, cells=16)  # where float32 rounds least
     for dtype, n, batch in cases:
+        tables = {"": tables[""]}
+        if dtype != torch.bfloat16:  # at the error of the head itself
+            tables[", as exact as native"] = exact_table
         case = f"batch={batch} n={n} d={d} d_h={d_h} {str(dtype).removeprefix('torch.')}"
         inputs = [torch.randn(batch, n, d, device=device).to(dtype) / 8 for _ in range(3)]
         w_k, w_q, w_v = (torch.randn(d_h, d, device=device).to(dtype) / 16 for _ in range(3))
-        _prepare(table, dtype, device)
 
         def native(x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v) -> Tensor:
             parts = ((x @ w.mT)[:, None] for w in (q, k, v))
             return sdpa(*parts, scale=1.0)[:, 0]
 
-        def emulated(x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v) -> Tensor:
+        def emulated(
+            table: ice.Interpolant, x: Tensor, q: Tensor = w_q, k: Tensor = w_k, v: Tensor = w_v
+        ) -> Tensor:
             keys, queries, values = primitives.project(x, [k, q, v], table)
             return primitives.attention(queries, keys, values)
 
@@ -162,14 +195,17 @@ def head(bench: Bench) -> None:
         exact = sdpa(*((x @ w.double().mT)[:, None] for w in (w_q, w_k, w_v)), scale=1.0)[:, 0]
         base = bench.time(*(replayed(partial(native, x), device) for x in inputs))
         bench.add("head", case, "native", base, 1.0, _off(native(inputs[0])[:1], exact))
-        took = bench.time(*(replayed(partial(emulated, x), device) for x in inputs))
-        off = _off(emulated(inputs[0])[:1], exact)
-        bench.add("head", case, "emulated", took, took / base, off)
+        for how, table in tables.items():
+            took = bench.time(*(replayed(partial(emulated, table, x), device) for x in inputs))
+            off = _off(emulated(table, inputs[0])[:1], exact)
+            note = f"{table.tokens} tokens"
+            bench.add("head", case, f"emulated{how}", took, took / base, off, note)
         if cuda:
             base = bench.time(*(partial(native, x) for x in inputs))
             bench.add("head", case, "native, no graph", base, 1.0)
-            took = bench.time(*(partial(emulated, x) for x in inputs))
-            bench.add("head", case, "emulated, no graph", took, took / base)
+            for how, table in tables.items():
+                took = bench.time(*(partial(emulated, table, x) for x in inputs))
+                bench.add("head", case, f"emulated{how}, no graph", took, took / base)
 
 
 def loop(bench: Bench) -> None:
@@ -184,14 +220,20 @@ def loop(bench: Bench) -> None:
         1.0, dim=d, samples=n, largest=0.36, smallest=0.3, radius=0.5, steps=steps,
         schedule="constant", eps=None, dtype=dtype,
     )  # fmt: skip
-    _prepare(em.interpolant, dtype, device)
     descent, start = em.descent, torch.zeros(d, dtype=dtype, device=device)
     exact = em.reference(x, y)
-    sums = descent.step._sums(x, y)
+    backend, one = descent.bind(), descent.step._look_ups(x, y, start, Rates())
+
+    def sums(w: Tensor) -> Tensor:
+        return backend.total(replace(one, w=w, gain=1.0, keep=0.0))
+
+    def whole() -> Tensor:
+        return descent._on_device(backend, x, y, start)
+
     single = bench.time(lambda: sums(start))
     bench.add("loop", case, f"{steps} single passes", steps * single, 1.0)
-    took = bench.time(lambda: descent._fused(x, y, start))
-    off = float((descent._fused(x, y, start).double() - exact).abs().max())
+    took = bench.time(whole)
+    off = float((whole().double() - exact).abs().max())
     bench.add("loop", case, "ridge, all passes", took, took / (steps * single), off)
     took = bench.time(lambda: em(x, y))
     bench.add("loop", case, "ridge, checks included", took, took / (steps * single), off)
@@ -234,7 +276,6 @@ def scaling(bench: Bench) -> None:
 def _cost_against_samples(bench: Bench, d: int) -> None:
     device, dtype = bench.device, torch.float32
     table = ice.Interpolant.fit(torch.tanh, -10, 10, tokens=64)
-    _prepare(table, dtype, device)
     times: list[tuple[float, float]] = []
     sizes = [10**4, 10**5, 10**6, 10**7]
     if device.type == "cuda":
@@ -291,7 +332,6 @@ def accuracy(bench: Bench) -> None:
             cells = math.ceil(10 / eps)
             tables["hard"] = ice.Interpolant.hard(torch.tanh, -5, 5, cells=cells)
         for name, it in tables.items():
-            _prepare(it, dtype, device)
             took = bench.time(partial(primitives.interpolate, z, it))
             off = float((primitives.interpolate(z, it) - torch.tanh(z)).abs().max())
             note = f"{it.tokens} tokens"

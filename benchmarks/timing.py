@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import statistics
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["Bench", "Row", "interleaved_ms", "machine", "markdown", "median_ms", "replayed"]
+__all__ = [
+    "Bench",
+    "Row",
+    "busy",
+    "interleaved_ms",
+    "machine",
+    "markdown",
+    "median_ms",
+    "replayed",
+    "wall_ms",
+]
 
 _REPEATS = 9  # medians of this many
 _LONG = 0.05  # seconds that one timed stretch should last on a GPU, so that launches are hidden
@@ -124,6 +138,31 @@ def interleaved_ms(calls: Sequence[Callable[[], object]]) -> list[float]:
         call()
     turns = [[_wall(call) for call in calls] for _ in range(_REPEATS)]
     return [statistics.median(taken) for taken in zip(*turns, strict=True)]
+
+
+def wall_ms(call: Callable[[], object], device: torch.device) -> float:
+    """Milliseconds of one call, as it comes."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return 1e3 * (time.perf_counter() - start)
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """As many other processes as there are cores, each with enough to do."""
+    loop = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
+    try:
+        time.sleep(0.5)
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
 
 
 def _wall(call: Callable[[], object]) -> float:

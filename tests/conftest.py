@@ -23,6 +23,7 @@ if "ICEFORM_CACHE" not in os.environ:
 install_import_hook(
     [
         # Not the Triton kernels: the compiler reads their source as it stands.
+        "iceform.backends.compiled",
         "iceform.backends.extremes",
         "iceform.backends.primitives",
         "iceform.backends.loops",

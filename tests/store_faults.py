@@ -33,7 +33,7 @@ class Kind:
     """Two things to save at a place, and how to read which of them is there."""
 
     things: tuple[Any, Any]
-    save: Callable[[Any, Path], Any]
+    keep: Callable[[Any, Path], Any]  # nnsight gives every object a .save
     read: Callable[[Path], Any]  # of what was read, what tells the two apart
     marks: tuple[Any, Any]
 
@@ -140,7 +140,7 @@ def _saving(kind: Kind, folder: Path, places: tuple[int, ...]) -> int:
             os.write(begun, b".")
             while True:
                 for place in places:
-                    kind.save(kind.things[place], folder)
+                    kind.keep(kind.things[place], folder)
         finally:
             os._exit(1)
     os.read(ready, 1)
@@ -156,9 +156,9 @@ def _end(child: int) -> None:
 
 def _seconds(kind: Kind, folder: Path) -> float:
     """What a save takes here: kills fall into the first few."""
-    kind.save(kind.things[0], folder)
+    kind.keep(kind.things[0], folder)
     started = time.monotonic()
-    kind.save(kind.things[0], folder)
+    kind.keep(kind.things[0], folder)
     return time.monotonic() - started
 
 
@@ -178,7 +178,7 @@ def kills(count: int, root: Path) -> dict[str, Any]:
         found[f"{name}: {('first', 'second')[place]}"] += 1
         found["intact"] += 1
     for name, kind in made.items():  # the next writer sweeps what the killed ones left
-        kind.save(kind.things[1], root / name)
+        kind.keep(kind.things[1], root / name)
         assert kind.read(root / name) == kind.marks[1], name
         assert not drafts(root / name), (name, drafts(root / name))
     return dict(found)
@@ -189,7 +189,7 @@ def writers(seconds: int, root: Path) -> dict[str, Any]:
     found = Counter()
     for name in ("model", "checkpoint", "record"):
         kind, folder = KINDS[name](), root / name
-        kind.save(kind.things[0], folder)
+        kind.keep(kind.things[0], folder)
         children = [_saving(kind, folder, (place,)) for place in (0, 1)]
         until = time.monotonic() + seconds
         while time.monotonic() < until or len([k for k in found if k.startswith(name)]) < 2:
@@ -204,21 +204,21 @@ def full(count: int, root: Path) -> dict[str, Any]:
     found = Counter()
     for name, make in KINDS.items():
         kind, folder = make(), root / name
-        kind.save(kind.things[0], folder)
+        kind.keep(kind.things[0], folder)
         filler = root / "filler"
         _fill(filler)
         for _ in range(count):
             with filler.open("r+b") as file:
                 file.truncate(max(0, filler.stat().st_size - 4096))
             try:
-                kind.save(kind.things[1], folder)
+                kind.keep(kind.things[1], folder)
             except (OSError, ice.IntegrityError) as refused:
                 found["refused" if "No space left" in str(refused) else repr(refused)] += 1
                 assert kind.read(folder) == kind.marks[0], name
             else:
                 found["saved"] += 1
                 assert kind.read(folder) == kind.marks[1], name
-                kind.save(kind.things[0], folder)
+                kind.keep(kind.things[0], folder)
             assert not drafts(root), drafts(root)
         filler.unlink()
     assert found.keys() == {"refused", "saved"}, found

@@ -18,6 +18,7 @@ from iceform import (
     IceformError,
     IntegrityError,
     LeastSquares,
+    ParameterError,
     PrecisionError,
     ProgramError,
     ResidualMap,
@@ -68,17 +69,12 @@ def ridge(alpha=1.0, **options):
     return RidgeRegression(alpha, **{**SIZES, "radius": 5.0, "eps": 1e-6, **options})
 
 
-def literally(options):
-    """Options of an unrolled network, which one backend runs; another is refused, as elsewhere."""
-    return {**options, **({"backend": "literal"} if options.get("backend") == "fused" else {})}
-
-
 THREE_INPUTS = {
     "residual": residual,
     "gradients": lambda **o: SampleGradients("squared", **{**SIZES, "eps": 1e-6, **o}),
     "step": step,
     "loop": descent,
-    "unrolled": lambda **o: descent(unrolled=True, **literally(o)),
+    "unrolled": lambda **o: descent(unrolled=True, **o),
 }
 TWO_INPUTS = {"least squares": least_squares, "ridge": ridge}
 ALL = {**THREE_INPUTS, **TWO_INPUTS}
@@ -96,8 +92,8 @@ def call(emulator, x, y, w):
 
 def test_every_exception_is_an_iceform_error_and_a_value_error():
     classes = [
-        BoundError, DeviceError, DtypeError, IntegrityError, PrecisionError, ProgramError,
-        ShapeError, TargetError,
+        BoundError, DeviceError, DtypeError, IntegrityError, ParameterError, PrecisionError,
+        ProgramError, ShapeError, TargetError,
     ]  # fmt: skip
     for error in classes:
         assert issubclass(error, IceformError), error
@@ -675,7 +671,7 @@ DIVERGING = {"steps": 30, "lr": 8.0}
 
 @pytest.mark.parametrize(
     ("unrolled", "backend"),
-    [(False, "fused"), (False, "literal"), (True, "literal"), (True, "auto")],
+    [(False, "fused"), (False, "literal"), (True, "literal"), (True, "fused"), (True, "auto")],
 )
 def test_an_iterate_that_leaves_the_bound(unrolled, backend):
     emulator = descent(**DIVERGING, unrolled=unrolled, backend=backend)
@@ -854,7 +850,6 @@ def one(kind, *arguments, **fixed):
     """How to build a construction for one sample in one dimension, or as the options say."""
 
     def build(**options):
-        options = literally(options) if fixed.get("unrolled") else options
         return kind(*arguments, **{**ONE, **fixed, **options})
 
     return build

@@ -64,7 +64,7 @@ def shelf(tmp_path_factory):
         build().save_pretrained(root / name)
     for name in ("target", "checkpoint", "record"):
         kind = KINDS[name]()
-        kind.save(kind.things[0], root / name)
+        kind.keep(kind.things[0], root / name)
     table = Interpolant.fit(torch.tanh, -1.0, 1.0, eps=1e-3)
     cache._write(root / "table" / "table.safetensors", table)
     return root
@@ -243,12 +243,12 @@ def test_a_disk_that_fails_at_any_step_leaves_old_or_new_and_no_draft(name, tmp_
     kind, at, refusals = KINDS[name](), 0, 0
     while True:
         at += 1
-        kind.save(kind.things[0], tmp_path)
+        kind.keep(kind.things[0], tmp_path)
         before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
         with monkeypatch.context() as patched:
             failing = Failing(patched, at)
             try:
-                kind.save(kind.things[1], tmp_path)
+                kind.keep(kind.things[1], tmp_path)
             except (OSError, IntegrityError) as refused:
                 refusals += "No space left" in str(refused)
             over = failing.count < at

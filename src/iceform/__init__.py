@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from iceform.constructions import (
         MLP,
         AttentionHead,
+        CompactStep,
         Emulator,
         GradientDescent,
         GradientStep,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         ResidualMap,
         RidgeRegression,
         SampleGradients,
+        SplitAttentionHead,
         TruncatedLinear,
         load,
     )
@@ -95,9 +97,9 @@ _WHERE = {
         "soft_threshold stored vector where while_ zeros_like"
     ),
     "iceform.constructions": (
-        "MLP AttentionHead Emulator GradientDescent GradientStep HopfieldMap HopfieldResidual "
-        "HopfieldStep LeastSquares LinearLayer Plan ResidualMap RidgeRegression "
-        "SampleGradients TruncatedLinear load"
+        "MLP AttentionHead CompactStep Emulator GradientDescent GradientStep HopfieldMap "
+        "HopfieldResidual HopfieldStep LeastSquares LinearLayer Plan ResidualMap RidgeRegression "
+        "SampleGradients SplitAttentionHead TruncatedLinear load"
     ),
     "iceform.errors": (
         "BoundError CapacityError CompileError DeviceError DtypeError IceformError "
@@ -129,6 +131,7 @@ __all__ = [
     "BoundError",
     "CapacityError",
     "Certificate",
+    "CompactStep",
     "CompileError",
     "Computer",
     "DeviceError",
@@ -168,6 +171,7 @@ __all__ = [
     "ScalarFunction",
     "ShapeError",
     "SoftmaxAttention",
+    "SplitAttentionHead",
     "TargetError",
     "TruncatedLinear",
     "Verification",

@@ -375,17 +375,20 @@ def write_folder(
     tensors: Mapping[str, Tensor],
     views: Callable[[str], Mapping[str, Mapping[str, Any] | str]],
     withdrawn: Sequence[str] = (),
+    plain: Mapping[str, Mapping[str, Any]] = {},
 ) -> str:
     """Write ``model.safetensors``, which is the commit, and the views of it; its digest.
 
     ``views`` gives, for the digest, a JSON object or Markdown by file name; ``withdrawn`` is as for
-    :func:`write`.
+    :func:`write`. ``plain`` are JSON files for readers that know no seal; we read nothing of them.
     """
     parts, digest = sealed_tensors(kind, content, tensors)
     contents: dict[Path, bytes | Content] = {folder / WEIGHTS: parts}
     for name, view in views(digest).items():
         seal = sealed_markdown if isinstance(view, str) else sealed_json
         contents[folder / name] = seal(view, name, digest)  # type: ignore[arg-type]
+    for name, held in plain.items():
+        contents[folder / name] = json.dumps(held, indent=1).encode()
     write(contents, withdrawn=[folder / name for name in withdrawn])
     return digest
 

@@ -40,6 +40,7 @@ __all__ = [
     "human_bytes",
     "largest_entry",
     "unit_roundoff",
+    "unwrapped",
 ]
 
 _DTYPES = (torch.float32, torch.float64)
@@ -155,9 +156,16 @@ def check_bound(name: str, value: Tensor, bound: float, fix: str) -> None:
     check_largest(name, float(largest_entry(value)), bound, fix)
 
 
+def unwrapped(value: Tensor) -> Tensor:
+    """What torch.func's wrappers hold, so that values can be looked at inside vmap and grad."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(value):
+        value = torch._C._functorch.get_unwrapped(value)
+    return value
+
+
 def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
-    value = value.detach()
+    value = unwrapped(value.detach())
     # On a GPU two reductions are quicker than both in one.
     least, most = (value.amin(), value.amax()) if value.is_cuda else torch.aminmax(value)
     return torch.maximum(most, -least)

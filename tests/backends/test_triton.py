@@ -7,6 +7,7 @@ import torch
 
 import iceform as ice
 from iceform.backends import loops, primitives
+from iceform.backends.extremes import Extremes
 from tests.backends.tables import KINDS, points, rounding_bound, table
 
 pytest.importorskip("triton", reason="the gpu extra is not installed")
@@ -228,3 +229,32 @@ def test_what_the_kernels_cannot_do_is_named(kernels):
         primitives.interpolate(torch.zeros(3, device=DEVICE), flat, "triton")
     with pytest.raises(ice.DeviceError, match="float16"):
         primitives.interpolate(torch.zeros(3, device=DEVICE).half(), table("line"), "triton")
+
+
+@pytest.mark.parametrize("size", [(1, 1), (70, 64), (33, 200), (5, 2000)], ids=str)
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("length", [None, 1.0])
+def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
+    """The largest entry and the longest row, by the kernel of the sums or where rows are wide."""
+    it = table("fitted")
+    x, y, w = _data(*size, dtype)
+    for ahead in (False, True):
+        seen = Extremes(length, "triton")
+        launch = None if size[1] > 512 else kernels.Launch(16, 256, 1, 2, ahead)
+        found = kernels.residual_sum(x, y, w, it, None, launch, watch=seen)
+        assert torch.equal(found, kernels.residual_sum(x, y, w, it, None, launch))
+        largest, longest = seen.sizes.tolist()
+        assert largest == float(x.double().abs().max())
+        if length is not None:
+            exact = float(x.double().norm(dim=-1).max())
+            assert longest == pytest.approx(exact, rel=1e-5)
+
+
+def test_a_pass_sees_what_is_not_a_number(kernels):
+    it = table("fitted")
+    x, y, w = _data(40, 3, torch.float64)
+    for bad in (math.nan, math.inf):
+        x[17, 1] = -bad
+        seen = Extremes(None, "triton")
+        kernels.residual_sum(x, y, w, it, watch=seen)
+        assert not float(seen.sizes[0]) <= 1e300

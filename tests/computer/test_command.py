@@ -45,6 +45,18 @@ def test_it_counts_what_the_program_needs(tmp_path):
     assert plan["instructions"] >= 4
 
 
+def test_ranges_of_parameters_and_of_names(tmp_path):
+    root = GOOD.replace("0.5 * v", "v * ice.reciprocal(1.0 - rate, 0.1, 1.0)").replace(
+        "times=2", "times=2, rate=0.5"
+    )
+    options = ("--range", "rate=0.25,0.75", "--range", "v=-2,2")
+    found = compiled(tmp_path, root, *options)
+    assert found.exit_code == 0, found.output
+    assert "v in [-2, 2] (you say)" in found.output
+    assert "rate: [0.25, 0.75]" in compiled(tmp_path, root, "--explain", *options).output
+    assert "name=low,high" in compiled(tmp_path, root, "--range", "rate=1").output
+
+
 @pytest.mark.parametrize(
     ("text", "says"), [(BAD, "contains 0"), (NONE, "@ice.algorithm"), (TWO, "--name")]
 )

@@ -1,7 +1,10 @@
 """What cannot be compiled is refused with the line that asks for it."""
 
+import builtins
 import inspect
+import linecache
 
+import numpy
 import pytest
 import torch
 
@@ -71,6 +74,94 @@ def test_an_unknown_function():
         return torch.erfinv(mean(y))  # here
 
     refused(written, "erfinv is not a word")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("x.norm()", r"\.norm is not a word"),
+        ("x.shape[0] * mean(x)", r"\.shape is not a word"),
+        ("mean(x) // 2", "jump everywhere"),
+        ("round(mean(y))", "jump everywhere"),
+        ("2.0 ** mean(y)", "torch.exp of its logarithm"),
+        ("numpy.sqrt(1.0 + mean(y))", "values take operators"),
+        ("torch.ones(3) * mean(x)", "got Tensor"),
+        ("f'{mean(y):.3f}'", "format"),
+    ],
+)
+def test_words_of_others(line, says):
+    text = f"def written(x, y):\n    return {line}\n"
+    file = f"<written {line}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    scope = {"torch": torch, "numpy": numpy, "mean": mean}
+    exec(builtins.compile(text, file, "exec"), scope)
+    with pytest.raises(CompileError, match=says) as caught:
+        compile(algorithm(scope["written"]), 3, 5)  # type: ignore[arg-type]
+    assert caught.value.line == 2
+
+
+def test_writing_to_a_component():
+    def written(x, y):
+        v = mean(x)
+        v[0] = 1.0  # here
+        return v
+
+    refused(written, "not written to in part")
+
+
+class _Held:
+    """Something with an attribute."""
+
+
+def _in_an_attribute(x, y, *, steps=3):
+    held = _Held()
+    held.w = mean(y)  # type: ignore[attr-defined]
+    for _ in repeat(steps):
+        held.w = 0.5 * held.w + 0.1  # type: ignore[attr-defined]
+    return held.w  # type: ignore[attr-defined]
+
+
+def _by_the_turns_number(x, y, *, steps=3):
+    w = mean(y)
+    for k, _ in enumerate(repeat(steps)):
+        w = 0.5 * w + k
+    return w
+
+
+def _turns_in_a_list(x, y, *, steps=3):
+    w = mean(y)
+    for _ in list(repeat(steps)):
+        w = 0.5 * w
+    return w
+
+
+@pytest.mark.parametrize("written", [_in_an_attribute, _by_the_turns_number, _turns_in_a_list])
+def test_what_tracing_does_not_see_is_refused(written):
+    """Proofs are of what was traced: it must be what the function says."""
+    with pytest.raises(CompileError, match="what was traced"):
+        compile(algorithm(written), 3, 5)
+
+
+def test_a_number_of_turns_from_the_data():
+    def written(x, y):
+        w = mean(y)
+        for _ in repeat(4.0 * mean(y)):  # here
+            w = 0.5 * w
+        return w
+
+    refused(written, "comes from the data")
+
+
+def test_a_loop_that_never_ends_is_given_up(monkeypatch):
+    def written(x, y):
+        w = mean(y)
+        while while_(mean(y) < 2.0):
+            w = 0.5 * w
+        return w
+
+    monkeypatch.setattr("iceform.computer.language.MOST_TURNS", 50)
+    with pytest.raises(ProgramError, match="have made 50 turns"):
+        algorithm(written)(*data(0, 3))
 
 
 def test_an_array_from_outside():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import iceform as ice
+from iceform.attention import unchecked
 from iceform.backends import primitives
 from iceform.backends.extremes import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
@@ -73,7 +74,7 @@ class _Descent(Conformance):
             w_bound=4.0,
             regime=regime,
             dtype=dtype,
-            backend="auto" if self.unrolled and backend == "fused" else backend,
+            backend=backend,
             **hard,
             schedule=self.schedule,
             unrolled=self.unrolled,
@@ -124,15 +125,37 @@ def test_loop_and_unrolled_network_agree(schedule):
     assert_within(both[1](*inputs), both[0](*inputs), bound, schedule)
 
 
-def test_the_unrolled_network_is_literal_and_says_so():
-    """Fused reads the look-up layer alone: it is refused, not replaced in silence."""
+def test_the_unrolled_network_runs_its_layers_whatever_the_backend():
+    """By default the matrices themselves; any other runs the same layers, and says so."""
     options = {"dim": 2, "samples": 3, "eps": None, "w_bound": 4.0, "unrolled": True}
-    em = ice.GradientDescent("squared", 3, **options)
-    result = em.run(*draw(em, ()))
-    assert em.backend == em.certificate.backend == result.attestation.backend == "literal"
-    assert result.passes == 1
-    with pytest.raises(ice.ProgramError, match=r"runs literally.*unrolled=False"):
-        ice.GradientDescent("squared", 3, backend="fused", **options)
+    answers = []
+    for backend, name in (("auto", "literal"), ("literal", "literal"), ("fused", "fused")):
+        em = ice.GradientDescent("squared", 3, backend=backend, **options)
+        torch.manual_seed(5)
+        inputs = draw(em, ())
+        result = em.run(*inputs)
+        assert em.backend == em.certificate.backend == result.attestation.backend == name
+        assert result.passes == 1
+        assert len(em.network.layers) == 5
+        answers.append(result.value)
+        with unchecked():  # a layer that does nothing is a step that is not taken
+            em.network.layers[2].w_v.zero_()
+            changed = em(*inputs)
+        assert not torch.allclose(changed, result.value, atol=1e-4)
+    assert torch.equal(answers[0], answers[1])
+    assert_within(answers[2], answers[0], 1e-12, "fused against literal")
+
+
+@pytest.mark.parametrize("schedule", ["constant", "chebyshev", "nesterov"])
+def test_step_sizes_of_the_unrolled_network_are_in_its_prompt(schedule):
+    sizes = {"dim": 2, "samples": 3, "eps": None, "w_bound": 4.0, "unrolled": True}
+    digests = set()
+    for hessian in ((0.5, 2.0), (0.25, 1.0)):  # one condition, so one momentum
+        em = ice.GradientDescent("squared", 4, schedule=schedule, hessian=hessian, **sizes)
+        inputs = draw(em, ())
+        assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, schedule)
+        digests.add(em.digest)
+    assert len(digests) == 1
 
 
 def test_one_frozen_layer_runs_every_schedule_loss_and_step():

@@ -1,5 +1,7 @@
 """LinearLayer and AttentionHead: weights in the prompt."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -84,6 +86,20 @@ class TestManyTokensEmbedding(TestManyTokens):
         )  # fmt: skip
 
 
+class TestSplitAttentionHead(_Rows):
+    """The theorem's own shape."""
+
+    rows = (2, 2, 4)
+
+    def build(self, regime, dtype, backend):
+        if regime == "spectral":
+            pytest.skip("the theorem's own shape is hard")
+        return ice.SplitAttentionHead(3, 2, 4, 5, split=3, dtype=dtype, backend=backend)
+
+    def test_gradients_agree_with_finite_differences(self, emulator):
+        pytest.skip("a staircase: finite differences see a step or a plateau")
+
+
 def paper_setting():
     """d = 24, n = 20, d_h = 48, X ~ 2 N(0,1) - 1, N(0,1) weights; 120 rows in all."""
     x = 2 * torch.randn(20, 24, dtype=torch.float64) - 1
@@ -123,6 +139,57 @@ def test_the_hard_regime_in_the_papers_setting(grid, table):
         errors.append(float((em(*inputs) - em.reference(*inputs)).abs().max()))
     middle = sorted(errors)[2]
     assert table / 2 <= middle <= 2 * table, errors
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [
+        ((6, 6, 4), torch.float64),
+        ((6, 6, 4), torch.float32),
+        pytest.param((48, 48, 24), torch.float32, marks=pytest.mark.slow),  # 1.7 GB of weights
+    ],
+)
+def test_the_theorems_own_shape_in_the_papers_setting(rows, dtype):
+    """n tokens and H heads to a row: within the certificate, which halves as H doubles."""
+    (x, *weights), reach = paper_setting()
+    weights = [w[:r] for w, r in zip(weights, rows, strict=True)]
+    inputs = tuple(t.to(dtype) for t in (x, *weights))
+    x, *weights = (t.double() for t in inputs)
+    exact = torch.cat([x @ w.mT for w in weights], -1)
+    proven, seen = [], []
+    for split in (1, 2, 4, 8):
+        em = ice.SplitAttentionHead(
+            24, rows[0], rows[2], 20, split=split, bound=12.0, weight_bound=6.0, reach=reach,
+            dtype=dtype,
+        )  # fmt: skip
+        assert em.plan.heads == sum(rows) * split + 1
+        prompt = em.prompt(*inputs)
+        assert prompt.tokens.shape[-2] == em.plan.tokens == 20
+        first, *_ = em.bind().stream(prompt)
+        proven.append(em.line.certificate.terms["interpolation"])
+        seen.append(float((first.double() - exact).abs().max()))
+        assert seen[-1] <= em.line.certificate.error
+        off = float((em(*inputs).double() - em.reference(*inputs)).abs().max())
+        assert off <= em.certify(*inputs).error <= em.certificate.error
+    for coarse, fine in pairwise(proven):
+        assert 0.49 <= fine / coarse <= 0.52
+    # Half a cell at any temperature; at this one a step is off by a third of a cell at most.
+    assert all(s >= 0.5 * p for s, p in zip(seen, proven, strict=True)), (seen, proven)
+
+
+def test_a_split_row_is_the_truncated_line():
+    """Bit for bit the matrices of the theorem that it is composed of."""
+    em = ice.SplitAttentionHead(3, 2, 2, 6, split=2, backend="literal")
+    x, w_k, w_q, w_v = (uniform(r, 3, dtype=torch.float64) for r in (6, 2, 2, 2))
+    first, _ = em.network.stream(em.prompt(x, w_k, w_q, w_v).tokens)
+    zero = torch.zeros((), dtype=torch.float64)
+    rows = [em.line(x, w, zero) for matrix in (w_k, w_q, w_v) for w in matrix]
+    assert_within(first, torch.stack(rows, -1), 1e-12, "rows against the line")
+
+
+def test_two_tokens_have_no_grid_to_split():
+    with pytest.raises(ice.ProgramError, match="leave no grid point"):
+        ice.SplitAttentionHead(3, 2, 2, 2, split=4)
 
 
 def test_eps_chooses_the_grid():

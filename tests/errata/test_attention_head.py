@@ -7,6 +7,7 @@ import torch
 
 import iceform as ice
 from tests.errata import printed
+from tests.errata.page import assert_on_page, short
 
 F64 = torch.float64
 
@@ -78,6 +79,9 @@ def test_vec_must_be_row_major():
     _, right = looked_up(x, mats, row_major(*mats))
     assert wrong > 0.5
     assert right <= 0.1 + 1e-3
+    assert_on_page(
+        f"off by {wrong:.2f} for $d = d_h = 2$, where the row-major vec gives {short(right)}"
+    )
     assert_certified(x, *mats, encoding="embedding")
 
 
@@ -111,6 +115,10 @@ def test_offset_of_the_extraction_map_is_one_block_too_far(offset, broken):
     _, right = looked_up(x, mats, row_major(*mats))
     assert wrong > 0.5, broken
     assert right <= 0.1 + 1e-3
+    if broken == "every row":
+        assert_on_page(f"if rounded up (off by {short(wrong)})")
+    else:
+        assert_on_page(f"if rounded down ({short(wrong)})")
 
 
 @pytest.mark.parametrize("heads", [2, 5])

@@ -11,6 +11,7 @@ from iceform.attention.lookups import MARGIN
 from iceform.backends import bind
 from iceform.interpolation import bounds
 from tests.errata import literal, printed
+from tests.errata.page import assert_on_page, short
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -204,6 +205,13 @@ def test_printed_sign_of_the_square_looks_up_the_far_end_of_the_grid(sharpness):
     assert wrong[-1] == pytest.approx(math.tanh(2), rel=0.01)
     assert right[1] <= 0.3 * right[0]
     assert right[2] <= 0.3 * right[1]
+    if sharpness == 4.0:
+        assert short(wrong[1]) == short(wrong[2])
+        assert_on_page(
+            f"is off by {short(wrong[0])} at $P = 16$ and {short(wrong[1])} at $P = 64$ and $256$, "
+            f"where the mended sign gives {short(right[0])}, {short(right[1])} and "
+            f"{short(right[2])} ($c = 4$)"
+        )
     for cells in CELLS:
         measured, bound = certified(cells)
         assert measured <= bound <= 8 / cells
@@ -244,6 +252,9 @@ def test_last_entry_of_s_has_the_wrong_sign(cells):
     limit = math.tanh(2) + math.tanh(2 * (math.sqrt(2) - 1))
     wrong = sup_error(cells, 4.0, row=row, square_query=1.0)
     assert wrong == pytest.approx(limit, rel=0.03)
+    every = [sup_error(p, 4.0, row=printed.squares(printed.grid(2, p)), square_query=1.0)
+             for p in CELLS]  # fmt: skip
+    assert_on_page(f"wins almost everywhere: {every[0]:.2f}, {every[1]:.2f} and {every[2]:.2f}.")
     measured, bound = certified(cells)
     assert measured <= bound < 0.1 * wrong * CELLS[1] / cells
 
@@ -413,6 +424,7 @@ def test_contribution_of_other_blocks_is_never_added_to_the_printed_error():
     printed_bound = float(x[:, 0].abs().max())  # times (eps1 + 2 B_f eps2 + (n - 1) eps0 B_f)
     assert printed_bound == 0.0
     assert off > 1e-3
+    assert_on_page(f"the output is off by {short(off)} in the example of the test")
     assert off <= 2 * math.tanh(2) * 1.0 * bounds.leak(c, spacing, reach, 2, 2, own)
 
 

@@ -8,51 +8,22 @@ import pytest
 from iceform.experiments import STUDIES, Request, load_records
 from iceform.experiments.heads import ROLES
 from iceform.experiments.published import HEADS, RESIDUAL
+from iceform.experiments.report import markdown, markdown_table
 from iceform.experiments.sweeps import groups
-from iceform.experiments.tables import pick, rates, shown, with_deviation
+from iceform.experiments.tables import (
+    pick,
+    published_numbers,
+    rates,
+    readers,
+    sections,
+    shown,
+    with_deviation,
+)
+from tests.claims.quotes import CELLS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "studies.md"
 RESULTS = ROOT / "results"
-
-QUOTED = [
-    ("residual", "our_reading", "mse", {"variant": "leak"}),
-    ("residual", "our_reading", "mse", {"variant": "no-leak"}),
-    ("residual", "our_reading", "trivial mse", {"variant": "no-leak"}),
-    ("residual", "our_reading", "r2", {"variant": "no-leak"}),
-    ("residual", "as_the_theorem_asks", "r2", {"variant": "asked"}),
-    ("residual", "as_the_theorem_asks", "r2", {"variant": "asked-unit-x"}),
-    ("residual", "as_the_theorem_asks", "mse", {"variant": "asked"}),
-    ("residual", "as_the_theorem_asks", "prompt another mse", {"variant": "asked"}),
-    ("residual", "as_the_theorem_asks", "trivial mse", {"variant": "asked"}),
-    ("residual", "constructed", "sup error", {}),
-    ("heads", "constructed", "sup error", {"regime": "spectral", "grid": 21}),
-    *[("heads", "our_reading", "mse", {"heads": h, "schedule": s, "probe": None})
-      for h in HEADS for s in ("constant", "cosine")],
-    *[("heads", "our_reading", "mse", {"probe": p}) for p in ("longer", "xavier")],
-    *[("heads", "as_the_theorem_asks", "r2", {"heads": h}) for h in (1, 12)],
-    ("heads", "constructed", "mse", {"regime": "hard", "grid": 2049}),
-    *[("statistics", "our_reading", f"{a}: frozen mse", {"schedule": s})
-      for a in ("lasso", "ridge", "linear") for s in ("constant", "cosine")],
-    *[("statistics", "our_reading", f"{a}: linear baseline mse", {"schedule": "constant"})
-      for a in ("lasso", "ridge", "linear")],
-    ("statistics", "our_reading", "ridge: baseline mse", {"schedule": "constant"}),
-    ("statistics", "our_reading", "lasso: spread over test draws", {"schedule": "constant"}),
-    ("statistics", "as_the_theorem_asks", "ridge to linear", {}),
-    ("statistics", "as_the_theorem_asks", "lasso to linear", {}),
-    *[("statistics", "as_the_theorem_asks", f"{a}: frozen fidelity", {})
-      for a in ("lasso", "ridge", "linear")],
-    *[("housing", c, f"{a}: frozen mse", {})
-      for c in ("our_reading", "as_the_theorem_asks") for a in ("lasso", "ridge", "linear")],
-    ("housing", "our_reading", "lasso: frozen, zero prompt mse", {}),
-    ("housing", "as_the_theorem_asks", "lasso: frozen fidelity", {}),
-    ("housing", "as_the_theorem_asks", "lasso: frozen, another prompt fidelity", {}),
-    ("housing", "as_the_theorem_asks", "lasso: frozen, zero prompt fidelity", {}),
-    ("housing", "as_the_theorem_asks", "lasso: trivial mse", {}),
-    ("housing", "as_the_theorem_asks", "ridge: baseline mse", {}),
-    ("housing", "constructed", "lasso: certified", {}),
-    ("housing", "constructed", "lasso: distance to scikit-learn", {}),
-]  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
     not PAGE.exists() or not RESULTS.exists(), reason="docs and results are not in the package"
@@ -64,10 +35,20 @@ def records():
     return load_records(RESULTS)
 
 
-@pytest.mark.parametrize(("study", "column", "metric", "variant"), QUOTED)
-def test_the_page_quotes_the_results(records, study, column, metric, variant):
-    value = shown(pick(records, study, column, metric, **variant))
-    assert value in PAGE.read_text(), f"{study} {column} {metric} {variant} is {value}"
+@pytest.mark.parametrize(("page", "study", "column", "metric", "variant"), CELLS)
+def test_the_page_quotes_the_results(records, page, study, column, metric, variant):
+    """And every other number of the page has a source: tests/claims."""
+    value = shown(pick(records, study, column, metric, **variant)).removesuffix(" ± 0")
+    text = " ".join((ROOT / page).read_text().split())
+    assert value.removesuffix(".0") in text, f"{study} {column} {metric} {variant} is {value}"
+
+
+def test_the_reader_s_table_and_the_report_are_those_of_the_cells(records):
+    assert "\n".join(markdown_table(readers(records))) in PAGE.read_text()
+    assert {cell.name for cell in published_numbers()} >= {"train mse", "1", "frozen, ridge"}
+    figures = ("rates.png", "heads.png", "learning.png", "studies.png")
+    told = markdown(sections(records), figures, records)
+    assert told == (RESULTS / "report" / "report.md").read_text()
 
 
 def test_the_page_quotes_the_paper():
@@ -87,8 +68,19 @@ STORED = ("our_reading", "as_the_theorem_asks", "constructed")
 
 def test_nothing_is_left_to_compute_at_full_scale_but_the_script_s_settings(records):
     assert groups(Request(tuple(STUDIES), STORED, scale="paper", out=RESULTS)) == []
-    assert {r["column"] for r in records} == set(STORED)
-    assert "No cell of `as_published` is stored" in " ".join(PAGE.read_text().split())
+    published = [r for r in records if r["column"] == "as_published"]
+    assert {r["column"] for r in records} == {"as_published", *STORED}
+    assert {(r["study"], r["spec"]["epochs"]) for r in published} == {("residual", 19)}
+    assert "At full scale it is stored for study 1 alone" in " ".join(PAGE.read_text().split())
+
+
+def test_a_stored_constructed_study_has_one_digest(records):
+    for study in STUDIES:
+        own = [r for r in records if (r["study"], r["column"]) == (study, "constructed")]
+        if study == "heads":
+            own = [r for r in own if r["variant"] == {"regime": "spectral", "grid": 21}]
+        assert len(own) == STUDIES[study].spec("constructed", "paper").seeds
+        assert len({r["notes"]["digest"] for r in own}) == 1, study
 
 
 def test_the_page_counts_the_networks_on_the_plateau(records):

@@ -5,8 +5,9 @@ import inspect
 import numpy as np
 import pytest
 import torch
-from sklearn import linear_model
+from sklearn import datasets, linear_model, neighbors
 from sklearn.base import clone
+from sklearn.decomposition import PCA
 from sklearn.exceptions import ConvergenceWarning
 
 from iceform import Machine
@@ -184,3 +185,72 @@ def test_class_weights_are_factors_of_weights(balance):
         class_weight=balance, tol=1e-12, solver="newton-cholesky"
     ).fit(x, labels)
     np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-8)
+
+
+# ------------------------------------------------------------------------------ what peers have too
+
+
+def flowers():
+    """Iris, no two distances alike."""
+    x, y = datasets.load_iris(return_X_y=True)
+    return x + 1e-3 * np.random.default_rng(0).normal(size=x.shape), y
+
+
+def _closely(distances):
+    return 1 / (1 + distances) ** 2
+
+
+@pytest.mark.parametrize("weights", ["uniform", "distance", _closely, None])
+def test_neighbours_of_columns_of_samples_and_by_given_weights(weights):
+    x, y = flowers()
+    both = np.stack([y, x[:, 0]], 1)
+    ours = ice.InContextKNeighborsRegressor(4, weights=weights, algorithm="kd_tree").fit(x, both)
+    theirs = neighbors.KNeighborsRegressor(4, weights=weights).fit(x, both)
+    for points in (x[::5] + 0.01, None):  # None: the samples, none its own neighbour
+        off = np.abs(ours.predict(points) - theirs.predict(points)).max()
+        assert off <= ours.certificate_.error + 1e-14
+    votes = ice.InContextKNeighborsClassifier(4, weights=weights, n_jobs=2).fit(x, y)
+    other = neighbors.KNeighborsClassifier(4, weights=weights).fit(x, y)
+    np.testing.assert_allclose(votes.predict_proba(None), other.predict_proba(None), atol=1e-13)
+    assert (votes.kneighbors(n_neighbors=3)[1] == other.kneighbors(n_neighbors=3)[1]).all()
+    graphs = [m.kneighbors_graph(x[:9], 3, mode="distance") for m in (votes, other)]
+    np.testing.assert_allclose(graphs[0].toarray(), graphs[1].toarray(), rtol=1e-14)
+
+
+def test_refused_weights_of_neighbours():
+    x, y = flowers()
+    model = ice.InContextKNeighborsClassifier(weights=lambda d: 0 * d).fit(x, y)
+    with pytest.raises(ValueError, match="All neighbors of some sample is getting zero weights"):
+        model.predict(x)
+    model = ice.InContextKNeighborsClassifier(weights=lambda d: d - 1).fit(x, y)
+    with pytest.raises(ValueError, match="to as many numbers >= 0"):
+        model.predict(x)
+    with pytest.raises(ValueError, match="n_neighbors = 150, n_samples_fit = 150"):
+        model.kneighbors(n_neighbors=150)
+
+
+@pytest.mark.parametrize("count", [2, 0.95, 0.999, None])
+def test_components_as_a_model_of_the_samples(count):
+    x, _ = flowers()
+    ours, theirs = ice.InContextPCA(count).fit(x), PCA(count).fit(x)
+    assert ours.n_components_ == theirs.n_components_
+    np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-12)
+    np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), rtol=1e-10)
+    np.testing.assert_allclose(ours.score_samples(x), theirs.score_samples(x), rtol=1e-10)
+    assert abs(ours.score(x) - theirs.score(x)) < 1e-12
+    assert abs(ours.noise_variance_ - theirs.noise_variance_) < 1e-13
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_the_gap_of_sparse_models_is_the_peers(weighed):
+    x, y = datasets.load_diabetes(return_X_y=True)
+    weights = np.random.default_rng(0).uniform(0.1, 3, len(x)) if weighed else None
+    for ours, theirs in (
+        (ice.InContextLasso(0.1), linear_model.Lasso(0.1, tol=1e-3)),
+        (ice.InContextElasticNet(0.01), linear_model.ElasticNet(0.01, tol=1e-3)),
+    ):
+        ours.fit(x, y, sample_weight=weights, check_input=False)
+        theirs.fit(x, y, sample_weight=weights)
+        assert 0 <= ours.dual_gap_ < 1e-5
+        ours.coef_ = theirs.coef_
+        assert ours._gap(x, y, weights) == pytest.approx(theirs.dual_gap_, rel=1e-9)

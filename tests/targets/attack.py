@@ -31,13 +31,18 @@ RUN = """
     transformers.utils.logging.disable_progress_bar()
     network = transformers.AutoModel.from_pretrained(folder, attn_implementation=attention)
     for path in sorted(Path(prompts).glob("*.prompts")):
-        out = {}
-        for name, given in load_file(path).items():
-            with torch.no_grad():
-                out[name] = network(inputs_embeds=given).last_hidden_state
+        given, out = load_file(path), {}
+        for shape in {value.shape for value in given.values()}:
+            names = [name for name, value in given.items() if value.shape == shape]
+            for first in range(0, len(names), 16):
+                some = names[first : first + 16]
+                with torch.no_grad():
+                    batch = torch.cat([given[name] for name in some])
+                    hidden = network(inputs_embeds=batch).last_hidden_state
+                out |= {name: hidden[i : i + 1].clone() for i, name in enumerate(some)}
         save_file(out, path.with_suffix(".hidden"))
 """
-SMALL, LARGE, CHUNK = 32, 512, 250
+SMALL, LARGE, CHUNK = 32, 512, 510
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,43 @@
 """Heads taken out, padding put in, and the tools that researchers open checkpoints with."""
 
+import contextlib
+import json
+
 import pytest
 import torch
 
+import iceform as ice
 from iceform import targets
 
-from .stock import assert_within, exact, written
+from .stock import assert_within, written
 
 SPEC = targets.LinearDescent(2, 4, positions=64)
+GIVEN = {"lr": 0.4, "penalty": 0.3, "momentum": 0.5}
+FEATURES = {
+    "gpt2": ("gpt2", SPEC, GIVEN),
+    "rotated": ("gpt2", targets.LinearDescent(2, 3, positions=64, basis=7), GIVEN),
+    "hidden": ("gpt2", targets.LinearDescent(2, 2, positions=64, pairs=3, idle=3, copies=2), GIVEN),
+    "llama": (
+        "llama", targets.LinearDescent(2, 2, positions=64, dtype="float32", reach=2.0), {"lr": 0.2},
+    ),
+    "stochastic": ("gpt2", targets.StochasticDescent(2, 1, positions=128), {}),
+    "bert": ("bert", targets.GeneralDescent(2, 2, positions=64), {}),
+}  # fmt: skip
+PARTS = [
+    key if key in ("gpt2", "bert") else pytest.param(key, marks=pytest.mark.slow)
+    for key in FEATURES
+]
+PROGRAMS = {"layered": ("bert", {"mode": "weights"}), "albert": ("albert", {})}
+
+
+@ice.algorithm
+def covariance(x, y, *, slope=0.5):
+    return slope * ice.mean(x * y)
+
+
+@pytest.fixture(scope="module")
+def program():
+    return ice.compile(covariance, dim=2, samples=4, eps=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +51,22 @@ def data(n=10, seed=0):
     return x, (x @ torch.tensor([0.5, -0.7]).double() + 0.1 * torch.randn(n).double()).clamp(-1, 1)
 
 
-def without(model, network, head, x, y, **given):
-    """The answer with a head of the last layer silenced on its way to the stream."""
-    size = model.spec.design.head_size
+def output_map(network, layer, output="output"):
+    """What a layer's heads are carried to the stream by, in any of the architectures."""
+    return {
+        "gpt2": lambda: network.h[layer].attn.c_proj,
+        "llama": lambda: network.layers[layer].self_attn.o_proj,
+        "bert": lambda: getattr(network.encoder.layer[layer].attention, output).dense,
+        "albert": lambda: (
+            network.encoder.albert_layer_groups[0].albert_layers[layer].attention.dense
+        ),
+    }[network.config.model_type]()
+
+
+@contextlib.contextmanager
+def silenced(spec, network, layer, head):
+    """A head taken out on its way to the stream, by a hook of torch."""
+    size = spec.design.head_size
 
     def silence(module, inputs):
         (carried,) = inputs
@@ -31,40 +74,159 @@ def without(model, network, head, x, y, **given):
         carried[..., head * size : (head + 1) * size] = 0.0
         return (carried,)
 
-    hook = network.h[-1].attn.c_proj.register_forward_pre_hook(silence)
+    hook = output_map(network, layer).register_forward_pre_hook(silence)
     try:
-        return model.spec.run(network, x, y, **given)
+        yield
     finally:
         hook.remove()
 
 
-def test_taking_a_head_out_does_what_the_ground_truth_says(stock):
+def chosen(spec):
+    """(layer, head) of every kind of head in the first and the last layer."""
+    found = {}
+    for layer in {0, len(spec.design.layers) - 1}:
+        for head, truth in enumerate(spec.design.ground_truth()[layer]):
+            found.setdefault((layer, truth["role"].split(",")[0]), (layer, head))
+    return list(found.values())
+
+
+def assert_predicted(spec, network, x, y, given, ways=(silenced,)):
+    """Without each kind of head the network answers what was predicted; how many matter."""
+    repeat, given = given.get("repeat"), {k: v for k, v in given.items() if k != "repeat"}
+    whole, mattered = spec.run(network, x, y, **given), 0
+    for layer, head in chosen(spec):
+        try:
+            found = targets.contribution(spec, x, y, head, layer=layer, repeat=repeat, **given)
+        except ice.ProgramError:
+            continue  # without it the program does not come to its halt
+        for way in ways:
+            with way(spec, network, layer, head):
+                got = spec.run(network, x, y, **given)
+            off = float((got - found.answer).abs().max())
+            assert off <= found.error, f"layer {layer}, {found.role}: {off:.1e} > {found.error:.1e}"
+            assert float((whole - got - found.value).abs().max()) <= found.error
+            if found.role == "idle":
+                assert torch.equal(got, whole)
+        mattered += float(found.value.abs().max()) > 100 * found.error
+    return mattered
+
+
+@pytest.mark.parametrize("key", FEATURES)
+def test_taking_a_head_out_does_what_is_predicted(key, tmp_path):
+    name, spec, given = FEATURES[key]
+    network = targets.network(targets.write(name, spec, tmp_path), "eager")
+    assert assert_predicted(spec, network, *data(), given) >= 2
+
+
+@pytest.mark.parametrize("key", ["layered", pytest.param("albert", marks=pytest.mark.slow)])
+def test_taking_a_head_out_of_a_program_does_what_is_predicted(key, program, tmp_path):
+    name, given = PROGRAMS[key]
+    model = program.to(name, tmp_path, **given)
+    network = targets.network(model.model, "eager")
+    x, y = data(3)
+    assert assert_predicted(model.spec, network, x, y, {"program": program}) >= 1
+
+
+def test_a_prediction_is_of_that_head_and_no_other(stock):
     model, networks = stock
-    given = {"lr": 0.4, "penalty": 0.3, "momentum": 0.5}
     x, y = data()
-    whole = exact(model, x, y, **given)
-    moved = 0
-    for head, truth in enumerate(model.spec.design.ground_truth()[-1]):
-        found = targets.contribution(model.spec, x, y, head, **given)
-        assert found.role == truth["role"]
-        got = without(model, networks["eager"], head, x, y, **given)
-        assert float((got - (whole - found.value)).abs().max()) <= found.error, truth
-        moved += float(found.value.abs().max()) > 100 * found.error
-    assert moved >= 2 * model.spec.combination.count  # the pairs all matter
+    found = targets.contribution(model.spec, x, y, 0, layer=1, **GIVEN)
+    for layer, head in ((1, 1), (2, 0)):
+        with silenced(model.spec, networks["eager"], layer, head):
+            got = model.spec.run(networks["eager"], x, y, **GIVEN)
+        assert float((got - found.answer).abs().max()) > 1e3 * found.error
 
 
-def test_heads_that_do_nothing_do_nothing(tmp_path):
-    spec = targets.LinearDescent(12, 2, pairs=1, positions=32)  # wide features, few heads
+@pytest.mark.parametrize(("layer", "head"), [(4, 0), (-5, 0), (0, 19), (0, -1)])
+def test_a_head_that_is_not_there_is_refused(layer, head):
+    with pytest.raises(ice.ShapeError, match="4 layers of 19 heads"):
+        targets.contribution(SPEC, *data(), head, layer=layer)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        targets.WrittenDescent(2, lr=0.7, positions=64, step=2.0**-6),
+        targets.AnsweringDescent(2, 2, positions=64, step=2.0**-6),
+    ],
+    ids=["writes", "answers"],
+)
+def test_of_a_decoder_the_next_scores_are_predicted(spec, tmp_path):
     model = targets.write("gpt2", spec, tmp_path)
     network = targets.network(model, "eager")
-    roles = [head["role"] for head in spec.design.ground_truth()[-1]]
-    idle = [i for i, role in enumerate(roles) if role == "idle"]
-    assert idle
-    torch.manual_seed(1)
-    x, y = 0.3 * torch.randn(9, 12).double(), torch.rand(9).double()
-    plain = spec.run(network, x, y)
-    for head in idle:
-        assert torch.equal(without(model, network, head, x, y), plain)
+    x, y = data(4)
+    more = {} if isinstance(spec, targets.WrittenDescent) else {"query": x[0]}
+    ids = model.prompt(x, y, **more)
+    with torch.no_grad():
+        whole = network(ids).logits[0, -1]
+    mattered = 0
+    for layer, head in chosen(spec):
+        found = targets.contribution(spec, x, y, head, layer=layer, **more)
+        with silenced(spec, network.transformer, layer, head), torch.no_grad():
+            got = network(ids).logits[0, -1]
+        assert float((got - found.answer).abs().max()) <= found.error
+        assert float((whole - got - found.value).abs().max()) <= found.error
+        mattered += float(found.value.abs().max()) > 100 * found.error
+    assert mattered >= 2
+
+
+@pytest.mark.parametrize("key", ["gpt2", "hidden", "bert"])
+def test_the_record_holds_what_taking_a_head_out_does(key, tmp_path):
+    name, spec, _ = FEATURES[key]
+    model = targets.write(name, spec, tmp_path)
+    record = json.loads((tmp_path / "iceform.json").read_text())["ablation"]
+    x, y = (torch.tensor(record[k], dtype=torch.float64) for k in "xy")
+    network = targets.network(model, "eager")
+    whole, last = spec.run(network, x, y), len(spec.design.layers) - 1
+    assert len(record["heads"]) == spec.design.heads
+    for head, truth in enumerate(record["heads"]):
+        with silenced(spec, network, last, head):
+            got = spec.run(network, x, y)
+        off = float((whole - got - torch.tensor(truth["value"], dtype=torch.float64)).abs().max())
+        assert off <= truth["within"] <= 1e-9
+
+
+@pytest.mark.parametrize("key", ["gpt2", "stochastic", "bert", "hidden"])
+def test_the_edges_are_those_of_the_weights(key):
+    """What a head writes meets what a later one reads in listed features, and nowhere else."""
+    spec = FEATURES[key][1]
+    design, listed = spec.design, spec.design.edges()
+    half, size = design.hidden // 2, design.head_size
+    maps = [design.matrices(layer)[0] for layer in design.layers]
+    kinds = {"written": "o", "read_as_query": "q", "read_as_key": "k", "read_as_value": "v"}
+    for number, layer in enumerate(maps):
+        for head in range(design.heads):
+            at = slice(head * size, (head + 1) * size)
+            for kind, name in kinds.items():
+                part = layer[name][:half, at].T if name == "o" else layer[name][at, :half]
+                held = {
+                    feature for feature, count in design.features.sizes
+                    if part[:, design.features[feature]].any()
+                }  # fmt: skip
+                said = {f for f, by in listed.items() if [number, head] in by.get(kind, [])}
+                assert held == said, (number, head, kind)
+
+
+def test_copies_share_what_a_head_does():
+    x, y = data()
+    one = targets.LinearDescent(2, 2, positions=64, pairs=3)
+    two = targets.LinearDescent(2, 2, positions=64, pairs=3, idle=2, copies=2)
+    roles = [truth["role"] for truth in two.design.ground_truth()[-1]]
+    assert roles.count("idle") >= 2
+    whole = targets.contribution(one, x, y, 0)
+    parts = [i for i, role in enumerate(roles) if role.startswith(whole.role)]
+    assert len(parts) == 2
+    for head in parts:
+        part = targets.contribution(two, x, y, head)
+        assert float((2 * part.value - whole.value).abs().max()) <= 2 * part.error + whole.error
+    plain = one.certificate(one.domain(x, y)).error
+    assert plain < two.certificate(two.domain(x, y)).error <= 2 * plain
+
+
+@pytest.mark.parametrize("given", [{"idle": -1}, {"copies": 3}, {"copies": 0}])
+def test_knobs_that_cannot_be_are_refused(given):
+    with pytest.raises(ice.BoundError, match=next(iter(given))):
+        targets.LinearDescent(2, 2, **given)
 
 
 def test_padding_changes_nothing_beyond_the_certificate(stock):
@@ -75,43 +237,99 @@ def test_padding_changes_nothing_beyond_the_certificate(stock):
         assert certified <= 1e-10
 
 
-def test_nnsight_opens_the_folder(stock):
-    nnsight = pytest.importorskip("nnsight", reason="needs nnsight")
-    model, networks = stock
-    x, y = data()
-    watched = nnsight.NNsight(networks["eager"])
-    size = model.spec.design.head_size
-    with torch.no_grad(), watched.trace(inputs_embeds=model.prompt(x, y)):
-        carried = watched.h[3].attn.c_proj.input.save()
-        out = watched.ln_f.output.save()
-    assert (
-        float((model.read(out) - exact(model, x, y)).abs().max()) <= model.certificate(x, y).error
-    )
-    # The first head's own output at the state is what the contribution says, before its weight.
-    found = targets.contribution(model.spec, x, y, 0)
-    weight = networks["eager"].h[-1].attn.c_proj.weight
-    at = model.spec.design.features["w"]
-    added = carried[0, -1, :size] @ weight.detach()[:size, at]
-    assert float((added - found.value).abs().max()) <= found.error
+@contextlib.contextmanager
+def lens(spec, bridge, layer, head):
+    """The same by TransformerLens."""
+
+    def silence(z, hook):
+        z = z.clone()
+        z.view(*z.shape[:2], spec.design.heads, -1)[:, :, head] = 0.0
+        return z
+
+    with bridge.hooks(fwd_hooks=[(f"blocks.{layer}.attn.hook_z", silence)]):
+        yield
 
 
-@pytest.mark.parametrize(
-    ("name", "spec"),
-    [("gpt2", SPEC), ("bert", targets.GeneralDescent(2, 2, positions=64))],
-    ids=["gpt2", "bert"],
-)
-def test_transformer_lens_opens_what_takes_features(name, spec, tmp_path):
-    bridge = pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
-    model = targets.write(name, spec, tmp_path)
-    opened = bridge.TransformerBridge.boot_transformers(str(tmp_path), dtype=torch.float64)
-    design = spec.design
-    assert tuple(opened.W_Q.shape) == (
-        len(design.layers), design.heads, design.hidden, design.head_size,
-    )  # fmt: skip
-    whole = opened.original_model
-    x, y = data(6)
-    value = spec.run(getattr(whole, whole.base_model_prefix), x, y)
-    assert spec.distance(value, x, y) <= model.certificate(x, y).error
+class Sighted:
+    """A network whose forward pass is a trace of nnsight, a head taken out on the way."""
+
+    def __init__(self, network):
+        import nnsight
+
+        self.network, self.device, self.gone = network, network.device, None
+        self.watched = nnsight.NNsight(network)
+
+    def __call__(self, inputs_embeds):
+        with self.watched.trace(inputs_embeds=inputs_embeds):
+            if self.gone is not None:
+                layer, at = self.gone
+                output_map(self.watched, layer, "E_output").input[..., at] = 0.0
+            out = self.watched.output.save()
+        return out
+
+    @property
+    def config(self):
+        return self.network.config
+
+
+@contextlib.contextmanager
+def sighted(spec, network, layer, head):
+    size = spec.design.head_size
+    network.gone = layer, slice(head * size, (head + 1) * size)
+    try:
+        yield
+    finally:
+        network.gone = None
+
+
+@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
+@pytest.mark.parametrize("key", PARTS)
+def test_nnsight_opens_the_folder_and_takes_heads_out(key, tmp_path):
+    pytest.importorskip("nnsight", reason="needs nnsight")
+    name, spec, given = FEATURES[key]
+    network = Sighted(targets.network(targets.write(name, spec, tmp_path), "eager"))
+    assert assert_predicted(spec, network, *data(), given, [sighted]) >= 2
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Module .* has a submodule named 'output'")
+@pytest.mark.parametrize("key", PROGRAMS)
+def test_nnsight_opens_a_program(key, program, tmp_path):
+    pytest.importorskip("nnsight", reason="needs nnsight")
+    name, given = PROGRAMS[key]
+    model = program.to(name, tmp_path, **given)
+    network = Sighted(targets.network(model.model, "eager"))
+    x, y = data(3)
+    # nnsight reaches the first call of a module, and an ALBERT calls its layers again and again.
+    given = {"program": program, "repeat": 0}
+    assert assert_predicted(model.spec, network, x, y, given, [sighted]) >= 1
+
+
+class Bridged:
+    """A folder as TransformerLens opens it; features go in where it would look words up."""
+
+    def __init__(self, path, dtype):
+        from transformer_lens.model_bridge import TransformerBridge
+
+        self.bridge = TransformerBridge.boot_transformers(str(path), dtype=dtype)
+        whole = self.bridge.original_model
+        self.base = getattr(whole, whole.base_model_prefix)
+        self.device, self.hooks = torch.device("cpu"), self.bridge.hooks
+
+    def __call__(self, inputs_embeds):
+        return self.base(inputs_embeds=inputs_embeds)
+
+
+@pytest.mark.parametrize("key", PARTS)
+def test_transformer_lens_opens_the_folder_and_takes_heads_out(key, tmp_path):
+    pytest.importorskip("transformer_lens.model_bridge", reason="needs transformer-lens")
+    name, spec, given = FEATURES[key]
+    targets.write(name, spec, tmp_path)
+    network, design = Bridged(tmp_path, spec.torch_dtype), spec.design
+    shape = (len(design.layers), design.heads, design.hidden, design.head_size)
+    assert tuple(network.bridge.W_Q.shape) == shape
+    assert (network.bridge.cfg.n_layers, network.bridge.cfg.n_heads) == shape[:2]
+    assert assert_predicted(spec, network, *data(), given, [lens]) >= 2
 
 
 def test_transformer_lens_opens_a_decoder(tmp_path):

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
-from iceform import targets
+from iceform import store, targets
 
 from ..computer.peers import CASES
 from .stock import alone
@@ -46,10 +46,12 @@ def test_check_attests_and_encloses(squares):
 
 def test_one_changed_weight_is_refused(tmp_path):
     model = layered(program("least_squares"), tmp_path, steps=1)
-    tensors = load_file(tmp_path / "model.safetensors")
     name = "encoder.layer.1.attention.self.key.weight"
-    tensors[name][0, 0] += 2.0**-40
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    stored = store.read_tensors(tmp_path / "model.safetensors")
+    stored.tensors[name][0, 0] += 2.0**-40
+    store.write_tensors(  # sealed again
+        tmp_path / "model.safetensors", stored.kind, stored.content, stored.tensors
+    )
     with pytest.raises(ice.IntegrityError, match=name):
         model.check(*data())
 

@@ -386,3 +386,13 @@ def test_on_cuda(name):
     here = bound(problem_of(q, k, v), replace(Kind.of(torch.bfloat16), exp_ulps=2.0))
     there = bound(problem_of(*some()), replace(Kind.of(torch.bfloat16), exp_ulps=2.0))
     torch.testing.assert_close(here.cpu(), there)
+
+
+@pytest.mark.parametrize("wide", [torch.bfloat16, torch.float64])
+def test_fast_exponentials_are_those_of_float32(wide):
+    """1024 units of a coarse accumulator would leave nothing known, and of a fine one are none."""
+    q, k, v = (x.bfloat16() for x in some(dtype=torch.float32))
+    found = ice.tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide)
+    same = ice.tolerance(q, k, v, dtype=torch.bfloat16, accumulate=wide, exp_ulps=2.0)
+    assert bool(torch.isfinite(found).all())
+    assert torch.equal(found, same)

@@ -98,9 +98,8 @@ class Expectile(LinearModel):
     def l2(self, rows: float) -> float:
         return self.alpha
 
-    def solve(self, problem: LinearProblem) -> Solution:
+    def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
         """Of many solutions, the one of least norm."""
-        found = super().solve(problem)
         metric = metric_of(problem.hessian(found.w, majorizer=True), problem.source.rows)
         if self.alpha or metric.whole:
             return found

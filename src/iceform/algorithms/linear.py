@@ -157,11 +157,16 @@ class LinearModel(Algorithm):
         return problem
 
     def solve(self, problem: LinearProblem) -> Solution:
-        """Passes to the minimiser."""
-        return minimise(
+        """Passes to the minimiser; of many, to the one that :meth:`chosen` names."""
+        found = minimise(
             problem, tol=self.tol, max_passes=self.max_passes, precondition=self.precondition,
             start=self.start(problem.scaling),
         )  # fmt: skip
+        return self.chosen(problem, found)
+
+    def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
+        """Of many minimisers, which; the one that was found, unless an algorithm says otherwise."""
+        return found
 
     def start(self, scaling: Scaling) -> Tensor | None:
         """Where passes begin, on scaled data; None for zeros."""

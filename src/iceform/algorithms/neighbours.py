@@ -34,8 +34,9 @@ of k labels of at most L by all of these is within (2 d + 6 k + 40) u L of exact
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -47,7 +48,7 @@ from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average
 from iceform.certificates import Certificate, Result, Step
-from iceform.errors import PrecisionError, ProgramError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.machine import Running, Source, Stream
 from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import unit_roundoff
@@ -212,7 +213,7 @@ class NeighborsMemory:
     center: Tensor
     k: int
     radius: float
-    weights: str = "uniform"
+    weights: str | Callable[[Any], Any] = "uniform"  # or weights of distances, (m, k) to (m, k)
 
     @property
     def _stream(self) -> Stream:
@@ -235,7 +236,8 @@ class NeighborsMemory:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
         size, (n, dim) = check_labels(self.y), self.x.shape
         gamma, resolution = self._sharpest, self.resolution
-        weighing = 2 * dim + 6 * self.k + 40 if self.weights == "distance" else 0
+        weighing = 0.0 if self.weights == "uniform" else 2 * dim + 6 * self.k + 40
+        weighing += 4 * _FAR if callable(self.weights) else 0  # logarithms of what it returns
         return Certificate.total(
             {
                 "weights": weighing * self._unit * size,
@@ -256,13 +258,24 @@ class NeighborsMemory:
 
     # ------------------------------------------------------------------------------------- reads
 
-    def neighbors(self, points: Tensor) -> Tensor:
-        """Indices of the k nearest samples of each point, nearest first, shape (m, k)."""
-        found = [part for part, _ in self._chunks(points)]
+    def neighbors(self, points: Tensor, *, others: bool = False) -> Tensor:
+        """Indices of the k nearest samples of each point, nearest first, shape (m, k).
+
+        ``others``: the points are the samples themselves, and none is its own neighbour.
+        """
+        found = [part for part, _ in self._chunks(points, others)]
         return torch.cat(found) if found else torch.zeros(0, self.k, dtype=torch.long)
 
-    def _chunks(self, points: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def _chunks(self, points: Tensor, others: bool = False) -> list[tuple[Tensor, Tensor]]:
         """Neighbours of the points, as many at a time as there is room for, and these points."""
+        if others:
+            one_more = replace(self, k=self.k + 1)._chunks(points)
+            own = torch.arange(len(points), device=points.device)
+            parts = own.split([len(part) for part, _ in one_more])
+            return [
+                (_without(found, at), part)
+                for (found, part), at in zip(one_more, parts, strict=True)
+            ]
         q = check_near(points, self.center, self.radius)
         self._stream.check_sees(len(self.x))
         run = self.machine if isinstance(self.machine, Running) else self.machine.start()
@@ -279,14 +292,14 @@ class NeighborsMemory:
             if len(part)
         ]
 
-    def average(self, points: Tensor, values: Tensor) -> Tensor:
+    def average(self, points: Tensor, values: Tensor, *, others: bool = False) -> Tensor:
         """The mean of the neighbours' values, shape (m, v) for values (n, v): one more read."""
         run = self.machine if isinstance(self.machine, Running) else self.machine.start()
         out = [points.new_zeros(0, values.shape[1])]
-        for found, own in self._chunks(points):
+        for found, own in self._chunks(points, others):
             logs = own.new_zeros(len(own), len(self.x))
             seen = torch.zeros_like(logs, dtype=torch.bool).scatter_(1, found, value=True)
-            if self.weights == "distance":
+            if self.weights != "uniform":
                 weights = self._logs(own, found)
                 logs.scatter_(1, found, weights.clamp(min=-_FAR))
                 seen.scatter_(1, found, weights > -_FAR)
@@ -298,8 +311,10 @@ class NeighborsMemory:
     def _logs(self, points: Tensor, found: Tensor) -> Tensor:
         """Logarithms of 1/distance, relative to the largest, shape (m, k).
 
-        Samples that are the query itself leave the others nothing.
+        Samples that are the query itself leave the others nothing. Or of what ``weights`` returns.
         """
+        if callable(self.weights):
+            return self._given(points, found)
         length, exponent = self._apart(points, found)
         exact = length == 0
         lengths = torch.where(exact, 1.0, length).log()
@@ -308,6 +323,23 @@ class NeighborsMemory:
         logs = logs - logs.amax(1, keepdim=True)
         near = torch.where(exact, 0.0, -math.inf).to(logs)
         return torch.where(exact.any(1, keepdim=True), near, logs)
+
+    def _given(self, points: Tensor, found: Tensor) -> Tensor:
+        assert callable(self.weights)
+        apart = self.distances(points, found)
+        given = torch.as_tensor(self.weights(apart.cpu().numpy())).to(apart)
+        if given.shape != apart.shape or not bool(((given >= 0) & given.isfinite()).all()):
+            raise BoundError(
+                f"weights must be a function from distances {tuple(apart.shape)} to as many "
+                f"numbers >= 0, got {tuple(given.shape)}; weigh every neighbour"
+            )
+        most = given.amax(1, keepdim=True)
+        if not bool((most > 0).all()):
+            raise BoundError(
+                "All neighbors of some sample is getting zero weights: nothing is averaged; give "
+                "one of them a weight above 0"
+            )
+        return (given / most).log()
 
     def distances(self, points: Tensor, found: Tensor) -> Tensor:
         """Of points to samples, shape (m, k)."""
@@ -327,6 +359,13 @@ class NeighborsMemory:
     def __call__(self, points: Tensor) -> Tensor:
         """Mean label of the k nearest samples, shape (m,)."""
         return self.average(points, self.y[:, None])[:, 0]
+
+
+def _without(found: Tensor, own: Tensor) -> Tensor:
+    """One index fewer in every row: its own, or the last where that is not among them."""
+    keep = found != own[:, None]
+    keep[keep.all(1), -1] = False
+    return found[keep].reshape(len(found), -1)
 
 
 _LEAST = 1e-140  # of the farthest distance: closer samples count as equal

@@ -536,6 +536,8 @@ def _(model: KernelRegression, found: Result, given: Given) -> Pairs:
 @_enclosed.register(KNeighbors)
 def _(model: KNeighbors, found: Result, given: Given) -> Pairs:
     """The neighbours that were read are the nearest, up to what counts as equally near."""
+    if callable(model.weights):
+        raise ProgramError("ball arithmetic does not know weights that a function computes")
     memory = found.predictor
     assert isinstance(memory, NeighborsMemory)
     rows, labels, k = _rows(given.x), _balls(given.y), model.n_neighbors

@@ -11,20 +11,20 @@ supply :meth:`Backend.run`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt, is_checked
+from iceform.backends.extremes import Extremes
 from iceform.backends.rounding import Rounding
 from iceform.errors import DeviceError
 from iceform.validation import check_choice, full_precision, guard
 
-__all__ = ["Backend", "Watch", "bind", "resolve", "rounding_of"]
+__all__ = ["Backend", "bind", "resolve", "rounding_of"]
 
-Watch = Callable[[Tensor], None]
 AnyPrompt = Prompt | LookUps | Average
 _BORDER = ("count", "run", "total")  # where prompts come in
 
@@ -85,7 +85,7 @@ class Backend(ABC):
         return self.network.to(prompt.tokens.device).stream(prompt.tokens)
 
     @full_precision
-    def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
+    def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         """The sum of all samples' rows but for their last entries, float64, shape (*batch, d).
 
         ``watch`` is shown every sample.

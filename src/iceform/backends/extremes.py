@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends.kernels import own_kernels
-from iceform.validation import largest_entry
+from iceform.validation import largest_entry, unwrapped
 
 __all__ = ["Extremes"]
 
@@ -39,6 +39,15 @@ class Extremes:
     def __call__(self, part: Tensor) -> None:
         """Look at some more samples, shape (..., d)."""
         self._seen.append(self._measure(part.detach()))
+
+    @property
+    def lengths(self) -> bool:
+        """Whether rows are to be measured beside entries."""
+        return self._length is not None
+
+    def take(self, sizes: Tensor) -> None:
+        """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
+        self._seen.append(sizes)
 
     def watch_all(self, x: Tensor) -> None:
         """Look at all samples, on a CPU in parts that are read from memory once."""
@@ -68,5 +77,5 @@ class Extremes:
         longest = largest * math.sqrt(part.shape[-1])
         # On a GPU nothing is decided here, since the host would have to wait.
         if self._length is not None and (part.is_cuda or not bool(longest <= self._length)):
-            longest = part.norm(dim=-1).amax().double()
+            longest = unwrapped(part.norm(dim=-1)).amax().double()
         return torch.stack([largest, longest])

@@ -18,7 +18,8 @@ from torch import Tensor
 from iceform.attention import Average, LookUps, Prompt
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import primitives, rows
-from iceform.backends.base import Backend, Watch
+from iceform.backends.base import Backend
+from iceform.backends.extremes import Extremes
 from iceform.backends.reading import Reading, read_layer, read_table
 from iceform.backends.rounding import Rounding
 
@@ -79,7 +80,7 @@ class Fused(Backend):
             out = (reading.readout.to(out).mT @ blocks).flatten(-3, -2)
         return out
 
-    def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
+    def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         if not self.reading.plain or prompt.factors is not None:
             return super().total(prompt, watch)
         table = read_table(prompt, self.reading)

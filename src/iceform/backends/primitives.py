@@ -9,14 +9,15 @@ certificate of the fused backend covers all of these.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from iceform.backends import windowed
+from iceform.backends import compiled, windowed
+from iceform.backends.extremes import Extremes
 from iceform.backends.kernels import is_transformed, kernels_for
 from iceform.backends.rounding import sum_block
 from iceform.interpolation import Interpolant
@@ -31,13 +32,10 @@ __all__ = [
     "residual_sum",
 ]
 
-Watch = Callable[[Tensor], None]
-
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
 _ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
 _ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
-_SMALL = 1 << 18  # weights: below this one softmax is quicker than many small operations
-_SMALL_COMPILED = 1 << 12  # the same against one compiled loop
+_SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
 _WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
 
 
@@ -67,8 +65,7 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
     window = windowed.window_of(it, z.dtype)
     if window is None or z.is_cuda:
         return window
-    ready = windowed.is_compiled(window, z.dtype)
-    return window if z.numel() * it.tokens > (_SMALL_COMPILED if ready else _SMALL) else None
+    return window if z.numel() * it.tokens > _SMALL else None
 
 
 def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
@@ -107,7 +104,7 @@ def residual_sum(
     it: Interpolant,
     labels: Float[Tensor, "... n"] | None = None,
     backend: str = "fused",
-    watch: Watch | None = None,
+    watch: Extremes | None = None,
 ) -> Float[Tensor, "... d"]:
     """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
 
@@ -116,9 +113,7 @@ def residual_sum(
     """
     kernels = kernels_for(x, it, backend)
     if kernels is not None and kernels.can_sum(x, y, w, it):
-        if watch is not None:
-            watch(x)
-        summed: Tensor = kernels.residual_sum(x, y, w, it, labels)
+        summed: Tensor = kernels.residual_sum(x, y, w, it, labels, watch=watch)
         return summed
     if x.ndim > 2:
         return _own_samples(x, y, w, it, labels, watch)
@@ -128,10 +123,21 @@ def residual_sum(
 
 
 def _one_prompt(
-    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Extremes | None
 ) -> Tensor:
-    """One set of labels and coefficients: as few operations per chunk as there can be."""
+    """One set of labels and coefficients: one compiled loop, or few operations per chunk."""
     block = sum_block(w.dtype, len(x))
+    window = _compiled_window(x, y, w, it, labels)
+    if window is not None:
+        found, seen = compiled.pass_over(
+            x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
+            None if labels is None else labels.detach().contiguous(),
+            window.kind, window.operands(w.dtype, w.device),
+            exact=block == 1, lengths=watch is not None and watch.lengths,
+        )  # fmt: skip
+        if watch is not None:
+            watch.take(seen)
+        return found
     total: Tensor | None = None
     for rows in _row_chunks(x, 1, it.tokens):
         part = _seen(x[rows], w, watch)
@@ -145,8 +151,22 @@ def _one_prompt(
     return total
 
 
+def _compiled_window(
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None
+) -> windowed.Window | None:
+    """The window of a pass that compiled code can make; None where operations must be seen."""
+    inputs = (x, y, w) if labels is None else (x, y, w, labels)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return None
+    if torch.compiler.is_compiling() or any(is_transformed(t) for t in inputs):
+        return None
+    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not compiled.ready(x):
+        return None
+    return windowed.window_of(it, w.dtype)
+
+
 def _own_samples(
-    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Extremes | None
 ) -> Tensor:
     """A batch of sets of samples."""
     batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
@@ -162,7 +182,7 @@ def _own_samples(
 
 
 def _shared_samples(
-    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Watch | None
+    x: Tensor, y: Tensor, w: Tensor, it: Interpolant, labels: Tensor | None, watch: Extremes | None
 ) -> Tensor:
     """Many labels and coefficients on the same samples: products of matrices, not of vectors."""
     batch = common_batch(y.shape[:-1], w.shape[:-1])
@@ -223,7 +243,7 @@ def _residual(x: Tensor, y: Tensor, w: Tensor) -> Tensor:
     return (x @ w[..., None])[..., 0] - y
 
 
-def _seen(part: Tensor, w: Tensor, watch: Watch | None) -> Tensor:
+def _seen(part: Tensor, w: Tensor, watch: Extremes | None) -> Tensor:
     """A chunk of samples in the precision of the computation, once it has been shown."""
     if watch is not None:
         watch(part)

@@ -11,18 +11,13 @@ without overflow at any temperature; no token beyond J matters, as
 :func:`iceform.interpolation.local.tail_mass` proves. The products stop at the ends of the table.
 Values come from the table, or, where they lie on a line, from j itself.
 
-The same formulas run in three ways: a tensor operation at a time, in chunks that stay in cache;
-compiled to one loop once enough has been looked up to pay for it; on a GPU as a Triton kernel.
+The same formulas run in three ways: as loops in C (:mod:`iceform.backends.compiled`); where those
+cannot run, a tensor operation at a time, in chunks that stay in cache; on a GPU as Triton kernels.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import shutil
-import types
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,19 +26,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.backends import compiled
 from iceform.interpolation import Grid, Interpolant
 from iceform.validation import unit_roundoff
 
-__all__ = ["Window", "compile_now", "derivative", "look_up", "window_of"]
+__all__ = ["Window", "derivative", "look_up", "window_of"]
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
-_PAYS = 1 << 26  # look-ups after which compiling (seconds) has cost less than not compiling
 _ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
 _CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
-
-_log = logging.getLogger("iceform")
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,95 +216,13 @@ def _make_derivative(half: int, affine: bool, bounded: bool) -> Formula:
 
 
 # ---------------------------------------------------------------------------------------------
-# an operation at a time, or compiled
+# compiled, or an operation at a time
 # ---------------------------------------------------------------------------------------------
 
 
-class _Tier:
-    """One formula for one kind of window and dtype: interpreted at first, compiled once hot."""
-
-    def __init__(self, name: str, formula: Formula) -> None:
-        self.formula = formula
-        self.name = name
-        self.done = 0
-        self.compiled: Formula | None = None
-        self.refused = False
-
-    def __call__(self, z: Tensor, *operands: Tensor) -> Tensor:
-        self.done += z.numel()
-        if self.compiled is None and not self.refused and self.done >= _PAYS:
-            self.compile(z, *operands)
-        if self.compiled is not None and z.numel() > 1:
-            return self.compiled(z, *operands)
-        if z.numel() <= _CHUNK:
-            return self.formula(z, *operands)
-        return torch.cat([self.formula(part, *operands) for part in z.split(_CHUNK)])
-
-    def compile(self, z: Tensor, *operands: Tensor) -> None:
-        """Make one loop of it; where that fails, go on without."""
-        if not _can_compile(z.device):
-            self.refused = True
-            return
-        # torch.compile keeps its code by code object, and refuses too many versions of one.
-        code = self.formula.__code__.replace(co_name=self.name)
-        own = types.FunctionType(
-            code, self.formula.__globals__, self.name, None, self.formula.__closure__
-        )
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                compiled = torch.compile(own, dynamic=True, fullgraph=True)
-                # Of a usual size: the compiler takes threads only where it sees enough to do.
-                compiled(z.new_full((_CHUNK,), float(operands[0][0])), *operands)
-        except RuntimeError as failed:  # every failure of the compiler is one of these
-            _log.info("look-ups are not compiled: %s", failed)
-            self.refused = True
-            return
-        self.compiled = compiled
-
-
-def _can_compile(device: torch.device) -> bool:
-    """Whether there is a C++ compiler, and the look-up is on the CPU."""
-    return device.type == "cpu" and _compiler() is not None
-
-
-@lru_cache(maxsize=1)
-def _compiler() -> str | None:
-    names = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
-    return next((found for name in names if name and (found := shutil.which(name))), None)
-
-
 @lru_cache(maxsize=512)
-def _tier(what: str, kind: tuple[int, bool, bool], dtype: torch.dtype) -> _Tier:
-    half, affine, bounded = kind
-    make = _make_look_up if what == "look_up" else _make_derivative
-    shown = str(dtype).removeprefix("torch.")
-    name = f"{what}_{half}_{'line' if affine else 'table'}_{'ends' if bounded else 'free'}_{shown}"
-    return _Tier(name, make(half, affine, bounded))
-
-
-def compile_now(it: Interpolant, dtype: torch.dtype, *, backward: bool = False) -> bool:
-    """Compile the look-up of a table now instead of once it is hot; False where none can be.
-
-    ``backward`` compiles its derivative too.
-    """
-    window = window_of(it, dtype)
-    if window is None:
-        return False
-    device = torch.device("cpu")
-    z = torch.full((2,), window.center, dtype=dtype, device=device)
-    ready = True
-    for what in ("look_up", "derivative") if backward else ("look_up",):
-        tier = _tier(what, window.kind, dtype)
-        if tier.compiled is None and not tier.refused:
-            tier.compile(z, *window.operands(dtype, device))
-        ready = ready and tier.compiled is not None
-    return ready
-
-
-def is_compiled(window: Window, dtype: torch.dtype) -> bool:
-    """Whether look-ups of this kind are compiled already."""
-    return _tier("look_up", window.kind, dtype).compiled is not None
+def _formula(what: str, kind: tuple[int, bool, bool]) -> Formula:
+    return _make_look_up(*kind) if what == "look_up" else _make_derivative(*kind)
 
 
 def look_up(z: Tensor, window: Window) -> Tensor:
@@ -322,17 +233,19 @@ def look_up(z: Tensor, window: Window) -> Tensor:
 def derivative(z: Tensor, window: Window) -> Tensor:
     """A'(z) entry by entry; differentiable itself where gradients are recorded."""
     if torch.is_grad_enabled() and z.requires_grad:
-        half, affine, bounded = window.kind
-        formula = _make_derivative(half, affine, bounded)
-        return formula(z, *window.operands(z.dtype, z.device))
+        return _formula("derivative", window.kind)(z, *window.operands(z.dtype, z.device))
     return _run("derivative", z, window)
 
 
 def _run(what: str, z: Tensor, window: Window) -> Tensor:
-    tier, operands = _tier(what, window.kind, z.dtype), window.operands(z.dtype, z.device)
-    if z.ndim == 1:
-        return tier(z.detach(), *operands)
-    return tier(z.detach().reshape(-1), *operands).reshape(z.shape)
+    operands, flat = window.operands(z.dtype, z.device), z.detach().reshape(-1)
+    if compiled.ready(z):
+        call = compiled.look_up if what == "look_up" else compiled.derivative
+        return call(flat, window.kind, operands).reshape(z.shape)
+    formula = _formula(what, window.kind)
+    if z.numel() <= _CHUNK:
+        return formula(flat, *operands).reshape(z.shape)
+    return torch.cat([formula(part, *operands) for part in flat.split(_CHUNK)]).reshape(z.shape)
 
 
 class LookUp(torch.autograd.Function):

@@ -37,6 +37,7 @@ from iceform.validation import unit_roundoff
 
 __all__ = ["Asked", "Compared", "compare_entries", "run_again"]
 
+_NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
 _WIDEST = 32  # tokens either side of a window, at most
@@ -96,8 +97,14 @@ class Asked:
     def compare(self, rounding: Rounding) -> Compared:
         """Run it through the literal matrices; ``rounding`` is that of what came back."""
         entry = self.layer.entry(self.tokens, self.token, self.feature)
-        off = float((entry.value - self.got).abs())
-        return Compared(1, off, _allowed(entry, self.tokens.dtype, rounding, self.tables))
+        allowed = _allowed(entry, self.tokens.dtype, rounding, self.tables)
+        carried = entry.value.new_zeros(())
+        if getattr(self.layer, "residual", False):  # what it read is added, and rounded once
+            carried = self.tokens[self.token, self.feature]
+            size = float(carried.abs() + entry.value.abs())
+            allowed += 4 * unit_roundoff(self.tokens.dtype) * size
+        off = float((carried + entry.value - self.got).abs())
+        return Compared(1, off, allowed)
 
 
 def run_again(asked: Iterable[Asked], rounding: Rounding, until: float) -> Compared:
@@ -140,6 +147,14 @@ def _at(
     return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
+def _settled(gaps: Tensor, tau: Tensor) -> Tensor:
+    """Tokens whose weight no rounding changes: hidden ones have 0, and one left alone has 1."""
+    top = tau.gather(-1, gaps.argmin(-1, keepdim=True))
+    hidden = gaps - tau - top > _NOTHING
+    alone = (~hidden).sum(-1, keepdim=True) == 1
+    return hidden | alone
+
+
 def _allowed(
     entry: Entry, dtype: torch.dtype, rounding: Rounding, tables: Sequence[Interpolant]
 ) -> float:
@@ -150,6 +165,7 @@ def _allowed(
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
     tau = unit * (2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * _WIDEST)
+    tau = tau.masked_fill(_settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]
     looked = (weights @ values[..., None])[..., 0]
     apart = (values[..., None, :] - looked[..., None]).abs()

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from iceform.attention import Average, LookUps, Prompt, is_checked
 from iceform.backends import Backend, Literal, rounding_of
-from iceform.backends.base import Watch
+from iceform.backends.extremes import Extremes
 from iceform.certificates.attestation import Attestation
 from iceform.certificates.entries import Compared, compare_entries
 from iceform.certificates.ledger import Ledger
@@ -71,19 +71,23 @@ class Witness(Backend):
 
     def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
         if isinstance(prompt, Prompt):
-            layers = tuple(self.inner.stream(prompt))
-            self._keep(prompt, layers=layers)
-            return layers[-1]
+            *_, last = self.stream(prompt)
+            return last
         out = self.inner.run(prompt)
         self._keep(prompt, out)
         return out
+
+    def stream(self, prompt: Prompt) -> Iterator[Tensor]:
+        layers = tuple(self.inner.stream(prompt))
+        self._keep(prompt, layers=layers)
+        return iter(layers)
 
     def literally(self, prompt: Prompt) -> Iterator[Tensor]:
         layers = tuple(self.inner.literally(prompt))
         self._keep(prompt, layers=layers)
         return iter(layers)
 
-    def total(self, prompt: LookUps, watch: Watch | None = None) -> Tensor:
+    def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         out = self.inner.total(prompt, watch)
         self._keep(prompt)
         return out

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from iceform.constructions import GradientStep, Plan, plan_look_ups, room_for
-from iceform.errors import PrecisionError
+from iceform.constructions import CompactStep, GradientStep, Plan, plan_look_ups, room_for
+from iceform.errors import PrecisionError, ProgramError
 from iceform.interpolation import MOST_HARD_CELLS, Interpolant
 
-__all__ = ["Need", "other_regime"]
+__all__ = ["Need", "fewest_tokens", "other_regime"]
 
 _REFERENCE_CELLS = 1024  # where the hard regime's 1/P law is read off
 _MOST_BUILT = 1 << 14  # grid tokens up to which a hard table is built instead of estimated
@@ -78,6 +78,21 @@ def other_regime(step: GradientStep, eps: float) -> Need | None:
         return Need.of(_again(step, eps, "hard"))
     except PrecisionError as error:
         return _estimate(step, tokens, eps, str(error))
+
+
+def fewest_tokens(step: GradientStep, eps: float) -> int | None:
+    """Tokens of the shortest prompt that is known for the same eps: one table for all samples.
+
+    None where there is none: the loss is not one of residuals, or eps cannot be had.
+    """
+    d = step.domain
+    try:
+        short = CompactStep(
+            step.loss, dim=d.dim, samples=d.samples, bound=d.x, eps=eps, dtype=step.dtype
+        )
+    except (PrecisionError, ProgramError):
+        return None
+    return short.plan.tokens
 
 
 def _again(step: GradientStep, eps: float, regime: str) -> GradientStep:

@@ -6,7 +6,7 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,15 +19,16 @@ from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.checkpoint import Checkpoint, writer
 from iceform.computer.contraction import contraction
-from iceform.computer.exact import Exact, shown
+from iceform.computer.exact import run_exactly
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter, run
+from iceform.computer.graph import Graph, Parameter
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
+from iceform.computer.places import refuse
 from iceform.computer.proofs import Enclosure, enclose
-from iceform.computer.ranges import Domain, Range, Ranges, find_ranges
+from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
 from iceform.computer.tables import Tables
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import ProgramError
@@ -38,6 +39,7 @@ __all__ = ["Program", "compile"]
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
 _STILL = 1 + 2.0**-40  # the norm of a turn's derivative, up to rounding, that does not grow
+_FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
@@ -94,8 +96,7 @@ class Program:
     def traced(self, X: Tensor, y: Tensor, **settings: Any) -> Any:
         """The graph run on tensors."""
         given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
-        found = run(self.graph, Exact(len(X)), lambda node: given[node.attr])
-        return self.packed({n: shown(v, self.graph.outputs[n].width) for n, v in found.items()})
+        return self.packed(run_exactly(self.graph, given))
 
     def interpreted(
         self,
@@ -268,10 +269,48 @@ def compile(
     check_size("samples", samples)
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
+    _check_traced(algorithm, graph, space)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
+
+
+def _check_traced(algorithm: Algorithm, graph: Graph, space: Domain) -> None:
+    """Refuse a function that says something else than what was traced, on a few random data.
+
+    Proofs are of the graph: what a loop changes where tracing does not look would escape them.
+    """
+    generator = torch.Generator().manual_seed(0)
+    few = replace(space, samples=min(space.samples, _FEW))
+    for turns in _TRIED_TURNS:
+        given = drawn(graph, few, generator)
+        given |= {name: torch.full((1,), turns, dtype=torch.float64) for name in _counts(graph)}
+        try:
+            found = run_exactly(graph, given, most_turns=_PATIENCE)
+        except ProgramError:
+            continue  # a loop that these data do not end
+        settings = {name: given[name] for name in graph.parameters}
+        meant = algorithm(given["x"], given["y"][:, 0], **settings)
+        for value, wanted in zip(found.values(), _answers(meant), strict=True):
+            same = value.shape == wanted.shape  # a loop without turns does not spread its states
+            if same and not torch.allclose(value, wanted, equal_nan=True):
+                raise refuse(
+                    f"{graph.name} computes {_shown(wanted)} on some data, and what was traced "
+                    f"{_shown(value)}: something that a loop changes is hidden; keep it in names, "
+                    "lists, tuples or dicts of the function, and loop by for _ in ice.repeat(...)",
+                    graph.place,
+                )
+
+
+def _answers(returned: Any) -> list[Tensor]:
+    if isinstance(returned, dict):
+        return list(returned.values())
+    return list(returned) if isinstance(returned, tuple) else [returned]
+
+
+def _shown(value: Tensor) -> str:
+    return f"{float(value.flatten()[0]):.6g}"
 
 
 def _virtual_loops(code: Code) -> list[VirtualLoop]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
-from iceform.computer.graph import Node, Place
+from iceform.computer.graph import MOST_TURNS, Graph, Node, Place, run
 from iceform.errors import ProgramError
 from iceform.functions.formulas.functions import evaluate
 
-__all__ = ["Exact", "as_column", "shown"]
+__all__ = ["Exact", "as_column", "run_exactly", "shown"]
 
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -79,6 +79,16 @@ class Exact:
         if bias is not None:
             scores = scores + self._spread(bias)[:, 0]
         return torch.softmax(scores, -1) @ self._spread(v)
+
+
+def run_exactly(
+    graph: Graph, given: Mapping[str, Tensor], seen: Callable[[Node, Tensor], None] | None = None,
+    most_turns: int = MOST_TURNS,
+) -> dict[str, Tensor]:  # fmt: skip
+    """A graph's answers on data and parameters by name, as columns."""
+    watch = seen or (lambda node, value: None)
+    found = run(graph, Exact(len(given["x"])), lambda node: given[node.attr], watch, most_turns)
+    return {name: shown(value, graph.outputs[name].width) for name, value in found.items()}
 
 
 def as_column(value: object, vector: bool) -> Tensor:

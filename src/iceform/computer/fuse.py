@@ -86,7 +86,7 @@ class Fuser(Selector):
             states[carried.state] = state
             self.late[carried.state] = of_register(state)
             self.held[carried.state] = state
-        counter = None if loop.count is None else self._counter(loop.count, once)
+        counter = None if loop.count is None else self._counter(loop, loop.count, once)
         if loop.count is None:
             assert loop.first is not None
             self._ask(loop.first)
@@ -157,7 +157,7 @@ class Fuser(Selector):
         )
         return register
 
-    def _counter(self, count: Node, once: bool) -> Register:
+    def _counter(self, loop: Loop, count: Node, once: bool) -> Register:
         """Counts down from the number of turns less a half."""
         span = Range(-1.0, max(1.0, self.ranges[count].size))
         scale = scale_of(span)
@@ -167,7 +167,7 @@ class Fuser(Selector):
         if writes is not None:
             register.writes = tuple(replace(w, scale=w.scale / scale) for w in writes)
         else:
-            self.emit_line(register, form, "turns left", count.place)
+            self.emit_line(register, form, "turns left", loop.place)
         return register
 
     def _count_down(self, loop: Loop, counter: Register) -> None:

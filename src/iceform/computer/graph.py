@@ -40,7 +40,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from iceform.errors import ProgramError
 
-__all__ = ["Arithmetic", "Block", "Carried", "Graph", "Loop", "Node", "Parameter", "Place", "run"]
+__all__ = [
+    "MOST_TURNS", "Arithmetic", "Block", "Carried", "Graph", "Loop", "Node", "Parameter", "Place",
+    "run",
+]  # fmt: skip
 
 V = TypeVar("V")
 
@@ -206,7 +209,7 @@ class _Run(Generic[V]):
             condition = loop.again
         raise ProgramError(
             f"a while_ loop did not stop within {self.most_turns} turns; its condition may never "
-            "fail on these data, or raise most_turns"
+            "fail on these data"
         )
 
 

@@ -30,7 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.exact import Exact, as_column, shown
-from iceform.computer.graph import Arithmetic, Graph, Node, Parameter, Place
+from iceform.computer.graph import MOST_TURNS, Arithmetic, Graph, Node, Parameter, Place
 from iceform.computer.places import here, refuse
 from iceform.computer.torch_names import maximum, minimum, where
 from iceform.computer.trace import Tracer, traced
@@ -178,8 +178,7 @@ def while_(condition: Value) -> bool:
         raise refuse(f"while_ asks for a comparison, got {type(condition).__name__}", here())
     if isinstance(condition.scope, Tracer):
         return condition.scope.again(condition, sys._getframe(1))
-    goes_on: bool = condition.scope.arithmetic.positive(condition.read(), None)  # type: ignore[attr-defined]
-    return goes_on
+    return condition.scope.goes_on(condition.read())  # type: ignore[attr-defined,no-any-return]
 
 
 def vector(value: float = 0.0) -> Vector:
@@ -223,6 +222,17 @@ class Running:
 
     def __init__(self, arithmetic: Arithmetic[Any]) -> None:
         self.arithmetic = arithmetic
+        self.turns = 0
+
+    def goes_on(self, condition: Any) -> bool:
+        """Whether a ``while_`` loop makes another turn."""
+        self.turns += 1
+        if self.turns > MOST_TURNS:
+            raise ProgramError(
+                f"while_ loops have made {MOST_TURNS} turns; their condition may never fail on "
+                "these data"
+            )
+        return self.arithmetic.positive(condition, None)
 
     def emit(self, node: Node, args: tuple[Any, ...]) -> Any:
         """The value of an operation."""

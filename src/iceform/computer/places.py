@@ -9,7 +9,7 @@ from pathlib import Path
 from iceform.computer.graph import Place
 from iceform.errors import CompileError
 
-__all__ = ["here", "refuse"]
+__all__ = ["here", "raised", "refuse"]
 
 _OURS = str(Path(__file__).parent)
 
@@ -20,6 +20,17 @@ def here() -> Place | None:
     while frame is not None and _internal(frame.f_code.co_filename):
         frame = frame.f_back  # type: ignore[assignment]
     return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def raised(error: BaseException) -> Place | None:
+    """The author's line in which something went wrong."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not _internal(file) and "site-packages" not in file:
+            found = Place(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
 
 
 def _internal(file: str) -> bool:

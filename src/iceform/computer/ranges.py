@@ -23,14 +23,14 @@ from typing import Any
 import torch
 
 from iceform.computer.enclosures import enclosed
-from iceform.computer.exact import Exact
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node, run
+from iceform.computer.exact import run_exactly
+from iceform.computer.graph import Block, Carried, Graph, Loop, Node
 from iceform.computer.places import refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
 from iceform.functions.formulas.polynomials import line
 
-__all__ = ["Assumed", "Domain", "Range", "Ranges", "find_ranges"]
+__all__ = ["Assumed", "Domain", "Range", "Ranges", "drawn", "find_ranges"]
 
 _SAFETY = 2.0
 _DRAWS = 8
@@ -440,7 +440,7 @@ def _seen_in_runs(graph: Graph, domain: Domain) -> dict[Node, Range]:
     for _ in range(_DRAWS):
         given = drawn(graph, domain, generator)
         try:
-            run(graph, Exact(domain.samples), lambda n, g=given: g[n.attr], note, _TURNS)  # type: ignore[misc]
+            run_exactly(graph, given, note, _TURNS)
         except ProgramError:
             continue
     return seen

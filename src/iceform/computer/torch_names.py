@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from iceform.computer.places import here, refuse
-from iceform.computer.values import Value, combine, function
+from iceform.computer.values import Value, combine, foreign, function
 from iceform.functions.formulas import trees
 
 __all__ = ["call", "clamp", "maximum", "minimum", "where"]
@@ -103,6 +103,9 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     """A torch function on values, by its name in the language."""
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, torch.Tensor):
+            raise foreign(argument)
     if func in _UNARY:
         if kwargs.get("inplace") is False:
             del kwargs["inplace"]

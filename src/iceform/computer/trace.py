@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, Parameter, Place
-from iceform.computer.places import here, refuse
+from iceform.computer.places import here, raised, refuse
 from iceform.computer.values import Value
 
 __all__ = ["Tracer", "traced"]
@@ -84,6 +84,12 @@ class Tracer:
         """The turns of a counted loop, for Python's ``for``."""
         if count.samples or count.width is not None:
             raise refuse("repeat takes one number of turns, not one a sample", here())
+        if not _fixed(count.read()):
+            raise refuse(
+                "repeat counts by parameters and numbers, and this comes from the data; a loop "
+                "that they end is while ice.while_(...)",
+                here(),
+            )
         return _Turns(self, here(), count=count.read())
 
     def again(self, condition: Value, frame: FrameType) -> bool:
@@ -264,6 +270,11 @@ def _shape(value: Any, state: Node) -> tuple[bool, int | None]:
     return (value.samples or state.samples, state.width if value.width is None else value.width)
 
 
+def _fixed(node: Node) -> bool:
+    """Whether a node is made of parameters and numbers alone."""
+    return node.op not in ("data", "state", "result") and all(map(_fixed, node.args))
+
+
 def _leaves(names: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Values and numbers held by names, in lists, tuples and dictionaries too."""
     pairs = names.items() if isinstance(names, dict) else enumerate(names)
@@ -295,7 +306,12 @@ def traced(
         )
         for p in parameters.values()
     }
-    returned = function(x, y, **settings)
+    try:
+        returned = function(x, y, **settings)
+    except TypeError as error:  # of Python or NumPy, which know nothing of values
+        raise refuse(
+            f"{error}; values take operators and torch's functions", raised(error)
+        ) from error
     packed, outputs = _outputs(tracer, returned, place)
     block = tracer.blocks[0]
     names = frozenset(c.name for loop in block.loops() for c in loop.carried)
@@ -320,6 +336,9 @@ def _outputs(tracer: Tracer, returned: Any, place: Place | None) -> tuple[str, d
             f"{type(returned).__name__}",
             place,
         )
+    for value in named.values():
+        if value.lost:
+            raise refuse(value.lost, place)
     return packed, {k: v.read() for k, v in named.items()}
 
 

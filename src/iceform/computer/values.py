@@ -16,7 +16,7 @@ from iceform.computer.places import here, refuse
 from iceform.errors import CompileError
 from iceform.functions.formulas import Formula, trees
 
-__all__ = ["Scope", "Value", "applied", "combine", "emit", "function"]
+__all__ = ["Scope", "Value", "applied", "combine", "emit", "foreign", "function"]
 
 Number = int | float
 _Z = trees.Variable()
@@ -181,6 +181,31 @@ class Value:
     def __len__(self) -> int:
         self._decided("len()", "sum() and ice.mean")
 
+    def __format__(self, form: str) -> str:
+        if form:
+            self._decided("a format", "the value itself")
+        return repr(self)
+
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise refuse("a vector is not written to in part; ice.concat makes one of parts", here())
+
+    def __floordiv__(self, *_: Any) -> NoReturn:
+        raise refuse("//, % and round are not words of the language: they jump everywhere", here())
+
+    __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __round__ = __floordiv__
+
+    def __rpow__(self, base: Any) -> NoReturn:
+        raise refuse(f"a power of {base!r} is torch.exp of its logarithm times the value", here())
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise refuse(
+            f".{name} is not a word of the language; a value has .sum(), v[0], operators and "
+            "torch's functions, torch.tanh(v), and ice.mean goes over the samples",
+            here(),
+        )
+
     def _decided(self, what: str, instead: str) -> NoReturn:
         raise refuse(
             f"Python's {what} needs a number now, but a program's values are known only when it "
@@ -250,19 +275,20 @@ def _number(value: Any) -> bool:
 
 def _checked(value: Any) -> Number:
     if not _number(value):
-        raise _foreign(value)
+        raise foreign(value)
     return value  # type: ignore[no-any-return]
 
 
 def _checked_value(value: Any, beside: Value) -> Value:
     if not isinstance(value, Value):
-        raise _foreign(value)
+        raise foreign(value)
     if value.scope is not beside.scope:
         raise refuse("a value of another run of an algorithm is used here", here())
     return value
 
 
-def _foreign(value: Any) -> CompileError:
+def foreign(value: Any) -> CompileError:
+    """The refusal of what belongs to no program."""
     return refuse(
         f"got {type(value).__name__}, where a number or a value of the program belongs; pass "
         "arrays as data or as parameters",

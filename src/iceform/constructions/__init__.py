@@ -3,6 +3,7 @@
 from iceform.constructions import verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, Plan
+from iceform.constructions.compact_step import CompactStep
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep
@@ -13,6 +14,7 @@ from iceform.constructions.mlp import MLP
 from iceform.constructions.residual import Rates, ResidualEmulator, plan_look_ups, room_for
 from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
+from iceform.constructions.split_head import SplitAttentionHead
 from iceform.constructions.truncated_linear import TruncatedLinear
 
 load = Emulator.load
@@ -21,6 +23,7 @@ __all__ = [
     "MLP",
     "SCHEDULES",
     "AttentionHead",
+    "CompactStep",
     "Domain",
     "Emulator",
     "GradientDescent",
@@ -37,6 +40,7 @@ __all__ = [
     "RidgeRegression",
     "SampleGradients",
     "Schedule",
+    "SplitAttentionHead",
     "TruncatedLinear",
     "chebyshev_steps",
     "load",

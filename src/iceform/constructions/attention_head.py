@@ -260,17 +260,20 @@ class AttentionHead(RowEmulator):
         return torch.stack(outputs).sum(0)
 
     def _build_network(self) -> FrozenNetwork:
+        layers = [self.layer.build(), self._second()]
+        return FrozenNetwork(layers, self.layer.features, [self.interpolant])
+
+    def _second(self) -> SoftmaxAttention:
+        """Attention on what the first layer has looked up."""
         outputs, d_h = self.layer.outputs, self.head_dim
         blocks = torch.eye(outputs, dtype=torch.float64).unflatten(0, (self.heads, -1))
-        second = SoftmaxAttention(
+        return SoftmaxAttention(
             blocks[:, :d_h].contiguous(),
             blocks[:, d_h : 2 * d_h].contiguous(),
             blocks[:, 2 * d_h :].contiguous(),
             torch.eye(self.samples, dtype=torch.float64)[None],
             labels=[f"target head {h}" for h in range(self.heads)],
         )
-        layers = [self.layer.build(), second]
-        return FrozenNetwork(layers, self.layer.features, [self.interpolant])
 
     @property
     def plan(self) -> Plan:

@@ -211,7 +211,13 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
 
     @untraced
     def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
-        """Check the inputs and bind the network: what a compiled call does not trace."""
+        """Check the inputs and bind the network: what a compiled call does not trace.
+
+        An exported program has no host that could look at values or weights: it is the literal
+        network on the literal prompt, and whoever runs it answers for the domain.
+        """
+        if torch.compiler.is_exporting():
+            return bind(self.network, "literal")
         self._check_once(*inputs)
         return bind(self.network, self.backend, later=later)
 
@@ -332,7 +338,7 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
             held = {k.removeprefix(start): v for k, v in tensors.items() if k.startswith(start)}
             it = table_from(config["interpolant"], held)
             if f is not None:
-                _check_same_function(it, f)
+                _check_same_function(it, kind._tabled(f, it))
             emulator = kind._rebuild(
                 config["arguments"], proved_again(it, kind._function(config["arguments"], it, f)), f
             )
@@ -361,6 +367,11 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
         if f is None and said is None:
             return None
         return ScalarFunction.of(_derivative(Loss.from_config(said, f)), it.low, it.high)
+
+    @classmethod
+    def _tabled(cls, f: Any, it: Interpolant) -> Any:
+        """What a table holds of a function that is given to load."""
+        return f
 
     @classmethod
     @abstractmethod

@@ -21,7 +21,7 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends import Backend, resolve, rounding_of
+from iceform.backends import Backend, rounding_of
 from iceform.backends.loops import descend
 from iceform.certificates import Certificate, Step, weakest
 from iceform.constructions.base import Emulator, Plan
@@ -29,7 +29,7 @@ from iceform.constructions.domain import Domain
 from iceform.constructions.gradient_step import GradientStep, LossLike
 from iceform.constructions.residual import Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.untraced import untraced
@@ -65,7 +65,8 @@ class GradientDescent(Emulator):
         the worst case over the domain.
     unrolled
         False: one frozen layer in a loop. True: a network of as many layers with a residual
-        stream, which runs literally and in one pass.
+        stream, which runs in one pass, literally unless another backend is asked for. Step sizes
+        are in its prompt; momentum and shrinkage, which multiply the stream, in its weights.
     eps
         The error to certify for the last iterate; None accepts what comes out.
     """
@@ -115,7 +116,8 @@ class GradientDescent(Emulator):
         def one_step(step_eps: float | None) -> GradientStep:
             return GradientStep(
                 self.loss, max(self.schedule.steps), self.l2, dim=dim, samples=samples,
-                bound=bound, eps=step_eps, regime=regime, dtype=dtype, backend=self.backend,
+                bound=bound, eps=step_eps, regime=regime, dtype=dtype,
+                backend="literal" if unrolled else self.backend,  # layers multiply keys and queries
                 interpolant=interpolant, **options,
             )  # fmt: skip
 
@@ -285,6 +287,8 @@ class GradientDescent(Emulator):
 
     @untraced
     def _check_iterate(self, x: Tensor, y: Tensor, w: Tensor) -> None:
+        if torch.compiler.is_exporting():  # no host looks at values then
+            return
         self.domain.check_coefficients(w)
         self.step.check_range(x, y, w)
 
@@ -319,9 +323,11 @@ class GradientDescent(Emulator):
 
     def _stream(self, backend: Backend, x: Tensor, y: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
         """Every iterate as it stands in the stream, and what is read out."""
+        self.check_literal(x.device)
         prompt = self._encode(x, y, w)
         assert isinstance(prompt, Prompt)
-        *states, output = backend.literally(prompt)
+        literal = rounding_of(self.backend).literal
+        *states, output = backend.literally(prompt) if literal else backend.stream(prompt)
         for state in states[1:-1]:
             self._check_iterate(x, y, state[..., -1, self._wide["w"]])
         iterates = torch.stack([state[..., -1, self._wide[self._iterate_at]] for state in states])
@@ -346,8 +352,19 @@ class GradientDescent(Emulator):
 
     @property
     def features(self) -> Features:
-        """A prompt's; the unrolled network keeps the previous iterate beside them."""
-        return Features(self.layout.raw.sizes + self._previous)
+        """A prompt's; the unrolled network keeps more beside them."""
+        return Features(self.layout.raw.sizes + self._more)
+
+    @property
+    def _more(self) -> tuple[tuple[str, int], ...]:
+        """The previous iterate, and values for every further step size."""
+        sizes = range(1, len(self._sizes)) if self.unrolled else ()
+        return (*self._previous, *((f"value_{k}", self.domain.dim) for k in sizes))
+
+    @cached_property
+    def _sizes(self) -> tuple[float, ...]:
+        """Every step size once, in the order of their first use."""
+        return tuple(dict.fromkeys(self.schedule.steps))
 
     @property
     def _previous(self) -> tuple[tuple[str, int], ...]:
@@ -357,7 +374,7 @@ class GradientDescent(Emulator):
     @property
     def _wide(self) -> Features:
         """Features of the unrolled network's stream."""
-        return Features(self.layout.features.sizes + self._previous)
+        return Features(self.layout.features.sizes + self._more)
 
     def _encode(self, *inputs: Tensor) -> Prompt | LookUps:
         """The first pass's prompt; the unrolled network needs no other."""
@@ -370,8 +387,12 @@ class GradientDescent(Emulator):
         spread = w[..., None, :].expand(*tokens.shape[:-1], self.domain.dim)
         tokens = tokens.clone()
         tokens[..., self.layout.raw["w"]] = spread
-        if self._previous:
-            tokens = torch.cat([tokens, spread], -1)
+        value = self.layout.raw["value"]
+        rows = tokens[..., value.start : value.start + self.domain.dim].clone()
+        tokens[..., value] *= self._sizes[0]
+        more = [spread] if self._previous else []
+        more += [eta * rows for eta in self._sizes[1:]]
+        tokens = torch.cat([tokens, *more], -1)
         return Prompt(tokens, self.features, self.layout.roles)
 
     def _build_network(self) -> FrozenNetwork:
@@ -389,8 +410,8 @@ class GradientDescent(Emulator):
         return FrozenNetwork([*layers, self._readout()], self.features)
 
     def _embedding(self, embed: Embed) -> Embed:
-        """The look-up layer's, with the previous iterate carried along."""
-        more = sum(size for _, size in self._previous)
+        """The look-up layer's, with what stands beside it carried along."""
+        more = sum(size for _, size in self._more)
         features = torch.zeros(self._wide.total, self.features.total, dtype=torch.float64)
         raw, wide = self.layout.raw.total, self.layout.features.total
         features[:wide, :raw] = embed.features
@@ -402,26 +423,28 @@ class GradientDescent(Emulator):
     def _residual_layer(self, reader: SoftmaxAttention, eta: float, mu: float) -> SoftmaxAttention:
         """Tokens += update, broadcast to every token by W_O = u 1'.
 
-        With g the mean value row: previous becomes u - eta (g + l2 u), and w (the look-ahead u)
-        becomes that plus mu times its change.
+        With g the mean value row of this step, eta times the gradient: previous becomes
+        u - g - eta l2 u, and w (the look-ahead u) becomes that plus mu times its change.
         """
         at, d, n = self._wide, self.domain.dim, self.domain.samples
         total, tokens = at.total, self.layout.count
         pad = (0, total - self.layout.features.total)
         w_k, w_q = (torch.nn.functional.pad(m, pad) for m in (reader.w_k, reader.w_q))
         eye = torch.eye(d, dtype=torch.float64)
-        value = slice(at["value"].start, at["value"].start + d)
+        which = self._sizes.index(eta)
+        first = at["value" if which == 0 else f"value_{which}"].start
+        value = slice(first, first + d)
         w_v = torch.zeros(total, total, dtype=torch.float64)
-        w_v[at["w"], value] = -(1 + mu) * eta * eye
+        w_v[at["w"], value] = -(1 + mu) * eye
         w_v[at["w"], at["w"]] = (mu - (1 + mu) * eta * self.l2) * eye
         if "previous" in at:
             w_v[at["w"], at["previous"]] = -mu * eye
-            w_v[at["previous"], value] = -eta * eye
+            w_v[at["previous"], value] = -eye
             w_v[at["previous"], at["w"]] = (1 - eta * self.l2) * eye
             w_v[at["previous"], at["previous"]] = -eye
         w_o = torch.zeros(tokens, tokens, dtype=torch.float64)
         w_o[tokens - 2 * n : tokens - n] = 1 / n
-        label = f"step of size {eta:.4g}"
+        label = f"a step of size {which}"
         return SoftmaxAttention(w_k, w_q, w_v[None], w_o[None], labels=[label], residual=True)
 
     def _readout(self) -> Lift:
@@ -488,15 +511,8 @@ class GradientDescent(Emulator):
 
 
 def backend_for(backend: str, unrolled: bool) -> str:
-    """What runs a loop's layer, or the unrolled network, which only the literal one does."""
-    if not unrolled:
-        return backend
-    if backend != "auto" and resolve(backend) != "literal":
-        raise ProgramError(
-            f"an unrolled network runs literally, its layer alone by the {backend} backend: use "
-            "backend='literal', or unrolled=False"
-        )
-    return "literal"
+    """What runs a loop's layer, or the unrolled network: that literally, unless asked otherwise."""
+    return "literal" if unrolled and backend == "auto" else backend
 
 
 def _two_numbers(value: Any) -> tuple[float, float]:

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from iceform.backends.extremes import Extremes
 from iceform.errors import BoundError, ShapeError
-from iceform.validation import check_largest, check_pair, check_positive, check_size, largest_entry
+from iceform.validation import (
+    check_largest,
+    check_pair,
+    check_positive,
+    check_size,
+    largest_entry,
+    unwrapped,
+)
 
 __all__ = ["Domain"]
 
@@ -137,7 +144,7 @@ class Domain:
         """Refuse coefficients outside the domain."""
         if not w.numel():
             raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
-        norms = w.detach().norm(dim=-1)
+        norms = unwrapped(w.detach().norm(dim=-1))
         self.check_sizes(*torch.stack([largest_entry(w), norms.amax()]).tolist())
 
     def check_sizes(self, largest: float, norm: float) -> None:
@@ -156,6 +163,7 @@ class Domain:
         if self.z_range is None:
             return
         low, high = self.z_range
+        z = unwrapped(z)
         least, most = float(z.min()), float(z.max())
         if not (least >= low and most <= high):
             raise BoundError(

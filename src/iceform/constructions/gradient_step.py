@@ -77,6 +77,7 @@ class GradientStep(ResidualEmulator):
             **options,
         )
         self._program = {"lr": float(lr), "l2": float(l2)}
+        self._warm_up()
 
     def _kept(self, rates: Rates) -> float:
         return (1 + rates.shrink) * self.domain.w

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Self
@@ -25,13 +26,13 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
-from iceform.backends import rounding_of
+from iceform.backends import compiled, rounding_of
 from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.selection import choose
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, CapacityError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel
@@ -43,6 +44,7 @@ SAME = "same"  # the eps of the emulator that is reprogrammed
 
 _BLOCK = 8  # samples of a prompt: the cost of a literal sample grows with it
 _FEWEST_TOKENS = 32  # of a block
+_MANY = 1 << 16  # samples whose first pass should not wait for the network
 
 
 def room_for(tokens: int) -> int:
@@ -111,6 +113,7 @@ class ResidualEmulator(Emulator):
         )
         self.rates = rates
         self.loss = loss
+        compiled.prepare(samples)  # beside the search for a table
         self._asked: dict[str, Any] = {
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
@@ -127,6 +130,17 @@ class ResidualEmulator(Emulator):
                 f"not eps = {self.eps:.3g}; use eps=None to accept that",
                 best=error,
             )
+
+    def _warm_up(self) -> None:
+        """Build the network, and read it as a pass does, where the first call is to be like others.
+
+        What the first pass over many samples would wait for takes longer than that pass.
+        """
+        if self.domain.samples < _MANY or self.backend != "fused":
+            return
+        x, y, w = (torch.zeros(s, dtype=self.dtype) for s in ((1, self.domain.dim), (1,), (1,)))
+        with suppress(CapacityError):  # whoever calls it is told
+            self.bind().total(self._look_ups(x, y, w.expand(self.domain.dim), self.rates))
 
     # ------------------------------------------------------------------------ the look-up table
 

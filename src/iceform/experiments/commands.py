@@ -29,7 +29,7 @@ _OUT = Path("out/experiments")
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="The paper's numerical studies: as published, as we read them, our own, constructed.",
+    help="The paper's numerical studies: the authors' code, its settings, our own, constructed.",
 )
 
 
@@ -85,6 +85,9 @@ def run_studies(
     ] = None,
     jobs: Annotated[int, typer.Option(help="Processes on this machine; -1: one per core.")] = 1,
     dask: Annotated[str | None, typer.Option(help="Address of a Dask scheduler to run on.")] = None,
+    their_code: Annotated[
+        Path | None, typer.Option(help="A copy of the authors' code, for their_script.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The results folder.")] = _OUT,
 ) -> None:
     """Run what is not finished; a killed run goes on where it stopped.
@@ -99,6 +102,7 @@ def run_studies(
             out,
             seeds,
             tuple(device) if device else ("cpu",),
+            code=their_code,
         )
         todo = groups(request)
         with Progress(

@@ -23,9 +23,10 @@ from torch import Tensor
 from iceform.experiments.ames import IDENTIFIERS, houses
 from iceform.tables.table import is_number
 
-__all__ = ["house_prices", "rows_in_ames"]
+__all__ = ["house_prices", "raw_house_prices", "rows_in_ames"]
 
 _MISSING = "Missing"
+_PRICE = "SalePrice"
 # The Ames table that we have lacks the word for no veneer: where the area is known, it belongs.
 _VENEER, _VENEER_AREA, _NO_VENEER = "Mas.Vnr.Type", "Mas.Vnr.Area", "None"
 
@@ -36,18 +37,25 @@ def rows_in_ames() -> NDArray[np.int64]:
     return np.array(text.split(), dtype=np.int64)
 
 
+def raw_house_prices() -> Any:
+    """The table as a frame: Id, the features as they are, and SalePrice."""
+    data, rows = houses(), rows_in_ames()
+    frame = data.features.iloc[rows].drop(columns=list(IDENTIFIERS)).reset_index(drop=True)
+    known = frame[_VENEER_AREA].notna() & frame[_VENEER].isna()
+    frame.loc[known, _VENEER] = _NO_VENEER
+    frame.insert(0, "Id", np.arange(1.0, len(rows) + 1))
+    frame[_PRICE] = data.numbers()[rows]
+    return frame
+
+
 @lru_cache(maxsize=1)
 def house_prices() -> tuple[Tensor, Tensor]:
     """X (1460, 262) and log(1 + price) (1460,), float64."""
-    data, rows = houses(), rows_in_ames()
-    frame = data.features.iloc[rows].reset_index(drop=True)
-    known = frame[_VENEER_AREA].notna() & frame[_VENEER].isna()
-    frame.loc[known, _VENEER] = _NO_VENEER
-    blocks = [np.arange(1.0, len(rows) + 1)[:, None]]
-    blocks += [_encoded(frame[name]) for name in frame.columns if name not in IDENTIFIERS]
-    x = np.concatenate(blocks, 1)
+    frame = raw_house_prices()
+    price = np.asarray(frame.pop(_PRICE), dtype=np.float64)
+    x = np.concatenate([_encoded(frame[name]) for name in frame.columns], 1)
     scaled = (x - x.mean(0)) / x.std(0)
-    return torch.from_numpy(scaled), torch.from_numpy(np.log1p(data.numbers()[rows]))
+    return torch.from_numpy(scaled), torch.from_numpy(np.log1p(price))
 
 
 def _encoded(column: Any) -> NDArray[np.float64]:

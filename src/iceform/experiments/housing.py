@@ -22,26 +22,38 @@ from torch import Tensor
 
 from iceform.experiments.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from iceform.experiments.ames import Encoder, houses, number_columns
-from iceform.experiments.emulated import THRESHOLD_TOKENS, Problem, emulate_lasso, emulate_ridge
 from iceform.experiments.house_prices import house_prices, rows_in_ames
 from iceform.experiments.networks import Parameters, PromptedAttention, SelfAttention, stack
 from iceform.experiments.randomness import generator, permutation, take
-from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, compare, sklearn_coefficients
-from iceform.experiments.study import Plan, Record, Spec, Study, Trainable, mse_and_r2, split_seeds
+from iceform.experiments.statistics import (
+    ABLATIONS,
+    ALGORITHMS,
+    compare,
+    emulate,
+    sklearn_models,
+)
+from iceform.experiments.study import (
+    Plan,
+    Record,
+    Spec,
+    Study,
+    Trainable,
+    frozen_notes,
+    mse_and_r2,
+    split_seeds,
+)
 from iceform.experiments.training import Curves, Stack, Training
+from iceform.machine import Machine
 from iceform.tables import Table
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
 ROLES = ("frozen", "baselines")
 _LARGE = 4000.0  # square feet; the data's author advises to leave these five houses out
-_FEW_TOKENS = 97  # of the soft threshold in smoke runs
-_SOLUTION_ROOM = 1.01
 _RIDGE_GRID = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 _LASSO_GRID = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 _FOLDS = 5
 _PICKED_TOL = 1e-6  # of the lasso while a penalty is picked
-_COLLINEAR = 1e-8  # share of the largest pivot below which a column is a sum of others
 
 
 @dataclass(frozen=True)
@@ -80,8 +92,6 @@ class HousingSpec(Spec):
     at_once: int = 4
     auxiliary: int = 128
     numbers_only: bool = False
-    tol: float = 1e-8
-    threshold_tokens: int = THRESHOLD_TOKENS
 
 
 class HousingStudy(Study):
@@ -117,7 +127,7 @@ class HousingStudy(Study):
         paper = HousingSpec(
             self.name, column, scale, samples=2930, epochs=300, seeds=5, tokens=1, dim=262
         )
-        if column == "as_published":
+        if column in ("their_script", "as_published"):
             paper = replace(paper, samples=len(rows_in_ames()), drawn=True)
         elif column != "our_reading":
             paper = replace(
@@ -128,13 +138,13 @@ class HousingStudy(Study):
         return replace(
             paper, epochs=1, seeds=1 if column == "constructed" else 2, hidden=32, contexts=2,
             test_contexts=1, auxiliary=16,
-            at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:], tol=1e-6,
-            threshold_tokens=_FEW_TOKENS,
+            at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:],
         )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        if spec.column == "constructed":
-            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
+        if spec.column in ("their_script", "constructed"):
+            variant = "script" if spec.column == "their_script" else "constructed"
+            return [Plan(spec, (("variant", variant),), (s,)) for s in seeds]
         sizes = {"frozen": 1, "baselines": len(ALGORITHMS)}
         return [
             _HousingPlan(spec, (("role", role),), part, sizes[role])
@@ -497,67 +507,38 @@ class _Asked(_Housing):
 # ---------------------------------------------------------------------------------------------
 
 
+def frozen_machine(spec: HousingSpec) -> Machine:
+    """The machine of the constructed column: its features and an intercept, nothing else."""
+    return Machine(spec.dim + 1, layout="stream")
+
+
 def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
-    """The three algorithms on the training split by frozen layers, beside scikit-learn."""
+    """The three algorithms on the training split by one machine, beside scikit-learn."""
+    machine = frozen_machine(spec)
     data, order = houses(), _split(spec, seed)
     x, y = Encoder()(data, order[: spec.train])[order], _log_price(data)[order]
     if spec.numbers_only:
         x = x[:, : len(number_columns(data))]
-    xc, yc, x_mean, y_mean = centered(x[: spec.train], y[: spec.train])
-    # Collinear columns leave lasso without a unique answer: it gets those that are independent.
-    columns = _independent(xc)
-    own = xc[:, columns]
+    seen, known = x[: spec.train], y[: spec.train]
     picked = penalties(spec, seed)
-    exact_lasso = sklearn_coefficients(own, yc, picked.lasso, picked.ridge)[0]
-    exact = sklearn_coefficients(xc, yc, picked.lasso, picked.ridge)
-    basis = _row_space(xc)
-    reduced = xc @ basis
-
-    def within(coef: Tensor) -> float:
-        return _SOLUTION_ROOM * float(coef.norm())
-
-    answers = (
-        emulate_lasso(
-            Problem(own, yc, 0.0, within(exact_lasso)),
-            picked.lasso,
-            spec.tol,
-            spec.threshold_tokens,
-        ),
-        emulate_ridge(Problem(xc, yc, picked.ridge / len(yc), within(exact[1])), spec.tol),
-        emulate_ridge(Problem(reduced, yc, 0.0, within(exact[2])), spec.tol),
-    )
-    wanted = (exact_lasso, exact[1], basis.mT @ exact[2])
+    answers = emulate(machine, seen, known, picked.lasso, picked.ridge, intercept=True)
     large = torch.from_numpy(data.features["area"].to_numpy()[order][spec.train :] > _LARGE)
-    asked, prices = x[spec.train :] - x_mean, y[spec.train :] - y_mean
+    asked, prices = x[spec.train :], y[spec.train :]
+    away = (prices - known.mean()).square()
     metrics = picked.noted() | {
-        "mean: test mse": float(prices.square().mean()),
-        "mean: test mse without large houses": float(prices[~large].square().mean()),
+        "mean: test mse": float(away.mean()),
+        "mean: test mse without large houses": float(away[~large].mean()),
     }
-    for algorithm, answer, coef in zip(ALGORITHMS, answers, wanted, strict=True):
-        compare(algorithm, answer, coef, metrics)
-        points = {"lasso": asked[:, columns], "linear": asked @ basis}.get(algorithm, asked)
-        off = points @ answer.coef - prices
-        metrics[f"{algorithm}: test mse"] = float(off.square().mean())
-        metrics[f"{algorithm}: test mse without large houses"] = float(off[~large].square().mean())
-        gap = points @ (answer.coef - coef)
-        metrics[f"{algorithm}: frozen fidelity"] = float(gap.square().mean())
-    return Record(plan, seed, metrics)
-
-
-def _independent(x: Tensor) -> Tensor:
-    """Columns of X that none of the others add up to, by QR with pivoting."""
-    from scipy.linalg import qr
-
-    triangle, order = qr(x.numpy(), mode="r", pivoting=True)
-    diagonal = np.abs(np.diag(triangle))
-    rank = int((diagonal > _COLLINEAR * diagonal[0]).sum())
-    kept: Tensor = torch.from_numpy(np.sort(order[:rank]))
-    return kept
-
-
-def _row_space(x: Tensor) -> Tensor:
-    """An orthonormal basis of X's rows: least squares is unique there, and of least norm."""
-    _, values, vectors = torch.linalg.svd(x, full_matrices=False)
-    rank = torch.finfo(x.dtype).eps * max(x.shape)
-    basis: Tensor = vectors[values > rank * values[0]].mT.contiguous()
-    return basis
+    models = sklearn_models(picked.lasso, picked.ridge, intercept=True)
+    for name, result in answers.results.items():
+        theirs = models[name].fit(seen.numpy(), known.numpy())
+        compare(name, result, torch.as_tensor(theirs.coef_), metrics)
+        made = result.predict(asked)
+        off = (made - prices).square()
+        metrics[f"{name}: test mse"] = float(off.mean())
+        metrics[f"{name}: test mse without large houses"] = float(off[~large].mean())
+        gap = made - torch.as_tensor(theirs.predict(asked.numpy()))
+        metrics[f"{name}: frozen fidelity"] = float(gap.square().mean())
+    (digest,) = {machine.digest, *(r.digest for r in answers.results.values())}
+    domain = {"features": spec.dim, "intercept": True, "data": "any, each proven anew"}
+    return Record(plan, seed, metrics, notes=frozen_notes(digest, domain, answers.ledger))

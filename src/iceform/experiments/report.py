@@ -12,13 +12,24 @@ from typing import TYPE_CHECKING, Any
 from iceform import store
 from iceform.errors import ProgramError
 from iceform.experiments.published import HEADS
-from iceform.experiments.tables import Rates, Section, Table, number, rates, sections, summary_csv
+from iceform.experiments.tables import (
+    Rates,
+    Section,
+    Series,
+    Table,
+    comparisons,
+    number,
+    rates,
+    readers,
+    sections,
+    summary_csv,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["learning_figure", "rate_figure", "training_figure", "write"]
+__all__ = ["comparison_figure", "learning_figure", "rate_figure", "training_figure", "write"]
 
 _DPI = 144
 _COLOURS = ("#8a8a8a", "#b0413e", "#d98e04", "#7b5ea7", "#2b6777", "#1b998b", "#5a7d2a")
@@ -65,6 +76,45 @@ def rate_figure(curves: Sequence[Rates]) -> Figure:
     near.set_xticks(list(HEADS), list(map(str, HEADS)))
     near.minorticks_off()
     near.set_title("the trained ones", loc="left", fontsize=11)
+    return figure
+
+
+_TITLES = {
+    "residual": "1: f(w.x - y) x",
+    "heads": "2: one head, by heads",
+    "statistics": "3: synthetic data",
+    "housing": "4: houses",
+}
+
+
+def comparison_figure(studies: dict[str, list[Series]]) -> Figure:
+    """The paper's test errors beside ours, with deviations, a panel for every study."""
+    figure, axes = _axes(13.0, 4.0, len(studies))
+    labels = list(dict.fromkeys(s.label for series in studies.values() for s in series))
+    look = {
+        label: {"color": colour, "fmt": mark}
+        for label, colour, mark in zip(labels, _COLOURS, _MARKS, strict=False)
+    }
+    for ax, (study, series) in zip(axes, studies.items(), strict=True):
+        places = list(dict.fromkeys(place for s in series for place, *_ in s.points))
+        for s in series:
+            aside = 0.13 * (labels.index(s.label) - (len(labels) - 1) / 2)
+            at = [places.index(place) + aside for place, *_ in s.points]
+            means = [mean for _, mean, _ in s.points]
+            # A bar that would reach below zero has no end on this scale: it is cut off.
+            low = [min(deviation, 0.999 * mean) for _, mean, deviation in s.points]
+            high = [deviation for *_, deviation in s.points]
+            style: dict[str, Any] = look[s.label]
+            ax.errorbar(at, means, yerr=[low, high], capsize=3, markersize=4.5, **style)
+        ax.set_yscale("log")
+        ax.set_xticks(range(len(places)), places)
+        ax.set_xlim(-0.5, len(places) - 0.5)
+        ax.minorticks_off()
+        ax.set_title(_TITLES[study], loc="left", fontsize=10)
+    for label, style in look.items():
+        axes[1].plot([], [], style["fmt"], color=style["color"], label=label)
+    axes[0].set_ylabel("test MSE, mean and deviation")
+    axes[1].legend(frameon=False, fontsize=7.5)
     return figure
 
 
@@ -147,6 +197,7 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         "rates.png": rate_figure(curves),
         "heads.png": training_figure(records),
         "learning.png": learning_figure(records),
+        "studies.png": comparison_figure(comparisons(records)),
     }
     images = {name: _png(figure) for name, figure in figures.items() if figure is not None}
     content: dict[str, bytes] = {
@@ -161,6 +212,7 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
 
 
 _ALT = {
+    "studies.png": "Test errors of all studies with deviations, published and ours",
     "rates.png": "Error of an emulated attention head against heads and grid tokens",
     "heads.png": "Study 2: training error by epoch and number of heads, in our reading",
     "learning.png": "Study 1: error by epoch, in our reading and as the theorem asks",
@@ -178,11 +230,11 @@ def _origin(records: Sequence[dict[str, Any]]) -> str:
 
 
 _INTRODUCTION = (
-    "The paper's four numerical studies: the numbers it prints; our networks with the data and "
-    "settings of the authors' public script (as published); what we first made of the text and of "
-    "a description of the script (our reading); studies of our own on the same questions (as the "
-    "theorem asks); and what the constructions give without training (constructed). Mean ± "
-    "deviation over seeds."
+    "The paper's four numerical studies: the numbers it prints; the authors' own code where it was "
+    "run (their script); our networks with its data and settings (as published); what we first "
+    "made of the text and of a description of the script (our reading); studies of our own on the "
+    "same questions (as the theorem asks); and what the constructions give without training "
+    "(constructed). Mean ± deviation over seeds."
 )
 
 
@@ -191,6 +243,8 @@ def markdown(
 ) -> str:
     """The report for a repository."""
     lines = ["# Numerical studies", "", _INTRODUCTION, "", _origin(records), ""]
+    lines += [f"![{_ALT['studies.png']}](studies.png)", ""]
+    lines += [f"**{readers(records).caption}**", "", *markdown_table(readers(records)), ""]
     for chapter in chapters:
         lines += [f"## {chapter.title}", ""]
         lines += ["What the public script does:", ""]
@@ -202,11 +256,13 @@ def markdown(
             if image in images:
                 lines += [f"![{_ALT[image]}]({image})", ""]
         for table in chapter.tables:
-            lines += [f"**{table.caption}**", "", *_markdown_table(table), ""]
+            lines += [f"**{table.caption}**", "", *markdown_table(table), ""]
     return "\n".join(lines)
 
 
-def _markdown_table(table: Table) -> list[str]:
+def markdown_table(table: Table) -> list[str]:
+    """The lines of a table."""
+
     def row(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cells) + " |"
 
@@ -227,6 +283,7 @@ img{max-width:100%;height:auto}.origin{color:#555}
 </style></head><body>
 <h1>Numerical studies</h1>
 <p>{{ introduction }}</p><p class="origin">{{ origin }}</p>
+<p><img alt="{{ alt["studies.png"] }}" src="data:image/png;base64,{{ images["studies.png"] }}"></p>
 {% for chapter in chapters %}
 <h2>{{ chapter.title }}</h2>
 <p>What the public script does:</p>

@@ -10,19 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
+from iceform import algorithms as programs
+from iceform.certificates import Ledger, Result
 from iceform.experiments.algorithms import lasso, least_squares, ridge
-from iceform.experiments.emulated import (
-    THRESHOLD_TOKENS,
-    Answer,
-    Problem,
-    emulate_lasso,
-    emulate_ridge,
-)
 from iceform.experiments.networks import Parameters, SelfAttention, stack
 from iceform.experiments.randomness import generator, shared, take
 from iceform.experiments.study import (
@@ -32,10 +27,12 @@ from iceform.experiments.study import (
     Study,
     Trainable,
     chunks,
+    frozen_notes,
     mse_and_r2,
     split_seeds,
 )
 from iceform.experiments.training import SCHEDULES, Curves, Stack, Training
+from iceform.machine import Machine
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 
@@ -46,8 +43,6 @@ _EVALUATED = 500  # samples at a time
 _DRAWS = 5  # test draws over which the script takes its spread
 # Names of the random streams, as they were when the stored cells were drawn.
 _STREAMS = {"our_reading": "as_published", "as_the_theorem_asks": "as_described"}
-_FEW_TOKENS = 97  # of the soft threshold in smoke runs
-_SOLUTION_ROOM = 1.01  # the radius of the certified domain over the solution's norm
 
 
 @dataclass(frozen=True)
@@ -85,8 +80,6 @@ class StatisticsSpec(Spec):
     alpha_lasso: float = 0.5
     schedules: tuple[str, ...] = SCHEDULES
     constructed_contexts: int = 4
-    tol: float = 1e-8
-    threshold_tokens: int = THRESHOLD_TOKENS
 
     @property
     def train(self) -> int:
@@ -123,23 +116,24 @@ class StatisticsStudy(Study):
 
     def spec(self, column: str, scale: str) -> StatisticsSpec:
         paper = StatisticsSpec(self.name, column, scale, samples=50_000, epochs=300, seeds=5)
-        if column == "as_published":
+        if column in ("their_script", "as_published"):
             paper = replace(
                 paper, schedules=("constant",), fresh=_DRAWS * 1000, ridge_noises=2, drawn=True
             )
-        if column not in ("as_published", "our_reading"):
+        elif column != "our_reading":
             paper = replace(paper, context=48, noise=1.0, schedules=("cosine",))
         if scale != "smoke":
             return paper
         return replace(
             paper, samples=200, epochs=2, seeds=2, schedules=("constant",), constructed_contexts=1,
-            fresh=40 if paper.fresh else 0, threshold_tokens=_FEW_TOKENS,
+            fresh=40 if paper.fresh else 0,
         )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         assert isinstance(spec, StatisticsSpec)
-        if spec.column == "constructed":
-            return [Plan(spec, (("variant", "constructed"),), tuple(seeds))]
+        if spec.column in ("their_script", "constructed"):
+            variant = "script" if spec.column == "their_script" else "constructed"
+            return [Plan(spec, (("variant", variant),), (s,)) for s in seeds]
         return [
             Plan(spec, (("schedule", schedule),), part, len(MODELS))
             for schedule in spec.schedules
@@ -370,61 +364,81 @@ class _Statistics(Trainable):
 # ---------------------------------------------------------------------------------------------
 
 
-def emulate(x: Tensor, y: Tensor, spec: StatisticsSpec) -> list[Answer]:
-    """Lasso, ridge and least squares of one data set by frozen layers, in that order."""
-    alpha_lasso, alpha_ridge, tol = spec.alpha_lasso, spec.alpha_ridge, spec.tol
+class Answers(NamedTuple):
+    """What one frozen machine answered, algorithm by algorithm."""
 
-    def problem(coef: Tensor, l2: float = 0.0) -> Problem:
-        # The certified domain must hold the solution; its norm is bounded before the run.
-        return Problem(x, y, l2, _SOLUTION_ROOM * float(coef.norm()))
-
-    return [
-        emulate_lasso(problem(lasso(x, y, alpha_lasso)), alpha_lasso, tol, spec.threshold_tokens),
-        emulate_ridge(problem(ridge(x, y, alpha_ridge), alpha_ridge / len(y)), tol),
-        emulate_ridge(problem(least_squares(x, y)), tol),
-    ]
+    results: dict[str, Result]
+    ledger: Ledger
 
 
-def sklearn_coefficients(x: Tensor, y: Tensor, alpha_lasso: float, alpha_ridge: float) -> Tensor:
-    """What scikit-learn answers, (3, d), without intercepts."""
+def emulate(
+    machine: Machine, x: Tensor, y: Tensor, alpha_lasso: float, alpha_ridge: float, *,
+    intercept: bool = False,
+) -> Answers:  # fmt: skip
+    """Lasso, ridge and least squares of one data set, three prompts of one machine."""
+    asked: dict[str, programs.Program] = {
+        "lasso": programs.Lasso(alpha_lasso, fit_intercept=intercept),
+        "ridge": programs.Ridge(alpha_ridge, fit_intercept=intercept),
+        "linear": programs.LinearRegression(fit_intercept=intercept),
+    }
+    results = {name: machine.run(program, x, y) for name, program in asked.items()}
+    ledger = Ledger()
+    for result in results.values():
+        ledger.merge(result.ledger)
+    return Answers(results, ledger)
+
+
+def sklearn_models(alpha_lasso: float, alpha_ridge: float, *, intercept: bool) -> dict[str, Any]:
+    """scikit-learn's estimators of the three algorithms."""
     from sklearn.linear_model import Lasso, LinearRegression, Ridge
 
-    models = (
-        Lasso(alpha_lasso, fit_intercept=False, tol=1e-12, max_iter=1_000_000),
-        Ridge(alpha_ridge, fit_intercept=False),
-        LinearRegression(fit_intercept=False),
-    )
-    return torch.stack([torch.as_tensor(m.fit(x.numpy(), y.numpy()).coef_) for m in models])
+    return {
+        "lasso": Lasso(alpha_lasso, fit_intercept=intercept, tol=1e-12, max_iter=1_000_000),
+        "ridge": Ridge(alpha_ridge, fit_intercept=intercept),
+        "linear": LinearRegression(fit_intercept=intercept),
+    }
 
 
-def compare(algorithm: str, answer: Answer, coef: Tensor, metrics: dict[str, float]) -> None:
+def compare(name: str, result: Result, coef: Tensor, metrics: dict[str, float]) -> None:
     """Note the largest distance to scikit-learn seen so far, and what was certified for it."""
-    off = float((answer.coef - coef).norm())
-    for name, value in {
-        "distance to scikit-learn": off,
-        "certified": answer.certified,
-        "passes": float(answer.passes),
-        "distance over certificate": off / answer.certified,
+    for label, value in {
+        "distance to scikit-learn": float((result.coef - coef).abs().max()),
+        "certified": result.certificate.error,
+        "passes": float(result.passes),
+        "proven": float(result.certificate.kind == "proven"),
     }.items():
-        key = f"{algorithm}: {name}"
-        metrics[key] = max(value, metrics.get(key, 0.0))
+        key = f"{name}: {label}"
+        worst = min if label == "proven" else max
+        metrics[key] = worst(value, metrics.get(key, value))
+
+
+def frozen_machine(spec: StatisticsSpec) -> Machine:
+    """The machine of the constructed column: made of the number of features, nothing else."""
+    return Machine(spec.dim, layout="stream")
 
 
 def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
+    machine = frozen_machine(spec)
     small = replace(spec, samples=spec.constructed_contexts)
     data = _draw(small, seed, torch.device("cpu"))
     metrics: dict[str, float] = {}
     pairs, d = data.context.double(), spec.dim
     squares = dict.fromkeys(ALGORITHMS, 0.0)
+    ledger = Ledger()
+    digests = {machine.digest}
     for place in range(small.samples):
         x, y = pairs[place, :, :d], pairs[place, :, d]
-        exact = sklearn_coefficients(x, y, spec.alpha_lasso, spec.alpha_ridge)
-        answers = emulate(x, y, spec)
-        for algorithm, answer, coef in zip(ALGORITHMS, answers, exact, strict=True):
-            compare(algorithm, answer, coef, metrics)
-            asked = data.x[place].double()
-            off = _dot(asked, answer.coef) - _dot(asked, coef)
-            squares[algorithm] += float(off.square().mean()) / small.samples
-    for algorithm, fidelity in squares.items():
-        metrics[f"{algorithm}: frozen fidelity"] = fidelity
-    return Record(plan, seed, metrics)
+        answers = emulate(machine, x, y, spec.alpha_lasso, spec.alpha_ridge)
+        ledger.merge(answers.ledger)
+        models = sklearn_models(spec.alpha_lasso, spec.alpha_ridge, intercept=False)
+        for name, result in answers.results.items():
+            coef = torch.as_tensor(models[name].fit(x.numpy(), y.numpy()).coef_)
+            compare(name, result, coef, metrics)
+            digests.add(result.digest)
+            off = _dot(data.x[place].double(), result.coef - coef)
+            squares[name] += float(off.square().mean()) / small.samples
+    for name, fidelity in squares.items():
+        metrics[f"{name}: frozen fidelity"] = fidelity
+    (digest,) = digests
+    notes = frozen_notes(digest, {"features": spec.dim, "data": "any, each proven anew"}, ledger)
+    return Record(plan, seed, metrics, notes=notes)

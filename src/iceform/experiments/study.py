@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from iceform.certificates import Ledger
 from iceform.errors import ProgramError
 from iceform.experiments.networks import Parameters
 from iceform.experiments.training import Curves, Stack
 from iceform.validation import check_choice
 
-__all__ = ["COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "mse_and_r2"]
+__all__ = [
+    "COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "frozen_notes",
+    "mse_and_r2",
+]  # fmt: skip
 
-COLUMNS = ("as_published", "our_reading", "as_the_theorem_asks", "constructed")
+COLUMNS = ("their_script", "as_published", "our_reading", "as_the_theorem_asks", "constructed")
 SCALES = ("smoke", "paper")
 
 
@@ -115,12 +119,15 @@ class Record:
         Numbers by name.
     curves
         Lists by epoch.
+    notes
+        What is no number: the digest of frozen weights, the stated domain, the ledger.
     """
 
     plan: Plan
     seed: int
     metrics: dict[str, float]
     curves: dict[str, list[float]] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -134,12 +141,16 @@ class Record:
             "spec": spec.to_dict(),
             "metrics": self.metrics,
             "curves": self.curves,
+            "notes": self.notes,
         }
 
 
 class Study(ABC):
-    """One of the paper's numerical studies, in four columns.
+    """One of the paper's numerical studies, in columns.
 
+    ``their_script``
+        The authors' public code itself, where a copy of it is given
+        (:mod:`iceform.experiments.theirs`).
     ``as_published``
         Our networks with the data and settings of the authors' public script
         (:mod:`iceform.experiments.script`).
@@ -148,7 +159,7 @@ class Study(ABC):
     ``as_the_theorem_asks``
         A study of our own on the same question, in the theorem's setting.
     ``constructed``
-        Look-ups, no training.
+        One frozen network and no training; its sizes and domain are stated before data are drawn.
     """
 
     name: ClassVar[str]
@@ -203,6 +214,14 @@ def mse_and_r2(predicted: Tensor, target: Tensor) -> tuple[float, float]:
     if not variance > 0:
         raise ProgramError("the target is constant, so R2 means nothing; use more test samples")
     return mse, 1 - mse / variance
+
+
+def frozen_notes(
+    digest: str, domain: Mapping[str, Any], ledger: Ledger | None = None
+) -> dict[str, Any]:
+    """What a constructed cell says beside its numbers."""
+    kept = [] if ledger is None else ledger.to_dict()
+    return {"digest": digest, "domain": dict(domain), "ledger": kept}
 
 
 def split_seeds(seeds: Sequence[int], together: int) -> list[tuple[int, ...]]:

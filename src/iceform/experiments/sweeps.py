@@ -27,8 +27,10 @@ from iceform.experiments.heads import HeadsStudy
 from iceform.experiments.housing import HousingStudy
 from iceform.experiments.randomness import forget
 from iceform.experiments.residual import ResidualStudy
+from iceform.experiments.script import COMMIT, REPOSITORY
 from iceform.experiments.statistics import StatisticsStudy
 from iceform.experiments.study import COLUMNS, Plan, Record, Study
+from iceform.experiments.theirs import check_copy, run_theirs
 from iceform.experiments.training import Progress, Trainer, full_precision
 from iceform.validation import check_choice, check_size
 
@@ -38,6 +40,8 @@ STUDIES: dict[str, Study] = {
     study.name: study
     for study in (ResidualStudy(), HeadsStudy(), StatisticsStudy(), HousingStudy())
 }
+_THEIRS = "their_script"
+_UNTRAINED = (_THEIRS, "constructed")  # by our engine
 _CPU_MODELS = 6  # models in a stack that fit a core's cache
 _GPU_MODELS = 1 << 20  # all of them
 
@@ -58,6 +62,8 @@ class Request:
         One or several; groups are dealt out to them in turn.
     every
         Seconds between checkpoints.
+    code
+        A copy of the authors' code; without one ``their_script`` is left out.
     """
 
     studies: tuple[str, ...]
@@ -67,6 +73,7 @@ class Request:
     seeds: int | None = None
     devices: tuple[str, ...] = ("cpu",)
     every: float = 120.0
+    code: Path | None = None
 
     def __post_init__(self) -> None:
         for name in self.studies:
@@ -75,6 +82,13 @@ class Request:
             check_size("seeds", self.seeds)
         for device in self.devices:
             _check_device(device)
+        if self.code is not None:
+            check_copy(self.code)
+        elif self.columns == (_THEIRS,):
+            raise ProgramError(
+                f"{_THEIRS} runs the authors' code, which is not part of iceform; clone "
+                f"{REPOSITORY} at {COMMIT[:12]} and pass its folder as --their-code"
+            )
 
 
 def _check_device(name: str) -> None:
@@ -97,6 +111,7 @@ class Group:
     device: str
     out: Path
     every: float
+    code: Path | None = None
 
     @property
     def name(self) -> str:
@@ -126,9 +141,11 @@ def groups(request: Request) -> list[Group]:
         study = STUDIES[name]
         together_on: dict[str, list[Plan]] = {}
         for spec in study.specs(request.columns, request.scale):
+            if spec.column == _THEIRS and request.code is None:
+                continue
             seeds = range(request.seeds or spec.seeds)
             device = next(devices)
-            on_gpu = torch.device(device).type == "cuda" and spec.column != "constructed"
+            on_gpu = torch.device(device).type == "cuda" and spec.column not in _UNTRAINED
             together = _GPU_MODELS if on_gpu else _CPU_MODELS
             plans = [
                 plan
@@ -138,7 +155,10 @@ def groups(request: Request) -> list[Group]:
             if on_gpu:
                 together_on.setdefault(device, []).extend(plans)
             else:
-                found += [Group((plan,), device, request.out, request.every) for plan in plans]
+                found += [
+                    Group((plan,), device, request.out, request.every, request.code)
+                    for plan in plans
+                ]
         found += [
             Group(tuple(part), device, request.out, request.every)
             for device, plans in together_on.items()
@@ -176,7 +196,8 @@ def _finished(plan: Plan, seed: int, out: Path) -> bool:
 def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Compute a group's cells, or go on where a killed run left off; write and return them."""
     started = time.monotonic()
-    records = _construct(group) if _constructed(group) else _train(group, progress)
+    column = group.plans[0].spec.column
+    records = _without_engine(group) if column in _UNTRAINED else _train(group, progress)
     seconds = time.monotonic() - started
     written = []
     for record in records:
@@ -191,11 +212,10 @@ def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, 
     return written
 
 
-def _constructed(group: Group) -> bool:
-    return group.plans[0].spec.column == "constructed"
-
-
-def _construct(group: Group) -> list[Record]:
+def _without_engine(group: Group) -> list[Record]:
+    """Columns that our trainer has no part in."""
+    if group.code is not None and group.plans[0].spec.column == _THEIRS:
+        return [r for plan in group.plans for r in run_theirs(plan, group.code)]
     return [r for plan in group.plans for r in STUDIES[plan.spec.study].construct(plan)]
 
 

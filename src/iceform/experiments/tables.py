@@ -17,7 +17,10 @@ from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, StatisticsStud
 from iceform.experiments.study import COLUMNS, SCALES, Study
 from iceform.experiments.training import SCHEDULES
 
-__all__ = ["Rates", "Section", "Table", "rates", "sections", "summary_csv"]
+__all__ = [
+    "Rates", "Section", "Series", "Table", "comparisons", "rates", "readers", "sections",
+    "summary_csv",
+]  # fmt: skip
 
 Records = Sequence[dict[str, Any]]
 _MINUS = "\N{MINUS SIGN}"
@@ -174,6 +177,8 @@ def _residual(records: Records) -> Iterable[Table]:
         "asked-cosine": "as the theorem asks, cosine decay",
         "asked-unit-x": "as the theorem asks, X ~ N(0, 1)",
     }
+    theirs = _get(records, "residual", "their_script")
+    rows.append(("their script", theirs("mse"), "", theirs("trivial mse"), "", "", ""))
     for column, variants in BY_COLUMN.items():
         for name in variants:
             get = _get(records, "residual", column, variant=name)
@@ -187,13 +192,13 @@ def _residual(records: Records) -> Iterable[Table]:
               "another's prompt")  # fmt: skip
     yield Table("Test error after training; the oracle's is 0", header, tuple(rows))
     yield Table(
-        "Constructed: one frozen head, float64",
-        ("largest error", "certified", "grid tokens"),
-        ((get("sup error"), get("certified"), get("grid tokens")),),
+        "Constructed: one frozen head on the test rows, float64",
+        ("samples", "largest error", "certified", "grid tokens"),
+        ((get("samples"), get("sup error"), get("certified"), get("grid tokens")),),
     )
 
 
-def _main_heads(records: Records, column: str, heads: int, schedule: str) -> Summary | None:
+def _main_heads(records: Records, column: str, heads: int, schedule: str | None) -> Summary | None:
     """The error of study 2's table, probes left out."""
     return pick(records, "heads", column, "mse", heads=heads, schedule=schedule, probe=None)
 
@@ -202,6 +207,7 @@ def _heads(records: Records) -> Iterable[Table]:
     counts = list(published.HEADS)
     rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
     for column, schedule, label in (
+        ("their_script", None, "their script"),
         ("as_published", "constant", "as published: the script's settings"),
         ("our_reading", "constant", "our reading, constant rate"),
         ("our_reading", "cosine", "our reading, cosine decay"),
@@ -223,12 +229,21 @@ def _heads(records: Records) -> Iterable[Table]:
          if r["study"] == "heads" and r["column"] == "constructed"}
     )  # fmt: skip
     body = []
+    split = []
     for regime, grid in grids:
         get = _get(records, "heads", "constructed", regime=regime, grid=grid)
-        body.append((regime, str(grid), get("mse"), get("sup error"), get("certified")))
+        if regime == "split":
+            split.append((str(grid), get("entry error"), get("certified of an entry"), get("mse")))
+        else:
+            body.append((regime, str(grid), get("mse"), get("sup error"), get("certified")))
     if body:
         header = ("regime", "grid tokens", "MSE", "largest error", "certified on the data")
         yield Table("Constructed: the head in the prompt, no training", header, tuple(body))
+    if split:
+        columns = ("heads", "largest error of K, Q, V", "certified", "MSE of the output")
+        yield Table(
+            "Constructed in the theorem's shape: 60 tokens in each head", columns, tuple(split)
+        )
 
 
 def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
@@ -304,8 +319,8 @@ def _comparison(
         (f"published, {model}", *(with_deviation(printed[model][a]) for a in ALGORITHMS))
         for model in ("baseline", "frozen")
     ]
-    for column in ("as_published", "our_reading", "as_the_theorem_asks"):
-        for variant in _variants(study):
+    for column in ("their_script", "as_published", "our_reading", "as_the_theorem_asks"):
+        for variant in [{}] if column == "their_script" else _variants(study):
             note = "".join(f", {v}" for v in variant.values())
             for model in ("baseline", "frozen"):
                 get = _get(records, study, column, **variant)
@@ -368,9 +383,9 @@ def _constructed(records: Records, study: str) -> Table | None:
         (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
         for label, metric in (
             ("penalty, picked on the training split", "alpha"),
-            ("distance to scikit-learn's coefficients (2-norm)", "distance to scikit-learn"),
-            ("certified", "certified"),
-            ("distance over certificate, largest", "distance over certificate"),
+            ("largest distance to scikit-learn's coefficients", "distance to scikit-learn"),
+            ("certified distance to the exact ones", "certified"),
+            ("proven (1) or estimated (0)", "proven"),
             ("MSE to scikit-learn's predictions", "frozen fidelity"),
             ("passes through the layer", "passes"),
             ("MSE on held-out labels", "test mse"),
@@ -381,7 +396,7 @@ def _constructed(records: Records, study: str) -> Table | None:
     if not rows:
         return None
     return Table(
-        "Constructed: layers sized from the exact answer, no training",
+        "Constructed: one frozen machine, three prompts, no training",
         ("", *ALGORITHMS),
         tuple(rows),
     )
@@ -428,6 +443,144 @@ def _housing(records: Records) -> Iterable[Table]:
 
 def _present(*tables: Table | None) -> Iterable[Table]:
     return (t for t in tables if t is not None)
+
+
+# ---------------------------------------------------------------------------------------------
+# a reader's table: every number of the paper's section 6
+# ---------------------------------------------------------------------------------------------
+
+_WITHIN = 2.0  # deviations of both together, for a number to count as reproduced
+_WHY = {
+    ("residual", "test mse"): "the targets are in the input, which the text does not say",
+    ("residual", "train mse"): "the same",
+    ("heads", "4"): "after 50 epochs most of these networks stand on a plateau",
+    ("statistics", "baseline, ridge"): "nor does the script have baselines",
+    ("housing", "frozen, lasso"): "the script's 8 heads cannot be built, 4 are used",
+}
+
+
+@dataclass(frozen=True)
+class _Published:
+    """One number of the paper, and where ours is found."""
+
+    study: str
+    name: str
+    cell: published.Cell
+    metric: str
+    variant: dict[str, str | int | None]
+    read: tuple[str, dict[str, str | int | None]]  # metric and variant in our reading
+
+    def ours(self, records: Records) -> tuple[str, Summary | None]:
+        """The script's settings where they were run, else our reading."""
+        places = {"as_published": (self.metric, self.variant), "our_reading": self.read}
+        for column, (metric, variant) in places.items():
+            found = pick(records, self.study, column, metric, **variant)
+            if found is not None:
+                return column.replace("_", " "), found
+        return "", None
+
+
+def published_numbers() -> Iterable[_Published]:
+    """All of them, in the paper's order."""
+    leak: dict[str, str | int | None] = {"variant": "leak"}
+    for name, metric, read in (
+        ("train mse", "train mse", "train mse"), ("test mse", "mse after 19 epochs", "mse"),
+    ):  # fmt: skip
+        cell = published.RESIDUAL[name]
+        yield _Published("residual", name, cell, metric, {"variant": "script"}, (read, leak))
+    for h, cell in published.HEADS.items():
+        labels: dict[str, str | int | None] = {"heads": h, "schedule": "constant", "probe": None}
+        yield _Published("heads", str(h), cell, "mse", labels, ("mse", labels))
+    for study, printed in (("statistics", published.STATISTICS), ("housing", published.HOUSING)):
+        own: dict[str, str | int | None] = {"schedule": "constant"} if study == "statistics" else {}
+        for model, cells in printed.items():
+            for a, cell in cells.items():
+                metric = f"{a}: {model} mse"
+                yield _Published(study, f"{model}, {a}", cell, metric, own, (metric, own))
+
+
+def readers(records: Records) -> Table:
+    """For each of the paper's numbers: ours, and whether they agree within two deviations."""
+    rows = []
+    for number_ in published_numbers():
+        column, found = number_.ours(records)
+        verdict = "not run"
+        if found is not None:
+            mean, deviation = number_.cell
+            spread = math.hypot(deviation or 0.0, found.deviation or 0.0)
+            verdict = "yes" if abs(found.mean - mean) <= _WITHIN * spread else "no"
+            if (found.deviation or 0.0) > found.mean / _WITHIN:
+                verdict = "cannot tell, trainings differ too much"
+        why = _WHY.get((number_.study, number_.name), "")
+        rows.append(
+            (f"{number_.study}: {number_.name}", with_deviation(number_.cell), shown(found),
+             column or "–", f"{verdict}: {why}" if why else verdict)
+        )  # fmt: skip
+    header = ("number", "published", "ours", "of which column", "reproduced")
+    return Table("Every number of section 6", header, tuple(rows))
+
+
+# ---------------------------------------------------------------------------------------------
+# the figure of all studies
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Series:
+    """One column of a study: means and deviations at places that have names."""
+
+    label: str
+    points: tuple[tuple[str, float, float], ...]  # place, mean, deviation (0 where there is none)
+
+
+def _series(label: str, found: dict[str, Summary | published.Cell | None]) -> Series:
+    points = []
+    for place, value in found.items():
+        if isinstance(value, Summary):
+            points.append((place, value.mean, value.deviation or 0.0))
+        elif value is not None:
+            points.append((place, value[0], value[1] or 0.0))
+    return Series(label, tuple(points))
+
+
+_LEAK = ("targets fed", "not fed")
+_TRAINED = {
+    "their_script": {},
+    "as_published": {"schedule": "constant"},
+    "our_reading": {"schedule": "constant"},
+    "as_the_theorem_asks": {"schedule": "cosine"},
+}
+
+
+def comparisons(records: Records) -> dict[str, list[Series]]:
+    """The paper's numbers and ours for every study, as the figure shows them."""
+    heads = [_series("published", {str(h): cell for h, cell in published.HEADS.items()})]
+    residual = [_series("published", {_LEAK[0]: published.RESIDUAL["test mse"]})]
+    made = {"residual": residual, "heads": heads}
+    variants = {
+        "their_script": ("script", None),
+        "as_published": ("script", "script-without-leak"),
+        "our_reading": ("leak", "no-leak"),
+        "as_the_theorem_asks": (None, "asked"),
+    }  # whose targets are the input, and whose are not
+    for column, schedule in _TRAINED.items():
+        label = column.replace("_", " ")
+        pick_ = {h: pick(records, "heads", column, "mse", heads=h, probe=None, **schedule)
+                 for h in published.HEADS}  # fmt: skip
+        heads.append(_series(label, {str(h): found for h, found in pick_.items()}))
+        both = {
+            place: pick(records, "residual", column, "mse", variant=name)
+            for place, name in zip(_LEAK, variants[column], strict=True)
+            if name is not None
+        }
+        residual.append(_series(label, dict(both)))
+    for study, printed in (("statistics", published.STATISTICS), ("housing", published.HOUSING)):
+        made[study] = [_series("published", dict(printed["frozen"]))]
+        for column, schedule in _TRAINED.items():
+            own = schedule if study == "statistics" else {}
+            found = {a: pick(records, study, column, f"{a}: frozen mse", **own) for a in ALGORITHMS}
+            made[study].append(_series(column.replace("_", " "), dict(found)))
+    return {study: [s for s in series if s.points] for study, series in made.items()}
 
 
 # ---------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor
@@ -169,6 +169,11 @@ class Machine(Pretrained, kept_as="Machine"):
     def digest(self) -> str:
         """SHA-256 of the frozen weights."""
         return self.network.digest
+
+    def to(self, device: str | torch.device) -> Self:
+        """Move the frozen weights to a device. Data run where they lie, whatever this says."""
+        self.network.to(device)
+        return self
 
     @full_precision
     def run(self, program: Program, x: Tensor | Source, y: Tensor | None = None) -> Result:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
@@ -78,6 +79,8 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         given = {}
         for name, one in self.algorithm.options().items():
             value = getattr(self, one.estimator)
+            if one.estimator == "random_state" and value is not None:
+                value = check_random_state(value).randint(2**31 - 1)
             if value is None:  # scikit-learn's way of leaving a choice open
                 value = None if one.optional else one.default
             given[name] = one.kind(value) if isinstance(value, Real) else value

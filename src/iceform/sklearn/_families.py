@@ -15,21 +15,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.base import (
     ClassifierMixin,
     ClassNamePrefixFeaturesOutMixin,
     RegressorMixin,
     TransformerMixin,
+    clone,
 )
-from sklearn.utils.validation import _num_samples, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _num_samples,
+    check_is_fitted,
+    validate_data,
+)
 from torch import Tensor
 
-from iceform.algorithms import LinearClassifier, LinearModel
+from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Certificate
 from iceform.machine import ArraySource, Source, verifiable
 from iceform.machine.tables import read_line
@@ -138,6 +146,49 @@ class Batches(Line):
         found = verifiable(found, self.as_algorithm())
         self._take(machine, self._as_stored(found, source))
         return self
+
+
+class Sparse(Line):
+    """A line with a penalty on absolute values."""
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, check_input: bool = True) -> Any:
+        """As every line; ``dual_gap_`` says how much lower the objective may be.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for other lines.
+        check_input
+            Samples are checked whatever it says: what is proven is proven of them.
+        """
+        super().fit(X, y, sample_weight)
+        if not is_dask(X):
+            self.dual_gap_ = self._gap(np.asarray(X, dtype=np.float64), y, sample_weight)
+        return self
+
+    def _gap(self, X: Any, y: Any, weights: Any) -> Any:
+        """The objective less that of a point of the dual problem, one for each column of labels."""
+        model: Any = self.as_algorithm()
+        share = getattr(model, "l1_ratio", 1.0)
+        l1, l2 = model.alpha * share, model.alpha * (1 - share)
+        y = np.asarray(y, dtype=np.float64)
+        labels, coefs = y.reshape(len(y), -1).T, np.atleast_2d(self.coef_).astype(np.float64)
+        c = _check_sample_weight(weights, X, dtype=np.float64)
+        c = c / c.sum()
+        x = X - (c @ X if self.fit_intercept else 0.0)
+        gaps = []
+        for column, w in zip(labels, coefs, strict=True):
+            centre = c @ column if self.fit_intercept else 0.0
+            rest = column - centre - x @ w
+            slope = (c * rest) @ x - l2 * w
+            steepest = max(slope.max() if getattr(self, "positive", False) else
+                           np.abs(slope).max(), 0.0)  # fmt: skip
+            scale = 1.0 if steepest <= l1 else l1 / steepest
+            length, size = c @ rest**2, w @ w
+            primal = 0.5 * length + l1 * np.abs(w).sum() + 0.5 * l2 * size
+            dual = scale * (c * rest) @ (column - centre) - 0.5 * scale**2 * (length + l2 * size)
+            gaps.append(max(primal - dual, 0.0))
+        return gaps[0] if y.ndim == 1 else np.array(gaps)
 
 
 class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
@@ -266,15 +317,121 @@ class Average(RegressorMixin, _Memory):  # type: ignore[misc]
 class _Neighbours(_Memory):
     """Finds neighbours in the prompt."""
 
-    def kneighbors(self, X: Any) -> tuple[Any, Any]:
-        """Distances and indices of the nearest samples, nearest first, (n_queries, k) each."""
-        points = self._points(X)
-        found = self._memory.neighbors(points)
-        return self._memory.distances(points, found).cpu().numpy(), found.cpu().numpy()
+    n_neighbors: int
+    weights: Any
+
+    def as_algorithm(self) -> Algorithm:
+        """As of any estimator; a function of distances is the estimator's own."""
+        if not callable(self.weights):
+            return super().as_algorithm()
+        plain: Algorithm = clone(self).set_params(weights="uniform").as_algorithm()
+        return plain
+
+    def _remember(self, source: Any) -> None:
+        super()._remember(source)
+        self.n_samples_fit_ = source.rows
+        self.effective_metric_ = "euclidean"
+        if callable(self.weights):
+            self._memory = replace(self._memory, weights=self.weights)
+            self.certificate_ = self._memory.certificate()
+            self.ledger_.note("host", "distances of the neighbours, and the weights they are given")
+
+    def _asked(self, X: Any, n_neighbors: Any = None) -> tuple[Any, Tensor, bool]:
+        """The memory, points, and whether these are its own samples, none its own neighbour."""
+        check_is_fitted(self)
+        count = self.n_neighbors if n_neighbors is None else n_neighbors
+        if isinstance(count, bool) or not isinstance(count, Integral):
+            raise TypeError(f"n_neighbors does not take {type(count)} value, enter integer value")
+        if count < 1:
+            raise ValueError(f"Expected n_neighbors > 0. Got {count}")
+        others = X is None
+        most = self.n_samples_fit_ - others
+        if count > most:
+            raise ValueError(
+                f"Expected n_neighbors {'<' if others else '<='} n_samples_fit, but n_neighbors = "
+                f"{count}, n_samples_fit = {self.n_samples_fit_}, n_samples = "
+                f"{self.n_samples_fit_ if others else _num_samples(X)}"
+            )
+        points = self._memory.samples if others else self._points(X)
+        return replace(self._memory, k=int(count)), points, others
+
+    def kneighbors(
+        self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
+        """Distances and indices of the nearest samples, nearest first, (n_queries, k) each.
+
+        Parameters
+        ----------
+        X
+            Points; None for the samples themselves, of which none is its own neighbour.
+        n_neighbors
+            How many; as many as the estimator has by default.
+        return_distance
+            Whether distances come first.
+        """
+        memory, points, others = self._asked(X, n_neighbors)
+        found = memory.neighbors(points, others=others)
+        if not return_distance:
+            return found.cpu().numpy()
+        return memory.distances(points, found).cpu().numpy(), found.cpu().numpy()
+
+    def kneighbors_graph(
+        self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity"
+    ) -> Any:
+        """Who is whose neighbour, a SciPy matrix of 1, or of distances with mode="distance"."""
+        if mode not in ("connectivity", "distance"):
+            raise ValueError(
+                f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" '
+                "instead"
+            )
+        apart, found = self.kneighbors(X, n_neighbors)
+        values = np.ones(found.size) if mode == "connectivity" else apart.ravel()
+        starts = np.arange(0, found.size + 1, found.shape[1])
+        shape = (len(found), self.n_samples_fit_)
+        return csr_matrix((values, found.ravel(), starts), shape=shape)
+
+    def _average(self, X: Any, values: Tensor) -> Tensor:
+        memory, points, others = self._asked(X)
+        found: Tensor = memory.average(points, values, others=others)
+        return found
 
 
 class NeighbourAverage(_Neighbours, Average):
-    """An average of the nearest samples' labels."""
+    """An average of the nearest samples' labels, of one column or several."""
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Write the samples into the prompt.
+
+        Parameters
+        ----------
+        X
+            Samples, shape (n_samples, n_features).
+        y
+            Labels, shape (n_samples,) or (n_samples, n_outputs).
+        """
+        self._validate_params()
+        X, y = self._validated(X, y, y_numeric=True, multi_output=True)
+        columns = as_tensor(y.reshape(len(y), -1), self.device)
+        self._flat, self._labels = y.ndim == 1, columns
+        # The certificate is relative to labels: the largest are written.
+        largest = columns[:, int(columns.abs().amax(0).argmax())]
+        self._remember(ArraySource(as_tensor(X, self.device), largest.contiguous()))
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Averages, shape (n_samples,) or (n_samples, n_outputs); None asks for the samples'.
+
+        A sample that is asked for is not its own neighbour.
+        """
+        check_is_fitted(self)
+        found = self._average(X, self._labels).cpu().numpy()
+        return found[:, 0] if self._flat else found
+
+    def __sklearn_tags__(self) -> Any:
+        """Several columns of labels are averaged at once."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
@@ -295,11 +452,14 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
         return self
 
     def predict_proba(self, X: Any) -> Any:
-        """Shares of the classes among the neighbours, shape (n_samples, n_classes)."""
-        points = self._points(X)
-        classes = torch.arange(len(self.classes_), device=points.device)
-        is_class = (self._memory.y[:, None] == classes).to(points)
-        return self._memory.average(points, is_class).cpu().numpy()
+        """Shares of the classes among the neighbours, shape (n_samples, n_classes).
+
+        None asks for the samples', of which none is its own neighbour.
+        """
+        check_is_fitted(self)
+        labels = self._memory.y
+        classes = torch.arange(len(self.classes_), device=labels.device)
+        return self._average(X, (labels[:, None] == classes).to(labels)).cpu().numpy()
 
     def predict(self, X: Any) -> Any:
         """The class with the largest share; the first of equal ones."""
@@ -309,6 +469,13 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
 
 class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext):  # type: ignore[misc]
     """Directions, each found one taken out of the prompt."""
+
+    n_components: Any
+    n_components_: int
+    mean_: Any
+    explained_variance_: Any
+    explained_variance_ratio_: Any
+    singular_values_: Any
 
     def fit(self, X: Any, y: Any = None) -> Any:
         """Find the directions.
@@ -321,20 +488,70 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
             Not used.
         """
         self._validate_params()
-        x = as_tensor(validate_data(self, X, dtype=np.float64, ensure_min_samples=2), self.device)
+        X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        self._stored = X.dtype
+        x = as_tensor(X, self.device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
-        found = machine.run(self.as_algorithm(), source)
+        found = self._as_stored(machine.run(self.as_algorithm(), source), source)
         self._keep(machine, found)
         self.components_ = found.value.cpu().numpy()
+        self.n_samples_ = len(x)
+        self._cut(self.n_components)
+        rest = min(x.shape) - self.n_components_
+        spread = float(x.var(0, unbiased=True).sum() - self.explained_variance_.sum())
+        self.noise_variance_ = max(spread, 0.0) / rest if rest else 0.0
+        for name in ("components", "mean", "explained_variance", "explained_variance_ratio",
+                     "singular_values"):  # fmt: skip
+            setattr(self, f"{name}_", getattr(self, f"{name}_").astype(self._stored))
         return self
+
+    def as_algorithm(self) -> Algorithm:
+        """All components, where a share of the variance says how many of them are kept."""
+        if not isinstance(self.n_components, float):
+            return super().as_algorithm()
+        whole: Algorithm = clone(self).set_params(n_components=None).as_algorithm()
+        return whole
+
+    def _cut(self, share: Any) -> None:
+        """As few components as explain more than this share, where it is one."""
+        if not isinstance(share, float):
+            return
+        count = int(np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")) + 1
+        self.n_components_ = min(count, self.n_components_)
+        for name in ("components", "explained_variance", "explained_variance_ratio",
+                     "singular_values"):  # fmt: skip
+            setattr(self, f"{name}_", getattr(self, f"{name}_")[: self.n_components_])
 
     def transform(self, X: Any) -> Any:
         """Coordinates along the components, shape (n_samples, n_components)."""
         check_is_fitted(self)
         x = self._points(X) - as_tensor(self.mean_, self.device)
         z = x @ as_tensor(self.components_, self.device).mT
-        return read_line(self.machine_, z).cpu().numpy()
+        return read_line(self.machine_, z).cpu().numpy().astype(_kind(X))
+
+    def get_covariance(self) -> Any:
+        """That of samples along the components, and of noise evenly in all other directions."""
+        check_is_fitted(self)
+        along = np.maximum(self.explained_variance_ - self.noise_variance_, 0.0)
+        inside = (self.components_.T * along) @ self.components_
+        return inside + self.noise_variance_ * np.eye(self.n_features_in_, dtype=self._stored)
+
+    def get_precision(self) -> Any:
+        """The inverse of the covariance."""
+        return np.linalg.inv(self.get_covariance())
+
+    def score_samples(self, X: Any) -> Any:
+        """Logarithm of the density of each point, were samples normally distributed so."""
+        check_is_fitted(self)
+        x = self._points(X).cpu().numpy() - self.mean_
+        precision = self.get_precision()
+        squares = (x * (x @ precision)).sum(1)
+        return 0.5 * (np.linalg.slogdet(precision)[1] - squares - x.shape[1] * np.log(2 * np.pi))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """The mean of :meth:`score_samples`."""
+        return float(self.score_samples(X).mean())
 
     def inverse_transform(self, X: Any) -> Any:
         """Back to samples."""

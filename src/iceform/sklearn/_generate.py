@@ -8,12 +8,12 @@ import textwrap
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
 
 from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
 from iceform.sklearn._base import InContext
-from iceform.sklearn._families import FAMILIES, Batches, Chances
+from iceform.sklearn._families import FAMILIES, Batches, Chances, Sparse
 from iceform.sklearn._refusals import peer_parameters, refuse
 
 __all__ = ["estimator_of"]
@@ -33,6 +33,12 @@ _CONSTRAINTS: dict[str, list[Any]] = {
     "backend": [str],  # which there are is known when it is asked for
     "warm_start": ["boolean"],
     "class_weight": [dict, StrOptions({"balanced"}), None],
+}
+# What estimators take beside what an algorithm does.
+_ALSO: dict[str, list[Any]] = {
+    "weights": [callable],
+    "n_components": [Interval(RealNotInt, 0, 1, closed="neither")],
+    "random_state": ["random_state"],
 }
 _ATTRIBUTES = """Attributes
 ----------
@@ -83,6 +89,8 @@ def _base(kind: type[Algorithm]) -> type[InContext]:
     base = FAMILIES[kind.family]
     if kind.family == "line" and getattr(kind, "batches", None) is not None:
         return Batches
+    if kind.family == "line" and hasattr(kind, "thresholds"):
+        return Sparse
     if kind.family == "separator" and hasattr(kind, "chances"):
         return Chances
     return base
@@ -141,9 +149,9 @@ def _constraints(one: Option) -> list[Any]:
         }["low" in one.open, "high" in one.open or high is None]  # fmt: skip
         whole = one.kind is int and one.estimator != "max_iter"
         found.append(Interval(Integral if whole else Real, low, high, closed=closed))
-    if one.optional or one.estimator == "random_state":
+    if one.optional or one.estimator in ("random_state", "weights"):
         found.append(None)
-    return found
+    return found + _ALSO.get(one.estimator, [])
 
 
 def _docstring(kind: type[Algorithm]) -> str:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -60,7 +61,18 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "whiten": ("coordinates along components are as long as they are", ()),
     }
 )
-_HINTS = ("copy", "copy_X", "random_state")  # any value: nothing here depends on it
+# How to compute, not what: the answer is the same whatever they are.
+_HINTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
+    {
+        "algorithm": lambda value: value in ("auto", "ball_tree", "brute", "kd_tree"),
+        "copy": lambda _: True,
+        "copy_X": lambda _: True,
+        "leaf_size": lambda value: isinstance(value, Integral),
+        "n_jobs": lambda value: isinstance(value, Integral),
+        "random_state": lambda _: True,
+        "verbose": lambda value: isinstance(value, Integral),
+    }
+)
 
 
 @cache
@@ -88,7 +100,7 @@ def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
     why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
     nothing = (theirs.default, *nothing)
     asks = not any(type(value) is type(v) and value == v for v in nothing)
-    if asks and name not in _HINTS:
+    if asks and not (name in _HINTS and _HINTS[name](value)):
         raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
 
 

@@ -1,14 +1,9 @@
-r"""What one head adds to the answer: the effect of taking it out, predicted.
+"""What one head adds to the answer: the effect of taking it out, predicted.
 
-In the last layer of a ``LinearDescent`` the head at t = j delta s adds
-
-.. math:: -s\,\rho\,2^{K-1} a_j F(t) = -\tfrac12 s\,\rho\,lr\,a_j\,
-    \frac{\mathrm{mean}(x_i e^{t z_i})}{1 + \ell(t)}
-
-to w, the penalty's gate -rho lr penalty w, the momentum's momentum v; idle heads add nothing. A
-network without the head answers the exact w_T less that much, within the certificate, which bounds
-every head by itself, and what an error of w_{T-1} does to F: |a_j| j delta cosh(j delta Z) X^2 eta
-times it.
+The network is run in balls (``enclosed``) with and without the head. What it is for stands in the
+design; the difference of the two answers is its effect on these data, and the radii bound what a
+stock network's floating point may add to it. Of a model of token ids the answer is the scores of
+the next token.
 """
 
 from __future__ import annotations
@@ -22,56 +17,145 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.errors import ShapeError
-from iceform.targets.linear_descent import LinearDescent
-from iceform.targets.precise import linear_descent
+from iceform.targets.architectures import architecture
+from iceform.targets.design import mirrored
+from iceform.targets.enclosed import Ball, Enclosure, Prompted
+from iceform.targets.rounding import Arithmetic
+from iceform.targets.target import FeatureTarget, Target
 
-__all__ = ["Contribution", "contribution"]
+__all__ = ["Contribution", "contribution", "example", "last_layer"]
+
+_EXAMPLE = 4  # samples
 
 
 @dataclass(frozen=True, eq=False)
 class Contribution:
-    """What a head adds to the answer, and how well that is known."""
+    """What a head adds to the answer, and how well that is known.
+
+    Attributes
+    ----------
+    role
+        What it is for.
+    value
+        The answer with it minus the answer without it.
+    answer
+        The answer without it.
+    error
+        A bound of what both may be off by, in a stock network.
+    """
 
     role: str
     value: Float[Tensor, "d"]
+    answer: Float[Tensor, "d"]
     error: float
 
 
 def contribution(
-    spec: LinearDescent, x: Tensor, y: Tensor, head: int, **parameters: Any
-) -> Contribution:
-    """Of a head of the last layer, for these data.
+    spec: Target, x: Tensor, y: Tensor, head: int, *, layer: int = -1, repeat: int | None = None,
+    attention: str = "any", **parameters: Any,
+) -> Contribution:  # fmt: skip
+    """Of one head, for these data.
 
-    Without it the network answers ``reference - value`` within ``error``.
+    Parameters
+    ----------
+    spec
+        The target; of a program, pass ``program=`` too.
+    x, y
+        The samples.
+    head, layer
+        As ``iceform.json`` counts them; -1 for the last layer.
+    repeat
+        Of an ALBERT's layers, which are applied again and again, the turn in which the head is
+        taken out; None for all.
+    attention
+        "eager", "sdpa" or "any".
+    **parameters
+        What the prompt holds.
     """
-    if not 0 <= head < spec.design.heads:
-        raise ShapeError(f"head must be 0 to {spec.design.heads - 1}, got {head}")
-    x, y = x.to(spec.torch_dtype).double(), y.to(spec.torch_dtype).double()
-    domain = spec.domain(x, y)
-    certified = spec.certificate(domain, **parameters).error
-    roles = spec.design.ground_truth()[-1]
-    role = str(roles[head]["role"])
-    r = spec.recurrence(domain, **parameters)
-    path = torch.cat([torch.zeros(2, spec.dim).double(), linear_descent(x, y, r)])
-    w, v = path[-2], path[-2] - path[-3]
-    if role.startswith("gradient"):
-        value, steep = _pair(spec, x, y, w, head, r.lr)
-        return Contribution(role, value, certified * (1 + steep))
-    known = {"penalty": -r.factors[-1] * r.lr * r.penalty * w, "momentum, kept": r.momentum * v}
-    return Contribution(role, known.get(role, torch.zeros_like(w)), certified * 2)
+    layers = len(spec.design.layers)
+    if not (0 <= head < spec.design.heads and -layers <= layer < layers):
+        raise ShapeError(
+            f"there are {layers} layers of {spec.design.heads} heads, got layer {layer} and head "
+            f"{head}"
+        )
+    run, prompt = _prepared(spec, x, y, attention, parameters)
+    whole = _answer(spec, run.run(prompt), parameters)
+    turns = range(spec.design.repeats) if repeat is None else (repeat,)
+    gone = {(turn * layers + layer % layers, head) for turn in turns}
+    less = _answer(spec, run.run(prompt, gone), parameters)
+    return _contribution(spec, layer, head, whole, less)
 
 
-def _pair(
-    spec: LinearDescent, x: Tensor, y: Tensor, w: Tensor, head: int, lr: float
-) -> tuple[Tensor, float]:
-    p, sign = spec.combination, 1 if head % 2 == 0 else -1
-    j = head // 2 + 1
-    t, eta = sign * j * p.delta, spec.schedule[-1] * lr
-    z = x @ w - y
-    weights = torch.exp(t * z)
-    leak = lr * 2.0**-spec.leak_bits * (float(weights.mean()) + 1 / len(x))
-    mean = (x * weights[:, None]).mean(0) / (1 + leak)
-    reach = float(z.abs().max()) * (1 + 2.0**-20)
-    rows = float(x.norm(dim=1).max())
-    size = eta * abs(p.weights[j - 1]) * math.cosh(t * reach)
-    return -0.5 * sign * eta * p.weights[j - 1] * mean, size * abs(t) * rows**2
+def last_layer(
+    spec: Target, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
+) -> list[Contribution]:
+    """Of every head of the last layer, for these data."""
+    run, prompt = _prepared(spec, x, y, attention, parameters)
+    whole, each = run.without_each(prompt)
+    answer = _answer(spec, whole, parameters)
+    return [
+        _contribution(spec, -1, head, answer, _answer(spec, less, parameters))
+        for head, less in enumerate(each)
+    ]
+
+
+def example(spec: Target) -> dict[str, Any] | None:
+    """For iceform.json: the last layer's heads on a data set that is recorded with them.
+
+    None where the answer is scores of thousands of words, or a program's, which a folder does not
+    hold.
+    """
+    if not isinstance(spec, FeatureTarget):
+        return None
+    count = torch.arange(1.0, _EXAMPLE + 1, dtype=torch.float64)
+    # Eighths, so that they are what they are in every dtype.
+    x = (4 * torch.cos(count[:, None] * torch.arange(1, spec.dim + 1))).round() / (8 * spec.dim)
+    y = (4 * torch.sin(count)).round() / 8
+    found = last_layer(spec, x, y)
+    return {
+        "means": "the answer with a head of the last layer, less the answer without it",
+        "x": x.tolist(),
+        "y": y.tolist(),
+        "heads": [
+            {
+                "role": one.role, "value": one.value.tolist(),
+                "within": one.error if math.isfinite(one.error) else None,
+            }
+            for one in found
+        ],
+    }  # fmt: skip
+
+
+def _prepared(
+    spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
+) -> tuple[Enclosure, Prompted]:
+    known = architecture(spec.architectures[0])
+    run = Enclosure(spec.design, known, Arithmetic(spec.torch_dtype, attention))
+    prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
+    if words is None:
+        return run, Prompted(prompt)
+    dtype = spec.torch_dtype
+    word, place = words.tokens.to(dtype)[prompt[0]], words.positions.to(dtype)[: prompt.shape[1]]
+    features = word.double() + place.double()
+    # Adding a position to a word rounds; what is 0 in both stays 0.
+    return run, Prompted(mirrored(spec.design, features)[None], run.u)
+
+
+def _answer(spec: Target, features: Ball, parameters: dict[str, Any]) -> Ball:
+    words = spec.vocabulary()
+    if words is None:
+        return spec.picked(features, **parameters)
+    rows, a = words.scores.to(spec.torch_dtype).double(), Arithmetic(spec.torch_dtype)
+    last = Ball(features.center[-1], features.radius[-1])
+    units = (2 * (rows != 0).sum(1) + 2) * (a.u + 2.0**-53)
+    radius = rows.abs() @ last.radius + units * (rows.abs() @ last.most)
+    return Ball(rows @ last.center, radius * (1 + 2.0**-20))
+
+
+def _contribution(spec: Target, layer: int, head: int, whole: Ball, less: Ball) -> Contribution:
+    role = str(spec.design.ground_truth()[layer][head]["role"])
+    error = float((whole.radius + less.radius).max())
+    return Contribution(
+        role, whole.center - less.center, less.center,
+        error if math.isfinite(error) else math.inf,
+    )  # fmt: skip

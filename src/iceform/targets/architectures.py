@@ -7,8 +7,8 @@ zero; every norm is the identity (``rounding``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -40,6 +40,8 @@ class Architecture:
         In which it can be certified.
     tied
         Whether repeated layers are held once.
+    tokenizer
+        Files of a tokenizer of one word, for tools that ask for one though prompts are features.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Architecture:
     tensors: Callable[[Design, int], Tensors]
     with_ids: Callable[[Design, Vocabulary], tuple[dict[str, Any], Tensors]] | None = None
     tied: bool = False
+    tokenizer: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def layers(self, design: Design) -> int:
         """Layers that the file holds."""
@@ -281,6 +284,18 @@ def _llama_tensors(design: Design, positions: int) -> Tensors:
     return {name: tensor.clone() for name, tensor in out.items()}
 
 
+_WORD = "[feature]"
+_ONE_WORD: dict[str, dict[str, Any]] = {
+    "tokenizer.json": {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [],
+        "normalizer": None, "pre_tokenizer": None, "post_processor": None, "decoder": None,
+        "model": {"type": "WordLevel", "vocab": {_WORD: 0}, "unk_token": _WORD},
+    },
+    "tokenizer_config.json": {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **dict.fromkeys(("unk_token", "pad_token", "bos_token", "eos_token"), _WORD),
+    },
+}  # fmt: skip
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
     Architecture(
@@ -288,6 +303,15 @@ _KNOWN = (
     ),
     Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
     Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
-    Architecture("llama", "LlamaModel", True, 0, (torch.float32,), _llama_config, _llama_tensors),
+    Architecture(
+        "llama",
+        "LlamaModel",
+        True,
+        0,
+        (torch.float32,),
+        _llama_config,
+        _llama_tensors,
+        tokenizer=_ONE_WORD,
+    ),
 )
 ARCHITECTURES = {known.name: known for known in _KNOWN}

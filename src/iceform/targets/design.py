@@ -25,7 +25,17 @@ from iceform.attention import Features
 from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import EPSILON
 
-__all__ = ["Design", "Head", "Move", "Row", "Vocabulary", "mirrored", "power_of_four", "unmirrored"]
+__all__ = [
+    "Design",
+    "Head",
+    "Move",
+    "Row",
+    "Vocabulary",
+    "hidden_among",
+    "mirrored",
+    "power_of_four",
+    "unmirrored",
+]
 
 Place = tuple[str, int]
 
@@ -127,6 +137,20 @@ class Design:
             for layer in self.layers
         ]
 
+    def edges(self) -> dict[str, dict[str, list[list[int]]]]:
+        """Per feature, the heads (layer, head) that write it and that read it, and as what.
+
+        A head reaches a later one through the features that it writes and the other reads, and in
+        no other way: all other edges carry nothing.
+        """
+        out: dict[str, dict[str, list[list[int]]]] = {}
+        for number, layer in enumerate(self.layers):
+            for index, head in enumerate(layer):
+                for kind, names in _touched(head).items():
+                    for name in names:
+                        out.setdefault(name, {}).setdefault(kind, []).append([number, index])
+        return out
+
     def row(self, row: Row) -> Float[Tensor, "hidden"]:
         """The row over the mirrored stream."""
         half = self.turned(row.reads) / 2
@@ -203,11 +227,43 @@ def unmirrored(design: Design, stream: Float[Tensor, "*b t h"]) -> Float[Tensor,
     return (held if design.rotation is None else design.rotation.back(held))[..., :count]
 
 
+def hidden_among(
+    layer: tuple[Head, ...], idle: int, copies: int, order: torch.Generator
+) -> tuple[Head, ...]:
+    """The heads of a layer in equal parts, and heads that do nothing, in an order that is drawn."""
+    parts = [
+        Head(
+            head.role if copies == 1 else f"{head.role}, part {part + 1} of {copies}",
+            head.logit,
+            tuple(Move(m.value, {k: c / copies for k, c in m.writes.items()}) for m in head.moves),
+        )
+        for head in layer
+        for part in range(copies)
+    ]
+    every = [*parts, *(Head("idle", (), ()) for _ in range(idle))]
+    return tuple(every[i] for i in torch.randperm(len(every), generator=order).tolist())
+
+
+def _touched(head: Head) -> dict[str, list[str]]:
+    """What a head reads and writes, by name."""
+    reads = {
+        "read_as_value": (m.value for m in head.moves),
+        "read_as_query": (q for q, _ in head.logit),
+        "read_as_key": (k for _, k in head.logit),
+    }
+    found = {kind: {name for row in rows for name, _ in row.reads} for kind, rows in reads.items()}
+    written = {name for m in head.moves for name, _ in m.writes}
+    return {kind: sorted(names) for kind, names in {"written": written, **found}.items()}
+
+
 def _describe(head: Head) -> dict[str, object]:
+    touched = _touched(head)
+    if not head.moves:
+        return {"role": head.role}
     return {
         "role": head.role,
-        "reads": sorted({name for m in head.moves for name, _ in m.value.reads}),
-        "writes": sorted({name for m in head.moves for name, _ in m.writes}),
-        "queries": sorted({name for q, _ in head.logit for name, _ in q.reads}),
-        "keys": sorted({name for _, k in head.logit for name, _ in k.reads}),
+        "reads": touched["read_as_value"],
+        "writes": touched["written"],
+        "queries": touched["read_as_query"],
+        "keys": touched["read_as_key"],
     }

@@ -22,6 +22,7 @@ from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
+from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.card import card
 from iceform.targets.design import Vocabulary
@@ -130,6 +131,8 @@ def write(
                    "mirrored": "feature f is at f and, negated, at hidden/2 + f"},
         "certificate": None if certificate is None else json.loads(certificate.to_json()),
         "ground_truth": spec.design.ground_truth(),
+        "edges": spec.design.edges(),
+        "ablation": example(spec),
         "basis": None if spec.design.rotation is None else spec.design.rotation.describe(),
         "weights_sha256": sha,
     }  # fmt: skip
@@ -138,7 +141,9 @@ def write(
         RECORD: record,
         CARD: card(spec, name, certificate, sha),
     }
-    store.write_folder(model.path, _KIND, record, tensors, lambda _: views, withdrawn=[CONFIG])
+    store.write_folder(
+        model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
+    )
     return model
 
 

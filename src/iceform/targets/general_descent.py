@@ -61,6 +61,7 @@ from iceform.interpolation import Interpolant, RoundingModel
 from iceform.interpolation.local import local_weights
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
 from iceform.targets.tables import Bounded, fitted
 from iceform.targets.target import FeatureTarget
@@ -258,6 +259,12 @@ class GeneralDescent(FeatureTarget):
     def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
         at = self.design.features
         return features[-1, at["l"]] / features[-1, at["slope"]]
+
+    def picked(self, features: Ball, **parameters: Any) -> Ball:
+        at = self.design.features
+        value, slope = self.answer(features.center), features.center[-1, at["slope"]].abs()
+        off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
+        return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
 
     def path(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t d"]:
         """The exact iterates w_0, ..., w_T, in float64."""

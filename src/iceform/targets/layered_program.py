@@ -362,6 +362,8 @@ class LayeredProgram(ProgramTarget):
             out[o.name] = o.of(held[0] if self.homes[o.variable] == "lane0" else held[1:])
         return out
 
+    chosen = found
+
     def layout(self) -> list[str]:
         return [
             "null: null = 1",

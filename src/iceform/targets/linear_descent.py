@@ -42,7 +42,7 @@ from iceform.certificates import Certificate
 from iceform.constructions.schedules import chebyshev_steps
 from iceform.errors import BoundError, ShapeError
 from iceform.targets.data import Domain, check_data
-from iceform.targets.design import Design, Head, Move, Row
+from iceform.targets.design import Design, Head, Move, Row, hidden_among
 from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
 from iceform.targets.pairs import Pairs
 from iceform.targets.precise import linear_descent
@@ -88,6 +88,11 @@ class LinearDescent(FeatureTarget):
     basis
         A seed: x, y, w and v are mixed by a rotation of the stream (``rotation``). None: every
         feature has a place of its own.
+    idle
+        Heads a layer that do nothing, among the others.
+    copies
+        Redundant paths: every head this many times, a power of two, each writing its share. With
+        idle heads or copies the order of the heads is drawn from the seed.
     """
 
     dim: int
@@ -98,6 +103,8 @@ class LinearDescent(FeatureTarget):
     positions: int = 1024
     dtype: str = "float64"
     basis: int | None = None
+    idle: int = 0
+    copies: int = 1
     lr: float = field(default=0.5, kw_only=True)
     penalty: float = field(default=0.0, kw_only=True)
     momentum: float = field(default=0.0, kw_only=True)
@@ -119,6 +126,12 @@ class LinearDescent(FeatureTarget):
             check_positive("a factor", rho)
         if self.basis is not None and not 0 <= self.basis < _SEEDS:
             raise BoundError(f"basis is a seed from 0 to 2^63 - 1, got {self.basis}")
+        if self.idle < 0:
+            raise BoundError(f"idle is a number of heads, got {self.idle}")
+        if self.copies < 1 or self.copies & (self.copies - 1):
+            raise BoundError(
+                f"copies must be a power of two, so that shares are, got {self.copies}"
+            )
         self.recurrence(None)
 
     @classmethod
@@ -156,6 +169,9 @@ class LinearDescent(FeatureTarget):
         )  # fmt: skip
         mixed = None if self.basis is None else Rotation(features, _MIXED, self.basis)
         layers = tuple(self._layer(rho) for rho in self.schedule)
+        if self.idle or self.copies > 1:
+            order = torch.Generator().manual_seed(self.basis or 0)
+            layers = tuple(hidden_among(layer, self.idle, self.copies, order) for layer in layers)
         return Design(features, layers, rotation=mixed)
 
     def _layer(self, rho: float) -> tuple[Head, ...]:
@@ -276,7 +292,7 @@ class LinearDescent(FeatureTarget):
         return {
             "dim": self.dim, "steps": self.steps, "factors": list(self.factors),
             "reach": self.reach, "pairs": self.pairs, "positions": self.positions,
-            "dtype": self.dtype, "basis": self.basis,
+            "dtype": self.dtype, "basis": self.basis, "idle": self.idle, "copies": self.copies,
         }  # fmt: skip
 
     def typical(self) -> Domain:

@@ -105,18 +105,7 @@ class Pairs:
     def for_reach(cls, reach: float, most: int, dtype: torch.dtype, noise: float) -> Pairs:
         """At most ``most`` pairs whose remainder and amplified noise together are least."""
         check_size("pairs", most)
-        u = unit_roundoff(dtype)
-        top = math.ceil(math.log2(4 / reach))
-        sizes = [k * 2.0 ** (top - halved - _BITS) for halved in range(_MOST_HALVINGS)
-                 for k in range(2 ** (_BITS - 1), 2**_BITS)]  # fmt: skip
-
-        def cost(p: Pairs) -> float:
-            return p.remainder(reach) + (noise + 2 * p.count * u) * p.amplitude(reach / 2)
-
-        tried = [cls(m, d, dtype) for m in range(1, most + 1) for d in sizes]
-        if dtype == torch.float32:
-            tried += [cls(m, _short(_EVEN[m][0] / reach), dtype, True) for m in _EVEN if m <= most]
-        return min(tried, key=cost)
+        return _best(reach, most, dtype, noise)
 
     @cached_property
     def exact(self) -> tuple[Fraction, ...]:
@@ -210,6 +199,22 @@ class Pairs:
         return grown * unit * (
             fixed * self.mean_amplitude(z, rms) + own * self.mean_amplitude(z, rms, power=1)
         )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _best(reach: float, most: int, dtype: torch.dtype, noise: float) -> Pairs:
+    u = unit_roundoff(dtype)
+    top = math.ceil(math.log2(4 / reach))
+    sizes = [k * 2.0 ** (top - halved - _BITS) for halved in range(_MOST_HALVINGS)
+             for k in range(2 ** (_BITS - 1), 2**_BITS)]  # fmt: skip
+
+    def cost(p: Pairs) -> float:
+        return p.remainder(reach) + (noise + 2 * p.count * u) * p.amplitude(reach / 2)
+
+    tried = [Pairs(m, d, dtype) for m in range(1, most + 1) for d in sizes]
+    if dtype == torch.float32:
+        tried += [Pairs(m, _short(_EVEN[m][0] / reach), dtype, True) for m in _EVEN if m <= most]
+    return min(tried, key=cost)
 
 
 @lru_cache(maxsize=512)

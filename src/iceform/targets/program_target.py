@@ -26,6 +26,7 @@ from iceform.computer.interpret import interpret
 from iceform.errors import CapacityError, ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import mirrored, unmirrored
+from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
@@ -58,6 +59,15 @@ class ProgramTarget(Target):
     @abstractmethod
     def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         """A program's answers in the last layer's features, by name."""
+
+    @abstractmethod
+    def chosen(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+        """The same features, wherever the program has come to."""
+
+    def picked(self, features: Ball, program: Program | None = None, **settings: Any) -> Ball:
+        held = _given(program)
+        parts = self.found(features.center, held), self.chosen(features.radius, held)
+        return Ball(*(torch.cat([v.flatten() for v in part.values()]) for part in parts))
 
     def written(
         self, program: Program, x: Tensor, y: Tensor, settings: Mapping[str, Any]

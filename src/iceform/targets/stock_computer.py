@@ -113,6 +113,10 @@ class StockComputer(ProgramTarget):
     def found(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
         return self.outputs(features, self.blank(program, len(features)))
 
+    def chosen(self, features: Float[Tensor, "t f"], program: Program) -> dict[str, Tensor]:
+        prompt = self.blank(program, len(features))
+        return {o.name: prompt.read(features, o) for o in prompt.assembly.outputs}
+
     def blank(self, program: Program, tokens: int) -> Prompt:
         """The places of a program's prompt of so many tokens, with no data in them."""
         one, two = (

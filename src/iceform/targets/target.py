@@ -14,6 +14,7 @@ from iceform.certificates import Certificate
 from iceform.errors import ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
+from iceform.targets.enclosed import Ball
 from iceform.validation import guard
 
 __all__ = ["KINDS", "FeatureTarget", "Target"]
@@ -62,6 +63,10 @@ class Target(ABC):
     @abstractmethod
     def distance(self, value: Tensor, x: Tensor, y: Tensor, **parameters: Any) -> float:
         """How far an answer is from the exact algorithm's."""
+
+    def picked(self, features: Ball, **parameters: Any) -> Ball:
+        """The answer in features that are known with radii."""
+        raise TargetError(f"a {self.kind} has no answer among its features")
 
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
@@ -130,6 +135,8 @@ class Target(ABC):
 class FeatureTarget(Target):
     """A target whose prompt is features and whose answer is read out of the last layer."""
 
+    dim: int
+
     @abstractmethod
     def tokens(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t f"]:
         """The prompt, as features in float64."""
@@ -141,6 +148,10 @@ class FeatureTarget(Target):
     @abstractmethod
     def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """The exact algorithm's answer, rounded once to float64."""
+
+    def picked(self, features: Ball, **parameters: Any) -> Ball:
+        """Answers that are features themselves; others say what becomes of the radii."""
+        return Ball(self.answer(features.center), self.answer(features.radius))
 
     def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "1 t h"]:
         tokens = self.tokens(x, y, **parameters)

@@ -65,7 +65,8 @@ def tolerance(
         query sees all keys.
     exp_ulps
         Error of its exponential in ulps of ``accumulate``. By default what PyTorch's own kernels
-        need on the device of q: 2 on CUDA; 20 on CPU for float32, 1024 for narrower dtypes.
+        need on the device of q: 2 on CUDA; on CPU 20 for float32, 1024 for narrower dtypes, both in
+        float32, and 2 where another dtype is accumulated in.
     rescale_ulps
         The same for the factors by which running sums are rescaled.
     online

@@ -86,7 +86,7 @@ class Kind:
             )
         on_gpu = torch.device(device).type == "cuda"
         if exp_ulps is None:
-            exp_ulps = _exp_ulps(dtype, on_gpu)
+            exp_ulps = _exp_ulps(dtype, accumulate, on_gpu)
         return cls(
             dtype=dtype,
             accumulate=accumulate,
@@ -180,7 +180,8 @@ class Kind:
         return own + (self.rescalings(present, keys) + merged) * factor
 
 
-def _exp_ulps(dtype: torch.dtype, on_gpu: bool) -> float:
-    if on_gpu or dtype == torch.float64:
+def _exp_ulps(dtype: torch.dtype, accumulate: torch.dtype, on_gpu: bool) -> float:
+    """Of PyTorch's kernels; their fast exponentials on CPU are float32's, others are good ones."""
+    if on_gpu or accumulate != torch.float32:
         return HARDWARE_ULPS
     return SINGLE_ON_CPU_ULPS if dtype == torch.float32 else HALF_ON_CPU_ULPS

@@ -9,14 +9,18 @@ and attention as it stands (:mod:`~iceform.backends.rows.heads`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from iceform.attention import (
+    Embed,
     Features,
     FrozenNetwork,
     HopfieldLayer,
+    Lift,
     LiftedAttention,
     Prompt,
     SoftmaxAttention,
@@ -37,6 +41,21 @@ class Layer(Protocol):
 
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""
+
+
+class _Affine:
+    """A map of tokens, as it stands: a copy, since what is read is kept by its digest."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._copies = {torch.device("cpu"): deepcopy(layer).cpu()}
+
+    def run(self, tokens: Tensor, name: str) -> Tensor:
+        """What the layer makes of the tokens."""
+        where = tokens.device
+        if where not in self._copies:
+            self._copies[where] = deepcopy(self._copies[torch.device("cpu")]).to(where)
+        out: Tensor = self._copies[where](tokens)
+        return out
 
 
 _readings: Memory[tuple[Layer, ...]] = Memory()
@@ -77,6 +96,8 @@ def _read(network: FrozenNetwork) -> tuple[Layer, ...]:
 
 
 def _recognise(layer: nn.Module, names: Features | None, tables: tuple[Interpolant, ...]) -> Layer:
+    if type(layer) in (Embed, Lift):
+        return _Affine(layer)
     if type(layer) is LiftedAttention:
         return Lifted.of(layer, tables)
     if type(layer) is HopfieldLayer and names is not None:

@@ -70,6 +70,8 @@ class Embedded:
         W_O.
     plain
         The same layer on any tokens.
+    together
+        Heads that look up the same form in the same table.
     """
 
     features: Tensor | slice
@@ -80,6 +82,7 @@ class Embedded:
     outputs: int
     readout: Readout
     plain: Heads
+    together: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(
@@ -97,7 +100,8 @@ class Embedded:
             for head in layer.heads
         ]
         outputs, at = layer.w_v.shape[1], int((ramp > 0).nonzero()[0])
-        return cls(x, position, tuple(heads), ramp, at, outputs, readout, Heads.of(layer))
+        plain, groups = Heads.of(layer), _grouped(heads)
+        return cls(x, position, tuple(heads), ramp, at, outputs, readout, plain, groups)
 
     def run(self, tokens: Tensor, name: str) -> Tensor:
         """What the layer makes of the tokens."""
@@ -131,12 +135,15 @@ class Embedded:
         if self._alike:
             return primitives.project(x, [torch.stack(weights, -2)], self.heads[0].table, name)[0]
         out = x.new_zeros(*x.shape[:-1], self.outputs)
-        for head, theta in zip(self.heads, weights, strict=True):
-            z, added = (x @ head.form.weights(theta)[..., None])[..., 0], head.form.added(theta)
-            z = z if added is None else z + added[..., None]
+        for heads in self.together:
+            first = self.heads[heads[0]]
+            theta = torch.stack([weights[i] for i in heads], -2)
+            z, added = x @ first.form.weights(theta).mT, first.form.added(theta)
+            z = z if added is None else z + added[..., None, :]
             # z may lie anywhere, and windows are for the range of a table.
-            looked = primitives.plain_interpolate(z, head.table)
-            out = out.index_add(-1, torch.tensor([head.output]).to(x.device), looked[..., None])
+            looked = primitives.plain_interpolate(z, first.table)
+            places = torch.tensor([self.heads[i].output for i in heads], device=x.device)
+            out = out.index_add(-1, places, looked)
         return out
 
     @property
@@ -151,6 +158,20 @@ class Embedded:
                 for i, h in enumerate(self.heads)
             )
         )
+
+
+def _grouped(heads: Sequence[_Head]) -> tuple[tuple[int, ...], ...]:
+    """Heads whose weights are of one shape, and met as they are in one table, together."""
+    groups: dict[tuple[int, int, int], list[int]] = {}
+    for i, head in enumerate(heads):
+        plain = head.form.matrix is None and head.form.line is None
+        key = (id(head.table), _width(head.weights), -1 if plain else i)
+        groups.setdefault(key, []).append(i)
+    return tuple(map(tuple, groups.values()))
+
+
+def _width(picked: Tensor | slice) -> int:
+    return picked.stop - picked.start if isinstance(picked, slice) else len(picked)
 
 
 def _ramp(tokens: int, sizes: Sequence[int]) -> Tensor:

@@ -27,13 +27,13 @@ class Linear:
     Attributes
     ----------
     matrix
-        W, shape (rows, features); None where ``picked`` says all.
+        W without the features that it does not read; None where it picks neighbours.
     picked
-        The features that W picks.
+        The features that it reads.
     """
 
     matrix: Tensor | None
-    picked: slice
+    picked: slice | Tensor
 
     @classmethod
     def of(cls, weight: Tensor) -> Linear:
@@ -45,20 +45,26 @@ class Linear:
             whole[:, picked] = torch.eye(len(weight), dtype=weight.dtype)
             if torch.equal(whole, weight):
                 return cls(None, picked)
-        return cls(weight, slice(None))
+        read = (weight != 0).any(0).nonzero()[:, 0]
+        return cls(weight[:, read], read)
 
     def picks(self, features: Sequence[int]) -> bool:
         """Whether it takes these features, in order."""
-        if self.matrix is None:
+        if isinstance(self.picked, slice):
             return list(features) == list(range(self.picked.start, self.picked.stop))
-        if len(features) != len(self.matrix):
+        assert self.matrix is not None
+        places = {int(feature): i for i, feature in enumerate(self.picked)}
+        if len(features) != len(self.matrix) or not all(f in places for f in features):
             return False
         whole = torch.zeros_like(self.matrix)
-        whole[torch.arange(len(features)), torch.tensor(features)] = 1.0
+        whole[torch.arange(len(features)), torch.tensor([places[f] for f in features])] = 1.0
         return torch.equal(whole, self.matrix)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x[..., self.picked] if self.matrix is None else x @ self.matrix.to(x).mT
+        if isinstance(self.picked, slice):
+            return x[..., self.picked]
+        assert self.matrix is not None
+        return x[..., self.picked.to(x.device)] @ self.matrix.to(x).mT
 
 
 @dataclass(frozen=True, eq=False)

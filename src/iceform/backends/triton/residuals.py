@@ -4,13 +4,14 @@ A persistent grid walks over tiles of rows, computes z = w.x - y, looks it up an
 partial sums that stay in registers. A lane adds at most
 :func:`~iceform.backends.rounding.sum_block` rows in the data's own precision, then float64
 takes over; each program writes one row of partial sums, which a second stage adds up in a fixed
-order. So the result does not depend on scheduling.
+order. So the result does not depend on scheduling. Where somebody watches, the largest entry (and
+the longest row) of what is read anyway is kept on the way, so that checking data reads nothing.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -23,6 +24,9 @@ from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch
+
+if TYPE_CHECKING:
+    from iceform.backends.extremes import Extremes
 
 __all__ = ["Launch", "residual_sum"]
 
@@ -104,14 +108,38 @@ def _tile_sums(  # type: ignore[no-untyped-def]
     return sums
 
 
+@triton.jit
+def _bits(x):  # type: ignore[no-untyped-def]
+    """|x| as whole numbers in the same order, what is not a number above all others."""
+    if x.dtype == tl.float64:
+        found = x.to(tl.int64, bitcast=True) & 0x7FFFFFFFFFFFFFFF
+    else:
+        found = x.to(tl.float32).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    return found
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _watched(  # type: ignore[no-untyped-def]
+    x, most, longest, dtype: tl.constexpr, WATCH: tl.constexpr
+):
+    """The largest entry by column and the longest row of the tiles so far, as whole numbers."""
+    if WATCH > 0:
+        most = tl.maximum(most, tl.max(_bits(x), 0))
+    if WATCH > 1:
+        wide = x.to(dtype)
+        longest = tl.maximum(longest, _bits(tl.sum(wide * wide, 1)))
+    return most, longest
+
+
 @triton.jit  # type: ignore[untyped-decorator]
 def _residual_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr,
+    x_ptr, y_ptr, w_ptr, label_ptr, grad_ptr, partial_ptr, row_ptr, weight_ptr, seen_ptr,
     samples, x_batch, y_batch, w_batch, label_batch,
     numbers, ratios, biases, values, TOKENS,
     DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, EXACT: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     LABELS: tl.constexpr, BACKWARD: tl.constexpr, COPIES: tl.constexpr, AHEAD: tl.constexpr,
+    WATCH: tl.constexpr,
 ):  # fmt: skip
     """Partial sums of (A(z) - label) x, or of A'(z) (g.x) x; whole rows in registers.
 
@@ -127,6 +155,8 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
         g = tl.load(grad_ptr + batch * DIM + at_d, mask=in_d, other=0.0)
     constants = load_constants(numbers, ratios, KIND, HALF)
     total = tl.zeros((WIDE,), tl.float64)
+    most = _bits(tl.zeros((WIDE,), w.dtype))
+    longest = _bits(tl.zeros((ROWS,), w.dtype))
     tiles = tl.cdiv(samples, ROWS)
     own = x_ptr + batch * x_batch
     tile = pid
@@ -134,6 +164,7 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
         x = _load_rows(own, tile, samples, DIM, WIDE, ROWS)
         while tile < tiles:
             later = _load_rows(own, tile + programs, samples, DIM, WIDE, ROWS)
+            most, longest = _watched(x, most, longest, w.dtype, WATCH)
             total += _tile_sums(
                 x, tile, batch, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
                 samples, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
@@ -144,6 +175,7 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
     else:
         while tile < tiles:
             x = _load_rows(own, tile, samples, DIM, WIDE, ROWS)
+            most, longest = _watched(x, most, longest, w.dtype, WATCH)
             total += _tile_sums(
                 x, tile, batch, y_ptr, label_ptr, row_ptr, weight_ptr, w, g,
                 samples, y_batch, label_batch, constants, ratios, biases, values, TOKENS,
@@ -151,6 +183,9 @@ def _residual_kernel(  # type: ignore[no-untyped-def]
             )  # fmt: skip
             tile += programs
     tl.store(partial_ptr + (batch * programs + pid) * DIM + at_d, total, mask=in_d)
+    if WATCH > 0:
+        tl.store(seen_ptr + (batch * programs + pid) * 2, tl.max(most, 0))
+        tl.store(seen_ptr + (batch * programs + pid) * 2 + 1, tl.max(longest, 0))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -262,18 +297,21 @@ def residual_sum(
     it: Interpolant,
     labels: Tensor | None = None,
     launch: Launch | None = None,
+    watch: Extremes | None = None,
 ) -> Tensor:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once."""
+    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once; ``watch`` sees it too."""
     inputs = (x, y, w) if labels is None else (x, y, w, labels)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        return _sums(x, y, w, labels, it, launch, None)[0]
+        return _sums(x, y, w, labels, it, launch, None, watch)[0]
+    if watch is not None:
+        watch(x)
     out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)  # type: ignore[no-untyped-call]
     return out
 
 
 def _sums(
     x: Tensor, y: Tensor, w: Tensor, labels: Tensor | None, it: Interpolant,
-    launch: Launch | None, grad: Tensor | None,
+    launch: Launch | None, grad: Tensor | None, watch: Extremes | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The sums; in the backward pass also each sample's A(z) - label and A'(z) (g.x)."""
     samples, dim = x.shape[-2:]
@@ -285,6 +323,9 @@ def _sums(
         launch = _launch(dim, x.dtype, table.kind)
     tiled = launch.wide < dim
     backward = grad is not None
+    if tiled and watch is not None:
+        watch(x)
+        watch = None
     rows = weights = x  # not written unless backwards
     if backward:
         rows, weights = torch.empty(2, count, samples, dtype=w.dtype, device=x.device)
@@ -301,19 +342,36 @@ def _sums(
         "COPIES": launch.copies, "AHEAD": launch.ahead,
         "num_warps": launch.warps,
     }  # fmt: skip
+    if not tiled:
+        options["WATCH"] = 0 if watch is None else 1 + watch.lengths
     kernel = _wide_residual_kernel if tiled else _residual_kernel
     key = (x.dtype, x.device, *options.values())
     resident = launch.programs or _known_residents.get(key)
     partial = _partial_sums(launch, resident or 1, x, count, tiled)
     given = w if grad is None else grad.contiguous()
     grid = (partial.shape[1], count)
-    built = kernel[grid](
-        x, y, w, offsets, given, partial, rows, weights, *sizes, **options
-    )  # fmt: skip
+    outputs = [partial, rows, weights]
+    if not tiled:
+        outputs.append(partial if watch is None else _unseen(partial, w.dtype))
+    built = kernel[grid](x, y, w, offsets, given, *outputs, *sizes, **options)
+    if watch is not None:
+        watch.take(_sizes(outputs[-1], w.dtype))
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
     return partial.sum(1).reshape(*batch, dim), rows, weights
+
+
+def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
+    """Room for what each program sees of x: the bits of two numbers."""
+    words = torch.int64 if dtype == torch.float64 else torch.int32
+    return torch.empty(*partial.shape[:2], 2, dtype=words, device=partial.device)
+
+
+def _sizes(seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """(max |x|, max ||x||) of what all programs have seen, float64."""
+    largest, squares = seen.flatten(0, 1).amax(0).view(dtype).double().unbind()
+    return torch.stack([largest, squares.sqrt()])
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:

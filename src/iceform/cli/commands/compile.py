@@ -24,6 +24,10 @@ def compile_(
     samples: Annotated[int, typer.Option(help="The most samples.")] = 20,
     bound: Annotated[float, typer.Option(help="|x| and |y| are at most this.")] = 1.0,
     eps: Annotated[float, typer.Option(help="The error that tables are made for.")] = 1e-8,
+    ranges: Annotated[
+        list[str] | None,
+        typer.Option("--range", help="Of a parameter or of a name that a loop changes: lr=0.1,1."),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print instructions, tables and errors.")
     ] = False,
@@ -37,7 +41,9 @@ def compile_(
         from iceform import compile
 
         found = _algorithm(file, name)
-        program = compile(found, dim=dim, samples=samples, domain=bound, eps=eps)
+        stated = dict(map(_range, ranges or ()))
+        given = {n: stated.pop(n) for n in set(stated) & set(found.parameters)}
+        program = compile(found, dim, samples, domain=bound, eps=eps, bounds=stated, **given)
         if as_json:
             print_json({"name": program.name, **program.plan})
         else:
@@ -61,6 +67,15 @@ def _algorithm(file: Path, name: str | None) -> Algorithm:
             else f"{file} defines no algorithm; decorate a function with @ice.algorithm"
         )
     return wanted[0]
+
+
+def _range(text: str) -> tuple[str, tuple[float, float]]:
+    name, _, ends = text.partition("=")
+    try:
+        low, high = map(float, ends.split(","))
+    except ValueError:
+        raise ProgramError(f"--range takes name=low,high, such as lr=0.1,1; got {text!r}") from None
+    return name.strip(), (low, high)
 
 
 def _brief(program: Program) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from iceform.cli.failures import one_line_errors
-from iceform.cli.planning import Need, other_regime
+from iceform.cli.planning import Need, fewest_tokens, other_regime
 from iceform.constructions import GradientStep
 from iceform.functions import LOSSES
 from iceform.validation import check_choice, human_bytes
@@ -44,15 +44,16 @@ def plan(
         step = GradientStep(
             loss, dim=dim, samples=samples, bound=bound, eps=eps, regime=regime, dtype=kind
         )
-        asked, other = Need.of(step), other_regime(step, eps)
+        asked, other, fewest = Need.of(step), other_regime(step, eps), fewest_tokens(step, eps)
         if as_json:
             beside = None if other is None else other.to_dict()
-            typer.echo(json.dumps({**asked.to_dict(), "other": beside}, indent=2))
+            found = {**asked.to_dict(), "other": beside, "fewest_tokens": fewest}
+            typer.echo(json.dumps(found, indent=2))
         else:
-            _print_plan(step, [asked] if other is None else [asked, other], eps)
+            _print_plan(step, [asked] if other is None else [asked, other], eps, fewest)
 
 
-def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float) -> None:
+def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: int | None) -> None:
     d, dtype = step.domain, str(step.dtype).removeprefix("torch.")
     low, high = d.residuals
     table = Table(
@@ -77,6 +78,12 @@ def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float) -> None:
     console.print(table)
     for note in _notes(*needs):
         console.print(note, highlight=False)
+    if fewest is not None:
+        console.print(
+            f"The shortest prompt known holds one table for all samples: {fewest:,} tokens "
+            "(CompactStep).",
+            highlight=False,
+        )
 
 
 def _heading(need: Need) -> str:
@@ -90,6 +97,7 @@ def _sizes(need: Need) -> dict[str, str]:
     return {
         "grid tokens per sample": about + count(sizes.grid_tokens),
         "tokens": about + count(sizes.tokens),
+        "tokens of all prompts": about + count(sizes.tokens * sizes.prompts),
         "features": f"{sizes.features:,}",
         "head_dim": f"{sizes.head_dim:,}",
         "heads": f"{sizes.heads:,}",

@@ -12,7 +12,7 @@ import numpy as np
 
 from iceform.algorithms import Algorithm, LinearModel, Option
 from iceform.cli.running.data import Data
-from iceform.cli.running.models import answers, coefficient_matrix
+from iceform.cli.running.models import answers, chances, coefficient_matrix
 from iceform.cli.running.results import Peer
 from iceform.cli.running.settings import Settings
 
@@ -58,7 +58,7 @@ def compare_with_peer(
             start = time.perf_counter()
             peer.fit(data.x["train"], data.y["train"])
             seconds = time.perf_counter() - start
-            theirs = answers(peer, data.scored_x)
+            theirs, shares = answers(peer, data.scored_x), chances(peer, data.scored_x)
     except (ValueError, np.linalg.LinAlgError) as failed:
         warned.append(f"scikit-learn: {' '.join(str(failed).split())}")
         return None
@@ -66,8 +66,9 @@ def compare_with_peer(
     coef = _peer_coef(peer)
     assert entry.peer is not None
     return Peer(
-        entry.peer.path, seconds, coef, theirs, _distance(model, coef), _apart(entry, ours, theirs)
-    )
+        entry.peer.path, seconds, coef, theirs, _distance(model, coef),
+        _apart(entry, ours, theirs), shares,
+    )  # fmt: skip
 
 
 def one_line(warning: warnings.WarningMessage) -> str:

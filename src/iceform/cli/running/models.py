@@ -11,7 +11,7 @@ import torch
 from iceform.algorithms import Algorithm
 from iceform.sklearn import estimator_of
 
-__all__ = ["answers", "build", "coefficient_matrix"]
+__all__ = ["answers", "build", "chances", "coefficient_matrix"]
 
 
 def build(
@@ -28,6 +28,11 @@ def build(
 def answers(model: Any, x: np.ndarray) -> np.ndarray:
     """Predictions of shape (n,) or, of components, scores of shape (n, k)."""
     return np.asarray(model.predict(x) if hasattr(model, "predict") else model.transform(x))
+
+
+def chances(model: Any, x: np.ndarray) -> np.ndarray | None:
+    """Probabilities of the classes, shape (n, k); None where a model tells none."""
+    return np.asarray(model.predict_proba(x)) if hasattr(model, "predict_proba") else None
 
 
 def coefficient_matrix(model: Any) -> np.ndarray | None:

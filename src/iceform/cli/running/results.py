@@ -54,6 +54,7 @@ class Peer:
     predicted: np.ndarray  # of the rows that are scored
     distance: float | None  # largest difference of a coefficient
     apart: float  # largest difference of a prediction, or the share of labels that differ
+    chances: np.ndarray | None = None  # of the classes, where it tells
 
 
 @dataclass(frozen=True, eq=False)

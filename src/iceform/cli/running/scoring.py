@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 
 from iceform.cli.running.data import Data
-from iceform.cli.running.models import coefficient_matrix
+from iceform.cli.running.models import chances, coefficient_matrix
 from iceform.cli.running.results import Coefficient, Peer, Score
 from iceform.cli.running.settings import Settings
 
 __all__ = ["named_coefficients", "scores_of"]
+
+_LEAST = float(np.finfo(float).eps)  # of a chance, whose logarithm is taken
 
 
 def named_coefficients(
@@ -56,16 +58,66 @@ def scores_of(
         return Score(name, score(ours), None if theirs is None else score(theirs))
 
     if entry.task == "classification":
-        return [both("accuracy", lambda p: float((p == y).mean()))]
+        right = both("accuracy", lambda p: float((p == y).mean()))
+        return [right, *_of_chances(y, model, chances(model, x), peer)]
     if entry.task == "decomposition":
         return [_explained(x, data.x["train"].mean(0), coefficient_matrix(model), peer)]
-    found = [
-        both("R²", lambda p: _r_squared(y, p)),
-        both("RMSE", lambda p: float(np.sqrt(((p - y) ** 2).mean()))),
+    scores = {
+        "R²": lambda p: _r_squared(y, p),
+        "RMSE": lambda p: float(np.sqrt(((p - y) ** 2).mean())),
+        "MAE": lambda p: float(np.abs(p - y).mean()),
+        "median error": lambda p: float(np.median(np.abs(p - y))),
+        **_of_loss(y, model),
+    }
+    return [both(name, score) for name, score in scores.items()]
+
+
+def _of_loss(y: np.ndarray, model: Any) -> dict[str, Callable[[np.ndarray], float]]:
+    """What a fit minimises the mean of, where that is no squared or absolute error."""
+    below = getattr(model, "quantile", None)
+    if below is not None:
+        return {
+            "pinball loss": lambda p: float(
+                np.maximum(below * (y - p), (below - 1) * (y - p)).mean()
+            ),
+            "share below": lambda p: float((y <= p).mean()),
+        }
+    tau = getattr(model, "expectile", None)
+    if tau is not None:
+        return {
+            "expectile loss": lambda p: float((np.where(y > p, tau, 1 - tau) * (y - p) ** 2).mean())
+        }
+    if model.algorithm.name == "poisson":
+        return {"Poisson deviance": lambda p: _poisson_deviance(y, p)}
+    return {}
+
+
+def _poisson_deviance(y: np.ndarray, predicted: np.ndarray) -> float:
+    logs = np.where(y > 0, y * np.log(np.where(y > 0, y, 1.0) / predicted), 0.0)
+    return float(2 * (logs - y + predicted).mean())
+
+
+def _of_chances(
+    y: np.ndarray, model: Any, ours: np.ndarray | None, peer: Peer | None
+) -> list[Score]:
+    """Log-loss and Brier's score; a class that was not learnt has the chance 0."""
+    if ours is None or not len(y):
+        return []
+    own = y[:, None] == model.classes_
+    theirs = None if peer is None else peer.chances
+
+    def log_loss(p: np.ndarray) -> float:
+        return float(-np.log(np.maximum((p * own).sum(1), _LEAST)).mean())
+
+    def brier(p: np.ndarray) -> float:
+        unknown = (~own.any(1)).astype(float)  # all of its own column is missed
+        squares = ((p - own) ** 2).sum(1) + unknown
+        return float(squares.mean()) / (2 if p.shape[1] == 2 else 1)
+
+    return [
+        Score(name, score(ours), None if theirs is None else score(theirs))
+        for name, score in (("log-loss", log_loss), ("Brier score", brier))
     ]
-    if "quantile" in entry.options():
-        found.append(both("share below", lambda p: float((y <= p).mean())))
-    return found
 
 
 def _r_squared(y: np.ndarray, predicted: np.ndarray) -> float:

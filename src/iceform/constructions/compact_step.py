@@ -1,0 +1,381 @@
+r"""A gradient step with O(n + P) tokens: one table for all samples, weights as logarithms.
+
+:class:`GradientStep` follows thm:attn_sim_f: every sample brings the whole grid, n (P + 1) tokens
+(in prompts of a few samples each). Two layers need far fewer. With R > sup |f| every sample is two
+tokens, one of either sign, whose log-weights
+
+.. math:: a_i^\pm = \ln \tfrac12 \Big(1 \pm \frac{f(z_i)}{R}\Big), \qquad z_i = w \cdot x_i - y_i,
+
+the first layer looks up in one table of P tokens that all of them share (a token of the wrong sign
+sees only a token that holds nothing). The second layer's query meets the token (i, s) with the
+logit :math:`a_i^s` and the value :math:`(1 - \eta\lambda) w - \eta s R x_i`. Since
+:math:`e^{a_i^+} + e^{a_i^-} = 1` the softmax divides by n exactly, and
+
+.. math:: \sum_{i,s} \frac{e^{a_i^s}}{n} \big( (1 - \eta\lambda) w - \eta s R x_i \big)
+    = (1 - \eta\lambda) w - \frac{\eta}{n} \sum_i f(z_i) x_i .
+
+With every log-weight off by at most :math:`\delta` the weights move by :math:`2 \tanh(\delta/2)` in
+the 1-norm, so the answer moves by at most :math:`2 \eta R \max|x| \tanh(\delta/2)`. That is the
+certificate; rounding is in :math:`\delta` and in the second layer's sums.
+
+In all P + 2 n + 2 tokens. W_K, W_Q and W_V depend on the dimension alone, W_O on how many tokens
+there are; function, step size and data are in the prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from iceform.attention import Features, FrozenNetwork, Layout, Prompt, SoftmaxAttention
+from iceform.attention.lookups import HIDDEN
+from iceform.backends import Backend
+from iceform.backends.kernels import is_transformed
+from iceform.certificates import Certificate, Step, weakest
+from iceform.constructions.base import Emulator, Plan
+from iceform.constructions.gradient_step import GradientStep, LossLike
+from iceform.constructions.residual import SAME, Rates, check_logits, room_for, three_inputs
+from iceform.constructions.selection import choose
+from iceform.errors import PrecisionError, ProgramError
+from iceform.functions import ScalarFunction
+from iceform.functions.extremes import extremes
+from iceform.functions.losses import Loss
+from iceform.interpolation import Interpolant, RoundingModel, bounds
+from iceform.validation import check_size, unit_roundoff
+
+__all__ = ["CompactStep"]
+
+_ABOVE = 1.6  # R in units of sup |f|: larger ones lose accuracy, smaller ones smoothness
+_PLUS, _MINUS = 1, -1
+_SHARES = (1.0, 0.1, 0.01)  # of eps that the first sign's table is chosen for
+
+
+class CompactStep(GradientStep):
+    r"""One step of gradient descent by two layers and P + 2 n + 2 tokens.
+
+    Called as :class:`GradientStep`. All samples are in one prompt, whose attention is a matrix of
+    (P + 2 n + 2)^2: it is for seeing what a short prompt can hold, and for a few thousand samples.
+
+    Parameters
+    ----------
+    loss, lr, l2, dim, samples, bound, dtype, backend, options
+        As for :class:`GradientStep`; the loss must be one of residuals.
+    eps
+        The error to certify; None takes the best the dtype can do.
+    """
+
+    def __init__(
+        self,
+        loss: LossLike,
+        lr: float = 1.0,
+        l2: float = 0.0,
+        *,
+        dim: int,
+        samples: int,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        **options: Any,
+    ) -> None:
+        loss = Loss.of(loss)
+        if loss.kind != "residual":
+            raise ProgramError(
+                f"log-weights are of f(w.x - y), and {loss.name!r} is a loss of {loss.kind}s; use "
+                "GradientStep"
+            )
+        check_size("samples", samples)
+        super().__init__(
+            loss, lr, l2, dim=dim, samples=samples, bound=bound, eps=eps, dtype=dtype,
+            backend=backend, **{**options, "regime": "spectral"},
+        )  # fmt: skip
+
+    # ------------------------------------------------------------------------ the look-up tables
+
+    @cached_property
+    def ceiling(self) -> float:
+        """R: above every value of f that a sample can have."""
+        return _ceiling(self.loss.derivative, *self._span())
+
+    def _log_weight(self, sign: int) -> ScalarFunction:
+        return _log_weight(self.loss.derivative.on(*self._span()), sign, self.ceiling)
+
+    def _choose(
+        self, f: ScalarFunction, kinks: Sequence[float] | None, tokens: int | None
+    ) -> Interpolant:
+        low, high = self._span()
+        weight = ScalarFunction.of(self._log_weight(_PLUS), low, high, kinks)
+        weight = replace(weight, estimate=bool(self._asked["estimate"]))
+
+        def found(eps: float | None, total: Callable[[Interpolant], float]) -> Interpolant:
+            gain = self.rates.gain * self.ceiling * self.domain.x
+            return choose(
+                weight, (low, high), eps=eps, regime="spectral", tokens=tokens, dtype=self.dtype,
+                gain=gain, total=total,
+            )  # fmt: skip
+
+        if self.eps is None or tokens is not None:
+            return found(self.eps, lambda it: self._certify(it).error)
+        for share in _SHARES:  # keys that are as few as one sign needs may be too few for the other
+            it = found(share * self.eps, lambda it: self._certify_with((it, it)).error)
+            if self._certify(it).error <= self.eps:
+                return it
+        return it
+
+    def _other(self, it: Interpolant) -> Interpolant:
+        """The log-weights of the other sign on the same keys."""
+        if it not in self._others:
+            self._others[it] = it.refit(self._log_weight(_MINUS))
+        return self._others[it]
+
+    @cached_property
+    def _others(self) -> dict[Interpolant, Interpolant]:
+        return {}
+
+    # ----------------------------------------------------------------------------- certificate
+
+    def _rounding_model(self, it: Interpolant) -> RoundingModel:
+        """Keys meet queries as they stand, whatever the backend."""
+        terms = self.domain.terms + abs(it.grid.center)
+        return RoundingModel(unit_roundoff(self.dtype), False, terms, self.domain.dim + 3)
+
+    def _certify(self, it: Interpolant, rates: Rates | None = None) -> Certificate:
+        return self._certify_with((it, self._other(it)), rates)
+
+    def _certify_with(
+        self, tables: tuple[Interpolant, Interpolant], rates: Rates | None = None
+    ) -> Certificate:
+        rates, unit, it = rates or self.rates, unit_roundoff(self.dtype), tables[0]
+        largest = check_logits(it, self.domain.terms + abs(it.grid.center))
+        off = max(t.error for t in tables)
+        model = self._rounding_model(it)
+        looked = max(t.rounding(model) for t in tables)
+        spread = 2 * max(t.size for t in tables)
+        # The second layer's logits are the log-weights themselves; exp adds two ulp.
+        delta = looked + unit * (spread + looked + off + 4)
+        row = rates.gain * self.ceiling * self.domain.x
+        moved = 2 * row * bounds.total_variation(off)
+        more = 2 * row * (bounds.total_variation(off + delta) - bounds.total_variation(off))
+        count = self._room(it) + 2 * self.domain.samples + 2
+        sums = (2 * count + 16) * unit * (row + self._kept(rates))
+        steps = (
+            Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens for all samples"),
+            Step("c", "sharpness beta h^2", it.sharpness, "temperature in units of the grid"),
+            Step("R", "ceiling of |f|", self.ceiling, f"{_ABOVE} sup|f|, enclosed"),
+            Step("sup|A-a|", "look-up against the log-weights", off, "Taylor enclosure on a mesh"),
+            Step("logits", "the largest of the first layer", largest, "slope max|z| + bias"),
+            Step("delta", "rounding of log-weights", delta, "first layer, softmax of the second"),
+            Step("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
+        )
+        assumptions = tuple(dict.fromkeys(a for t in tables for a in t.assumptions))
+        return Certificate.total(
+            {"interpolation": moved, "rounding": more + sums},
+            domain=self.domain.describe(),
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=steps,
+            assumptions=assumptions,
+            kind=weakest([t.kind for t in tables]),
+            _verifier=self._verify,
+        )
+
+    # --------------------------------------------------------------------------- prompt, weights
+
+    @property
+    def layout(self) -> Layout:
+        """How many samples and grid tokens there is room for."""
+        return Layout(self.domain.dim, self.domain.samples, self._room(self.interpolant))
+
+    def _room(self, it: Interpolant) -> int:
+        return room_for(max(it.tokens, self._asked["room"] or 1))
+
+    @property
+    def _count(self) -> int:
+        """Tokens of the prompt: the grid, one that holds nothing, samples twice, the query."""
+        return self.layout.tokens + 2 * self.domain.samples + 2
+
+    @property
+    def features(self) -> Features:
+        """The feature axis of the prompt."""
+        d = self.domain.dim
+        return Features.of(
+            key_w=d, key_y=1, key_bias=1, log_plus=1, log_minus=1, nothing=1,
+            x=d, y=1, plus=1, minus=1, log_weight=1, hidden=1, asks=1, value=d,
+        )  # fmt: skip
+
+    def _encode(self, *inputs: Tensor) -> Prompt:  # type: ignore[override]
+        """All samples, twice, beside one table."""
+        x, y, w = three_inputs(inputs)
+        at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
+        gain, keep = self._factors(self.rates)
+        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+        like = next((t for t in (x, y, w) if is_transformed(t)), x)  # vmap: any may be the batch
+        tokens = like.new_zeros(*batch, self._count, at.total)
+        tokens[..., at["key_bias"]] = -HIDDEN
+        tokens[..., at["hidden"]] = -HIDDEN
+        grid = tokens[..., : it.tokens, :]
+        slopes = it.keys.slopes.to(x)[:, None]
+        grid[..., at["key_w"]] = slopes * w[..., None, :]
+        grid[..., at["key_y"]], grid[..., at["key_bias"]] = slopes, it.keys.biases.to(x)[:, None]
+        grid[..., at["log_plus"]] = it.values.to(x)[:, None]
+        grid[..., at["log_minus"]] = self._other(it).values.to(x)[:, None]
+        tokens[..., room, at["nothing"]] = 1.0
+        kept = keep * w[..., None, :]
+        for sign, name, start in ((_PLUS, "plus", room + 1), (_MINUS, "minus", room + 1 + n)):
+            own = tokens[..., start : start + n, :]
+            own[..., at["x"]], own[..., at["y"]] = x, -(y + it.grid.center)[..., None]
+            own[..., at[name]], own[..., at["hidden"]] = 1.0, 0.0
+            own[..., at["value"]] = kept + (sign * gain * self.ceiling) * x
+        tokens[..., -1, at["asks"]] = 1.0
+        return Prompt(tokens, at, self._roles)
+
+    @property
+    def _roles(self) -> tuple[str, ...]:
+        n = self.domain.samples
+        grid = [f"grid token {k}" for k in range(self.layout.tokens)]
+        samples = [f"sample {i}, {sign}" for sign in ("plus", "minus") for i in range(n)]
+        return (*grid, "nothing", *samples, "query")
+
+    def _build_network(self) -> FrozenNetwork:
+        return FrozenNetwork([self._look_up_layer(), self._sum_layer()], self.features)
+
+    def _look_up_layer(self) -> SoftmaxAttention:
+        """Each sign's head writes the log-weights of its tokens; the others see nothing."""
+        at, d = self.features, self.domain.dim
+        w_k = torch.zeros(1, d + 3, at.total, dtype=torch.float64)
+        eye = torch.eye(d, dtype=torch.float64)
+        w_k[0, :d, at["key_w"]] = eye
+        for row, name in enumerate(("key_y", "key_bias", "nothing"), d):
+            w_k[0, row, at[name]] = 1.0
+        w_q = torch.zeros(2, d + 3, at.total, dtype=torch.float64)
+        w_q[:, :d, at["x"]], w_q[:, d, at["y"]] = eye, 1.0
+        w_q[:, d + 1, at["plus"]] = w_q[:, d + 1, at["minus"]] = 1.0
+        w_v = torch.zeros(2, at.total, at.total, dtype=torch.float64)
+        for head, (own, other) in enumerate((("plus", "minus"), ("minus", "plus"))):
+            w_q[head, d + 2, at[other]] = 2 * HIDDEN
+            w_v[head, at["log_weight"], at[f"log_{own}"]] = 1.0
+        w_o = torch.eye(self._count, dtype=torch.float64)[None]
+        labels = ["log-weights of plus", "log-weights of minus"]
+        return SoftmaxAttention(w_k, w_q, w_v, w_o, labels=labels, residual=True)
+
+    def _sum_layer(self) -> SoftmaxAttention:
+        at, d = self.features, self.domain.dim
+        w_k = torch.zeros(1, 2, at.total, dtype=torch.float64)
+        w_k[0, 0, at["log_weight"]], w_k[0, 1, at["hidden"]] = 1.0, 1.0
+        w_q = torch.zeros(1, 2, at.total, dtype=torch.float64)
+        w_q[0, :, at["asks"]] = 1.0
+        w_v = torch.zeros(1, d, at.total, dtype=torch.float64)
+        w_v[0, :, at["value"]] = torch.eye(d, dtype=torch.float64)
+        w_o = torch.zeros(1, self._count, 1, dtype=torch.float64)
+        w_o[0, -1] = 1.0
+        return SoftmaxAttention(w_k, w_q, w_v, w_o, labels=["mean over samples"])
+
+    @property
+    def plan(self) -> Plan:
+        """Two layers; three heads; tokens grow with n + P, attention with its square."""
+        count, total, d = self._count, self.features.total, self.domain.dim
+        weights = 3 * (d + 3) * total + 2 * total**2 + count**2 + (4 + d) * total + count
+        size = torch.finfo(self.dtype).bits // 8
+        held = 2 * (2 * count**2 + count * (2 * total + 2 * (d + 3)))
+        flops = 2 * count**2 * (3 * d + 3 * total + 8) + 2 * count * total * (3 * d + 2 * total)
+        return Plan(
+            grid_tokens=self.interpolant.tokens,
+            tokens=count,
+            features=total,
+            head_dim=d + 3,
+            heads=3,
+            layers=2,
+            parameters=weights,
+            weight_bytes=8 * weights,
+            literal_bytes=size * (weights + held),
+            fused_bytes=size * held,
+            literal_flops=flops,
+            fused_flops=flops,
+        )
+
+    # ------------------------------------------------------------------------------ evaluation
+
+    def _warm_up(self) -> None:
+        return
+
+    def _can_watch(self, *inputs: Tensor) -> bool:
+        return False
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        out: Tensor = backend.run(self._encode(*inputs))
+        return out[..., 0, :]
+
+    def step_at(self, x: Tensor, y: Tensor, w: Tensor, lr: float, shrink: float = 0.0) -> Tensor:
+        """One pass at another step size and shrinkage: another prompt for the same weights."""
+        found: Tensor = self.reprogram(self.loss, lr, shrink / lr)(x, y, w)
+        return found
+
+    def _on_the_same_weights(
+        self, loss: Loss, eps: float | str | None, make: Callable[..., Self]
+    ) -> Self:
+        """Another loss on these weights: a table of its own, where there is room for it."""
+        held, room = self._asked["eps"] if eps == SAME else eps, self.layout.tokens
+        asked = {k: v for k, v in self._asked.items() if k != "regime"}
+        own = make(**{**asked, "eps": held, "room": room})
+        if own.layout.tokens > room:
+            raise PrecisionError(
+                f"{loss.name or 'this function'} takes {own.interpolant.tokens} grid tokens, these "
+                f"weights have room for {room}; build with room={own.layout.tokens}, or ask for a "
+                "larger eps",
+                best=math.inf,
+            )
+        own.add_module("_network", self.network)
+        return own
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        config.pop("regime")
+        return config
+
+    @classmethod
+    def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
+        if f is None and arguments["loss"] is None:
+            raise ProgramError(
+                "the log-weights of a function that was not saved cannot be proven; load it with f="
+            )
+        return super()._rebuild(arguments, it, f)
+
+    @classmethod
+    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
+        """The log-weights that a saved table is of, where the loss is known."""
+        said = arguments.get("loss")
+        if f is None and said is None:
+            return None
+        return cls._tabled(Loss.from_config(said, f), it)
+
+    @classmethod
+    def _tabled(cls, f: Any, it: Interpolant) -> ScalarFunction:
+        of = Loss.of(f).derivative.on(it.low, it.high)
+        weight = _log_weight(of, _PLUS, _ceiling(of, it.low, it.high))
+        return ScalarFunction.of(weight, it.low, it.high)
+
+
+def _ceiling(f: ScalarFunction, low: float, high: float) -> float:
+    f = f.on(low, high)
+    if f.obstacle is not None:
+        raise PrecisionError(
+            f"log-weights need a proven bound of |f| ({f.name}), and there is none: {f.obstacle}",
+            best=math.inf,
+        )
+    return _ABOVE * max(extremes(f.jets, low, high, 0).size, math.ulp(1.0))
+
+
+def _log_weight(f: ScalarFunction, sign: int, ceiling: float) -> ScalarFunction:
+    """The log-weight ln((1 + sign f(z)/R)/2), smooth wherever f is."""
+
+    def call(z: Tensor) -> Tensor:
+        return torch.log(0.5 + (0.5 * sign / ceiling) * f.call(z))
+
+    mark = "+" if sign > 0 else "-"
+    return ScalarFunction(call, f"ln((1 {mark} {f.name}/R)/2)", kinks=f.kinks)

@@ -1,0 +1,181 @@
+r"""thm:attn_sim_attn_multi in its own shape: n tokens, H heads to a row, which share its grid.
+
+:class:`AttentionHead` pads the prompt to the grid and gives each row of K, Q and V one head.
+The theorem does not pad: the n tokens of X are the grid, and a row's H heads hold n points each, of
+which n - 2 are theirs and two are guards. That is :class:`TruncatedLinear` for every row at once,
+whose matrices are taken as they stand: with R the reach of the products an entry is off by
+
+.. math:: |\hat K - K| \le \frac{R}{H (n - 2)} + 4.4\, R\, e^{-c} + \text{rounding},
+
+which falls like 1/H, and the second layer passes it on as for :class:`AttentionHead`. The corrected
+points of the theorem are those of both: the ramp is the key (the displayed one makes the softmax
+independent of x), the outermost guards carry the ends of the range, [a, b] does not depend on the
+target, and the second layer's blocks are in the proof's order.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from iceform.attention import FrozenNetwork, SoftmaxAttention
+from iceform.certificates import Step
+from iceform.constructions.attention_head import AttentionHead
+from iceform.constructions.base import Plan
+from iceform.constructions.truncated_linear import TruncatedLinear
+from iceform.functions import ScalarFunction
+from iceform.interpolation import Interpolant
+from iceform.validation import check_size
+
+__all__ = ["SplitAttentionHead"]
+
+
+class SplitAttentionHead(AttentionHead):
+    r"""A softmax-attention head in the prompt, each row's grid split over ``split`` heads.
+
+    Called as :class:`AttentionHead`; the prompt has exactly ``tokens`` tokens, at least three. It
+    is here because the theorem has it: one head to a row and 25 tokens are more exact than any
+    affordable split.
+
+    Parameters
+    ----------
+    dim, head_dim, value_dim, tokens, bound, weight_bound, reach, heads, dtype, backend
+        As for :class:`AttentionHead`.
+    split
+        H: heads to a row.
+    sharpness
+        c, in units of the grid; at least 2.
+    eps
+        The error to certify over the whole domain; None (default) takes what the sizes give.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        head_dim: int,
+        value_dim: int,
+        tokens: int,
+        *,
+        split: int = 1,
+        bound: float = 1.0,
+        weight_bound: float | None = None,
+        reach: float | None = None,
+        sharpness: float | None = None,
+        eps: float | None = None,
+        heads: int = 1,
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        interpolant: Interpolant | None = None,  # the sizes imply it
+    ) -> None:
+        self.split = check_size("split", split)
+        self._sharpness = sharpness
+        del interpolant
+        super().__init__(
+            dim,
+            head_dim,
+            value_dim,
+            tokens,
+            bound=bound,
+            weight_bound=weight_bound,
+            reach=reach,
+            eps=eps,
+            encoding="embedding",
+            regime="hard",
+            heads=heads,
+            dtype=dtype,
+            backend=backend,
+        )
+
+    @cached_property
+    def line(self) -> TruncatedLinear:
+        """One row: the truncated line that every row is."""
+        return TruncatedLinear(
+            -self.reach,
+            self.reach,
+            self.split,
+            dim=self.dim,
+            samples=self.samples,
+            bound=self.bound,
+            weight_bound=self.weight_bound,
+            tokens=self.samples,
+            sharpness=self._sharpness,
+            dtype=self.dtype,
+            backend=self.backend,
+        )
+
+    # ----------------------------------------------------------------------------- certificate
+
+    def _choose(self, tokens: int | None) -> Interpolant:
+        return self.line.interpolant
+
+    def _looked(self, it: Interpolant) -> dict[str, float]:
+        """What one row is off by, as the truncated line certifies it."""
+        return dict(self.line.certificate.terms)
+
+    def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
+        whole = Step("R", "range of the products", self.reach, "dim x bounds, or reach=")
+        return (*self.line.certificate.derivation, whole)
+
+    # --------------------------------------------------------------------------- prompt, weights
+
+    def _build_network(self) -> FrozenNetwork:
+        layers = [self._first(), self._second()]
+        return FrozenNetwork(layers, self.layer.features, self.line.tables)
+
+    def _first(self) -> SoftmaxAttention:
+        """Every row's truncated line: its matrices, where this prompt has ramp and position."""
+        line = self.line.network
+        (row,) = line.layers
+        assert isinstance(row, SoftmaxAttention)
+        old, new, d, rows = line.features, self.layer.features, self.dim, self.layer.outputs
+        places = new["position"]
+        keys = torch.zeros(rows, self.split, d + 1, new.total, dtype=self.dtype)
+        values = torch.zeros(rows, self.split, rows, new.total, dtype=self.dtype)
+        ramp = slice(old["ramp"].start, old["ramp"].start + d)
+        for r in range(rows):
+            own = slice(d + r * d, d + (r + 1) * d)  # the weights' blocks follow x, row-major
+            keys[r, :, :d, own] = row.w_k[:, :d, ramp]
+            keys[r, :, d, places] = row.w_k[:, -1, old["position"]]
+            values[r, :, r, places] = row.w_v[:, 0, old["position"]]
+        queries = torch.zeros(1, d + 1, new.total, dtype=self.dtype)
+        queries[0, :d, new["x"]] = row.w_q[0, :d, old["x"]]
+        queries[0, d, places] = row.w_q[0, -1, old["position"]]
+        labels = [f"{name}, {part}" for name in self.layer.labels for part in row.labels]
+        return SoftmaxAttention(
+            keys.flatten(0, 1), queries, values.flatten(0, 1), row.w_o, labels=labels
+        )
+
+    @property
+    def plan(self) -> Plan:
+        """Two layers; ``split`` (2 head_dim + value_dim) heads and one per target head."""
+        rows, total, d = self.layer.outputs, self.layer.features.total, self.dim
+        first = rows * self.split * (d + 1 + rows) * total + (d + 1) * total + self.samples**2
+        more = rows * rows + self.samples**2
+        one = self._plan(layers=2, heads=rows * self.split + self.heads, more=0)
+        size = torch.finfo(self.dtype).bits // 8
+        scores = rows * self.split * self.samples * (2 * self.samples + 2 * (d + 1) + rows)
+        flops = 2 * rows * self.split * self.samples
+        return Plan(
+            **{
+                **one.to_dict(),
+                "parameters": first + more,
+                "weight_bytes": 8 * (first + more),
+                "literal_bytes": size * (first + more + scores),
+                "literal_flops": flops * (self.samples * (d + 1 + rows) + 2 * total * (d + 1)),
+                "fused_flops": flops * (d + 4 * self.samples),
+            }
+        )
+
+    def _config(self) -> dict[str, Any]:
+        config = super()._config()
+        for fixed in ("encoding", "regime", "nonzeros"):
+            config.pop(fixed)
+        return {**config, "split": self.split, "sharpness": self._sharpness}
+
+    @classmethod
+    def _function(  # type: ignore[override]
+        cls, arguments: dict[str, Any], it: Interpolant, f: Any
+    ) -> ScalarFunction | None:
+        return None

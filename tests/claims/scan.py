@@ -1,0 +1,98 @@
+"""Numbers in prose: where they stand, and which of them need a source.
+
+Read are README, CHANGELOG, CONTRIBUTING, the pages of docs, benchmarks and results, and the
+docstrings of the package. Left out is what is no claim in words: code and literals, links,
+formulas and exponents, headings, names with digits in them (SHA-256, GPT-2, float64), and whole
+numbers up to twelve, which count things, unless a unit makes a measure of them (10 %, 5x, 2 GiB).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**/*.md", "benchmarks/README.md",
+    "results/README.md",
+)  # fmt: skip
+COUNTED = 12  # whole numbers up to here are words
+_UNIT = r"(?=\s?(?:%|×|x\b|times\b|ms\b|GiB|MiB))"
+_NUMBER = re.compile(
+    r"(?<![\w.,^])(?<!\^-)(?<![A-Za-z]-)(?<!\d-)"
+    r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:(?<=\d)\.\d+|(?<!\d)\.\d+)?(?:(?<=\d)[eE][-−+]?\d+)?"
+    r"(?![\w]*[A-Za-z_](?<!x))"
+)
+_BLANKED = (
+    re.compile(r"^(`{3,})[^\n]*\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL),  # fences
+    re.compile(r"<!--.*?-->", re.DOTALL),
+    re.compile(r"\$\$.+?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$", re.DOTALL),  # formulas
+    re.compile(r":math:`[^`]*`|\.\. math::(?:.|\n)*?(?=\n\s*\n|\Z)"),
+    re.compile(r"``[^`]+``|`[^`]+`"),
+    re.compile(r"\]\([^)]*\)|https?://\S+"),
+    re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL),  # front matter
+    re.compile(r"^#+ .*$", re.MULTILINE),  # headings
+    re.compile(r"^\s*>>>.*$|^\s*\.\.\. .*$", re.MULTILINE),
+)
+
+
+@dataclass(frozen=True)
+class Number:
+    """One number of a page: its place, how it is written, and the words around it."""
+
+    page: str
+    line: int
+    start: int  # in the blanked text
+    text: str
+
+    @property
+    def value(self) -> float:
+        return float(self.text.replace(",", "").replace("−", "-"))
+
+
+def blanked(text: str) -> str:
+    """The text with everything that is no prose replaced by spaces, place by place."""
+    for pattern in _BLANKED:
+        text = pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    return text
+
+
+def numbers(page: str, text: str) -> Iterator[Number]:
+    """Every number of a text that is a claim."""
+    prose = blanked(text)
+    for found in _NUMBER.finditer(prose):
+        written = found[0]
+        if not written:
+            continue
+        whole = re.fullmatch(r"\d+", written)
+        if whole and int(written) <= COUNTED and not re.match(_UNIT, prose[found.end() :]):
+            continue
+        yield Number(page, prose.count("\n", 0, found.start()) + 1, found.start(), written)
+
+
+@cache
+def pages() -> dict[str, str]:
+    """The pages, and the docstrings of every module as one text, with their lines kept."""
+    found = {}
+    for pattern in PAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            found[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        found[path.relative_to(ROOT).as_posix()] = docstrings(path.read_text(encoding="utf-8"))
+    return found
+
+
+def docstrings(source: str) -> str:
+    """The docstrings of a module, each at its own lines."""
+    lines = [""] * (source.count("\n") + 2)
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) or not node.body:
+            continue
+        first = node.body[0]
+        value = getattr(getattr(first, "value", None), "value", None)
+        if isinstance(first, ast.Expr) and isinstance(value, str):
+            for offset, line in enumerate(value.split("\n")):
+                lines[first.lineno - 1 + offset] = line
+    return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""Every number in README, docs, docstrings and changelog has a source that a check would miss.
+
+``python -m tests.claims`` prints the ledger.
+"""
+
+import pytest
+
+from tests.claims.check import claims, loose, lost, unbound
+from tests.claims.quotes import WRITTEN
+from tests.claims.scan import COUNTED, numbers, pages
+from tests.claims.sources import block, block_digest, readme_figures, sources
+
+pytestmark = pytest.mark.skipif(
+    "README.md" not in pages() or "results/README.md" not in pages(),
+    reason="pages and results are not in the package",
+)
+
+
+def test_no_number_is_unbound():
+    found = unbound()
+    assert not found, "\n".join(["python -m tests.claims --unbound", *map(str, found)])
+
+
+@pytest.mark.parametrize(
+    ("page", "planted"),
+    [
+        ("README.md", "\nIt is 3.7 times as fast.\n"),
+        ("docs/studies.md", "\nWith seven heads the error is 0.412 ± 0.0321.\n"),
+        ("src/iceform/interpolation/bounds.py", "\nErrors stay below 4.31e-7 everywhere.\n"),
+    ],
+)
+def test_a_planted_number_is_found(page, planted):
+    found = unbound({page: pages()[page] + planted})
+    assert {c.number.text for c in found} == {n.text for n in numbers(page, planted)}
+    assert found
+
+
+@pytest.mark.parametrize("page", ["pages", "docstrings"])
+def test_another_last_digit_is_noticed(page):
+    """Where a source has the neighbours of a number too, the words around it are kept."""
+    wanted = {p: t for p, t in pages().items() if p.startswith("src/") == (page == "docstrings")}
+    found = [c for name, text in wanted.items() for c in loose(name, text)]
+    assert not found, "\n".join(
+        ["look at them, then python -m tests.claims --lock", *map(str, found)]
+    )
+    assert not [words for words in lost() if words[0] in wanted], (
+        "see python -m tests.claims --lock"
+    )
+
+
+@pytest.mark.parametrize("place", WRITTEN, ids=" ".join)
+def test_blocks_are_as_their_commands_wrote_them(place):
+    _, command, digest = WRITTEN[place]
+    assert block_digest(block(*place)) == digest, f"written by {command}; see tests/claims --blocks"
+
+
+def test_every_source_says_what_it_is():
+    for source in sources():
+        kinds = ("measured", "certified", "asserted", "defined", "theirs", "not kept")
+        assert source.kind in kinds
+        assert source.where
+
+
+def test_the_readme_s_table_is_computed():
+    text = pages()["README.md"]
+    for line in readme_figures():
+        assert line in text, line
+
+
+def test_counts_are_words_and_measures_are_numbers():
+    assert COUNTED == 12
+    found = [
+        n.text
+        for n in numbers("", "5 heads, 13 heads, 5 % off, 2x, 1,024 at 3.5e-4, SHA-256, 2^-53")
+    ]
+    assert found == ["13", "5", "2", "1,024", "3.5e-4"]
+
+
+def test_the_ledger_has_all_of_them():
+    text = pages()
+    assert sum(1 for page in text for _ in claims(page, text[page])) > 1000
