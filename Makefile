@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo play docs test test-all attack mutants lint format clean
+.PHONY: help demo play docs site tables test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -33,6 +33,13 @@ play: $(STAMP) ## open the playground
 
 docs: $(STAMP) ## build the documentation into out/docs
 	$(SPHINX) $(ARGS) docs out/docs
+
+site: $(STAMP) ## build documentation and playground as static files into out/site; needs npm
+	$(SPHINX) -t site docs out/site
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.web.site out/site/play
+
+tables: $(STAMP) ## fit the tables that ship with the library anew
+	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.machine.shipped
 
 test: $(STAMP) ## run the quick tests; ARGS="-k residual" picks some
 	$(PYTEST) $(ARGS)

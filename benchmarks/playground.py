@@ -2,7 +2,8 @@
 
 Run with ``python -m benchmarks.playground``. A server is started as a user starts it. One client
 asks for each algorithm in turn; then many clients ask for everything at once. Each waits for its
-answer before it asks again, and where it is told to wait it does so.
+answer before it asks again, and where it is told to wait it does so. With ``--idle 600`` as many
+more connections send nothing all the while, and are opened again when the server closes them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import json
 import math
 import random
 import re
+import select
+import socket
 import statistics
 import subprocess
 import sys
@@ -35,7 +38,7 @@ _TARGET = 300.0  # milliseconds for a swap of algorithm
 _REPEATS = 9
 _PATIENCE = 120.0  # seconds until an answer is given up
 _AT_REST = 0.05  # share of a core that a server uses which has nothing to do
-_CLOSED = {"perceptron", "pca", "huber"}  # algorithms that have no prompt to look into
+_CLOSED = {"perceptron", "pca", "huber", "expectile"}  # algorithms that have no prompt to look into
 _JSON = {"Content-Type": "application/json"}
 
 
@@ -250,6 +253,51 @@ def load(server: Server, questions: Sequence[Question], clients: int, seconds: f
     return found
 
 
+@contextmanager
+def idling(port: int, count: int) -> Iterator[Counter[str]]:
+    """So many connections that send nothing; counted are those opened, and what health says."""
+    found: Counter[str] = Counter()
+    over = threading.Event()
+
+    def idle() -> None:
+        silent: list[socket.socket] = []
+        while not over.is_set():
+            gone = set(select.select(silent, [], [], 0.2)[0])  # readable: closed by the server
+            for one in gone:
+                one.close()
+            silent = [one for one in silent if one not in gone]
+            while len(silent) < count and not over.is_set():
+                try:
+                    silent.append(socket.create_connection(("127.0.0.1", port), timeout=1.0))
+                    found["opened"] += 1
+                except OSError:
+                    found["not accepted"] += 1
+                    break
+        for one in silent:
+            one.close()
+
+    def health() -> None:
+        while not over.wait(1.0):
+            client = HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
+            try:
+                client.request("GET", "/api/health")
+                found[f"health {client.getresponse().status}"] += 1
+            except OSError as error:
+                found[f"health {error!r}"] += 1
+            finally:
+                client.close()
+
+    threads = [threading.Thread(target=task) for task in (idle, health) if count]
+    for thread in threads:
+        thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
 def print_swaps(found: Sequence[Swap], count: int) -> None:
     """A table, slowest first."""
     print(f"\nswap of algorithm, {count} points, one client (target {_TARGET:g} ms)")
@@ -274,15 +322,24 @@ def print_load(found: Mapping[str, Any]) -> None:
         print(f"  undocumented: {what}")
 
 
-def measure(server: Server, clients: int, seconds: float, count: int) -> dict[str, Any]:
+def measure(
+    server: Server, clients: int, seconds: float, count: int, idle: int = 0
+) -> dict[str, Any]:
     """Both measurements, printed."""
     client = Client(server.port)
     algorithms = [each["name"] for each in client.get("/api/catalogue")["algorithms"]]
     client.close()
     swapped = swaps(server, fits(algorithms, count))
     print_swaps(swapped, count)
-    loaded = load(server, mixture(algorithms, count), clients, seconds).to_dict()
+    with idling(server.port, idle) as beside:
+        loaded = load(server, mixture(algorithms, count), clients, seconds).to_dict()
+    loaded["idle"] = dict(beside)
+    loaded["undocumented"] += [w for w in beside if w.startswith("health") and w != "health 200"]
     print_load(loaded)
+    if idle:
+        print(
+            f"  beside {idle} idle connections:", ", ".join(f"{k}: {v}" for k, v in beside.items())
+        )
     return {"points": count, "swaps": [asdict(each) for each in swapped], "load": loaded}
 
 
@@ -291,6 +348,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.playground", description=__doc__)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--idle", type=int, default=0, help="connections that send nothing")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--cold", action="store_true", help="do not wait until workers are warm")
@@ -301,7 +359,7 @@ def main(words: Sequence[str] | None = None) -> None:
     with serve("--workers", str(asked.workers)) as server:
         if not asked.cold:
             server.rest()
-        found = measure(server, asked.clients, asked.seconds, asked.points)
+        found = measure(server, asked.clients, asked.seconds, asked.points, asked.idle)
     saved = asked.out / "playground.json"
     saved.parent.mkdir(parents=True, exist_ok=True)
     kept = {"machine": where, "workers": asked.workers, **found}

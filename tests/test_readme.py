@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from iceform import tables
+import pytest
+import torch
+
+from iceform import Interpolant, tables
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -59,3 +62,22 @@ def test_the_commands_of_the_table_section_run(tmp_path):
         )
         assert done.returncode == 0, f"iceform {line}: {done.stderr}"
     assert (tmp_path / "lasso.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("name", "f"), [("tanh", torch.tanh), ("sin", torch.sin), ("relu", torch.relu)]
+)
+def test_the_numbers_of_the_table_are_what_comes_out(name, f):
+    """To the digits that are printed: the paper's regime measured, ours certified."""
+    row = re.search(
+        rf"^\| {name}[^|]*\| (\d+) \| ([\d.e-]+) \| ([\d.e-]+) \|$", README, re.MULTILINE
+    )
+    assert row, name
+    tokens, measured, certified = int(row[1]), float(row[2]), float(row[3])
+    z = torch.linspace(-10, 10, 40_001, dtype=torch.float64)
+    hard = Interpolant.hard(f, -10, 10, cells=tokens - 1)
+    assert float((hard(z) - f(z)).abs().max()) == pytest.approx(measured, rel=0.06)
+    ours = Interpolant.fit(f, -10, 10, tokens=tokens)
+    assert ours.error <= 1.5 * certified
+    assert ours.error >= 0.5 * certified
+    assert ours.kind == "proven"

@@ -168,6 +168,12 @@ def test_without_balls_a_run_is_estimated_and_says_why(monkeypatch):
     assert off <= result.certificate.error
 
 
+def test_a_smooth_curve_on_a_wide_range_has_a_table():
+    """Sizes that bring little are followed by one that does."""
+    program = compile(algorithm(lambda x, y: torch.sigmoid(96.0 * mean(y))), 1, 4)
+    assert program.certificate.error <= 1e-4
+
+
 def test_explain_names_lines_tables_and_errors():
     program = compile(library.lasso, 3, 8, bounds={"w": 4.0})
     text = program.explain()

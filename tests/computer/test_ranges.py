@@ -114,6 +114,16 @@ def test_an_end_that_never_moves_needs_no_assumption():
     assert assumed.range.low == 0.5
 
 
+def test_an_assumed_bound_holds_for_data_that_have_something_to_learn():
+    """Draws of noise alone let w seem small, the smaller the more samples there are."""
+    program = compile(library.logistic, 4, 300)
+    generator = torch.Generator().manual_seed(0)
+    X = 2 * torch.rand(300, 4, dtype=torch.float64, generator=generator) - 1
+    y = (X[:, 0] > 0).double()
+    found = program.interpreted(X, y, steps=30).outputs
+    assert program.enclosed(X, y, found, steps=30).distance <= 1e-8
+
+
 def test_a_state_of_one_sign_is_assumed_to_keep_it_where_it_must():
     """Newton's square root divides by its state, which interval arithmetic lets fall to 0."""
 

@@ -136,6 +136,39 @@ def test_no_file_where_none_is_wanted_or_none_can_be(place, monkeypatch, tmp_pat
     assert fitted("smooth").error <= 1e-9
 
 
+SHIPPED = {
+    "tanh": (torch.tanh, 4.0, {"eps": 1e-8}),
+    "clip": (lambda z: z.clamp(-1, 1), 8.0, {"tokens": 129, "kinks": (-1.0, 1.0)}),
+    "sigmoid": (torch.sigmoid, 16.0, {"tokens": 129}),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_tables_that_ship_are_proven_and_not_fitted(name, place, monkeypatch):
+    f, reach, options = SHIPPED[name]
+
+    def refuse(*_):
+        raise AssertionError("it was fitted")
+
+    monkeypatch.setattr(regimes, "best", refuse)
+    it = Interpolant.fit(f, -reach, reach, **options)
+    z = torch.linspace(-reach, reach, 20_001, dtype=F64)
+    assert float((it(z) - f(z)).abs().max()) <= it.error + 1e-14
+    assert it.kind == "proven"
+    assert not place.exists()  # nothing is written of what is there
+
+
+def test_tables_that_ship_are_believed_no_more_than_others(place, monkeypatch, tmp_path):
+    monkeypatch.setattr(cache, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(cache, "_key", lambda f, asked: "same")
+    monkeypatch.setenv("ICEFORM_CACHE", str(tmp_path / "shipped"))
+    Interpolant.fit(torch.sin, -1.0, 1.0, eps=1e-9)
+    monkeypatch.setenv("ICEFORM_CACHE", str(place))
+    it = Interpolant.fit(torch.tanh, -1.0, 1.0, eps=1e-9)  # of another function
+    z = torch.linspace(-1, 1, 2001, dtype=F64)
+    assert float((it(z) - torch.tanh(z)).abs().max()) <= it.error <= 1e-9
+
+
 def test_an_estimate_is_not_kept(place):
     Interpolant.fit(
         lambda z: torch.from_numpy(z.detach().numpy() ** 2), -1.0, 1.0, 1e-3, estimate=True

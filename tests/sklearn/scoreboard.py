@@ -2,12 +2,10 @@
 
 A name such as ``sklearn.linear_model.Ridge`` is bound to ours while one of scikit-learn's test
 files is imported and run, each file in a process of its own. A test counts if it builds one of
-ours. Those that do not apply are listed in ``not_applicable.json`` with a reason each: they test a
-solver from the inside, or a parameter that is refused by name. Of the others the share that passes
-is printed; what fails is named with ``--failures``.
-
-``--draft FILE`` writes what fails because of a refusal, as entries for that list, to be read before
-it is committed.
+ours. Two kinds do not apply: tests that end in a refusal by name, of a parameter
+(``iceform.sklearn._refusals.REASONS`` says why) or of sparse storage, which are counted by what is
+refused; and tests of a solver from the inside, which ``not_applicable.json`` lists with a reason
+each. Of the others the share that passes is printed; what fails is named with ``--failures``.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -47,9 +46,11 @@ MODULES = {
 }
 # What is refused by name: an exception that says so is the reason.
 _REFUSALS = (
-    (re.compile(r"refuses (\w+)=(.*?): (.*?); leave"), "refused parameter {1}: {3}"),
-    (re.compile(r"Sparse data was passed"), "sparse storage: prompts hold samples as they are"),
-)
+    (re.compile(r"refuses (\w+)="), "refused parameter {1}"),
+    (re.compile(r"'(n_components)' parameter .* Got 'mle'"), "refused parameter {1}"),
+    (re.compile(r"unexpected keyword argument '(sparse\w*)'|Sparse data was passed"),
+     "sparse storage"),
+)  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -99,11 +100,11 @@ class Board:
         fit.__signature__ = inspect.signature(base.fit)
         module, _, name = path.rpartition(".")
         own = type(
-            base.__name__, (base,),
+            name, (base,),
             {"__new__": new, "__init__": init, "__sklearn_clone__": copy, "fit": fit,
              "__module__": __name__},
         )  # fmt: skip
-        setattr(sys.modules[__name__], base.__name__, own)  # for pickle
+        setattr(sys.modules[__name__], name, own)  # for pickle
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
@@ -168,28 +169,14 @@ def run_apart(module: str, seconds: float | None) -> tuple[dict[str, list[str]],
         return json.loads(Path(out).read_text(encoding="utf-8")), ended
 
 
-def reason_for(test: str, listed: dict[str, str]) -> str | None:
+def reason_for(test: str, outcome: list[str], listed: dict[str, str]) -> str | None:
     """Why a test does not apply; None where it does. A name alone stands for all its variants."""
-    return listed.get(test, listed.get(test.partition("[")[0]))
-
-
-def draft(outcomes: dict[str, list[str]], listed: dict[str, str]) -> dict[str, str]:
-    """Entries for tests that fail because of a refusal; a name alone where all variants do."""
-    found = {}
-    for test, (outcome, last) in outcomes.items():
-        if outcome == "passed" or reason_for(test, listed) is not None:
-            continue
+    ended, last = outcome
+    if ended != "passed":
         for pattern, text in _REFUSALS:
             if match := pattern.search(last.replace("\n", " ")):
-                found[test] = text.format(match.group(0), *match.groups())
-                break
-    short: dict[str, str] = {}
-    for test, why in found.items():
-        name = test.partition("[")[0]
-        variants = [t for t in outcomes if t.partition("[")[0] == name]
-        alike = all(found.get(t) == why for t in variants)
-        short[name if alike else test] = why
-    return short
+                return text.format(match.group(0), *match.groups())
+    return listed.get(test, listed.get(test.partition("[")[0]))
 
 
 def main() -> int:
@@ -199,13 +186,12 @@ def main() -> int:
     parser.add_argument("--here", nargs=2, metavar=("MODULE", "OUT"), help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help="most time for one test file")
     parser.add_argument("--failures", action="store_true", help="name what fails")
-    parser.add_argument("--draft", metavar="FILE", help="write entries for what is refused")
     asked = parser.parse_args()
     if asked.here:
         run_here(*asked.here)
         return 0
     listed = json.loads(LISTED.read_text(encoding="utf-8")) if LISTED.exists() else {}
-    drafted, totals = {}, [0, 0, 0]
+    totals, why = [0, 0, 0], Counter()
     print(f"{'test file':<28}{'build ours':>11}{'apply':>7}{'pass':>6}{'share':>8}")
     for module in MODULES:
         short = module.rpartition(".")[2]
@@ -213,7 +199,10 @@ def main() -> int:
             continue
         own = listed.get(short, {})
         outcomes, ended = run_apart(module, asked.seconds)
-        applies = {t: o for t, o in outcomes.items() if reason_for(t, own) is None}
+        reasons = {t: reason_for(t, o, own) for t, o in outcomes.items()}
+        why.update(r if r.startswith(("refused", "sparse")) else "a solver from the inside"
+                   for r in reasons.values() if r)  # fmt: skip
+        applies = {t: o for t, o in outcomes.items() if reasons[t] is None}
         failed = {t: o[1] for t, o in applies.items() if o[0] != "passed"}
         counts = len(outcomes), len(applies), len(applies) - len(failed)
         totals = [a + b for a, b in zip(totals, counts, strict=True)]
@@ -223,10 +212,8 @@ def main() -> int:
         if asked.failures:
             for test, last in failed.items():
                 print(f"  fails: {test}: {' '.join(last.split())[:200]}")
-        drafted[short] = draft(outcomes, own)
     _line("all", totals)
-    if asked.draft:
-        Path(asked.draft).write_text(json.dumps(drafted, indent=1), encoding="utf-8")
+    print("do not apply:", ", ".join(f"{k}: {v}" for k, v in why.most_common()))
     return 0
 
 

@@ -152,3 +152,15 @@ def test_refusals():
         machine.run(replace(model, solver="inside"), x, y)
     with pytest.raises(ProgramError, match="there are 4 classes, a prompt of this machine holds 2"):
         Machine(4, layout="stream", samples=1, tokens=2).run(model, x, y)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_penalty_at_all(classes):
+    x, y = table(classes)
+    ours = ice.InContextLogisticRegression(C=np.inf).fit(x, y)
+    theirs = LogisticRegression(C=np.inf, **EXACT).fit(x, y)
+    off = np.abs(ours.coef_ - theirs.coef_).max()
+    assert off <= ours.certificate_.error + 1e-8 * np.abs(theirs.coef_).max()
+    assert ours.certificate_.error < 1e-6
+    with pytest.raises(ValueError, match=r"\(0\.0, inf\]"):
+        ice.InContextLogisticRegression(C=0.0).fit(x, y)

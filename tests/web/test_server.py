@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection
 
 import pytest
 
@@ -196,6 +197,28 @@ def test_a_slow_body_is_given_up(client):
     assert BODY_SECONDS <= time.monotonic() - start < PATIENCE
 
 
+def test_silent_connections_do_not_cost_others_theirs():
+    """One that has asked is kept between two questions, though it came first."""
+    with live(workers=1, connections=24, header_seconds=PATIENCE) as client:
+        client.wait_until_idle()
+        asking = HTTPConnection("127.0.0.1", client.port, timeout=PATIENCE)
+        silent = []
+        for _ in range(3):
+            asking.request("GET", "/api/health")
+            answer = asking.getresponse()
+            assert answer.status == 200
+            answer.read()
+            socket_before = asking.sock
+            silent += [client.open_socket() for _ in range(24)]
+            client.health()  # what came before it has been accepted
+            assert asking.sock is socket_before
+        asking.request("GET", "/api/health")
+        assert asking.getresponse().status == 200
+        assert asking.sock is socket_before  # and not opened again
+        for one in (*silent, asking):
+            one.close()
+
+
 def test_those_who_say_nothing_keep_nobody_out():
     """Three times as many silent connections as there is room for, from the same address."""
     with live(workers=1, connections=24, header_seconds=PATIENCE) as client:
@@ -377,7 +400,7 @@ def test_refusals_are_protected_too(client):
 
 KINDS = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8", "json": "application/json", "svg": "image/svg+xml",
 }  # fmt: skip
 
 

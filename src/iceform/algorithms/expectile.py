@@ -36,13 +36,16 @@ _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes 
 def _loss(tau: float) -> Loss:
     """l'(z) = tau z below 0 and (1 - tau) z above; the same object for the same tau."""
 
-    def weight(z: Tensor) -> Tensor:
-        return torch.where(z < 0, tau, 1 - tau).to(z)
+    def weight(z: Tensor) -> Tensor:  # of two plain numbers torch.where makes float32
+        return torch.where(z < 0, z.new_tensor(tau), z.new_tensor(1 - tau))
 
     def above(z: Tensor) -> Tensor:
         return torch.full_like(z, max(tau, 1 - tau))
 
-    f = ScalarFunction(lambda z: weight(z) * z, "expectile'", (0.0,))
+    def derivative(z: Tensor) -> Tensor:
+        return torch.where(z < 0, tau * z, (1 - tau) * z)
+
+    f = ScalarFunction(derivative, "expectile'", (0.0,))
     facts = Curvature(weight, above, (min(tau, 1 - tau), max(tau, 1 - tau)), kinks=(0.0,))
     return Loss("expectile", "residual", f, facts)
 
@@ -112,14 +115,16 @@ class Expectile(LinearModel):
         """By reweighted least squares, until no sample changes sides."""
         x, y, ones = x.double(), labels_of(y).double(), torch.ones(len(x), 1).to(x.double())
         rows = torch.cat([x, ones], 1) if self.fit_intercept else x
-        penalty = torch.full((rows.shape[1],), self.alpha * len(x)).to(rows)
+        penalty = rows.new_full((rows.shape[1],), self.alpha * len(x))
         penalty[x.shape[1] :] = 0.0
         w, before = torch.zeros_like(penalty), None
         for _ in range(_ROUNDS):
             below = rows @ w < y
             if before is not None and torch.equal(below, before):
                 break
-            weights = torch.where(below, self.expectile, 1 - self.expectile).to(rows)
+            weights = torch.where(
+                below, rows.new_tensor(self.expectile), rows.new_tensor(1 - self.expectile)
+            )
             gram = (rows * weights[:, None]).mT @ rows + torch.diag(penalty)
             w, before = torch.linalg.solve(gram, (rows * weights[:, None]).mT @ y), below
         return w[: x.shape[1]]

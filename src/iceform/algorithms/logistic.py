@@ -67,7 +67,10 @@ class Logistic(LinearClassifier):
     C: float = field(
         default=1.0,
         metadata=option(
-            "The inverse of the penalty's weight.", low=0, open="low", slider=(1e-2, 1e3)
+            "The inverse of the penalty's weight; inf for none.",
+            low=0,
+            open="low, infinite",
+            slider=(1e-2, 1e3),
         ),
     )
 

@@ -85,7 +85,8 @@ class Option:
         if self.kind not in (float, int):
             return ", ".join(self.choices)
         left = "(" if "low" in self.open or self.low == -math.inf else "["
-        right = ")" if "high" in self.open or self.high == math.inf else "]"
+        closed = self.high < math.inf or "infinite" in self.open
+        right = "]" if closed and "high" not in self.open else ")"
         numbers = f"{left}{self.low:g}, {self.high:g}{right}"
         return " or ".join([numbers, *self.choices])
 
@@ -113,10 +114,11 @@ class Option:
     def _check_number(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BoundError(f"{self.name} must be a number in {self.within}, got {value!r}")
-        whole = self.kind is not int or value == int(value)
+        whole = self.kind is not int or float(value).is_integer()
         above = value > self.low if "low" in self.open else value >= self.low
         below = value < self.high if "high" in self.open else value <= self.high
-        if not (math.isfinite(value) and whole and above and below):
+        finite = math.isfinite(value) or ("infinite" in self.open and value == math.inf)
+        if not (finite and whole and above and below):
             what = "a whole number" if self.kind is int else "a number"
             raise BoundError(f"{self.name} must be {what} in {self.within}, got {value!r}")
 

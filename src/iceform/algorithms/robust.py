@@ -22,7 +22,7 @@ from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
-from iceform.functions import Loss, ScalarFunction, loss_named
+from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
 from iceform.machine.problem import (
@@ -36,13 +36,10 @@ from iceform.machine.problem import (
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
-from iceform.machine.tables import Table
+from iceform.machine.tables import CLIP_SQUARED
 
 __all__ = ["Huber"]
 
-_CLIP_SQUARED = Table(
-    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
-)
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
@@ -151,7 +148,7 @@ class _Scale:
     def _mean_square(self, problem: LinearProblem, w: Tensor) -> float:
         reach = problem.covered
         for _ in range(3):
-            table = _CLIP_SQUARED.on(reach)
+            table = CLIP_SQUARED.on(reach)
             task = _LookupSum(self.machine, table, problem.encoding, w)
             total, beyond = self.source.combine(task, sum_and_farthest)
             problem.passes += 1

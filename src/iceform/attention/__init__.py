@@ -12,7 +12,13 @@ from iceform.attention.layers import (
     SoftmaxAttention,
 )
 from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps
-from iceform.attention.network import FrozenNetwork, is_checked, unchecked, weights_digest
+from iceform.attention.network import (
+    FrozenNetwork,
+    digested,
+    is_checked,
+    unchecked,
+    weights_digest,
+)
 from iceform.attention.projected import HeadGroup, ProjectedAttention
 from iceform.attention.prompts import Prompt
 
@@ -37,6 +43,7 @@ __all__ = [
     "Prompt",
     "SoftmaxAttention",
     "Trace",
+    "digested",
     "is_checked",
     "trace_network",
     "unchecked",

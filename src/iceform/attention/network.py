@@ -20,7 +20,14 @@ from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 from iceform.validation import full_precision
 
-__all__ = ["FrozenNetwork", "is_checked", "outside_transforms", "unchecked", "weights_digest"]
+__all__ = [
+    "FrozenNetwork",
+    "digested",
+    "is_checked",
+    "outside_transforms",
+    "unchecked",
+    "weights_digest",
+]
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
 
@@ -210,10 +217,17 @@ def _structure(module: nn.Module) -> str:
 
 def weights_digest(module: nn.Module) -> str:
     """SHA-256 of a module's structure and its buffers, in the order of their names."""
-    sha = hashlib.sha256(_structure(module).encode())
+    sha = hashlib.sha256()
+    for piece in digested(module):
+        sha.update(piece.encode() if isinstance(piece, str) else piece[1])
+    return sha.hexdigest()
+
+
+def digested(module: nn.Module) -> Iterator[str | tuple[str, memoryview]]:
+    """What a digest is of, in order: text as UTF-8, and buffers by name with their bytes."""
+    yield _structure(module)
     with outside_transforms():
         for name, buffer in sorted(module.named_buffers(remove_duplicate=False)):
             data = buffer.detach().cpu().contiguous()
-            sha.update(f"{name} {data.dtype} {tuple(data.shape)}\n".encode())
-            sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
-    return sha.hexdigest()
+            yield f"{name} {data.dtype} {tuple(data.shape)}\n"
+            yield name, data.reshape(-1).view(torch.uint8).numpy().data

@@ -368,7 +368,8 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
         assert best is not None
         if best[2].seen <= max(_FIT_SHARE * eps, _FLOOR * best[2].size):
             break
-        if cells >= _ENOUGH and best[2].seen > _SLOW * before:
+        usable = best[2].seen <= _WORST * best[2].size
+        if cells >= _ENOUGH and usable and best[2].seen > _SLOW * before:
             break  # it may be singular beyond an end
         before = best[2].seen
     assert best is not None

@@ -6,6 +6,8 @@ finding tokens, values and cells took. A file that is damaged, or of another fun
 nothing as good as what was asked for, and the table is fitted as if there were none.
 
 ``ICEFORM_CACHE`` names the folder, or is ``off``; by default it is ``iceform`` in the user's cache.
+Tables that estimators and common activations ask for first ship with the library, in the folder
+``shipped`` that ``make tables`` writes, and are believed no more. ``off`` passes them over too.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.storage import describe_table, proved_again, table_from
 
-__all__ = ["folder", "recalled"]
+__all__ = ["SHIPPED", "folder", "recalled"]
 
 _FORM = 2  # of the files; what makes a table may change it too
 _PLACES = 257  # where a function is looked at to tell it from others
 _MOST_FILES = 4096
 _KIND = "table"
+SHIPPED = Path(__file__).with_name("shipped")
 
 Asked = tuple[float, float, float | None, int | None]  # low, high, eps, tokens
 
@@ -53,10 +56,12 @@ def recalled(f: ScalarFunction, asked: Asked, fit: Callable[[], Interpolant]) ->
     place = folder()
     if place is None or f.affine is not None or f.obstacle is not None:
         return fit()
-    path = place / f"table-{_key(f, asked)}.safetensors"
-    found = _read(path, f, asked)
-    if found is not None:
-        return found
+    name = f"table-{_key(f, asked)}.safetensors"
+    path = place / name
+    for kept in (path, SHIPPED / name):
+        found = _read(kept, f, asked) if kept.exists() else None
+        if found is not None:
+            return found
     made = fit()
     if made.kind == "proven" and made.edges is not None:
         with suppress(OSError):  # a full or read-only disk keeps nothing

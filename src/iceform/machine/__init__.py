@@ -9,11 +9,12 @@ from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, IDENTITY, Table
+from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
 from iceform.machine.verifying import Given, stored, verifiable
 
 __all__ = [
     "CLIP",
+    "CLIP_SQUARED",
     "IDENTITY",
     "ArraySource",
     "Given",

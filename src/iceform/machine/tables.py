@@ -18,7 +18,7 @@ from iceform.interpolation import Interpolant
 from iceform.machine.running import Running
 from iceform.machine.stream import Stream
 
-__all__ = ["CLIP", "IDENTITY", "Table", "read_line", "table_of"]
+__all__ = ["CLIP", "CLIP_SQUARED", "IDENTITY", "Table", "read_line", "table_of"]
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
@@ -86,6 +86,10 @@ def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
 
 # clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
 CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
+# Its square, whose mean says how large residuals are.
+CLIP_SQUARED = Table(
+    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
+)
 
 
 @lru_cache(maxsize=64)

@@ -143,10 +143,12 @@ def _constraints(one: Option) -> list[Any]:
     if one.kind in (float, int):
         low = None if one.low == -math.inf else one.low
         high = None if one.high == math.inf else one.high
+        infinite = "infinite" in one.open  # scikit-learn's None leaves infinity out
+        high = math.inf if infinite else high
         closed = {
             (True, True): "neither", (True, False): "right", (False, True): "left",
             (False, False): "both",
-        }["low" in one.open, "high" in one.open or high is None]  # fmt: skip
+        }["low" in one.open, "high" in one.open or (high is None and not infinite)]  # fmt: skip
         whole = one.kind is int and one.estimator != "max_iter"
         found.append(Interval(Integral if whole else Real, low, high, closed=closed))
     if one.optional or one.estimator in ("random_state", "weights"):

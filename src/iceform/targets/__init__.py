@@ -5,6 +5,7 @@ from iceform.targets.answering_descent import AnsweringDescent
 from iceform.targets.architectures import ARCHITECTURES
 from iceform.targets.checking import Checked, attest, check, network
 from iceform.targets.data import Domain
+from iceform.targets.design import unmirrored
 from iceform.targets.folder import StockModel, load, write
 from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
@@ -37,5 +38,6 @@ __all__ = [
     "contribution",
     "load",
     "network",
+    "unmirrored",
     "write",
 ]

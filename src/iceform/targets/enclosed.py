@@ -204,7 +204,7 @@ class Enclosure:
         p = p / p.sum(1, keepdim=True)
         tau = tau + u * (2 * (top - logits).masked_fill(~seen, 0.0) + self.a.exp + 4)
         # Of a weight that is 0 for sure it does not matter by how much its logit is off.
-        some = seen & (logits - top + 2 * tau > -_GONE)
+        some = seen & (logits - top + 2 * tau.amax(1, keepdim=True) > -_GONE)
         tau = torch.where(some, tau, 0.0)
         o = p @ v.center
         tiny = torch.finfo(self.a.dtype).tiny
@@ -219,8 +219,8 @@ class Enclosure:
             moved[:, j] = (weights * (v.center[:, j] - o[:, j : j + 1]).abs()).sum(1)
         rounded = (3 * len(p) + 8) * self.u * (p @ v.most)
         radius = grown * moved + grown**2 * (p @ v.radius + rounded)
-        # Logits of which nothing is known leave a mean of values that may be any of them.
-        return torch.where(grown < _KNOWN, radius, 2 * v.most.amax(0))
+        # Logits of which nothing is known leave a mean of values, rounded, that may be any of them.
+        return torch.where(grown < _KNOWN, radius, 3 * v.most.amax(0))
 
     def written(
         self, layer: _Layer, stream: Ball, common: Tensor, carried: Ball, gone: Collection[int]

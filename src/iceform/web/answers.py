@@ -283,7 +283,8 @@ class RatesAnswer(_Answer):
 class SliderAnswer(_Answer):
     """A setting: its range, and whether it goes by whole numbers or powers of ten.
 
-    ``zero`` says that 0 lies left of the lowest power.
+    ``zero`` says that 0 lies left of the lowest power; ``choices`` are all that there is, where a
+    page has tables of those alone.
     """
 
     name: str
@@ -294,6 +295,7 @@ class SliderAnswer(_Answer):
     whole: bool
     powers: bool
     zero: bool
+    choices: list[float] | None = None
 
 
 class OptionAnswer(_Answer):

@@ -2,7 +2,8 @@
 
 A connection is idle while it has no request under way: it sends nothing, or a head that does not
 end. Each has ``header_seconds`` for that. Where as many are open as the server holds, or one client
-has more than its share, the idle one that came first goes, of the client that has most.
+has more than its share, an idle one of the client that has most goes: of those that never asked
+anything the first that came or, where all have, of those between two requests.
 """
 
 from __future__ import annotations
@@ -47,11 +48,10 @@ def protocol(settings: Settings) -> type[asyncio.Protocol]:
 
 
 def _close_oldest(opened: dict[Any, None], address: str, but: object) -> None:
-    for one in opened:
-        if one.address == address and one.idle and one is not but:
-            opened.pop(one)
-            one.transport.close()
-            return
+    idle = [c for c in opened if c.address == address and c.idle and c is not but]
+    for one in sorted(idle, key=lambda c: c.asked)[:1]:  # a stable sort: the first that came
+        opened.pop(one)
+        one.transport.close()
 
 
 class _Patient(H11Protocol):
@@ -64,6 +64,11 @@ class _Patient(H11Protocol):
     def address(self) -> str:
         """Of the client."""
         return "" if self.client is None else self.client[0]
+
+    @property
+    def asked(self) -> bool:
+        """Whether a request has come in it."""
+        return self.cycle is not None
 
     @property
     def idle(self) -> bool:

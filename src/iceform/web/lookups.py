@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from iceform.errors import BoundError, IceformError
+from iceform.errors import BoundError, IceformError, ProgramError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Grid, Interpolant, on_grid
 from iceform.machine import Table
@@ -48,7 +48,21 @@ class ChosenTable(Table):
 
 @lru_cache(maxsize=256)
 def tabulated(f: ScalarFunction, reach: float, how: asked.Lookup) -> Interpolant:
-    """A function on [-reach, reach] as a look-up asks."""
+    """A function on [-reach, reach] as a look-up asks, one value moved where it asks for that."""
+    it, moved = _tabulated(f, reach, how), how.moved
+    if moved is None:
+        return it
+    if moved.token >= it.tokens:
+        raise ProgramError(
+            f"token {moved.token} was moved, this table has {it.tokens}; they are counted from 0"
+        )
+    values = it.values.clone()
+    values[moved.token] += moved.by
+    # Attention weights are at most 1, so no answer moves by more.
+    return it.with_values(values, it.error + abs(moved.by))
+
+
+def _tabulated(f: ScalarFunction, reach: float, how: asked.Lookup) -> Interpolant:
     f = ScalarFunction.of(f, -reach, reach)
     tokens = how.tokens
     if how.regime == "hard":

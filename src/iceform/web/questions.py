@@ -16,6 +16,7 @@ __all__ = [
     "LookupQuestion",
     "Loss",
     "Model",
+    "Moved",
     "Point",
     "ProgramQuestion",
     "Running",
@@ -39,6 +40,13 @@ class Point(_Strict):
     group: Annotated[int, Field(ge=0, le=1)] = 0
 
 
+class Moved(_Strict):
+    """A value of the table, moved by hand: what the network reads is then another function."""
+
+    token: Annotated[int, Field(ge=0, le=128)]
+    by: Annotated[float, Field(ge=-2, le=2)]
+
+
 class Lookup(_Strict):
     """How a function is written as look-up tokens.
 
@@ -50,6 +58,7 @@ class Lookup(_Strict):
     tokens: Annotated[int, Field(ge=5, le=129)] | None = 65
     eps: Annotated[float, Field(ge=1e-14, le=0.5)] = 1e-6
     sharpness: Annotated[float, Field(ge=0.02, le=64)] | None = None
+    moved: Moved | None = None
 
 
 class Loss(_Strict):

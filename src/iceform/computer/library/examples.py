@@ -118,7 +118,7 @@ EXAMPLES: dict[str, Example] = {
         Example(power_iteration, _X, _Y, {"steps": 25}),
         Example(
             pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
-            {"nodes": (4, 4), "damping": (0.5, 0.9)},
+            {"nodes": (4, 4), "damping": (0.5, 0.9), "bounds": {"rank": (0, 1)}},
         ),
         Example(
             sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
@@ -127,7 +127,7 @@ EXAMPLES: dict[str, Example] = {
         Example(
             bellman_ford, _WAYS, _PLACES,
             {"places": _PLACES, "source": _numbers(0, 2, 2, 2), "steps": 3},
-            {"nodes": (4, 4), "source": (0, 2)},
+            {"nodes": (4, 4), "source": (0, 2), "bounds": {"reached": (0, 2)}},
         ),
         Example(
             gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),

@@ -33,7 +33,11 @@ function rounded(step) {
 
 /** A control for a setting that an algorithm's record describes. */
 export function ownControl(slider, values, change) {
-  const { name, title, low, high, whole: counted, powers: byPowers, zero } = slider;
+  const { name, title, low, high, whole: counted, powers: byPowers, zero, choices } = slider;
+  if (choices) {
+    const offered = Object.fromEntries(choices.map((value) => [value, short(value)]));
+    return control(name, { [name]: String(settingOf(slider, values)) }, (key, value) => change(key, Number(value)), false, { title, choices: offered });
+  }
   const range = byPowers ? powers(Math.log10(low), Math.log10(high), zero)
     : { low, high, step: counted ? 1 : rounded((high - low) / STEPS) };
   return control(name, { [name]: settingOf(slider, values) }, change, false, { title, ...range });

@@ -1,20 +1,28 @@
 // The page: state in, picture out.
 
-import { ask, awake, catalogue, Trouble } from './api.js';
+import { ask, awake, catalogue, standsAlone, Trouble } from './api.js';
 import { Board } from './board.js';
 import { control, ownControl } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
+import { drawGlossary, drawLesson, LESSON } from './lesson.js';
 import { featureNames, linear, short } from './model.js';
 import { PANELS, provenOf } from './panels.js';
 import { parsePoints, PRESETS } from './presets.js';
 import { DEFAULTS, fitQuestion, fromLink, toLink } from './state.js';
 
+const BUSY = 150; // milliseconds without an answer before the page says so
 const QUIET = 120; // milliseconds without a change before the machine is asked
 const FRAME_TIME = 90; // of a step that is played
 const CURVE = 201;
 const TASKS = { curve: 'Curves: y from x', classes: 'Classes: the group from x and y', shape: 'Shape' };
 const RUNNING = ['method', 'rate', 'passes'];
 const LOOKUP = ['regime', 'tokens', 'eps', 'sharpness'];
+
+// A page that stands alone runs the network, and leaves proofs of answers to the library.
+const UNPROVEN = standsAlone ? 'with iceform play' : 'no bound yet';
+const ABOUT = standsAlone
+  ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform[web]", then iceform play.'
+  : 'Every number is computed by attention with the frozen weights above; every error bound is proven. The interface is open, at /openapi.json. Points stay in this page and in its link; the server keeps nothing.';
 
 const page = { state: null, answer: null, entry: null, frame: 0, runs: 0, digest: null, tool: '0', timer: 0, offer: null };
 let board = null;
@@ -23,7 +31,10 @@ let board = null;
 
 function restore() {
   const found = fromLink(location.hash.slice(1));
-  page.state = { ...DEFAULTS, sliders: [], ...found };
+  found.lesson = LESSON[found.lesson - 1] ? found.lesson : 0;
+  const base = baseOf(found.lesson);
+  const [values, parameters] = [{ ...base.values, ...found.values }, { ...base.parameters, ...found.parameters }];
+  page.state = { ...DEFAULTS, sliders: [], ...base, ...found, values, parameters };
   if (!Object.hasOwn(PRESETS, page.state.preset) && !found.points) page.state.preset = DEFAULTS.preset;
   if (!found.points) page.state.points = PRESETS[page.state.preset].points();
   if (!page.offer.algorithms.some((entry) => entry.name === page.state.algorithm)) page.state.algorithm = DEFAULTS.algorithm;
@@ -31,7 +42,11 @@ function restore() {
   if (!page.offer.programs.some(({ name }) => name === page.state.program)) Object.assign(page.state, { program: DEFAULTS.program, parameters: {} });
 }
 
-const remember = debounced(() => history.replaceState(null, '', `#${toLink(page.state)}`), 200);
+/** What a step of the lesson sets. */
+const baseOf = (lesson) => LESSON[lesson - 1]?.state ?? {};
+const link = () => `#${toLink(page.state, baseOf(page.state.lesson))}`;
+
+const remember = debounced(() => history.replaceState(null, '', link()), 200);
 const run = debounced(() => fit(), QUIET);
 const redraw = debounced(() => drawPanel(), QUIET);
 
@@ -65,7 +80,8 @@ async function fit() {
     return;
   }
   stop();
-  const asked = performance.now();
+  const asked = performance.now(), mine = page.asked = {};
+  const waiting = setTimeout(() => busy(true), BUSY);
   try {
     const answer = await ask('fit', fitQuestion(page.state));
     if (!answer) return;
@@ -77,7 +93,17 @@ async function fit() {
     drawPanel();
   } catch (error) {
     report(error);
+  } finally {
+    clearTimeout(waiting);
+    if (page.asked === mine) busy(false);
   }
+}
+
+/** Say that the machine computes; what is drawn is of the question before. */
+function busy(is) {
+  byId('board').setAttribute('aria-busy', String(is));
+  document.querySelector('.stage').classList.toggle('computing', is);
+  if (is) say('Computing…');
 }
 
 function counted(digest) {
@@ -126,16 +152,16 @@ function drawFacts(at) {
   const { answer, state, entry, took } = page;
   const proven = at && page.frame < answer.frames.length - 1 ? at.certified : answer.certificate.error;
   const facts = [
-    [`proven error of a ${provenOf(answer)}`, proven === null ? 'no bound yet' : `≤ ${short(proven)}`],
+    [`proven error of a ${provenOf(answer)}`, proven === null ? UNPROVEN : `≤ ${short(proven)}`],
     ['passes of the machine', at ? at.passes : answer.passes],
     ['prompts in a pass', answer.prompts],
     ['answered in', `${Math.round(took)} ms`],
   ];
   if (at?.exact) facts.splice(1, 0, ['drift from exact steps', short(at.gap)]);
-  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens, ≤ ${short(answer.table.error)}`]);
+  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ≤ ${short(answer.table.error)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
-  say(`${entry.title} on ${state.points.length} points: ${proven === null ? 'no error is proven yet' : `error proven to be at most ${short(proven)}`}.`);
+  say(`${entry.title} on ${state.points.length} points: ${proven === null ? (standsAlone ? 'proofs are made by iceform play' : 'no error is proven yet') : `error proven to be at most ${short(proven)}`}.`);
 }
 
 function coefficients(at, entry, state) {
@@ -154,16 +180,32 @@ function drawLegend() {
 
 const say = (text) => { byId('status').textContent = text; };
 
-function complain(text) {
-  byId('trouble').hidden = !text;
-  byId('trouble').textContent = text ?? '';
+/** Complain, beside the field that is meant where there is one. */
+function complain(text, field = null) {
+  const alert = byId('trouble'), home = byId('status');
+  document.querySelectorAll('[aria-invalid]').forEach((one) => one.removeAttribute('aria-invalid'));
+  alert.hidden = !text;
+  alert.textContent = text ?? '';
+  if (!field) {
+    home.after(alert);
+    return;
+  }
+  field.setAttribute('aria-invalid', 'true');
+  field.closest('.field').append(alert);
+}
+
+/** The field that an error is about: named by it, or the formula where one was typed. */
+function fieldOf({ where, kind }) {
+  const name = (where ?? '').split('.').at(-1);
+  const typed = page.entry?.typed && ['refused', 'invalid'].includes(kind) && !name;
+  return byId(`set-${name}`) ?? (typed ? byId('set-formula') : null);
 }
 
 function report(error) {
   if (!(error instanceof Trouble)) throw error;
-  complain(error.message);
+  complain(error.message, fieldOf(error));
   say('');
-  if (error.kind === 'formula' || /formula/.test(error.where ?? '')) byId('set-formula')?.setAttribute('aria-invalid', 'true');
+  board?.clearFit();
 }
 
 // ---------------------------------------------------------------------------------------- controls
@@ -175,6 +217,7 @@ function drawControls() {
   byId('algorithm').value = state.algorithm;
   byId('says').textContent = entry.says;
   byId('objective').textContent = entry.objective;
+  complain(null);
   const set = (name, value) => {
     change({ [name]: value });
     if (['method', 'regime', 'tokens'].includes(name)) dim();
@@ -249,7 +292,7 @@ async function drawPanel() {
   node.classList.add('busy');
   node.setAttribute('aria-busy', 'true');
   try {
-    await PANELS[name].draw(node, { ...page, set: view, keep });
+    await PANELS[name].draw(node, { ...page, set: view, keep, change });
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
     node.replaceChildren(el('p', { className: 'trouble', role: 'alert' }, error.message));
@@ -319,7 +362,7 @@ function setTheme(name) {
 }
 
 async function copyLink() {
-  history.replaceState(null, '', `#${toLink(page.state)}`);
+  history.replaceState(null, '', link());
   try {
     await navigator.clipboard.writeText(location.href);
     say('The link is copied; it holds the points and every setting.');
@@ -358,6 +401,8 @@ function listen() {
   byId('loader-take').addEventListener('click', takeLoaded);
   byId('loader-file').addEventListener('change', readFile);
   byId('share').addEventListener('click', copyLink);
+  byId('learn').addEventListener('click', () => goTo(page.state.lesson ? 0 : 1));
+  byId('words').addEventListener('click', () => byId('glossary').showModal());
   byId('theme').addEventListener('click', () => setTheme(document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark'));
   byId('play').addEventListener('click', play);
   byId('frame').addEventListener('input', (event) => { stop(); toFrame(Number(event.target.value)); });
@@ -367,7 +412,18 @@ function listen() {
   addEventListener('hashchange', () => { restore(); show(); });
 }
 
+/** Go to a step of the lesson; 0 leaves it, and keeps what is set. */
+function goTo(step) {
+  if (step) {
+    location.hash = `lesson=${step}`;
+    return;
+  }
+  keep({ lesson: 0 });
+  drawLesson(0, goTo, standsAlone);
+}
+
 function show() {
+  drawLesson(page.state.lesson, goTo, standsAlone);
   byId('preset').value = page.state.preset;
   drawControls();
   drawTabs();
@@ -383,6 +439,9 @@ async function start() {
     return report(error);
   }
   restore();
+  drawGlossary();
+  byId('about').textContent = ABOUT;
+  if (standsAlone) byId('about').append(' ', el('a', { href: '../index.html' }, 'Documentation'));
   byId('preset').value = page.state.preset;
   board = new Board({
     points: () => page.state.points, change: (points) => setPoints(points), tool: () => page.tool, setTool,
@@ -391,8 +450,13 @@ async function start() {
   fillChoices();
   listen();
   board.drawPoints();
-  await awake(() => { byId('waking').hidden = false; });
-  byId('waking').hidden = true;
+  try {
+    await awake(() => { byId('waking').hidden = false; });
+  } catch (error) {
+    return report(error);
+  } finally {
+    byId('waking').hidden = true;
+  }
   return show();
 }
 

@@ -25,6 +25,12 @@ export function featureNames(task, degree) {
   return degrees(task, degree).map(([a, b]) => named('x', a) + named('y', b));
 }
 
+/** The features of a place. */
+export function features(task, degree, x, y) {
+  const px = legendre(x, degree), py = legendre(y, degree);
+  return degrees(task, degree).map(([a, b]) => px[a] * py[b]);
+}
+
 /** f(x, y) of a linear model. */
 export function linear(task, degree, coef, intercept) {
   const pairs = degrees(task, degree);

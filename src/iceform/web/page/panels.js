@@ -6,6 +6,7 @@ import { el } from './dom.js';
 import { lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
+import { drawStock } from './stock.js';
 import { insideQuestion, lookupQuestion } from './state.js';
 
 const NETWORKS = {
@@ -33,6 +34,7 @@ export const PANELS = {
   rate: { title: 'Error against tokens', draw: drawRate },
   certificate: { title: 'Certificate', draw: drawCertificate },
   program: { title: 'Step through a program', draw: drawProgram },
+  stock: { title: 'A stock GPT-2', draw: drawStock },
 };
 
 /** What an answer's certificate speaks of. */
@@ -107,7 +109,7 @@ async function drawPrompt(node, page) {
     pickers(page),
     about(`What the network reads: ${roles.length} tokens of ${features.length} features for up to four points`
       + `${hidden ? `, and ${hidden} tokens that no query sees, left out` : ''}. Every column is coloured `
-      + `relative to its largest entry. The literal matrices and the fast path differ by ${short(seen.literal)}. `
+      + `relative to its largest entry. ${seen.literal === null ? 'The literal matrices ran.' : `The literal matrices and the fast path differ by ${short(seen.literal)}.`} `
       + `Digest of this network’s weights: ${seen.digest.slice(0, 12)}…`),
     box,
   );
@@ -226,7 +228,8 @@ async function drawLookup(node, page) {
       + 'error exponentially small. Hard: the nearest token wins, and the error falls as one over the tokens.'),
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
-      el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach)),
+      el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach),
+      ...movers(page, tables[0])),
     ...(found.note ? [el('p', { className: 'trouble', role: 'alert' }, found.note)] : []),
     readout,
     el('div', { className: 'pair' }, ...bars),
@@ -236,11 +239,11 @@ async function drawLookup(node, page) {
   const paint = { hard: second };
   function show() {
     const z = page.state.z;
-    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, certified to ${short(t.error)}`).join('; ')}.`;
+    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not certified here' : `certified to ${short(t.error)}`}`).join('; ')}.`;
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: [-page.state.reach * 1.1, page.state.reach * 1.1] }, yaxis: { range: [0, 1] },
+      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
@@ -250,6 +253,23 @@ async function drawLookup(node, page) {
     ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
   ], { title: 'The function, and what attention makes of it', xaxis: { title: { text: 'z' } } });
+}
+
+/** What of the axis to show: the range, and every token that z pays attention to. */
+function seen(table, z) {
+  const far = weights(table, z).reduce((most, share, k) => (share > 0.01 ? Math.max(most, Math.abs(table.nodes[k])) : most), table.high);
+  return [-far, far];
+}
+
+/** Controls that move one value of the table by hand; the fit is then another. */
+function movers(page, table) {
+  const { movedToken, movedBy } = page.state, last = table.tokens - 1;
+  const slide = (id, title, shown, given, patch) => el('div', { className: 'field' }, el('label', { for: id }, title), el('output', { for: id }, shown),
+    el('input', { id, type: 'range', ...given, onchange: (e) => { page.change(patch(Number(e.target.value))); } }));
+  return [
+    slide('move-token', 'Token whose value is moved', String(Math.min(movedToken, last)), { min: 0, max: last, step: 1, value: Math.min(movedToken, last) }, (v) => ({ movedToken: v })),
+    slide('move-by', 'Moved by hand by', movedBy ? short(movedBy) : 'nothing', { min: -1, max: 1, step: 0.05, value: movedBy }, (v) => ({ movedBy: v })),
+  ];
 }
 
 async function drawRate(node, page) {

@@ -5,7 +5,7 @@ let loading = null;
 function plotly() {
   loading ??= new Promise((resolve, reject) => {
     const script = document.createElement('script');
-    script.src = '/page/plotly.js';
+    script.src = new URL('plotly.js', import.meta.url).href;
     script.onload = () => resolve(window.Plotly);
     script.onerror = () => reject(new Error('plotly.js could not be loaded'));
     document.head.append(script);

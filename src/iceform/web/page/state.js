@@ -5,6 +5,7 @@ export const DEFAULTS = Object.freeze({
   method: 'momentum', rate: 1, passes: 60,
   regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
   preset: 'wave', panel: 'passes', frame: -1,
+  movedToken: 12, movedBy: 0, lesson: 0,
   network: 'stream', first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
   program: 'least_squares', cycle: 1, fetchHead: '', readHead: '', computeHead: '', writeHead: '',
 });
@@ -44,14 +45,15 @@ const pair = (number) => LETTERS[number >> 6] + LETTERS[number & 63];
 /** Places that the link keeps exactly. */
 export const snap = (value) => Math.round(Math.max(-1, Math.min(1, value)) * STEPS) / STEPS;
 
-/** The link's fragment for a state. */
-export function toLink(state) {
+/** The link's fragment for a state; what a step of the lesson sets goes without saying. */
+export function toLink(state, base = DEFAULTS) {
   const link = new URLSearchParams();
+  if (state.lesson) link.set('lesson', state.lesson);
   for (const [name, usual] of Object.entries(DEFAULTS)) {
-    if (state[name] !== usual) link.set(name, state[name]);
+    if (name !== 'lesson' && state[name] !== (base[name] ?? usual)) link.set(name, state[name]);
   }
-  for (const [name, value] of Object.entries(state.values)) link.set(OWN + name, value);
-  for (const [name, value] of Object.entries(state.parameters)) link.set(PARAMETER + name, value);
+  for (const [name, value] of Object.entries(state.values)) if (base.values?.[name] !== value) link.set(OWN + name, value);
+  for (const [name, value] of Object.entries(state.parameters)) if (base.parameters?.[name] !== value) link.set(PARAMETER + name, value);
   if (!state.preset) link.set('points', packPoints(state.points));
   return link.toString();
 }
@@ -113,12 +115,14 @@ function loss({ algorithm, formula, sliders, values }) {
 }
 
 /** What a slider is set to: its start where nothing else fits its range. */
-export function settingOf({ name, low, high, start, zero }, values) {
+export function settingOf({ name, low, high, start, zero, choices }, values) {
   const value = values[name];
+  if (choices) return choices.includes(value) ? value : choices.includes(start) ? start : choices[0];
   const fits = value !== undefined && ((value >= low && value <= high) || (zero && value === 0));
   return fits ? value : start;
 }
 
-function lookup({ regime, tokens, eps, sharpness }) {
-  return { regime, tokens: tokens || null, eps, sharpness: sharpness || null };
+function lookup({ regime, tokens, eps, sharpness, movedToken, movedBy }) {
+  const moved = movedBy ? { token: movedToken, by: movedBy } : null;
+  return { regime, tokens: tokens || null, eps, sharpness: sharpness || null, moved };
 }

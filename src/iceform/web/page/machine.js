@@ -1,0 +1,147 @@
+// The frozen layer in this page: an ONNX file, run by onnxruntime-web in float64.
+
+import { averages, Layout, lookUps } from './prompts.js';
+import { Trouble } from './trouble.js';
+
+const AT_ONCE = 48; // prompts of one run
+const RUNTIME = ['ort.js', 'ort-wasm.js', 'ort.wasm.gz']; // onnxruntime-web
+
+const here = (name) => new URL(name, import.meta.url).href;
+
+/** A file of the site; where it cannot be had, one sentence that says what to do. */
+export async function file(name) {
+  let reply = null;
+  try {
+    reply = await fetch(here(name));
+  } catch { /* said below */ }
+  if (!reply?.ok) {
+    const why = reply ? `the host answers ${reply.status}` : 'it was blocked, or the host does not answer';
+    throw new Trouble({ kind: 'unreachable', message:
+      `${name} could not be loaded (${why}): reload the page and let it load its own files, or run the playground on your machine with: iceform play` });
+  }
+  return reply;
+}
+
+/** Bytes of a file that is stored compressed; some hosts have it unpacked on the way. */
+export async function unpacked(name) {
+  const bytes = new Uint8Array(await (await file(name)).arrayBuffer());
+  if (bytes[0] !== 0x1f || bytes[1] !== 0x8b) return bytes;
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** JSON of a file that is stored compressed. */
+export const unpackedJson = async (name) => JSON.parse(new TextDecoder().decode(await unpacked(name)));
+
+function checkBrowser() {
+  const missing = typeof WebAssembly !== 'object' ? 'WebAssembly' : typeof DecompressionStream !== 'function' ? 'DecompressionStream'
+    : typeof crypto?.subtle !== 'object' ? 'WebCrypto (which needs https or localhost)' : null;
+  if (missing) {
+    throw new Trouble({ kind: 'unreachable', message:
+      `This browser has no ${missing}: open the page in a current one with WebAssembly allowed, or run the playground on your machine with: iceform play` });
+  }
+}
+
+async function runtime() {
+  const [script, , binary] = RUNTIME;
+  await file(script); // says what to do where an import would only fail
+  const ort = await import(here(script));
+  Object.assign(ort.env.wasm, { numThreads: 1, wasmBinary: (await unpacked(binary)).buffer, wasmPaths: { mjs: here(RUNTIME[1]) } });
+  return ort;
+}
+
+const hex = (bytes) => [...new Uint8Array(bytes)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+
+/** The frozen network: weights, their digest, and a session that multiplies them. */
+export class Machine {
+  static async load() {
+    checkBrowser();
+    const [ort, about, graph, weights] = await Promise.all([
+      runtime(), file('machine.json').then((r) => r.json()), file('machine.onnx').then((r) => r.arrayBuffer()),
+      file('machine.weights').then((r) => r.arrayBuffer()),
+    ]);
+    const session = await ort.InferenceSession.create(new Uint8Array(graph), {
+      executionProviders: ['wasm'], externalData: [{ path: 'machine.weights', data: new Uint8Array(weights) }],
+    });
+    return new Machine(ort, about, session, new Uint8Array(weights));
+  }
+
+  constructor(ort, about, session, weights) {
+    Object.assign(this, { ort, about, session, weights, layout: new Layout(about), ran: 0, turn: Promise.resolve() });
+  }
+
+  /** SHA-256 of the weights that the session was given, with their names, dtypes and shapes. */
+  async digest() {
+    const text = new TextEncoder();
+    const parts = this.about.digested.map((part) => (typeof part === 'string' ? text.encode(part) : this.weights.subarray(part[0], part[0] + part[1])));
+    return hex(await crypto.subtle.digest('SHA-256', await new Blob(parts).arrayBuffer()));
+  }
+
+  /** Every prompt through the frozen layer; what `wanted` names, one array for each run. */
+  async run({ tokens, prompts }, signal = null, wanted = 'output') {
+    const { count, features } = this.layout, size = count * features;
+    const answers = [];
+    for (let p = 0; p < prompts; p += AT_ONCE) {
+      signal?.throwIfAborted();
+      const some = Math.min(AT_ONCE, prompts - p);
+      const given = new this.ort.Tensor('float64', tokens.subarray(p * size, (p + some) * size), [some, count, features]);
+      const found = await this.alone(() => this.session.run({ tokens: given }, [wanted]));
+      answers.push(Float64Array.from(found[wanted].data));
+      given.dispose();
+      found[wanted].dispose();
+      this.ran += some;
+      await breath();
+    }
+    return answers.length === 1 ? answers[0] : concatenated(answers);
+  }
+
+  /** One run at a time: a session takes no second one meanwhile. */
+  alone(work) {
+    const mine = this.turn.then(work);
+    this.turn = mine.catch(() => {});
+    return mine;
+  }
+
+  /** Rows (A(z_i) - o_i) (x_i, 1) of the samples. */
+  async lookUp(table, data, signal) {
+    const { samples, rows, wide, dim } = this.layout, d = data.w.length;
+    const out = await this.run(lookUps(this.layout, table, data), signal);
+    return data.x.map((_, i) => {
+      const row = (Math.floor(i / samples) * rows + (i % samples)) * wide;
+      return [...out.subarray(row, row + d), out[row + dim]];
+    });
+  }
+
+  /** A(z) for every number: numbers are samples of one feature, and w is 1. */
+  async lookUpAll(table, z, signal) {
+    const found = await this.lookUp(table, { x: z.map((v) => [v]), y: z.map(() => 0), w: [1] }, signal);
+    return found.map((row) => row[1]);
+  }
+
+  /** The values' averages at the points, as many prompts at a time as one run takes. */
+  async average(data, signal) {
+    const { samples, rows, wide } = this.layout, v = data.values[0].length, found = [];
+    const apart = Boolean(data.seen) || Array.isArray(data.biases[0]), some = AT_ONCE * (apart ? 1 : samples);
+    for (let first = 0; first < data.points.length; first += some) {
+      const part = (all) => all.slice(first, first + some);
+      const written = averages(this.layout, {
+        ...data, points: part(data.points), seen: data.seen && part(data.seen), biases: Array.isArray(data.biases[0]) ? part(data.biases) : data.biases,
+      });
+      const out = await this.run(written, signal);
+      part(data.points).forEach((_, q) => {
+        const row = (Math.floor(q / written.each) * rows + samples + (q % written.each)) * wide;
+        found.push([...out.subarray(row, row + v)]);
+      });
+    }
+    return found;
+  }
+}
+
+/** Lets the page draw between two runs. */
+const breath = () => new Promise((resolve) => { setTimeout(resolve, 0); });
+
+function concatenated(parts) {
+  const all = new Float64Array(parts.reduce((sum, part) => sum + part.length, 0));
+  parts.reduce((at, part) => { all.set(part, at); return at + part.length; }, 0);
+  return all;
+}

@@ -1,0 +1,2 @@
+// For browsers that know no modules: they get a sentence.
+document.getElementById("old").hidden = false;
