@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 import iceform as ice
 from benchmarks.timing import Bench, busy, replayed, wall_ms
 from iceform.backends import loops, primitives, windowed
+from iceform.certificates import Witness
 from iceform.constructions.residual import Rates
 from iceform.interpolation import regimes
 
@@ -346,6 +348,44 @@ def accuracy(bench: Bench) -> None:
                 )
 
 
+def attestation(bench: Bench) -> None:
+    """What attesting a run costs: weights hashed at its end, rows run again literally."""
+    spent: list[float] = []
+    plain = Witness.attest
+
+    def timed(self: Witness) -> ice.Attestation:
+        begun = time.perf_counter()
+        try:
+            return plain(self)
+        finally:
+            spent.append(time.perf_counter() - begun)
+
+    dim = 10
+    machine = ice.Machine(dim + 1, layout="stream")
+    programs = {
+        "ridge": ice.algorithms.Ridge(1.0),
+        "lasso": ice.algorithms.Lasso(0.01),
+        "huber": ice.algorithms.Huber(),
+        "logistic": ice.algorithms.Logistic(),
+    }
+    with mock.patch.object(Witness, "attest", timed):
+        for name, program in programs.items():
+            for n in (200, 10_000, 100_000):
+                x = _uniform((n, dim), torch.float64, bench.device)
+                y = x.sum(1) + 0.1 * _uniform((n,), torch.float64, bench.device)
+                labels = (y > 0).double() * 2 - 1 if name == "logistic" else y
+                run = partial(machine.run, program, x, labels)
+                ms = bench.time(run)
+                spent.clear()
+                run()
+                part = 1e3 * sum(spent)
+                bench.add("attest", f"{name}, n={n}", "run, attestation included", ms)
+                note = "at most 10 % of the run or 30 ms, and one prompt at least"
+                bench.add(
+                    "attest", f"{name}, n={n}", "attestation", part, ratio=part / ms, note=note
+                )
+
+
 SUITES: dict[str, Callable[[Bench], None]] = {
     "step": step,
     "emulator": emulator,
@@ -353,4 +393,5 @@ SUITES: dict[str, Callable[[Bench], None]] = {
     "loop": loop,
     "scaling": scaling,
     "accuracy": accuracy,
+    "attestation": attestation,
 }

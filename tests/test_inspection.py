@@ -308,7 +308,7 @@ def test_inputs_are_checked_before_anything_is_built():
 
 
 def test_what_would_not_fit_is_refused_before_anything_is_built():
-    em = ice.GradientStep("squared", dim=1, samples=10**6)
+    em = ice.GradientStep("squared", dim=1, samples=10**6, backend="literal")
     zeros = [torch.zeros(shape, dtype=torch.float64) for shape in ((10**6, 1), (10**6,), (1,))]
     with pytest.raises(ice.CapacityError, match="a trace of the literal network"):
         em.trace(*zeros)

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
         DtypeError,
         IceformError,
         IntegrityError,
+        ParameterError,
         PrecisionError,
         ProgramError,
         ShapeError,
@@ -103,7 +104,7 @@ _WHERE = {
     ),
     "iceform.errors": (
         "BoundError CapacityError CompileError DeviceError DtypeError IceformError "
-        "IntegrityError PrecisionError ProgramError ShapeError TargetError"
+        "IntegrityError ParameterError PrecisionError ProgramError ShapeError TargetError"
     ),
     "iceform.functions": "LOSSES Loss ScalarFunction loss_named",
     "iceform.functions.formulas": "Formula",
@@ -159,6 +160,7 @@ __all__ = [
     "LinearLayer",
     "Loss",
     "Machine",
+    "ParameterError",
     "Plan",
     "PrecisionError",
     "Program",

@@ -28,7 +28,7 @@ def settle(x, y):
 
 def moved(model, x, y):
     """The prompt with one token of every kind moved, one kind a problem, the last as it is."""
-    program = model.computer._prompt(model.program, x, y, model.settings)
+    program = model.spec.computer.prompt(model.program, x, y, **model.settings)
     kinds = dict(program.kinds, **{f"memory of {n}": program.variables[n] for n in ("x", "w")})
     stream = model.prompt(x, y)[0]
     noise = torch.zeros(len(kinds) + 1, *stream.shape, dtype=stream.dtype)

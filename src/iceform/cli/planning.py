@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from iceform.constructions import CompactStep, GradientStep, Plan, plan_look_ups, room_for
-from iceform.errors import PrecisionError, ProgramError
+from iceform.errors import IceformError, PrecisionError
 from iceform.interpolation import MOST_HARD_CELLS, Interpolant
 
 __all__ = ["Need", "fewest_tokens", "other_regime"]
@@ -90,7 +90,7 @@ def fewest_tokens(step: GradientStep, eps: float) -> int | None:
         short = CompactStep(
             step.loss, dim=d.dim, samples=d.samples, bound=d.x, eps=eps, dtype=step.dtype
         )
-    except (PrecisionError, ProgramError):
+    except IceformError:
         return None
     return short.plan.tokens
 
