@@ -3,17 +3,20 @@
 import pytest
 
 from tests.attacks.__main__ import Row
-from tests.attacks.families import FAMILIES
+from tests.attacks.families import DEAR, FAMILIES
 
-# Most of a family's cases are certified, and tightly; what is dear to make is attacked less.
-FEW = {"Huber, optimum": 2, "quantile lines": 3, "look-ups": 6, "sample gradients": 2}
+# Certified for all inputs that a machine in rows, or a network, takes; met by one.
+LOOSE = {
+    "descent in rows": 1e6,
+    "kernel regression in rows": 1e4,
+    "Hopfield retrieval": 1e5,
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_certificate_is_violated(family):
-    seeds = range(10_000, 10_000 + FEW.get(family, 5))
+    seeds = range(10_000, 10_000 + (2 if family in DEAR else 4))
     row = Row.of(family, seeds, [FAMILIES[family](seed) for seed in seeds])
     assert not row.violated, row
     assert row.claimed, "nothing was certified, so nothing was attacked"
-    if family != "sample gradients":  # certified for all inputs of a domain, and met by one
-        assert row.ratio <= 1000, row
+    assert row.ratio <= LOOSE.get(family, 1000), row

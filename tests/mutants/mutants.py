@@ -179,7 +179,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "entries of layers are run again and not compared",
         "certificates/entries.py",
-        "        off = float((entry.value - self.got).abs())",
+        "        off = float((carried + entry.value - self.got).abs())",
         "        off = 0.0",
         _ROWS,
     ),

@@ -25,6 +25,7 @@ from iceform.algorithms.ridge import Ridge
 from iceform.algorithms.robust import Huber
 from iceform.algorithms.sparse import ElasticNet, soft_threshold
 from iceform.algorithms.svm import LinearSVM
+from iceform.algorithms.verification import enclosed
 from iceform.functions import LOSSES
 from iceform.machine.program import Program, Sizes, Target, set_library
 
@@ -57,6 +58,7 @@ __all__ = [
     "Ridge",
     "Sizes",
     "Target",
+    "enclosed",
     "fitted",
     "kinds",
     "library",

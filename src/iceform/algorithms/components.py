@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -20,6 +21,7 @@ from iceform.algorithms.descent import Residual, residual_of
 from iceform.algorithms.examples import ellipse
 from iceform.algorithms.memory import in_memory, unweighed
 from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.arithmetic.double_double import SUMMED, Pair, add, div, dot, mul, pair, sub, sum_last
 from iceform.attention import LookUps
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import ProgramError
@@ -303,18 +305,67 @@ def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tup
     added = source.rows + source.count + 8 * source.dim + 32
     noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum())
     noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
-    images = found @ gram
-    values = (images * found).sum(1)
-    residuals = (images - values[:, None] * found).norm(dim=1) + noise
+    values = ((found @ gram) * found).sum(1)
+    residuals = _residuals(source, scaling, found, values)
     gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
     sines = torch.where(gaps > 0, residuals / gaps.clamp(min=_UNIT), math.inf)
-    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf)
+    errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf) * (1 + 1e-9)
+    errors = errors + torch.stack([_stretched(v) for v in found])
     worst = int(errors.argmax())
     steps = (
         Step("residual", "||C v - lambda v|| of the worst", float(residuals[worst]), "computed"),
         Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
     )
     return errors, steps
+
+
+def _stretched(v: Tensor) -> Tensor:
+    """How far the length of a vector is from 1."""
+    square = sub(dot(pair(v), pair(v)), pair(v.new_ones(())))
+    return square.double().abs() + 4 * SUMMED
+
+
+def _residuals(source: Source, scaling: Scaling, found: Tensor, values: Tensor) -> Tensor:
+    """||C v - lambda v|| of each, over ||v||, in pairs of numbers.
+
+    ``C`` is taken around the exact mean: what was taken away in its place is off by ``level``.
+    """
+    out = []
+    for v, value in zip(found, values, strict=True):
+        *sums, size, far = source.combine(_ImageTask(scaling, v), _added_pairs)
+        image, level = Pair(*sums[:2]), Pair(*sums[2:])
+        n = pair(torch.full_like(v, source.rows))
+        shift = div(level, n)
+        along = dot(shift, pair(v))
+        lines = mul(shift, Pair(*(part.expand_as(v) for part in along)))
+        left = sub(sub(div(image, n), lines), mul(pair(value.expand_as(v)), pair(v)))
+        # Pairs are off by a few roundings each, relative to what they add up.
+        terms = size / source.rows + far / source.rows * shift.hi.abs() + value.abs() * v.abs()
+        lost = 16 * SUMMED * (source.count + 8) * terms
+        out.append(((left.double().abs() + lost).norm() * (1 + 1e-12)) / v.norm())
+    return torch.stack(out)
+
+
+@dataclass(frozen=True, eq=False)
+class _ImageTask:
+    """Sums over a chunk of (x.v) x and of x in pairs, and of their magnitudes."""
+
+    scaling: Scaling
+    v: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        rows = Pair(self.scaling.samples(x), self.scaling.lows(x))
+        z = dot(rows, pair(self.v.expand_as(rows.hi)))
+        turned = Pair(rows.hi.mT, rows.lo.mT)
+        image = dot(turned, Pair(*(part.expand_as(turned.hi) for part in z)))
+        level = sum_last(turned)
+        along = rows.hi.abs() @ self.v.abs()
+        return [*image, *level, along @ rows.hi.abs(), along.sum()]
+
+
+def _added_pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    image, level = (add(Pair(*first[i : i + 2]), Pair(*second[i : i + 2])) for i in (0, 2))
+    return [*image, *level, first[4] + second[4], first[5] + second[5]]
 
 
 def _gap(eigenvalues: Tensor, value: float, place: int) -> Tensor:

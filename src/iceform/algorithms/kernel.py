@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iceform.algorithms.descent import labels_of
 from iceform.algorithms.examples import wave
-from iceform.algorithms.memory import FARTHEST, centred, check_near, in_memory
+from iceform.algorithms.memory import centred, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.attention import Average, Features
 from iceform.certificates import Certificate, Result, Step
@@ -23,11 +23,13 @@ from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
 from iceform.machine.program import balanced
 from iceform.machine.stream import LARGEST_LOGIT
-from iceform.validation import check_bound
+from iceform.validation import check_bound, unit_roundoff
 
 __all__ = ["KernelMemory", "KernelRegression"]
 
-_UNIT = torch.finfo(torch.float64).eps / 2
+_ROOM = 1 << 22  # weights at once
+_EACH = 1 << 13  # queries that get a bound each; of more, one for all
+_CLEAR = 1e-3  # what logits may be off by before nothing but the labels' range is claimed
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
 _UNREAD = 60.0  # e^-60: query tokens are kept out of the average by this margin
 _STRAY = 2 * math.exp(-_UNREAD)  # what they carry into it all the same, on values up to 1
@@ -121,8 +123,8 @@ class KernelRegression(Algorithm):
         machine.machine.check_sees(source.rows)
         gamma = self.gamma_for(data)
         x, center, radius = centred(data.x)
-        certificate = _certificate(source, x, data.y, gamma, radius)
         memory = KernelMemory(machine.machine, x, data.y, center, gamma, radius)
+        certificate = memory.certificate(data.x)
         machine.ledger.note("prompt", _WRITTEN)
         if isinstance(self.gamma, str):
             machine.ledger.note("host", "gamma, from the variance of the samples")
@@ -249,28 +251,6 @@ class _RowsMemory:
         return self.model._answer(self.machine, self.x, self.y, points)[0]
 
 
-def _certificate(source: Source, x: Tensor, y: Tensor, gamma: float, radius: float) -> Certificate:
-    """Logits off by tau move a softmax average by at most (e^{2 tau} - 1) of the labels' range."""
-    terms = gamma * (2 * FARTHEST + 1) * radius**2
-    tau = (x.shape[1] + 8) * _UNIT * terms
-    swing = float(y.max() - y.min())
-    moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
-    added = 2 * (len(x) + 8) * _UNIT * float(y.abs().max())
-    return Certificate.total(
-        {"rounding of the logits": moved, "rounding of the sums": added},
-        domain={
-            "data": f"these {source.rows} x {source.dim}, as given",
-            "queries": f"within {FARTHEST:g} radii ({FARTHEST * radius:.4g}) of the samples' mean",
-        },
-        dtype=torch.float64,
-        backend="fused",
-        derivation=(
-            Step("tau", "rounding of a logit", tau, "(d + 8) u gamma (2 |q| + |x|) |x|"),
-            Step("swing", "range of the labels", swing, "what a moved weight can carry"),
-        ),
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class KernelMemory:
     """Training samples as a prompt: called with points, it answers their averages, shape (m,)."""
@@ -291,3 +271,75 @@ class KernelMemory:
                 f"than {self.gamma:.3g}, or scale the samples"
             )
         return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]
+
+    def bounds(self, points: Tensor) -> Tensor:
+        r"""What the averages at points may be off by, shape (m,).
+
+        With w the exact weights, m the exact average and :math:`\delta_j` what the logit of sample
+        j is off by, the computed weights have the average
+
+        .. math:: m + \sum_j w_j (e^{\delta_j} - 1)(y_j - m) \Big/ \sum_j w_j e^{\delta_j},
+
+        since :math:`\sum_j w_j (y_j - m) = 0`. A logit of d products, a bias and rounded keys is
+        off by at most :math:`\tau_j = (d + 8) u \gamma (2 |q|.|x_j| + \|x_j\|^2)`, each exponential
+        by four roundings, and the two sums of n terms by n roundings of their magnitudes.
+        """
+        q = check_near(points, self.center, self.radius)
+        rows = max(1, _ROOM // len(self.x))
+        parts = [self._bounds(part) for part in q.split(rows)]
+        return torch.cat(parts) if parts else q.new_zeros(0)
+
+    def _bounds(self, q: Tensor) -> Tensor:
+        n, dim = self.x.shape
+        unit = unit_roundoff(self._stream.dtype)
+        squares = self.x.square().sum(1)
+        terms = 2 * q.abs() @ self.x.abs().mT + squares
+        tau = (dim + 8) * unit * self.gamma * terms + 8 * unit
+        logits = self.gamma * (2 * q @ self.x.mT - squares)
+        weights = torch.softmax(logits, 1)
+        far = (self.y - (weights @ self.y)[:, None]).abs()
+        most = tau.amax(1)
+        size = weights @ self.y.abs()
+        moved = (2 * most).exp() * (weights * tau.expm1() * far).sum(1)
+        added = 2 * (n + 8) * unit * size
+        # These weights and averages are computed too, and so are off by as much, relatively; where
+        # that is no small share, no average leaves the range of the labels.
+        once = moved + added
+        swing = self.y.max() - self.y.min()
+        known = (1 + 4 * most) * once + 4 * most * (once + added)
+        out = torch.where(most < _CLEAR, known, swing + added)
+        return out + n * torch.finfo(self._stream.dtype).smallest_normal * unit * (
+            4 + 4 * self.y.abs().max()
+        )
+
+    @property
+    def _stream(self) -> Stream:
+        return self.machine.machine if isinstance(self.machine, Running) else self.machine
+
+    def _everywhere(self) -> float:
+        """A bound for every query as far out as the samples, in one sweep over these."""
+        (n, dim), size = self.x.shape, float(self.y.abs().max())
+        unit = unit_roundoff(self._stream.dtype)
+        tau = (dim + 8) * unit * (3 * self.gamma * self.radius**2 + 1)
+        swing = float(self.y.max() - self.y.min())
+        moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
+        least = torch.finfo(self._stream.dtype).smallest_normal * unit
+        return moved + 2 * (n + 8) * unit * size + 4 * n * least * (1 + size)
+
+    def certificate(self, points: Tensor) -> Certificate:
+        """Of the averages at points, the samples themselves, say."""
+        n, dim = self.x.shape
+        worst = float(self.bounds(points).max()) if len(points) <= _EACH else self._everywhere()
+        return Certificate.total(
+            {"rounding": worst},
+            domain={
+                "data": f"these {n} x {dim}, as given",
+                "queries": f"these {len(points)}; predictor.bounds(points) for others",
+            },
+            dtype=self._stream.dtype,
+            backend="fused",
+            derivation=(
+                Step("gamma", "sharpness", self.gamma, "logits are -gamma |q - x|^2 + ..."),
+                Step("error", "of the worst query", worst, "sum_j w_j (e^tau_j - 1) |y_j - mean|"),
+            ),
+        )

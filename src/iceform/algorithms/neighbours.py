@@ -223,11 +223,19 @@ class NeighborsMemory:
     def _unit(self) -> float:
         return unit_roundoff(self._stream.dtype)
 
+    @property
+    def _sharpest(self) -> float:
+        return sharpest(self.radius, self.radius, self.x.shape[1], self._stream.dtype)
+
+    @property
+    def resolution(self) -> float:
+        """Squared distances of queries no farther out than the samples that are told apart."""
+        return _resolution(len(self.x)) / self._sharpest
+
     def certificate(self) -> Certificate:
         """Which distances are told apart; labels are then averaged exactly, up to rounding."""
         size, (n, dim) = check_labels(self.y), self.x.shape
-        gamma = sharpest(self.radius, self.radius, dim, self._stream.dtype)
-        resolution = _resolution(n) / gamma
+        gamma, resolution = self._sharpest, self.resolution
         weighing = 0.0 if self.weights == "uniform" else 2 * dim + 6 * self.k + 40
         weighing += 4 * _FAR if callable(self.weights) else 0  # logarithms of what it returns
         return Certificate.total(
@@ -343,6 +351,10 @@ class NeighborsMemory:
         exponent = exponent_of(apart.abs().amax(-1))
         scaled = times_power(apart, -exponent[..., None])
         return scaled.square().sum(-1).sqrt(), exponent
+
+    def bounds(self, points: Tensor) -> Tensor:
+        """What the means at points may be off by, neighbours that are told apart, shape (m,)."""
+        return points.new_full((len(points),), self.certificate().error)
 
     def __call__(self, points: Tensor) -> Tensor:
         """Mean label of the k nearest samples, shape (m,)."""

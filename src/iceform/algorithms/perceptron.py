@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -13,11 +13,12 @@ from torch import Tensor
 from iceform.algorithms.examples import blobs
 from iceform.algorithms.linear import LinearClassifier, line_result
 from iceform.algorithms.record import Peer, option
+from iceform.arithmetic.double_double import SUMMED, Pair, add, div, mul, pair, sub, sum_last
 from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.machine import Running, Source, Stream
-from iceform.machine.problem import Encoding, GradientTask
+from iceform.machine.problem import Encoding, GradientTask, slip_of
 from iceform.machine.proofs import data_of
 
 __all__ = ["Perceptron", "PerceptronState"]
@@ -89,12 +90,17 @@ class Perceptron(LinearClassifier):
         scaling = self.scaling(source)
         machine.check_dim(scaling.dim)
         encoding = Encoding(scaling, "margin", self.positive)
-        start, count, _ = source.reduce(_Mean(encoding))
         # The first pass, at w = 0, takes every sample for a mistake.
         begin = self.start(scaling)
-        state = PerceptronState(
-            encoding, start / count if begin is None else begin, mistakes=source.rows
-        )
+        w = torch.zeros(scaling.dim, dtype=torch.float64, device=source.device)
+        if begin is not None:
+            w = begin
+        slip = torch.zeros_like(w)
+        if begin is None:
+            (start,) = source.reduce(_Mean(encoding))
+            after = start / source.total
+            w, slip = after, _lost(source, _Mistakes(encoding, w), after)
+        state = PerceptronState(encoding, w, slip, mistakes=source.rows)
         yield state
         while state.mistakes and state.passes < self.max_passes:
             state = state.next(machine, source)
@@ -105,15 +111,12 @@ class Perceptron(LinearClassifier):
         encoding, w, passes = last.encoding, last.w, last.passes
         scaling = encoding.scaling
         coef, intercept = scaling.raw(w)
-        # A pass adds the mean of samples, whose entries are no more than the largest mean square.
-        entry = float(source.reduce(_Mean(encoding))[2].max()) ** 0.5 / source.total**0.5
-        slip = passes * (source.rows + source.count + 8) * _UNIT * float(w.abs().max() + entry)
-        reach = float(source.largest(_Lengths(encoding))[0])
+        slip = last.slip
         # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
-        resolved = last.nearest * _SHARPNESS > _CLEAR and last.closest > (slip * 2) * reach
-        rows = scaling.functionals().abs().sum(1)
-        error = slip * float(rows[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
-        constant = slip * float(rows[len(coef) :].sum())
+        resolved = last.nearest * _SHARPNESS > _CLEAR and last.room > 0
+        moved = scaling.functionals().abs() @ slip
+        error = float(moved[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
+        constant = float(moved[len(coef) :].sum())
         if scaling.intercept:
             constant += float(scaling.intercept_slip(coef, intercept))
         step = Step(
@@ -144,33 +147,52 @@ class PerceptronState:
     ----------
     mistakes
         Samples that the last pass found on the wrong side.
-    nearest, closest
-        Least |margin| of any pass, in units of that pass's largest, and as it is.
+    slip
+        What rounding may have moved each coefficient by.
+    nearest
+        Least |margin| of any pass, in units of that pass's largest.
+    room
+        Least |margin| of any pass less what rounding may have moved it by.
     """
 
     encoding: Encoding
     w: Tensor
+    slip: Tensor
     passes: int = 1
     mistakes: int = 0
     nearest: float = math.inf
-    closest: float = math.inf
+    room: float = math.inf
 
     def next(self, machine: Running, source: Source) -> PerceptronState:
         """After one more pass, which changes nothing where there is no mistake."""
         encoding, w = self.encoding, self.w
-        size, least = source.largest(_Margins(encoding, w))
+        size, least, room = source.largest(_Margins(encoding, w, self.slip))
         reach = max(float(size), _UNIT)
         table = _step(reach)
         total, _ = source.reduce(GradientTask(machine, table, encoding, w))
-        wrong = int(source.reduce(_Mistakes(encoding, w))[0])
+        mistakes = _Mistakes(encoding, w)
+        wrong = int(source.reduce(mistakes.count)[0])
+        after = w - total / source.total
         return PerceptronState(
             encoding,
-            w - total / source.total if wrong else w,
+            after if wrong else w,
+            self.slip + _lost(source, mistakes, after) if wrong else self.slip,
             self.passes + 1,
             wrong,
             min(self.nearest, -float(least) / reach),
-            min(self.closest, -float(least)),
+            min(self.room, -float(room)),
         )
+
+
+def _lost(source: Source, mistakes: _Mistakes, after: Tensor) -> Tensor:
+    """What a pass left of w + mean of the mistaken samples, which is taken in pairs of numbers."""
+    *total, size = source.combine(mistakes, mistakes.merge)
+    mean = div(Pair(*total), pair(torch.full_like(after, source.total)))
+    left = sub(pair(after), add(pair(mistakes.w), mean))
+    rounded = (2 * _UNIT * source.weighed + 16 * SUMMED * (source.count + 8)) * size / source.total
+    return (
+        (1 + 1e-12) * left.double().abs() + rounded + 4 * SUMMED * (after.abs() + mistakes.w.abs())
+    )
 
 
 def _step(reach: float) -> Interpolant:
@@ -184,36 +206,46 @@ class _Mean:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
         weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)
-        return [weights @ samples, weights.sum(), weights @ samples.square()]
-
-
-@dataclass(frozen=True, eq=False)
-class _Lengths:
-    """Largest 1-norm of a sample."""
-
-    encoding: Encoding
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
-        return [samples.abs().sum(1).max()]
+        return [weights @ samples]
 
 
 @dataclass(frozen=True, eq=False)
 class _Margins:
+    """The largest and the least |margin| of a chunk, and the least less its rounding."""
+
     encoding: Encoding
     w: Tensor
+    slip: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, _, _ = self.encoding(x, y)
+        samples, labels, _ = self.encoding(x, y)
         m = (samples @ self.w).abs()
-        return [m.max(), -m.min()]
+        off = slip_of(samples, self.w, labels) + 1.001 * (samples.abs() @ self.slip)
+        return [m.max(), -m.min(), -(m - off).min()]
 
 
 @dataclass(frozen=True, eq=False)
 class _Mistakes:
+    """The mistaken samples of a chunk: their sum, in pairs, and that of their magnitudes."""
+
     encoding: Encoding
     w: Tensor
 
+    def count(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """How many."""
+        return [(self.encoding(x, y)[0] @ self.w <= 0).sum()]
+
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
-        return [(samples @ self.w <= 0).sum()]
+        low, _ = self.encoding.lows(x, y)
+        wrong = samples @ self.w <= 0
+        weights = self.encoding.weigh(torch.ones_like(samples[:, 0]), y)[wrong, None]
+        rows = mul(Pair(samples[wrong], low[wrong]), pair(weights.expand_as(samples[wrong])))
+        if not len(rows.hi):
+            return [torch.zeros_like(self.w)] * 3
+        return [*sum_last(Pair(rows.hi.mT, rows.lo.mT)), rows.hi.abs().sum(0)]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        """Of two chunks."""
+        return [*add(Pair(*first[:2]), Pair(*second[:2])), first[2] + second[2]]

@@ -323,7 +323,10 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
     and the gap is :math:`G = \rho (1 - s)^2/2 + \sum_j (t_j |w_j| + s w_j g_j)` with rho the mean
     squared residual. The optimal residual is within sqrt(2 G) in root mean square, so where
     :math:`s |g_j| + \sqrt{H_{jj}} \sqrt{2G} < t_j` the optimum has w_j = 0. On the others the
-    distance is at most the least subgradient in the inverse Hessian's norm.
+    distance is at most the least subgradient in the inverse Hessian's norm, and, however features
+    depend on each other, at most :math:`|w_j| + T/t_j`: no optimum has more than
+    :math:`T = \sum_j t_j |w_j| + \sqrt{2 \rho G}` of the penalty, as its residual is within
+    sqrt(2 G). Where rank is open, the fitted values are within sqrt(2 n G) all the same.
     """
     gradient, error, hessian, slips = enclose(problem, w)
     gap, zero = _screen(problem, w, thresholds, (gradient, error, hessian, slips))
@@ -345,16 +348,33 @@ def prove_sparse(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof
             Step("nu", "least subgradient on the others", nu, "in the inverse Hessian's norm"),
             Step("D", "nu", nu, "strong convexity on the coefficients that may be nonzero"),
         )
-        return Proof.of(nu, metric, *steps, *last, support=kept)
+        box = _box(problem, w, thresholds, gap, zero)
+        return Proof.of(nu, metric, *steps, *last, support=kept, box=box)
     known = None if metric is None else Dependence.of(problem, metric, kept)
+    # Not unique, or not known to be: the fitted values are, to within the gap.
+    shift = float(gradient[-1].abs() + error[-1]) if problem.scaling.intercept else 0.0
+    radius = math.sqrt(2 * gap) + shift
+    if (known is None or known.kind == "estimated") and not problem.source.weighed:
+        moved = radius * math.sqrt(problem.source.rows) * (1 + 1e-9)
+        reach = Step("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
+        return Proof.of(radius, computed, *steps, reach, support=kept, moved=moved)
     if metric is not None and known is not None:
-        # Not unique: the fitted values are, to within the gap.
-        radius = math.sqrt(2 * gap)
         reach = Step("D", "sqrt(2 gap)", radius, "root mean square of the fitted values")
         return Proof.of(radius, metric, *steps, reach, support=kept, **vars(known))
     why = "the least eigenvalue of the Hessian may be zero"
     unknown = Step("D", "not bounded", math.inf, why)
     return Proof.of(math.inf, computed, *steps, unknown, support=kept)
+
+
+def _box(
+    problem: LinearProblem, w: Tensor, thresholds: Tensor, gap: float, zero: Tensor
+) -> Tensor | None:
+    """|w_j| + T/t_j; infinite where nothing is penalised."""
+    if not gap < math.inf:
+        return None
+    most = float((thresholds * w.abs()).sum()) + math.sqrt(2 * gap * _mean_square(problem, w))
+    far = w.abs() + most / torch.where(thresholds > 0, thresholds, 0.0)
+    return torch.where(zero, 0.0, (1 + 1e-9) * far)
 
 
 def prove_nonnegative(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Proof:

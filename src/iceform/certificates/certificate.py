@@ -128,7 +128,10 @@ class Certificate:
         floating-point number and so known exactly. Slow: keep the instance small.
         """
         if self._verifier is None:
-            raise ProgramError("this certificate was read from a file; verify the emulator's own")
+            raise ProgramError(
+                "this certificate came without what it speaks of, from a file, say; verify that of "
+                "the emulator, run or fit itself"
+            )
         return self._verifier(*inputs, certified=self.error, bits=bits)
 
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.computer.graph import Node, Place
-from iceform.errors import PrecisionError, ProgramError
+from iceform.errors import PrecisionError
 from iceform.functions.formulas import trees
 
 __all__ = ["Balls", "UndecidedError", "available", "ball_array", "lowest", "uppermost"]
@@ -27,16 +28,6 @@ Array = Any  # numpy arrays of flint.arb, which ships no types
 
 class UndecidedError(PrecisionError):
     """A comparison whose ball contains 0, or a bound that a ball straddles: more bits may tell."""
-
-
-def _flint() -> Any:
-    try:
-        import flint
-    except ImportError:
-        raise ProgramError(
-            "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
-        ) from None
-    return flint
 
 
 def available() -> bool:
@@ -50,16 +41,9 @@ def available() -> bool:
 
 def ball_array(values: Tensor) -> Array:
     """Floating-point numbers as balls of radius 0."""
-    arb = _flint().arb
+    arb = ball_arithmetic().arb
     flat = values.detach().double().cpu().numpy()
     return np.frompyfunc(lambda v: arb(float(v)), 1, 1)(flat)
-
-
-def uppermost(ball: Any) -> float:
-    """A double that is at least every point of a ball; 0 of the ball that is exactly 0."""
-    if ball == 0:  # of balls: certainly equal
-        return 0.0
-    return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
 def lowest(ball: Any) -> float:
@@ -85,7 +69,7 @@ def _softplus(u: Any) -> Any:
 
 def _logcosh(u: Any) -> Any:
     size = abs(u)
-    return size + (-2 * size).exp().log1p() - _flint().arb.const_log2()
+    return size + (-2 * size).exp().log1p() - ball_arithmetic().arb.const_log2()
 
 
 def _larger(u: Any, v: Any) -> Any:
@@ -153,7 +137,7 @@ def _powered(base: Array, exponent: trees.Node) -> Array:
 
 
 def _rational(value: Fraction) -> Any:
-    flint = _flint()
+    flint = ball_arithmetic()
     return flint.arb(flint.fmpq(value.numerator, value.denominator))
 
 
@@ -177,7 +161,7 @@ class Balls:
 
     def constant(self, node: Node) -> Array:
         """The value of a constant or a mask."""
-        arb = _flint().arb
+        arb = ball_arithmetic().arb
         if node.op == "constant":
             return np.full(node.width or 1, arb(float(node.attr)), dtype=object)
         first, width = node.attr
@@ -224,7 +208,7 @@ class Balls:
         self.reached[node] = min(self.reached.get(node, math.inf), surely)
         if any(t.contains(0) for t in a.flat):
             raise UndecidedError("a comparison is too close to a tie to be decided")
-        arb = _flint().arb
+        arb = ball_arithmetic().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
 
     def _sum(self, node: Node, a: Array) -> Array:

@@ -18,7 +18,8 @@ from typing import Any
 
 from torch import Tensor
 
-from iceform.computer.balls import Balls, UndecidedError, _flint, ball_array, uppermost
+from iceform.arithmetic.balls import ball_arithmetic
+from iceform.computer.balls import Balls, UndecidedError, ball_array, uppermost
 from iceform.computer.graph import Graph, Node, run
 from iceform.computer.places import refuse
 from iceform.computer.ranges import Assumed, Ranges
@@ -108,7 +109,7 @@ def _at(
     computed: Mapping[str, Tensor],
     bits: int,
 ) -> tuple[Balls, float, float]:
-    flint = _flint()
+    flint = ball_arithmetic()
     before = flint.ctx.prec
     flint.ctx.prec = bits
     try:

@@ -7,7 +7,6 @@ and replayed on balls, so a user's own f needs no second version.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from functools import singledispatch
@@ -15,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, set_verifier
@@ -33,21 +33,11 @@ __all__ = ["ball_function", "verify"]
 Ball = Any  # flint.arb, which ships no types
 
 
-def _flint() -> Any:
-    try:
-        import flint
-    except ImportError:
-        raise ProgramError(
-            "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
-        ) from None
-    return flint
-
-
 def verify(
     emulator: Emulator, inputs: Sequence[Tensor], certified: float, bits: int
 ) -> Verification:
     """Enclose the exact result, take its distance from the emulator's, compare."""
-    flint = _flint()
+    flint = ball_arithmetic()
     before = flint.ctx.prec
     flint.ctx.prec = bits
     try:
@@ -56,7 +46,7 @@ def verify(
         computed = emulator(*inputs).detach().double().flatten().tolist()
         exact = _exact(emulator, [t.detach().double() for t in inputs])
         gaps = [abs(flint.arb(c) - e) for c, e in zip(computed, exact, strict=True)]
-        measured = max(_upper(g) for g in gaps)
+        measured = max(uppermost(g) for g in gaps)
     finally:
         flint.ctx.prec = before
     # Written so that NaN fails.
@@ -64,11 +54,6 @@ def verify(
 
 
 set_verifier(verify)
-
-
-def _upper(ball: Ball) -> float:
-    """A double that is at least every point of the ball."""
-    return math.nextafter(float(ball.upper()), math.inf) if ball.is_finite() else math.inf
 
 
 @singledispatch
@@ -110,7 +95,7 @@ def _(emulator: LinearLayer, inputs: list[Tensor]) -> list[Ball]:
 def _(emulator: AttentionHead, inputs: list[Tensor]) -> list[Ball]:
     x, *weights = emulator._flat(tuple(inputs))
     heads = [_attend(x, *weights[i : i + 3]) for i in range(0, len(weights), 3)]
-    return [sum(entry, _flint().arb(0)) for entry in zip(*heads, strict=True)]
+    return [sum(entry, ball_arithmetic().arb(0)) for entry in zip(*heads, strict=True)]
 
 
 @_exact.register(TruncatedLinear)
@@ -121,7 +106,7 @@ def _(emulator: TruncatedLinear, inputs: list[Tensor]) -> list[Ball]:
 @_exact.register(HopfieldMap)
 def _(emulator: HopfieldMap, inputs: list[Tensor]) -> list[Ball]:
     f = ball_function(emulator.function.call)
-    line, start = _balls(emulator.a), _flint().arb(emulator.b)
+    line, start = _balls(emulator.a), ball_arithmetic().arb(emulator.b)
     return [f(_dot(_balls(row), line) + start) for row in inputs[0]]
 
 
@@ -130,7 +115,7 @@ def _flatten(rows: list[list[Ball]]) -> list[Ball]:
 
 
 def _balls(values: Tensor) -> list[Ball]:
-    return [_flint().arb(v) for v in values.tolist()]
+    return [ball_arithmetic().arb(v) for v in values.tolist()]
 
 
 def _gradients(
@@ -156,7 +141,7 @@ def _step(
     rates: Rates,
 ) -> list[Ball]:
     rows = _gradients(emulator, f, x, y, w)
-    arb = _flint().arb
+    arb = ball_arithmetic().arb
     gain, shrink = arb(rates.gain), arb(rates.shrink)
     means = [sum(column, arb(0)) / len(rows) for column in zip(*rows, strict=True)]
     return [(1 - shrink) * c - gain * m for c, m in zip(w, means, strict=True)]
@@ -180,7 +165,7 @@ def _product(x: Tensor, weight: Tensor) -> list[list[Ball]]:
 
 
 def _dot(a: list[Ball], b: list[Ball]) -> Ball:
-    return sum((s * t for s, t in zip(a, b, strict=True)), _flint().arb(0))
+    return sum((s * t for s, t in zip(a, b, strict=True)), ball_arithmetic().arb(0))
 
 
 def _attend(x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> list[Ball]:
@@ -188,19 +173,19 @@ def _attend(x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor) -> list[Ball]:
     out = []
     for query in queries:
         masses = [_dot(key, query).exp() for key in keys]
-        total = sum(masses, _flint().arb(0))
+        total = sum(masses, ball_arithmetic().arb(0))
         out += [_dot(masses, list(column)) / total for column in zip(*values, strict=True)]
     return out
 
 
 def _truncated(emulator: TruncatedLinear, x: Tensor, w: Tensor, t: Tensor) -> list[Ball]:
-    line, start = _balls(w), _flint().arb(float(t))
+    line, start = _balls(w), ball_arithmetic().arb(float(t))
     low, high = emulator.split.low, emulator.split.high
     return [_clamp(_dot(_balls(row), line) + start, low, high) for row in x]
 
 
 def _solve(emulator: RidgeRegression, x: Tensor, y: Tensor) -> list[Ball]:
-    flint = _flint()
+    flint = ball_arithmetic()
     n, d = x.shape
     data = flint.arb_mat([_balls(row) for row in x])
     labels = flint.arb_mat([[b] for b in _balls(y)])
@@ -259,7 +244,7 @@ def _operation(name: str) -> Callable[..., Any]:
 
 
 def _arb(value: Any) -> Ball:
-    arb = _flint().arb
+    arb = ball_arithmetic().arb
     return arb(float(value)) if isinstance(value, int | float | Tensor) else value
 
 
@@ -304,6 +289,13 @@ def _compare(test: Callable[[Ball, Ball], bool]) -> Callable[[Any, Any], bool | 
     return decide
 
 
+def _indicator(value: Any) -> Ball:
+    """A condition as a number, one that the balls cannot decide as both; a number as it is."""
+    if isinstance(value, bool) or value is None:
+        return _where(value, 1.0, 0.0)
+    return _arb(value)
+
+
 def _power(z: Any, exponent: Any) -> Ball:
     if isinstance(exponent, int | float) and float(exponent).is_integer():
         return _arb(z) ** int(exponent)
@@ -344,8 +336,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sqrt": lambda z: _arb(z).sqrt(),
     "square": lambda z: _arb(z) ** 2,
     "sub": lambda a, b: _arb(a) - _arb(b),
+    "ones_like": lambda z: _arb(1.0),
     "tan": lambda z: _arb(z).tan(),
     "tanh": lambda z: _arb(z).tanh(),
+    "to": lambda z, *_: _indicator(z),
     "truediv": lambda a, b: _arb(a) / _arb(b),
     "where": _where,
 }

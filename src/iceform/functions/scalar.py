@@ -282,6 +282,8 @@ def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -
         # A jump of f grows by the zoom at every look; a steep slope only until it is resolved.
         grown = grown + 1 if found > _ZOOM / 2 * jump else 0
         if grown >= _JUMP:
+            if _only_noise(f, z, step, jump):
+                return None
             raise ProgramError(
                 f"f ({f.name}) jumps near z = {z:.6g}; attention computes continuous functions "
                 "only, so smooth the jump or narrow z_range to one side of it"
@@ -290,7 +292,16 @@ def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -
         # Past this the second difference is rounding: u |f| / step against the jump itself.
         if torch.finfo(torch.float64).eps * scale / step > 1e-3 * found:
             break
-    return _snap(z, step)
+    return None if _only_noise(f, z, step, jump) else _snap(z, step)
+
+
+def _only_noise(f: ScalarFunction, z: float, step: float, jump: float) -> bool:
+    """Whether the slope is proven to vary by less around z: then f rounds there, no more."""
+    if f.obstacle is not None:
+        return False
+    ends = torch.tensor([[z - 2 * step], [z + 2 * step]], dtype=torch.float64)
+    slope = f.jets(Interval(*ends), 1)[1]
+    return bool((slope.high - slope.low < _KEEP * jump).all())
 
 
 def _snap(z: float, step: float) -> float:

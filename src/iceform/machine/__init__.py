@@ -10,12 +10,14 @@ from iceform.machine.solvers import Solution, advance, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
 from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
+from iceform.machine.verifying import Given, stored, verifiable
 
 __all__ = [
     "CLIP",
     "CLIP_SQUARED",
     "IDENTITY",
     "ArraySource",
+    "Given",
     "GramTask",
     "Heads",
     "LinearProblem",
@@ -35,4 +37,6 @@ __all__ = [
     "metric_of",
     "minimise",
     "nesterov",
+    "stored",
+    "verifiable",
 ]

@@ -21,6 +21,7 @@ from iceform.constructions import Plan
 from iceform.errors import ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import Source
+from iceform.machine.verifying import verifiable
 from iceform.pretrained import Pretrained
 from iceform.validation import check_choice, full_precision, guard
 
@@ -192,6 +193,7 @@ class Machine(Pretrained, kept_as="Machine"):
         """
         self.check_runs(program)
         result = self._run(program, x, y)
+        result = verifiable(result, program, x, y)
         return replace(result, _ablated=_Again(self, program, x, y))
 
     def check_runs(self, program: Any) -> None:

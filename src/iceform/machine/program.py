@@ -103,6 +103,10 @@ class Program(Pretrained):
         """Shape of the second input: one number per sample unless a program says otherwise."""
         return (x.shape[0],)
 
+    def enclosed(self, found: Result, given: Any) -> list[tuple[Any, Any]]:
+        """Numbers that were found on given data, each beside a ball that holds the exact one."""
+        raise ProgramError(f"{self.label} does not say what its exact answer is")
+
     # ------------------------------------------------------------------------- a head in the prompt
 
     def rows(self, machine: Any, x: Tensor, y: Tensor | None) -> Result:

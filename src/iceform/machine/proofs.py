@@ -95,6 +95,10 @@ class Proof:
         "proven" or "estimated".
     scope
         Over what the optimum is taken, where that is not everything.
+    box
+        What each coefficient is off by at most, where that is known otherwise too.
+    moved
+        What w.x is off by on any sample, where nothing but that is known.
     """
 
     radius: float
@@ -106,6 +110,8 @@ class Proof:
     support: Tensor | None = None
     kind: str = "proven"
     scope: str | None = None
+    box: Tensor | None = None
+    moved: float | None = None
 
     @classmethod
     def of(cls, radius: float, metric: Metric, *steps: Step, **rest: Any) -> Proof:
@@ -115,6 +121,11 @@ class Proof:
 
     def bounds(self, functionals: Tensor) -> Tensor:
         """What each a.w can be off by, one per row a of ``functionals``."""
+        if self.moved is not None:
+            return torch.full_like(functionals[:, 0], math.inf)
+        if self.box is not None:
+            reach = torch.where(functionals == 0, 0.0, functionals.abs() * self.box).sum(1)
+            return torch.fmin((1 + _SLACK) * reach, replace(self, box=None).bounds(functionals))
         if self.support is not None:
             functionals = functionals[:, self.support]
         lengths = (functionals @ self.whitener).norm(dim=1)
@@ -132,6 +143,8 @@ class Proof:
 
     def movement(self, problem: LinearProblem) -> float:
         """What w.x can be off by on any sample, in scaled units."""
+        if self.moved is not None:
+            return self.moved
         whitener = self.whitener
         if self.support is not None:
             whitener = whitener.new_zeros(problem.dim, whitener.shape[1])
@@ -444,8 +457,14 @@ class Dependence:
     def of(
         cls, problem: LinearProblem, metric: Metric, kept: Tensor | None = None
     ) -> Dependence | None:
-        """None where a sample, or the penalty, sees a direction that the metric does not know."""
-        if metric.whole:
+        """None where a sample, or the penalty, sees a direction that the metric does not know.
+
+        The Hessian of n samples has no more than n directions. Where the metric knows as many,
+        every u is v + n with v among them and n one that no sample sees, exactly, so that nothing
+        is taken for granted: u'Hu = v'Hv, and g.u = g.v for the gradient as for every sample.
+        """
+        ridge = problem.ridge if kept is None else problem.ridge[kept]
+        if metric.whole or (metric.rank >= problem.source.rows and not bool(ridge.any())):
             return cls()
         if not _unseen(problem, metric, kept):
             return None

@@ -20,7 +20,8 @@ _PATIENCE = 12  # steps in which the gradient falls less than this before its fl
 _PROGRESS = 0.9
 _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
-_HALVINGS = 40  # of one
+_HALVINGS = 40  # of one, where there is nothing else
+_TRIES = 4  # and where there is a quadratic above the loss
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 
 
@@ -147,8 +148,10 @@ def advance(
         if first.norm(after) <= _ACCEPT * first.norm(gradient):
             problem.keep()
             return w - step, after
-    if problem.curvature.majorizer is None:
-        return _damped(problem, w, gradient, linear, step, first)
+    known = problem.curvature.majorizer is not None
+    found = _damped(problem, w, gradient, linear, step, first, _TRIES if known else _HALVINGS)
+    if found is not None or not known:
+        return found or (w, gradient)
     # The least point of the quadratic above F.
     above = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
     safe = above.step(gradient)
@@ -157,20 +160,20 @@ def advance(
 
 def _damped(
     problem: LinearProblem, w: Tensor, gradient: Tensor, linear: Tensor, newton: Tensor,
-    first: Metric,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """As much of a Newton step as brings the gradient down.
+    first: Metric, halvings: int,
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """As much of a Newton step as brings the gradient down; None where none of the tried does.
 
     Along it ||g||^2 falls at the rate 2 ||g||^2 in any fixed metric, so some share of it does.
     """
     start, share = first.norm(gradient), min(0.5, _LEAP / max(first.size(newton), _LEAP))
-    for _ in range(_HALVINGS):
+    for _ in range(halvings):
         after = problem.gradient(w - share * newton, trial=True) + linear
         if first.norm(after) <= (1 - _SUFFICIENT * share) * start:
-            break
+            problem.keep()
+            return w - share * newton, after
         share *= 0.5
-    problem.keep()
-    return w - share * newton, after
+    return None
 
 
 def _accelerated(

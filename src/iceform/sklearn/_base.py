@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import replace
 from numbers import Real
@@ -26,7 +25,7 @@ from torch import Tensor
 from iceform.algorithms import Algorithm
 from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import ParameterError
-from iceform.machine import ArraySource, Machine, Source, Stream
+from iceform.machine import ArraySource, Machine, Source, Stream, stored
 from iceform.sklearn._refusals import refuse
 
 __all__ = ["InContext", "as_tensor", "is_dask"]
@@ -234,10 +233,8 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             reach = source.moments(products=False).largest
             sizes = [(reach @ found.coef.abs() + found.intercept.abs())[None]]
         worst = 1.001 * unit * float(torch.cat(sizes).max())
-        terms = {**found.certificate.terms, f"stored as {self._stored}": worst}
-        error = math.nextafter(math.fsum(terms.values()), math.inf)
-        certificate = replace(found.certificate, error=error, terms=terms)
-        return replace(found, certificate=certificate)
+        kind = torch.float32 if self._stored == np.float32 else torch.float64
+        return stored(found, kind, worst)
 
     def _keep(self, machine: Stream, *found: Result) -> None:
         """What every fit leaves behind; of several results the weakest."""

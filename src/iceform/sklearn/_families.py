@@ -39,7 +39,7 @@ from torch import Tensor
 
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Certificate
-from iceform.machine import ArraySource, Source
+from iceform.machine import ArraySource, Source, verifiable
 from iceform.machine.tables import read_line
 from iceform.sklearn._base import InContext, as_tensor, is_dask
 
@@ -143,6 +143,7 @@ class Batches(Line):
             self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
+        found = verifiable(found, self.as_algorithm())
         self._take(machine, self._as_stored(found, source))
         return self
 
@@ -307,6 +308,10 @@ class Average(RegressorMixin, _Memory):  # type: ignore[misc]
         """Averages, shape (n_samples,)."""
         points = self._points(X)
         return self._memory(points).cpu().numpy()
+
+    def error_bounds(self, X: Any) -> Any:
+        """What each prediction for X may be off by, proven, shape (n_samples,)."""
+        return self._memory.bounds(self._points(X)).cpu().numpy()
 
 
 class _Neighbours(_Memory):
