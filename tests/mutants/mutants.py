@@ -218,7 +218,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "attention/lookups.py",
         '        own[..., at["key_bias"]] = biases[:, None]',
         '        own[..., at["key_bias"]] = biases[:, None] + 1e-3 * x.mean()',
-        _SEEN,
+        ("tests/machine/test_prompts.py",),
     ),
     Mutant(
         "what is written for data is not affine in them",
