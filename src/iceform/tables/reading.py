@@ -81,6 +81,7 @@ def read(
     fewest
         Rows that there must be.
     """
+    load("pandas")  # named first: where it is missing, pyarrow stumbles over that
     path = Path(path)
     columns, found, notes = _columns(path, schema)
     check_wanted(path.name, list(columns), target, drop, text)
