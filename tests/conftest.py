@@ -41,3 +41,11 @@ pytest.register_assert_rewrite("tests.conformance")
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _compiled() -> None:
+    """Small look-ups do not wait for the compiler; here answers must not depend on when it ends."""
+    from iceform.backends import compiled
+
+    compiled.ready(torch.zeros(1 << 16, dtype=torch.float64))

@@ -30,7 +30,7 @@ from tests.computer import random_programs
 from tests.interpolation import test_attacks as look_ups
 from tests.machine import data
 from tests.machine.exact import NoOptimumError
-from tests.networks.test_adjoint_networks import drawn as network
+from tests.networks.attack import drawn as network
 from tests.properties.adversary import targeted_inputs
 
 F32, F64 = torch.float32, torch.float64

@@ -250,6 +250,7 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
             assert longest == pytest.approx(exact, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # as it is
 def test_a_pass_sees_what_is_not_a_number(kernels):
     it = table("fitted")
     x, y, w = _data(40, 3, torch.float64)

@@ -1,6 +1,7 @@
 """GradientStep and GradientDescent."""
 
 import math
+import re
 from functools import lru_cache
 
 import pytest
@@ -242,6 +243,7 @@ def test_an_iterate_that_leaves_the_bound_is_refused():
         em(x, torch.zeros(4, dtype=torch.float64), torch.ones(2, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_inductor_compiles_a_step():
     em = ice.GradientStep("logistic", 0.5, dim=2, samples=5, eps=1e-6)
     inputs = draw(em, (3,), "glm")
@@ -288,7 +290,12 @@ def test_a_pass_that_checks_as_it_reads_refuses_what_a_check_refuses(
         em.check(x, y, w)
     with pytest.raises(ice.BoundError) as called:
         em(x, y, w)
-    assert str(called.value) == str(checked.value)
+    assert _rounded(called) == _rounded(checked)
+
+
+def _rounded(refused) -> str:
+    """What it says; a length is summed in another order where it is measured in passing."""
+    return re.sub(r"[0-9]+[.][0-9]+", lambda found: f"{float(found[0]):.6g}", str(refused.value))
 
 
 def test_lengths_that_entries_do_not_settle_are_measured():

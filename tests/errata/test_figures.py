@@ -120,6 +120,7 @@ def test_the_printed_bound_fails_on_some_heads_of_every_draw():
     assert_on_page(f"random heads with $d_h = 512$ it fails on {min(counts)} to {max(counts)}")
 
 
+@pytest.mark.slow
 def test_the_seams_in_float32_vary_with_the_draw():
     found = [seam_errors(seed) for seed in range(4)]
     exact = max(off["exact"] for off in found)

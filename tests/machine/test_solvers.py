@@ -179,7 +179,7 @@ BAD = {
     "quantile": (BoundError, lambda: algorithms.Quantile(1.0), r"in \(0, 1\), got 1.0"),
     "width": (BoundError, lambda: algorithms.Quantile(0.5, width=0.0), "width must be"),
     "quantile alpha": (BoundError, lambda: algorithms.Quantile(alpha=-1.0), ALPHA),
-    "C": (BoundError, lambda: algorithms.Logistic(0.0), r"C must be a number in \(0, inf\)"),
+    "C": (BoundError, lambda: algorithms.Logistic(0.0), r"C must be a number in \(0, inf\]"),
     "svm C": (BoundError, lambda: algorithms.LinearSVM(-2.0), r"C must be a number in \(0, inf\)"),
     "poisson": (BoundError, lambda: algorithms.Poisson(-0.5), ALPHA),
     "precondition": (

@@ -52,6 +52,7 @@ def rounded(model):
 # ---------------------------------------------------------------------------- within certificate
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [F64, F32])
 @pytest.mark.parametrize("backend", ["fused", "literal"])
 @pytest.mark.parametrize("seed", range(3))
@@ -86,6 +87,7 @@ def test_an_encoder_is_within_its_certificate_fused_and_literal(seed, norm_first
     assert fused.digest == dense.digest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_a_bert_with_random_weights_is_within_its_certificate(seed):
     transformers = pytest.importorskip("transformers", reason="needs iceform[export]")

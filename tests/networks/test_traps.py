@@ -235,6 +235,7 @@ def test_weights_are_not_loaded_into_a_network_in_context(x):
             target.load_state_dict(target.state_dict())
 
 
+@pytest.mark.slow
 def test_activations_that_have_other_settings(x):
     fine = (
         nn.GLU(), nn.LogSigmoid(), nn.LeakyReLU(0.2), nn.Hardtanh(), nn.Softplus(beta=2.0),

@@ -99,7 +99,7 @@ def test_another_program_is_refused(squares):
 def test_what_cannot_be_is_refused_and_says_why(name, given, why, tmp_path):
     with pytest.raises(ice.TargetError, match=why):
         program("least_squares").to(name, tmp_path / "no", mode="weights", **given)
-    with pytest.raises(ice.TargetError, match='mode is "prompt" or "weights"'):
+    with pytest.raises(ice.TargetError, match='mode is "prompt", "weights" or "descent"'):
         program("least_squares").to("bert", tmp_path / "no", mode="layers")
     assert not (tmp_path / "no").exists()
 

@@ -7,6 +7,7 @@ import pytest
 from benchmarks.playground import DOCUMENTED, fits, load, main, mixture, percentiles, serve, swaps
 
 
+@pytest.mark.slow
 def test_many_clients_get_documented_answers_alone(capsys):
     names = ["ridge", "kernel"]
     with serve("--workers", "1", "--queue", "2") as server:

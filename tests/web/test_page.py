@@ -126,6 +126,7 @@ def test_loads_and_fits(context: BrowserContext, address: str) -> None:
     assert visit.said == []
 
 
+@pytest.mark.slow
 def test_all_algorithms_on_the_same_weights(context: BrowserContext, address: str) -> None:
     visit = Visit(context, address, "#preset=blobs")
     chosen = visit.page.locator("#algorithm")
@@ -215,6 +216,7 @@ def test_a_loss_of_ones_own(context: BrowserContext, address: str) -> None:
     assert visit.said == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "says"),
     [

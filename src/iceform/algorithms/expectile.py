@@ -37,7 +37,7 @@ def _loss(tau: float) -> Loss:
     """l'(z) = tau z below 0 and (1 - tau) z above; the same object for the same tau."""
 
     def weight(z: Tensor) -> Tensor:  # of two plain numbers torch.where makes float32
-        return torch.where(z < 0, z.new_tensor(tau), z.new_tensor(1 - tau))
+        return torch.where(z < 0, torch.full_like(z, tau), torch.full_like(z, 1 - tau))
 
     def above(z: Tensor) -> Tensor:
         return torch.full_like(z, max(tau, 1 - tau))

@@ -45,6 +45,8 @@ def own_kernels(tensor: Tensor, backend: str) -> ModuleType | None:
 
 def is_transformed(tensor: Tensor) -> bool:
     """Whether it is inside torch.func's vmap or grad, which want plain operations."""
+    if torch.compiler.is_compiling():
+        return False
     wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     return wrapped
 

@@ -101,7 +101,7 @@ class Machine(Pretrained, kept_as="Machine"):
         """The machine of the layout that is asked for."""
         kind = cls
         if cls is Machine:
-            kind = Machine.layouts[check_choice("layout", layout, tuple(Machine.layouts))]
+            kind = Machine.layouts[check_choice("layout", layout, sorted(Machine.layouts))]
         return super().__new__(kind)
 
     @classmethod

@@ -143,15 +143,18 @@ def advance(
     step = newton.step(gradient)
     if problem.curvature.quadratic:
         return w - step, problem.gradient(w - step) + linear
-    if first.size(step) <= _LEAP:
+    leaps = not first.size(step) <= _LEAP
+    if not leaps:
         after = problem.gradient(w - step, trial=True) + linear
         if first.norm(after) <= _ACCEPT * first.norm(gradient):
             problem.keep()
             return w - step, after
     known = problem.curvature.majorizer is not None
-    found = _damped(problem, w, gradient, linear, step, first, _TRIES if known else _HALVINGS)
-    if found is not None or not known:
-        return found or (w, gradient)
+    if not known or not leaps:  # part of a leap may land where l'' has vanished as well
+        tries = _TRIES if known else _HALVINGS
+        found = _damped(problem, w, gradient, linear, step, first, tries)
+        if found is not None or not known:
+            return found or (w, gradient)
     # The least point of the quadratic above F.
     above = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
     safe = above.step(gradient)
