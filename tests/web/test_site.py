@@ -276,7 +276,9 @@ def assert_same(found: dict, question: asked.FitQuestion) -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "the_machine", literal_machine)
         ours = fit(question, lambda: None)
-    if ours.frames:
+    # A fused pass leaves out of a table what is small beside its stated error, and a table with a
+    # moved value states the whole move: only the literal network is followed to the last digits.
+    if ours.frames and question.lookup.moved is None:
         last = fit(question, lambda: None).frames[-1]
         apart = max(abs(a - b) for a, b in zip(found["frames"][-1]["coef"], last.coef, strict=True))
         assert apart <= 10 * WITHIN * max(1.0, *map(abs, last.coef))
