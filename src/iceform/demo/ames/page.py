@@ -59,8 +59,19 @@ class Page:
 
     @property
     def digest(self) -> str:
-        """The one digest of all rows."""
+        """The digest of all rows but averages."""
         return self.rows[0].digest
+
+    @property
+    def weights(self) -> str:
+        """Which rows have it, in words."""
+        others = [row for row in self.rows if row.digest != self.digest]
+        if not others:
+            return "the same for every row"
+        return (
+            f"the same for {len(self.rows) - len(others)} rows; {others[0].digest[:12]} for "
+            f"{len(others)} that hold all houses in one prompt, in a layer of that size"
+        )
 
     @property
     def same(self) -> list[Row]:
@@ -305,7 +316,7 @@ def _table(page: Page) -> Table:
 
 def _words(page: Page) -> str:
     lines = [
-        f"weights {page.digest[:12]}, the same for every row",
+        f"weights {page.digest[:12]}, {page.weights}",
         "scores: test MSE of the log price, test accuracy, share of the test prices below the",
         "        quantile, share of the variance",
         "apart:  largest difference to scikit-learn's coefficients (or fitted values, predictions,",
