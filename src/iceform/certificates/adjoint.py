@@ -439,7 +439,7 @@ class Tape:
         index
             The step.
         functionals
-            Shape (k, *the step's); then the bounds have shape (k,).
+            Shape (k, ...), with the step's shape; then the bounds have shape (k,).
         """
         shape = self._steps[index].value.shape
         # Radii by products of absolute values: good enough while what rests on them is small.

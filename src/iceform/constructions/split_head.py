@@ -90,7 +90,7 @@ class SplitAttentionHead(AttentionHead):
 
     @cached_property
     def line(self) -> TruncatedLinear:
-        """One row: the truncated line that every row is."""
+        """One row, the truncated line that every row is."""
         return TruncatedLinear(
             -self.reach,
             self.reach,

@@ -127,7 +127,7 @@ class Source(ABC):
 
     @property
     def total(self) -> float:
-        """What all samples weigh: their number, or the sum of their weights."""
+        """What all samples weigh, their number, or the sum of their weights."""
         return float(self.rows)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -247,7 +247,7 @@ class ArraySource(Source):
 
     @cached_property
     def labels(self) -> Tensor:
-        """As chunks hold them: with the weights where there are any."""
+        """As chunks hold them, with the weights where there are any."""
         return self.y if self.weights is None else torch.stack([self.y, self.weights], 1)
 
     def chunks(self) -> Iterator[tuple[Tensor, Tensor]]:
