@@ -59,7 +59,8 @@ def certify_minimiser(
 
     Returns
     -------
-    A certificate of every coefficient's distance; infinite where nothing can be proven.
+    Certificate
+        Of every coefficient's distance; infinite where nothing can be proven.
     """
     x, targets = (torch.as_tensor(part).double() for part in (X, y))
     if x.ndim != 2 or targets.shape != x.shape[:1] or w.shape != x.shape[1:]:
