@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.record import Algorithm
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
 
@@ -47,10 +48,24 @@ class Head(Algorithm):
         return Target(x, self.w_k.to(x), self.w_q.to(x), self.w_v.to(x), slice(0, None))
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
-        out, error = machine.attend(self.targets(x, y))
+        target = self.targets(x, y)
+        out, error = machine.attend(target)
         domain: dict[str, float | str] = {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"}
         machine.ledger.note("prompt", "the tokens, and the head as rows")
-        return machine.result(out, machine.certificate({"machine": error}, domain), 1)
+        certificate = machine.compared(
+            out,
+            lambda: _again(target),
+            x.shape[0] ** 2 * (len(self.w_k) + len(self.w_v)),
+            machine.certificate({"machine": error}, domain),
+        )
+        return machine.result(out, certificate, 1)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.targets(x, y).exact()
+
+
+def _again(target: Target) -> Doubled:
+    """The head itself, enclosed."""
+    x, *weights = map(Doubled.exactly, (target.tokens, target.w_k, target.w_q, target.w_v))
+    keys, queries, values = ((x[:, None] * w).sum() for w in weights)
+    return softmax_average((queries[:, None] * keys).sum(), values)

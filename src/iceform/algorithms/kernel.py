@@ -17,6 +17,7 @@ from iceform.algorithms.descent import labels_of
 from iceform.algorithms.examples import wave
 from iceform.algorithms.memory import centred, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Average, Features
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
@@ -222,11 +223,21 @@ class KernelRegression(Algorithm):
             {"machine": error},
             {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
         )
+        certificate = machine.compared(
+            fitted, lambda: self._again(x, labels, x), x.shape[0] * x.numel(), certificate
+        )
         memory = _RowsMemory(self, machine, x, labels)
         machine.ledger.note("prompt", _WRITTEN)
         return machine.result(
             fitted, certificate, passes, parts={"gamma": self._number()}, _predict=memory
         )
+
+    def _again(self, x: Tensor, y: Tensor, points: Tensor) -> Doubled:
+        """The exact averages at ``points``, enclosed."""
+        apart = Doubled.exactly(points)[:, None] - Doubled.exactly(x)
+        gamma = Doubled.exactly(torch.tensor(self._number(), device=x.device))
+        logits = -gamma * (apart * apart).sum()
+        return softmax_average(logits, Doubled.exactly(y)[:, None])[:, 0]
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.exact(x, labels_of(y), x)
