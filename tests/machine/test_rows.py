@@ -91,7 +91,9 @@ def test_an_arbitrary_head(machine):
     """Any head that fits, on the same weights as everything else."""
     x, _ = data()
     weights = [torch.randn(r, DIM, dtype=torch.float64) for r in (4, 4, 2)]
-    result = machine.run(algorithms.Head(*weights), x)
+    head = algorithms.Head(*weights)
+    assert head != algorithms.Head(*map(torch.zeros_like, weights)), "one is not the other"
+    result = machine.run(head, x)
     k, q, v = (x @ w.T for w in weights)
     allowed = result.certificate.error + ROUNDED
     assert_within(result.value, torch.softmax(q @ k.T, -1) @ v, allowed, "head")
