@@ -544,6 +544,6 @@ FAMILIES: dict[str, Callable[[int], Outcome | str]] = {
 
 CHEAP = ("sample gradients", "windowed look-ups")  # a case is thousands of numbers
 DEAR = (
-    "Huber, optimum", "Quantile, optimum", "quantile lines", "expectiles", "descent in rows",
+    "Huber, optimum", "Quantile, optimum", "quantile lines", "expectiles",
     "networks",
 )  # fmt: skip

@@ -292,15 +292,19 @@ class Descent(Algorithm):
         table = passed = leak = 0.0
         # What the margin lets other blocks carry into a sample's gradient.
         stray = 2 * residual.scale * residual.domain.x * residual.leak
+        # And what rounding the table does, as it is written into the prompt.
+        unit = unit_roundoff(x.dtype)
+        written = machine.slip(residual.sizes().logits, 0) + 8 * unit
+        written *= 2 * residual.scale * residual.domain.x
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
             out, error = machine.attend(residual.target(x, y, ahead))
             error = residual.scale * error
             gradient = residual.scale * out.double().mean(0) + self.l2 * ahead
             last, w = w, (ahead - eta * gradient).to(x.dtype)
             ahead = w + mu * (w - last) if mu else w
-            stored = 4 * unit_roundoff(x.dtype) * self.w_bound
+            stored = 4 * unit * self.w_bound
             table += reach[t] * eta * norm * residual.table.error
-            passed += reach[t] * math.sqrt(d) * (eta * error + stored)
+            passed += reach[t] * math.sqrt(d) * (eta * (error + written) + stored)
             leak += reach[t] * math.sqrt(d) * eta * stray
         return w, {"interpolation": table, "leak": leak, "machine": passed}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -52,20 +53,24 @@ class Head(Algorithm):
         out, error = machine.attend(target)
         domain: dict[str, float | str] = {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"}
         machine.ledger.note("prompt", "the tokens, and the head as rows")
+        given = (self.w_k, self.w_q, self.w_v)
+        rounded = any(not bool((w.to(x).double() == w.double()).all()) for w in given)
+        terms = {"machine": error, **({f"weights in {x.dtype}": math.inf} if rounded else {})}
         certificate = machine.compared(
             out,
-            lambda: _again(target),
+            lambda: self._again(x),
             x.shape[0] ** 2 * (len(self.w_k) + len(self.w_v)),
-            machine.certificate({"machine": error}, domain),
+            machine.certificate(terms, domain),
         )
         return machine.result(out, certificate, 1)
 
+    def _again(self, x: Tensor) -> Doubled:
+        """The head itself, enclosed."""
+        tokens, *weights = (
+            Doubled.exactly(m.to(x.device)) for m in (x, self.w_k, self.w_q, self.w_v)
+        )
+        keys, queries, values = ((tokens[:, None] * w).sum() for w in weights)
+        return softmax_average((queries[:, None] * keys).sum(), values)
+
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.targets(x, y).exact()
-
-
-def _again(target: Target) -> Doubled:
-    """The head itself, enclosed."""
-    x, *weights = map(Doubled.exactly, (target.tokens, target.w_k, target.w_q, target.w_v))
-    keys, queries, values = ((x[:, None] * w).sum() for w in weights)
-    return softmax_average((queries[:, None] * keys).sum(), values)

@@ -109,10 +109,11 @@ class HopfieldRetrieval(Algorithm):
         check_bound("patterns", x, 1.0, "scale the patterns into [-1, 1]")
         check_bound("state", state, 1.0, "scale the state into [-1, 1]")
         steepest = self.beta * float(x.double().square().sum(-1).max())
+        written = 2 * machine.slip(self.sizes(x.shape[1], len(x)).logits, 0)
         for _ in range(self.steps):
             out, error = machine.attend(self._target(x, state))
             state = out[0]
-            total = steepest * total + math.sqrt(x.shape[1]) * (error + _STRAY)
+            total = steepest * total + math.sqrt(x.shape[1]) * (error + written + _STRAY)
         domain: dict[str, float | str] = {
             "patterns": f"{x.shape[0]} x {x.shape[1]}",
             "max |x|": 1.0,

@@ -214,6 +214,7 @@ class KernelRegression(Algorithm):
             out, error = machine.attend(self._target(x, y, chunk, scale))
             parts.append(out[:, 0])
             worst = max(worst, error + _STRAY)
+        worst += 2 * machine.slip(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
         return torch.cat(parts), worst, len(chunks)
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:

@@ -18,6 +18,7 @@ from iceform.certificates import Attestation, Certificate, Result, Step, Witness
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
+from iceform.interpolation import bounds
 from iceform.machine.machine import Machine
 from iceform.machine.program import Program, Sizes, Target, library
 from iceform.machine.running import Run
@@ -28,6 +29,7 @@ __all__ = ["Heads", "Rows"]
 
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
+_WRITTEN = 8  # roundings of a key and a query as they are balanced and written
 _AGAIN = 1 << 22  # numbers up to which an algorithm is done again in pairs of float64
 _PADDING = 2  # features the machine adds to every token: "is padding" and "one"
 
@@ -291,10 +293,19 @@ class Heads(Run):
             kind=weakest([self.machine.head.certificate.kind, *["estimated"] * bool(assumptions)]),
         )
 
+    def slip(self, logits: float, terms: int) -> float:
+        """How far weights of an average move where a prompt is rounded: in the 1-norm, halved.
+
+        Logits are sums of products of a key and a query, each rounded a few times, and of
+        ``terms`` terms in a feature.
+        """
+        unit = unit_roundoff(self.machine.dtype)
+        return bounds.total_variation((terms + _WRITTEN) * unit * logits)
+
     def compared(
         self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
     ) -> Certificate:
-        """The same, or what the answer is off by from the algorithm done again where that is less.
+        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
 
         ``before`` holds for whatever the heads may return; ``again`` encloses the exact answer on
         the data as they are, in pairs of float64, of which it takes about ``numbers``.
@@ -303,7 +314,7 @@ class Heads(Run):
             return before
         self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
         gap, off = (float(part.max()) for part in again().apart(found))
-        if not gap + off <= before.error:
+        if not off < math.inf or before.error < off:
             return before
         return Certificate.total(
             {"distance from the exact answer": gap, "rounding of that": off},
@@ -311,7 +322,7 @@ class Heads(Run):
             dtype=before.dtype,
             backend=before.backend,
             derivation=(
-                Step("before", "certified before the run", before.error, "for whatever heads do"),
+                Step("before", "certified before the run", before.error, "whatever the data"),
                 Step("gap", "largest |computed - exact|", gap, "exact: enclosed after the run"),
                 Step("off", "what that may be off by", off, "pairs of float64, 98 bits"),
             ),
