@@ -379,8 +379,8 @@ ROWS: dict[str, Maker] = {
     "descent in rows": lambda r: _A.Descent(
         r.choice(["squared", "huber", "logistic"]), steps=3, l2=0.1
     ),
-    "kernel regression in rows": lambda r: _A.KernelRegression(2.0),
-    "Hopfield retrieval": lambda r: _A.HopfieldRetrieval(2.0, steps=2),
+    "kernel regression in rows": lambda r: _A.KernelRegression(r.choice([2.0, 1.7])),
+    "Hopfield retrieval": lambda r: _A.HopfieldRetrieval(r.choice([2.0, 0.7]), steps=2),
     "components in rows": lambda r: _A.PCA(1),
     "ridge in rows": lambda r: _A.Ridge(1.0, w_bound=2.0),
     "heads in rows": lambda r: _one_head(r.randrange(4)),

@@ -130,7 +130,7 @@ class HopfieldRetrieval(Algorithm):
     def _again(self, patterns: Tensor, start: Tensor) -> Doubled:
         """The exact state after the last update, enclosed."""
         memory, state = Doubled.exactly(patterns), Doubled.exactly(start)
-        beta = Doubled.exactly(torch.tensor(self.beta, device=patterns.device))
+        beta = Doubled.exactly(torch.tensor(self.beta, dtype=torch.float64, device=patterns.device))
         for _ in range(self.steps):
             logits = beta * (memory * state).sum()
             state = softmax_average(logits[None], memory)[0]

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
 from iceform.backends import Backend
-from iceform.certificates import Attestation, Certificate, Result, Step, Witness, weakest
+from iceform.certificates import Attestation, Certificate, Result, Witness, weakest
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
@@ -30,7 +29,6 @@ __all__ = ["Heads", "Rows"]
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
 _WRITTEN = 8  # roundings of a key and a query as they are balanced and written
-_AGAIN = 1 << 22  # numbers up to which an algorithm is done again in pairs of float64
 _PADDING = 2  # features the machine adds to every token: "is padding" and "one"
 
 
@@ -301,32 +299,6 @@ class Heads(Run):
         """
         unit = unit_roundoff(self.machine.dtype)
         return bounds.total_variation((terms + _WRITTEN) * unit * logits)
-
-    def compared(
-        self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
-    ) -> Certificate:
-        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
-
-        ``before`` holds for whatever the heads may return; ``again`` encloses the exact answer on
-        the data as they are, in pairs of float64, of which it takes about ``numbers``.
-        """
-        if numbers > _AGAIN:
-            return before
-        self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
-        gap, off = (float(part.max()) for part in again().apart(found))
-        if not off < math.inf or before.error < off:
-            return before
-        return Certificate.total(
-            {"distance from the exact answer": gap, "rounding of that": off},
-            domain={**before.domain, "data": "as given"},
-            dtype=before.dtype,
-            backend=before.backend,
-            derivation=(
-                Step("before", "certified before the run", before.error, "whatever the data"),
-                Step("gap", "largest |computed - exact|", gap, "exact: enclosed after the run"),
-                Step("off", "what that may be off by", off, "pairs of float64, 98 bits"),
-            ),
-        )
 
 
 class _Alike(Heads):
