@@ -25,10 +25,12 @@ from statistics import median
 
 import torch
 
+from iceform import IceformError
 from tests.attacks.families import CHEAP, DEAR, FAMILIES, ORDINARY, Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "certificates.md"
 _TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2}  # of ``--count``
+_BROKEN = "BROKEN by"
 _INSTEAD = ("refused", "infinite", "estimated")
 
 
@@ -59,7 +61,8 @@ class Row:
             self.count += 1
             self.certified += found == "proven"
             if found != "proven":
-                self.instead[found] = self.instead.get(found, 0) + 1
+                word = "broken" if found.startswith(_BROKEN) else found
+                self.instead[word] = self.instead.get(word, 0) + 1
             return
         self.count += found.tried
         self.certified += 1
@@ -101,6 +104,16 @@ class Row:
         )
 
 
+def outcome(family: str, seed: int) -> Outcome | str:
+    """Of one case; an error that is not the library's own breaks it, and is no refusal."""
+    try:
+        return (FAMILIES.get(family) or ORDINARY[family])(seed)
+    except IceformError:
+        return "refused"
+    except Exception as error:
+        return f"{_BROKEN} {type(error).__name__}: {error}"[:200]
+
+
 def attempts(
     families: list[str], count: int, first: int, seconds: float
 ) -> Iterator[tuple[str, int, Outcome | str, float]]:
@@ -113,7 +126,7 @@ def attempts(
         if done[family] >= wanted[family]:
             return
         seed, start = first + done[family], time.process_time()
-        found = (FAMILIES.get(family) or ORDINARY[family])(seed)
+        found = outcome(family, seed)
         done[family] += 1
         yield family, seed, found, time.process_time() - start
 
@@ -128,6 +141,8 @@ def campaign(families: list[str], count: int, first: int, seconds: float) -> dic
         rows[family].seconds += spent
         if rows[family].violated[-1:] == [seed]:
             print(f"VIOLATED: {family}, seed {seed}: {found}", flush=True)
+        if isinstance(found, str) and found.startswith(_BROKEN):
+            print(f"{family}, seed {seed} {found}", flush=True)
     return rows
 
 
@@ -190,7 +205,7 @@ def write(rows: list[Row]) -> None:
 
 
 def main() -> int:
-    """Exit status 1 where a certificate is violated."""
+    """Exit status 1 where a certificate is violated, or something breaks."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.attacks", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -219,7 +234,7 @@ def main() -> int:
         asked.json.write_text(json.dumps([asdict(row) for row in rows.values()]), encoding="utf-8")
     elif asked.merge or not asked.words:
         write(list(rows.values()))
-    return int(any(row.violated for row in rows.values()))
+    return int(any(row.violated or "broken" in row.instead for row in rows.values()))
 
 
 if __name__ == "__main__":
