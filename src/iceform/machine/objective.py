@@ -73,7 +73,8 @@ def held_by_penalty(
     pull, far = float(steep[-1]), _NARROW
     while far <= _WIDE:
         rho = (nu + math.sqrt(nu * nu + 2 * pull * far)) * _SLACK
-        inwards = _Inwards(problem.encoding, w, ridge, facts, problem.loss.derivative.call, rho, far)
+        slope = problem.loss.derivative.call
+        inwards = _Inwards(problem.encoding, w, ridge, facts, slope, rho, far)
         above, below, size = problem.source.reduce(inwards)
         added = (problem.source.count + 8) * _UNIT * float(size)
         if float(above) > added and float(below) > added:

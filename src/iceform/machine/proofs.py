@@ -163,7 +163,7 @@ def _clarity(metric: Metric) -> float:
     return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
 
 
-def _apart(metric: Metric, slips: Tensor) -> float:
+def apart_of(metric: Metric, slips: Tensor) -> float:
     """How far T'HT may be from the identity for every such H."""
     if not metric.rank:
         return 0.0
@@ -408,7 +408,7 @@ def _by_curvature(
 ) -> Proof:
     gradient, error, hessian, slips = enclosed
     computed = metric_of(hessian, problem.source.rows)
-    metric, apart = lower(computed, slips), _apart(computed, slips)
+    metric, apart = lower(computed, slips), apart_of(computed, slips)
     if needs_sharpening(computed):
         white = sharpened(problem, w, hessian, _weigh(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
