@@ -133,7 +133,8 @@ class KernelRegression(Algorithm):
             machine.ledger.note("host", "gamma, from the variance of the samples")
         here = replace(memory, machine=machine)
         answer: Tensor | Callable[[], Tensor] = lambda: here(data.x)  # noqa: E731
-        if data.rows * data.x.numel() <= _SMALL:
+        small = data.rows * data.x.numel() <= _SMALL
+        if small and memory.largest_logit(radius) <= LARGEST_LOGIT:
             answer = here(data.x)
             again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
             certificate = machine.compared(answer, again, 0, certificate)
@@ -282,13 +283,17 @@ class KernelMemory:
 
     def __call__(self, points: Tensor) -> Tensor:
         q = check_near(points, self.center, self.radius)
-        biggest = self.gamma * (2 * float(q.norm(dim=1).max()) + self.radius) * self.radius
+        biggest = self.largest_logit(float(q.norm(dim=1).max()))
         if not biggest <= LARGEST_LOGIT:
             raise BoundError(
                 f"logits reach {biggest:.3g}, more than {LARGEST_LOGIT:.3g}; use a smaller gamma "
                 f"than {self.gamma:.3g}, or scale the samples"
             )
         return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]
+
+    def largest_logit(self, far: float) -> float:
+        """Of queries up to ``far`` from the center."""
+        return self.gamma * (2 * far + self.radius) * self.radius
 
     def bounds(self, points: Tensor) -> Tensor:
         r"""What the averages at points may be off by, shape (m,).
