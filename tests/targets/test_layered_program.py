@@ -8,7 +8,7 @@ import iceform as ice
 from iceform import store, targets
 
 from ..computer.peers import CASES
-from .stock import alone
+from .alone import alone
 from .test_stock_program import MANY, RUN, data, descent, hidden, of_library, program, two_turns
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")

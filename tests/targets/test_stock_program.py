@@ -11,7 +11,8 @@ from iceform import targets
 from iceform.computer.library import ALGORITHMS
 
 from ..computer.peers import CASES
-from .stock import alone, transformers
+from .alone import alone
+from .stock import transformers
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 MANY = (
