@@ -118,7 +118,7 @@ class _Errors:
     growths: Mapping[VirtualLoop, tuple[Growth, ...]]
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
-    used: dict[VirtualLoop, Growth] = field(default_factory=dict)
+    used: dict[VirtualLoop, tuple[Growth, ...]] = field(default_factory=dict)
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -133,12 +133,13 @@ class _Errors:
         begin = dict(self.off)
         self._followed(loop)
         least = {state: self.off.get(state, 0.0) for state in loop.states}
-        turn_by_turn, self.off = self.off, begin
+        turn_by_turn = self.off
         for growth in self.growths.get(loop, ()):
-            bound = self._grown(loop, growth, begin)
-            if any(bound < error * state.scale for state, error in least.items()):
-                self.used[loop] = growth
-            least = {state: min(error, bound / state.scale) for state, error in least.items()}
+            states = [loop.states[k] for k in growth.states]
+            bound = self._grown(loop, growth, states, begin, least)
+            if any(bound < least[state] * state.scale for state in states):
+                self.used[loop] = (*self.used.get(loop, ()), growth)
+            least |= {state: min(least[state], bound / state.scale) for state in states}
         if loop not in self.used:
             self.off = turn_by_turn
             return
@@ -156,20 +157,32 @@ class _Errors:
             for register, error in start.items():
                 self.off[register] = max(self.off.get(register, 0.0), error)
             if all(e <= _SETTLED * start.get(r, 0.0) or e == start.get(r, 0.0)
-                   for r, e in self.off.items()) or not self._finite():  # fmt: skip
+                   for r, e in self.off.items()):  # fmt: skip
+                break
+            if not self._finite():
+                self.off = dict.fromkeys(self.off, math.inf)
                 break
         else:
             if loop not in self.turns:
                 self.off = dict.fromkeys(self.off, math.inf)
 
-    def _grown(self, loop: VirtualLoop, growth: Growth, begin: Mapping[Register, float]) -> float:
-        """A turn's own error, from states that are given, and what is left of those before it."""
+    def _grown(
+        self,
+        loop: VirtualLoop,
+        growth: Growth,
+        states: list[Register],
+        begin: Mapping[Register, float],
+        least: Mapping[Register, float],
+    ) -> float:
+        """A turn's own error, from states that are given, and what is left of those before it.
+
+        Other states are off by what is known of them.
+        """
         turns = int(self.turns[loop]) if loop in self.turns else None
-        self.off = {**begin, **dict.fromkeys(loop.states, 0.0)}
+        self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
         self.code(loop.body)
-        own = growth.norm([self._entries(s, self.off[s]) for s in loop.states])
-        start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in loop.states])
-        self.off = dict(begin)
+        own = growth.norm([self._entries(s, self.off[s]) for s in states])
+        start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
         return growth.after(turns, start, own)
 
     def _entries(self, state: Register, error: float) -> tuple[float, int]:
@@ -183,10 +196,9 @@ class _Errors:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own[i].total if i in self.own else 0.0
-        bent = _bend(i) * a * b if a and b else 0.0
-        gains = 0.0
-        for gain, error in zip(i.gains, (a, b), strict=True):
-            gains += gain * error if error else 0.0
+        bend = _bend(i) if a and b else 0.0
+        bent = bend * a * b if bend else 0.0
+        gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
         self.off[i.dst] = (gains + bent + own) * _OUTWARD
         self.before = i.dst
 
@@ -200,6 +212,7 @@ class _Errors:
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
+            moved = math.inf if math.isnan(moved) else moved
             return error + 2 * size * math.tanh(min(moved, 700.0) / 2)
         return error
 
@@ -262,7 +275,9 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
 
 
 def _domain(
-    ranges: Ranges, turns: Mapping[VirtualLoop, float], used: Mapping[VirtualLoop, Growth]
+    ranges: Ranges,
+    turns: Mapping[VirtualLoop, float],
+    used: Mapping[VirtualLoop, tuple[Growth, ...]],
 ) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
@@ -271,6 +286,6 @@ def _domain(
     if turns:
         domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
     if used:
-        told = "; ".join(dict.fromkeys(growth.told for growth in used.values()))
+        told = "; ".join(dict.fromkeys(growth.told for each in used.values() for growth in each))
         domain["parameters"] = f"those given; {told}"
     return domain

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from iceform.computer.enclosures import slope
 from iceform.computer.graph import Block, Loop, Node
 from iceform.computer.ranges import Range
-from iceform.computer.scalars import OtherError, Values
+from iceform.computer.scalars import OtherError, Part, Values
 from iceform.functions.formulas import trees
 
 __all__ = ["euclidean"]
@@ -120,17 +120,17 @@ class _Bent:
         return low < high or not any(on)
 
 
-def euclidean(loop: Loop, values: Values) -> float | None:
+def euclidean(part: Part, values: Values) -> float | None:
     """Bound the norm of a turn's derivative, of loops that carry one vector; None for others."""
-    if len(loop.carried) != 1 or loop.carried[0].state.width is None:
+    if len(part.carried) != 1 or part.carried[0].state.width is None:
         return None
-    (carried,) = loop.carried
+    (carried,) = part.carried
     if carried.state.samples:
         return None
     largest = values.largest_square(carried.state.width)
     walk = _Walk(values, largest)
     try:
-        found = walk.block(loop.body, carried.state).get(carried.next)
+        found = walk.block(part.body, carried.state).get(carried.next)
         return None if found is None else walk.norm(found)
     except OtherError:
         return None
@@ -145,8 +145,7 @@ class _Walk:
         """The slope of every node that depends on the state."""
         known: dict[Node, _Slope | _Bent] = {state: _Slope("vector", identity=_ONE)}
         for item in block.items:
-            if isinstance(item, Loop):
-                raise OtherError
+            assert not isinstance(item, Loop)
             if any(a in known for a in item.args):
                 known[item] = self.node(item, known)
         return known

@@ -12,13 +12,18 @@ such bounds, each in a file or a class of its own; a loop may have several, and 
 * vectors that a turn combines by polynomials of mean(x x') (:mod:`~iceform.computer.spectral`);
 * :class:`_Largest`, in the largest entry: averages by fixed weights and maxima add nothing;
 * :func:`_positive`, loops that multiply and add what is not negative.
+
+States that do not depend on each other are bounded apart, those that others depend on first: to
+these they are values of a known range, off by what is known of them.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +32,7 @@ from iceform.computer.enclosures import slope
 from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Block, Loop, Node
 from iceform.computer.ranges import Range, Ranges
-from iceform.computer.scalars import OtherError, Values
+from iceform.computer.scalars import OtherError, Part, Values
 from iceform.computer.spectral import spectral
 
 __all__ = ["Growth", "growths"]
@@ -41,6 +46,8 @@ class Growth:
 
     Attributes
     ----------
+    states
+        Which of the states that the loop carries, by number.
     told
         The bound in words.
     powers
@@ -51,6 +58,7 @@ class Growth:
         Whether the norm is that of all states together; else it is the largest entry.
     """
 
+    states: tuple[int, ...]
     told: str
     euclidean: bool
     rate: float = math.inf
@@ -81,20 +89,52 @@ class Growth:
 
 def growths(loop: Loop, ranges: Ranges, settings: Mapping[str, float]) -> Iterator[Growth]:
     """What is proven of a loop at given scalar parameters, in every way there is."""
-    values = Values(ranges, settings)
-    rate = euclidean(loop, values)
-    if rate is not None:
-        yield Growth(f"a turn's derivative has norm {rate:.6g}", True, rate)
-    powers = spectral(loop, values)
-    if powers is not None:
-        yield Growth("turns are polynomials of mean(x x')", True, powers=powers)
-    largest = _largest(loop, values)
-    if largest is not None:
-        yield Growth(f"a turn moves the largest entry by {largest:.6g}", False, largest)
-    ratio = _positive(loop, values)
-    if ratio is not None:
-        told = f"a turn multiplies and adds what is not negative, at most {ratio:.6g} in all"
-        yield Growth(told, False, powers=lambda turns: torch.full((turns + 1,), ratio).double())
+    if any(isinstance(item, Loop) for item in loop.body.items):
+        return
+    values, needs = Values(ranges, settings), _needs(loop)
+    for states in _groups([needs[c.next] for c in loop.carried]):
+        part = Part(loop.body, tuple(loop.carried[k] for k in states))
+        rate = euclidean(part, values)
+        if rate is not None:
+            yield Growth(states, f"a turn's derivative has norm {rate:.6g}", True, rate)
+        powers = spectral(part, values)
+        if powers is not None:
+            yield Growth(states, "turns are polynomials of mean(x x')", True, powers=powers)
+        largest = _largest(part, values)
+        if largest is not None:
+            told = f"a turn moves the largest entry by {largest:.6g}"
+            yield Growth(states, told, False, largest)
+        alone = all(needs[c.next] <= set(states) for c in part.carried)
+        ratio = _positive(part, values) if alone else None
+        if ratio is not None:
+            told = f"a turn multiplies and adds what is not negative, by {ratio:.6g} in all"
+            yield Growth(states, told, False, powers=partial(_constant, ratio))
+
+
+def _constant(value: float, turns: int) -> Tensor:
+    return torch.full((turns + 1,), value, dtype=torch.float64)
+
+
+def _needs(loop: Loop) -> dict[Node, set[int]]:
+    """The states that every node of a turn depends on, by number."""
+    found: dict[Node, set[int]] = defaultdict(set)
+    found |= {c.state: {k} for k, c in enumerate(loop.carried)}
+    for item in loop.body.items:
+        assert not isinstance(item, Loop)
+        found[item] = set().union(*(found[a] for a in item.args))
+    return found
+
+
+def _groups(needs: list[set[int]]) -> list[tuple[int, ...]]:
+    """States that depend on each other together, those that others depend on first."""
+    reached = [{k} | found for k, found in enumerate(needs)]
+    for _ in needs:
+        reached = [set().union(*(reached[j] for j in found)) for found in reached]
+    groups = {
+        tuple(j for j in sorted(found) if k in reached[j]): len(found)
+        for k, found in enumerate(reached)
+    }
+    return sorted(groups, key=groups.__getitem__)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -154,8 +194,7 @@ class _Largest:
 
     def block(self, block: Block, known: dict[Node, _Moved]) -> dict[Node, _Moved]:
         for item in block.items:
-            if isinstance(item, Loop):
-                raise OtherError
+            assert not isinstance(item, Loop)
             if any(a in known for a in item.args):
                 known[item] = self.node(item, [known.get(a) for a in item.args])
         return known
@@ -211,13 +250,13 @@ class _Largest:
         return self.values[node] if moved is None else self.values.ranges[node]
 
 
-def _largest(loop: Loop, values: Values) -> float | None:
-    known = {c.state: _Moved({c.state: Range(1.0, 1.0)}) for c in loop.carried}
+def _largest(part: Part, values: Values) -> float | None:
+    known = {c.state: _Moved({c.state: Range(1.0, 1.0)}) for c in part.carried}
     try:
-        found = _Largest(values).block(loop.body, known)
+        found = _Largest(values).block(part.body, known)
     except OtherError:
         return None
-    sizes = [found[c.next].size for c in loop.carried if c.next in found]
+    sizes = [found[c.next].size for c in part.carried if c.next in found]
     rate = max(sizes, default=0.0)
     return rate if math.isfinite(rate) else None
 
@@ -227,24 +266,23 @@ def _largest(loop: Loop, values: Values) -> float | None:
 # ---------------------------------------------------------------------------------------------
 
 
-def _positive(loop: Loop, values: Values) -> float | None:
+def _positive(part: Part, values: Values) -> float | None:
     r"""Of a loop w' = J w + c with J, c >= 0, a bound of all its powers' largest row sums.
 
     States begin at w_0 >= a > 0 and are at most b, so :math:`J^k 1 \le J^k w_0 / a \le w_k / a \le
     b / a`.
     """
-    known = {c.state for c in loop.carried}
-    for item in loop.body.items:
-        if isinstance(item, Loop):
-            return None
+    known = {c.state for c in part.carried}
+    for item in part.body.items:
+        assert not isinstance(item, Loop)
         if any(a in known for a in item.args):
             if not _keeps_sign(item, known, values):
                 return None
             known.add(item)
-    if not all(c.next in known for c in loop.carried):
+    if not all(c.next in known for c in part.carried):
         return None
-    least = min(values[c.start].low for c in loop.carried)
-    most = max(values.ranges[c.state].high for c in loop.carried)
+    least = min(values[c.start].low for c in part.carried)
+    most = max(values.ranges[c.state].high for c in part.carried)
     return most / least * _OUTWARD if least > 0 and math.isfinite(most) else None
 
 

@@ -1,4 +1,7 @@
-"""Ranges at given parameters: narrower than those of all parameters that a program is for."""
+"""Ranges at given parameters: narrower than those of all parameters that a program is for.
+
+With them, what proofs about a loop's turns share.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from iceform.computer.graph import Node
+from iceform.computer.graph import Block, Carried, Node
 from iceform.computer.ranges import Range, Ranges
 from iceform.functions.formulas.polynomials import polynomial
 
-__all__ = ["OtherError", "Values"]
+__all__ = ["OtherError", "Part", "Values"]
 
 
 class OtherError(Exception):
     """A turn of another form than is asked for."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A turn, with no loop in it, as it maps some of the states; the others are given."""
+
+    body: Block
+    carried: tuple[Carried, ...]
 
 
 def _around(value: Fraction) -> Range:

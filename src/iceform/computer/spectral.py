@@ -27,7 +27,7 @@ from torch import Tensor
 
 from iceform.computer.graph import Block, Loop, Node
 from iceform.computer.ranges import Range
-from iceform.computer.scalars import OtherError, Values
+from iceform.computer.scalars import OtherError, Part, Values
 
 __all__ = ["spectral"]
 
@@ -77,8 +77,7 @@ class _Walk:
 
     def block(self, block: Block, known: dict[Node, _Part]) -> dict[Node, _Part]:
         for item in block.items:
-            if isinstance(item, Loop):
-                raise OtherError
+            assert not isinstance(item, Loop)
             if any(a in known for a in item.args):
                 known[item] = self.node(item, [known.get(a) for a in item.args])
         return known
@@ -115,18 +114,18 @@ class _Walk:
         return part.times(self.values[factor])
 
 
-def spectral(loop: Loop, values: Values) -> Callable[[int], Tensor] | None:
+def spectral(part: Part, values: Values) -> Callable[[int], Tensor] | None:
     """T to bounds of the norms of 0, 1, ..., T turns; None for loops of another form."""
-    states = [c.state for c in loop.carried]
+    states = [c.state for c in part.carried]
     if len(states) > _MOST or any(s.width is None or s.samples for s in states):
         return None
     known = {s: _Part("vector", {s: (Range(1.0, 1.0),)}) for s in states}
     try:
-        found = _Walk(values).block(loop.body, known)
+        found = _Walk(values).block(part.body, known)
     except OtherError:
         return None
     still = _Part("vector", {})
-    rows = [found.get(c.next, still) for c in loop.carried]
+    rows = [found.get(c.next, still) for c in part.carried]
     if any(r.kind != "vector" or len(q) > _MOST for r in rows for q in r.p.values()):
         return None
     entries = [[row.p.get(s, ()) for s in states] for row in rows]
