@@ -118,7 +118,7 @@ class _Errors:
     growths: Mapping[VirtualLoop, tuple[Growth, ...]]
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
-    used: dict[VirtualLoop, tuple[Growth, ...]] = field(default_factory=dict)
+    used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -138,7 +138,7 @@ class _Errors:
             states = [loop.states[k] for k in growth.states]
             bound = self._grown(loop, growth, states, begin, least)
             if any(bound < least[state] * state.scale for state in states):
-                self.used[loop] = (*self.used.get(loop, ()), growth)
+                self.used.setdefault(loop, {})[growth.states] = growth
             least |= {state: min(least[state], bound / state.scale) for state in states}
         if loop not in self.used:
             self.off = turn_by_turn
@@ -277,7 +277,7 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
 def _domain(
     ranges: Ranges,
     turns: Mapping[VirtualLoop, float],
-    used: Mapping[VirtualLoop, tuple[Growth, ...]],
+    used: Mapping[VirtualLoop, Mapping[tuple[int, ...], Growth]],
 ) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
@@ -286,6 +286,8 @@ def _domain(
     if turns:
         domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
     if used:
-        told = "; ".join(dict.fromkeys(growth.told for each in used.values() for growth in each))
+        told = "; ".join(
+            dict.fromkeys(growth.told for each in used.values() for growth in each.values())
+        )
         domain["parameters"] = f"those given; {told}"
     return domain
