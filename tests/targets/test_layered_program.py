@@ -157,7 +157,7 @@ def test_float32(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MANY)
 def test_every_algorithm_of_the_library(name, tmp_path):
-    assert proven(name, tmp_path, "float64") <= (1e-8 if CASES[name].smooth else 1e-5)
+    assert proven(name, tmp_path, "float64") <= 1e-8
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ def proven(one, stream, case):
 
 def assert_within(found):
     for name, (distance, before) in found.items():
-        assert distance <= (1e-8 if CASES[name].smooth else 1e-5), (name, distance)
+        assert distance <= 1e-8, (name, distance)
         assert distance <= before, (name, distance, before)
 
 

@@ -76,7 +76,8 @@ def budget(
         key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
         if key not in known:
             known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
-        out[virtual] = Budget(table.f_error + table.g_error, known[key], virtual.folded)
+        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded
+        out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded)
     return out
 
 

@@ -269,7 +269,7 @@ def compile(
     space = _domain(graph, domain, samples, parameter_ranges)
     _check_traced(algorithm, graph, space)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
-    fused = fuse(graph, ranges)
+    fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
