@@ -168,6 +168,7 @@ class _Sealed:
 
     parts: tuple[tuple[object, ...], ...]
     copies: dict[str, Tensor]
+    words: dict[str, Tensor]
 
     @classmethod
     def of(cls, network: FrozenNetwork) -> _Sealed | None:
@@ -177,7 +178,7 @@ class _Sealed:
             if sum(b.nbytes for b in buffers.values()) > _COPIED:
                 return None
             copies = {name: buffer.detach().clone() for name, buffer in buffers.items()}
-            return cls(_parts(network), copies)
+            return cls(_parts(network), copies, {name: _words(c) for name, c in copies.items()})
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
@@ -185,8 +186,9 @@ class _Sealed:
             buffers = dict(network.named_buffers(remove_duplicate=False))
             if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
                 return False
-            pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
-            return all(_alike(a, b) for a, b in pairs) and _all_equal(pairs)
+            if not all(_alike(buffers[name], copy) for name, copy in self.copies.items()):
+                return False
+            return _all_equal([(_words(buffers[name]), w) for name, w in self.words.items()])
 
 
 def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
@@ -201,9 +203,8 @@ def _alike(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
 
-def _all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+def _all_equal(bits: Sequence[tuple[Tensor, Tensor]]) -> bool:
     """Whether all bits are the same: zeros have signs, and what is not a number equals itself."""
-    bits = [(_words(a), _words(b)) for a, b in pairs]
     if not any(a.is_cuda for a, _ in bits):
         return all(np.array_equal(a.numpy(), b.numpy()) for a, b in bits)
     # The host waits for a GPU once.
@@ -212,11 +213,11 @@ def _all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
 
 def _words(t: Tensor) -> Tensor:
     """The bytes, as many at a time as fit."""
-    flat = t.contiguous().view(-1)
-    return flat.view(next(word for word in _WORDS if flat.nbytes % word.itemsize == 0))
+    flat, size = t.detach().reshape(-1), t.nbytes
+    return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
 
 
-_WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _structure(module: nn.Module) -> str:
