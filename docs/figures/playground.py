@@ -15,7 +15,7 @@ from pathlib import Path
 from playwright.sync_api import Page, expect, sync_playwright
 
 TARGET = Path(__file__).parents[1] / "images" / "playground.png"
-WINDOW = {"width": 1366, "height": 1240}
+WINDOW = {"width": 1366, "height": 1430}
 PATIENCE = 120_000  # milliseconds
 
 
