@@ -144,8 +144,11 @@ def check_tensors(
 
 
 def common_batch(*shapes: torch.Size) -> torch.Size:
-    """What the shapes broadcast to; those that agree, as most do, are not looked at twice."""
-    first = shapes[0]
+    """What the shapes broadcast to.
+
+    Those that agree, as most do, are not given to torch, which imports sympy to look at them.
+    """
+    first = shapes[0] if shapes else torch.Size()
     return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)
 
 
