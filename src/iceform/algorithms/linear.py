@@ -222,7 +222,7 @@ def fitted_inside(
     model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
 ) -> Result:
     """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
-    if source.weighed or getattr(model, "positive", False):
+    if source.weighed or getattr(model, "positive", None) is True:  # a class is no sign
         raise ProgramError(
             "solver='inside' plans its steps for samples of one weight and coefficients of either "
             "sign; use solver='auto' for sample weights and positive=True"
