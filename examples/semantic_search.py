@@ -38,9 +38,7 @@ def packaged() -> str:
     return str(get_model_path())
 
 
-def load(
-    dtype: torch.dtype, path: str | None = None
-) -> tuple[MeanPooling, AutoTokenizer]:
+def load(dtype: torch.dtype, path: str | None = None) -> tuple[MeanPooling, AutoTokenizer]:
     """The original encoder with mean pooling, and its tokenizer; the package's by default."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()

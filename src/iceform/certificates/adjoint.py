@@ -358,7 +358,9 @@ def _summed(own: Tensor, adjoints: Tensor) -> Tensor | float:
     if not own.any():
         return 0.0
     if own.isfinite().all():
-        found: Tensor = adjoints.reshape(len(adjoints), -1) @ own.expand(adjoints.shape[1:]).reshape(-1)
+        found: Tensor = adjoints.reshape(len(adjoints), -1) @ own.expand(
+            adjoints.shape[1:]
+        ).reshape(-1)
         return found
     return _times(own, adjoints).reshape(len(adjoints), -1).sum(1)
 
