@@ -40,7 +40,10 @@ pytest.register_assert_rewrite("tests.conformance")
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    """As torch.manual_seed, which formats the stack for every device that has not been used yet."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
