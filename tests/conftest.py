@@ -4,12 +4,16 @@ Only modules behind the border are hooked: where users' own arguments come in, t
 exceptions must be seen.
 """
 
+import gc
 import os
 import tempfile
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+# What is made while tests are collected stays: nobody need look for it again and again.
+gc.disable()
 
 if not torch.cuda.is_available():
     # Triton reads this when it is first imported, which torch.compile may do in any test.
@@ -36,6 +40,11 @@ install_import_hook(
     "beartype.beartype",
 )
 pytest.register_assert_rewrite("tests.conformance")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
