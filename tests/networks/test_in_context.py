@@ -162,7 +162,7 @@ def masked():
                 yield pytest.param(mask, backend, batch_first, marks=marks)
 
 
-@pytest.mark.parametrize(("mask", "backend", "batch_first"), masked())
+@pytest.mark.parametrize(("mask", "backend", "batch_first"), list(masked()))
 def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
     model = nn.MultiheadAttention(6, 3, batch_first=batch_first, dtype=F64).eval()
     x = torch.randn(2, 4, 6, dtype=F64)
