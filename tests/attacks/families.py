@@ -109,7 +109,7 @@ LOSSES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=512)
 def _gradients(name: str, dtype: torch.dtype, eps: float | None, bound: float, backend: str) -> Any:
     return ice.SampleGradients(
         name, dim=3, samples=4, bound=bound, eps=eps, dtype=dtype, backend=backend
