@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -165,8 +166,9 @@ class _Sealed:
     moving the weights.
     """
 
-    settings: str
+    parts: tuple[tuple[object, ...], ...]
     copies: dict[str, Tensor]
+    words: dict[str, Tensor]
 
     @classmethod
     def of(cls, network: FrozenNetwork) -> _Sealed | None:
@@ -176,34 +178,46 @@ class _Sealed:
             if sum(b.nbytes for b in buffers.values()) > _COPIED:
                 return None
             copies = {name: buffer.detach().clone() for name, buffer in buffers.items()}
-            return cls(_structure(network), copies)
+            return cls(_parts(network), copies, {name: _words(c) for name, c in copies.items()})
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
-            if buffers.keys() != self.copies.keys() or _structure(network) != self.settings:
+            if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
                 return False
-            pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
-            return all(_alike(a, b) for a, b in pairs) and _all_equal(pairs)
+            if not all(_alike(buffers[name], copy) for name, copy in self.copies.items()):
+                return False
+            return _all_equal([(_words(buffers[name]), w) for name, w in self.words.items()])
+
+
+def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
+    """What :func:`_structure` says in words, to be compared at every call."""
+    return tuple(
+        (name, type(part), *map(vars(part).get, _SETTINGS))
+        for name, part in module.named_modules(remove_duplicate=False)
+    )
 
 
 def _alike(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
 
 
-def _all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+def _all_equal(bits: Sequence[tuple[Tensor, Tensor]]) -> bool:
     """Whether all bits are the same: zeros have signs, and what is not a number equals itself."""
-    bits = [(_words(a), _words(b)) for a, b in pairs]
     if not any(a.is_cuda for a, _ in bits):
-        return all(torch.equal(a, b) for a, b in bits)
+        return all(np.array_equal(a.numpy(), b.numpy()) for a, b in bits)
     # The host waits for a GPU once.
     return not bool(torch.stack([(a != b).any() for a, b in bits]).any())
 
 
 def _words(t: Tensor) -> Tensor:
-    words = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[t.element_size()]
-    return t.contiguous().view(words)
+    """The bytes, as many at a time as fit."""
+    flat, size = t.detach().reshape(-1), t.nbytes
+    return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _structure(module: nn.Module) -> str:

@@ -45,6 +45,7 @@ from iceform.validation import (
     check_positive,
     check_size,
     check_tensors,
+    common_batch,
     unit_roundoff,
 )
 
@@ -325,7 +326,7 @@ class TruncatedLinear(Emulator):
         """[X; 1; ramp (w, t); I]: the ramp counts from the middle, padding carries none."""
         x, w, t = inputs
         count = self._count
-        batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-1], t.shape)
+        batch = common_batch(x.shape[:-2], w.shape[:-1], t.shape)
         tokens = x.new_zeros(*batch, count, self.features.total)
         tokens[..., : self.samples, self.features["x"]] = x
         tokens[..., self.features["one"]] = 1.0

@@ -1,4 +1,4 @@
-"""The demo's table and page: one frozen layer on the Ames houses."""
+"""The demo's table and page: frozen attention on the Ames houses."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Page:
         if not others:
             return "the same for every row"
         return (
-            f"the same for {len(self.rows) - len(others)} rows; {others[0].digest[:12]} for "
-            f"{len(others)} that hold all houses in one prompt, in a layer of that size"
+            f"the same for {len(self.rows) - len(others)} rows; {len(others)} hold all houses in "
+            f"one prompt, by a larger layer, {others[0].digest[:12]}"
         )
 
     @property
@@ -298,7 +298,7 @@ def _first(ran: Executed) -> str:
 
 def _table(page: Page) -> Table:
     table = Table(
-        title=f"Ames housing by one frozen layer: {page.houses} houses to learn from, "
+        title=f"Ames housing by frozen attention: {page.houses} houses to learn from, "
         f"{page.tests} to test on",
         title_justify="left",
         box=box.SIMPLE_HEAD,
