@@ -177,8 +177,8 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
     chosen = _chosen(setting, question.first, machine.samples)
     samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
     if whitened(setting.question.running, setting.thresholds(problem.scaling)):
-        within = whitened_at(problem, w)
-        samples, w = samples @ within.turned, within.of(w)
+        coordinates = whitened_at(problem, w)
+        samples, w = samples @ coordinates.turned, coordinates.of(w)
     z = samples @ w - labels
     table = problem.table.on(max(problem.covered, float(z.abs().max())))
     prompt = machine.start().look_ups(table, samples, labels, w)
