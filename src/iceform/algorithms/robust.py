@@ -132,19 +132,25 @@ class _Scale:
         return LinearProblem(self.machine, self.source, scaling, self.model.loss(), ridge)
 
     def excess(self, sigma: float) -> tuple[float, Solution, LinearProblem]:
-        """1 - mean min(|r|/sigma, epsilon)^2 at the best coefficients for this scale."""
+        """1 - mean min(|r|/sigma, epsilon)^2 at the best coefficients for this scale.
+
+        Not a number where passes ran out.
+        """
         problem = self.problem(sigma)
         unit = self.model.epsilon * sigma
         model = self.model
         solution = minimise(
             problem,
             tol=model.tol,
-            max_passes=max(2, model.max_passes - self.passes),
+            max_passes=max(1, model.max_passes - self.passes),
             precondition=model.precondition,
             start=None if self.w is None else self.w / unit,
         )
         self.w = solution.w * unit
-        mean = self._mean_square(problem, solution.w)
+        if self.passes + problem.passes >= model.max_passes:  # none is left to ask how far off
+            mean = math.nan
+        else:
+            mean = self._mean_square(problem, solution.w)
         self.passes += problem.passes
         return 1 - model.epsilon**2 * mean, solution, problem
 
@@ -162,24 +168,34 @@ class _Scale:
         return float(total) / self.source.total
 
     def run(self) -> tuple[float, Solution, LinearProblem]:
-        """Bracket the root, then close in by regula falsi with halved weights (Illinois)."""
+        """Bracket the root, then close in by regula falsi with halved weights (Illinois).
+
+        Where passes run out first the last scale is returned, as not converged.
+        """
         at = self.excess
         low, high = _FIRST, 1.0
-        bottom, top = at(low), at(high)
-        while bottom[0] > 0 and low > _SMALLEST:
+        bottom = at(low)
+        if self._spent:
+            return self._unsettled(low, bottom)
+        top = at(high)
+        while not self._spent and bottom[0] > 0 and low > _SMALLEST:
             high, top = low, bottom
             low /= 4
             bottom = at(low)
-        while top[0] < 0:
+        if self._spent:
+            return self._unsettled(low, bottom)
+        while not self._spent and top[0] < 0:
             low, bottom = high, top
             high *= 2
             top = at(high)
+        if self._spent:
+            return self._unsettled(high, top)
         if bottom[0] > 0:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
         best = (low, *bottom) if -fa < fb else (high, *top)
         for _ in range(_ROUNDS):
-            if fb == fa or b - a <= _NARROW or self.passes >= self.model.max_passes:
+            if fb == fa or b - a <= _NARROW:
                 break
             c = min(max(b - fb * (b - a) / (fb - fa), a), b)
             sigma = math.exp(c)
@@ -187,11 +203,24 @@ class _Scale:
             last, best = best[1], (sigma, fc, solution, problem)
             if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
                 break
+            if self._spent:
+                return self._unsettled(sigma, (fc, solution, problem))
             if fc > 0:
                 b, fb, fa = c, fc, fa / 2 if last > 0 else fa
             else:
                 a, fa, fb = c, fc, fb / 2 if last < 0 else fb
         return best[0], best[2], best[3]
+
+    @property
+    def _spent(self) -> bool:
+        return self.passes >= self.model.max_passes
+
+    @staticmethod
+    def _unsettled(
+        sigma: float, found: tuple[float, Solution, LinearProblem]
+    ) -> tuple[float, Solution, LinearProblem]:
+        _, solution, problem = found
+        return sigma, replace(solution, converged=False), problem
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""
