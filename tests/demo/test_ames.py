@@ -2,6 +2,7 @@
 
 import io
 import re
+from html import unescape
 
 import numpy as np
 import pytest
@@ -64,6 +65,34 @@ def test_whitening_finishes_where_the_others_do_not(shown):
     assert all(races["whiten"].difference < race.difference for race in others)
 
 
+def test_every_row_says_what_was_computed_where(shown):
+    """Averages attend when they are asked, so that of their fit there is but the prompt."""
+    page, html, _ = shown
+    shown_text = unescape(html)
+    for r in page.rows:
+        assert {"prompt", "attention"} & {where for where, _, _ in r.ledger}, r.name
+        assert str(r.ledger) in shown_text, r.name
+    assert html.count("by eigenvectors of their Gram matrix") >= 8
+
+
+def test_planned_rows_leave_writing_and_adding_to_the_host(shown):
+    """What is left of the host is to refuse, to round a look-up's error to 0, and to prove."""
+    page, _, console = shown
+    checks = {
+        "refusal of data beyond what is stated of them",
+        "what is but a look-up's error, set to 0 at the end",
+        "the proof of the answer, after the fact",
+    }
+    assert [one.name for one in page.planned] == ["ridge", "lasso", "logistic"]
+    for one in page.planned:
+        assert set(one.ledger.host) <= checks, one.ledger
+        assert "Gram matrix of the samples, weighed by the curvature" in one.fast_ledger.host
+        assert one.digest == page.machine.digest
+        assert one.passes > 10 * one.fast_passes
+        assert one.difference <= 2 * one.certified
+        assert f"{one.name}, the host only writing and adding" in console.export_text(clear=False)
+
+
 def test_the_literal_matrices_agree(shown):
     assert shown[0].literal < 1e-12
 
@@ -73,7 +102,7 @@ def test_the_page_is_whole(shown):
     assert page.digest[:12] in html
     assert html.count("<figure>") == 1 + len(page.illustrations) == 4
     assert not re.search(r'(src|href)="(?!data:)', html), "the page must need nothing else"
-    text = console.export_text()
+    text = console.export_text(clear=False)
     assert all(r.name in text for r in page.rows)
     assert text.index("@ice.algorithm") < text.index("Ames housing")
 

@@ -281,6 +281,14 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/machine/test_weights_run.py",),
     ),
     Mutant(
+        "the host turns the gradient, and the samples in the prompt stay correlated",
+        "machine/problem.py",
+        "        return self._mean(encoding, u, trial) + penalty",
+        "        found = self._mean(self.encoding, within.back(u), trial)\n"
+        "        return within.turned.mT @ found + penalty",
+        ("tests/machine/test_coordinates.py",),
+    ),
+    Mutant(
         "soft thresholds do not pass through the network",
         "algorithms/sparse.py",
         "    left = u[active] - tau[active] * machine.look_up(table, ratio)",

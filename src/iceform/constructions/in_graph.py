@@ -44,15 +44,12 @@ class InGraph(nn.Module):
             setattr(cls, "forward", _as_operation(cls.forward))  # noqa: B010 - no method for mypy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._settle_in()  # a copy is another module
 
-    @property
-    def __name__(self) -> str:
-        """What vmap calls it; without a name it prints the module, which no compiler follows."""
-        return type(self).__name__
-
     def _settle_in(self) -> None:
+        # What vmap calls it; without a name it prints the module, which no compiler follows.
+        setattr(self, "__name__", type(self).__name__)  # noqa: B010 - types have one of their own
         self._place = next(_PLACES)
         _THERE[self._place] = self
 

@@ -6,7 +6,7 @@ from iceform.machine.program import Program, Sizes, Target
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.running import Run, Running
 from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov
+from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov, whitened_at
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
 from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
@@ -40,4 +40,5 @@ __all__ = [
     "nesterov",
     "stored",
     "verifiable",
+    "whitened_at",
 ]

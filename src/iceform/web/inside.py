@@ -16,12 +16,12 @@ from iceform.backends import bind
 from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
 from iceform.functions import Loss
-from iceform.machine import Machine, Rows
+from iceform.machine import Machine, Rows, whitened_at
 from iceform.web import questions as asked
 from iceform.web.algorithms import descends, loss_of
 from iceform.web.answers import Attention, InsideAnswer, Margins, PromptAnswer, numbers
 from iceform.web.fitting import Setting, the_machine, walk
-from iceform.web.paths import LookedProblem
+from iceform.web.paths import LookedProblem, whitened
 from iceform.web.task import Pulse
 
 __all__ = ["inside"]
@@ -176,6 +176,9 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
     w = _coefficients_at(setting, problem, question.frame, pulse)
     chosen = _chosen(setting, question.first, machine.samples)
     samples, labels, _ = problem.encoding(setting.source.x[chosen], setting.source.y[chosen])
+    if whitened(setting.question.running, setting.thresholds(problem.scaling)):
+        coordinates = whitened_at(problem, w)
+        samples, w = samples @ coordinates.turned, coordinates.of(w)
     z = samples @ w - labels
     table = problem.table.on(max(problem.covered, float(z.abs().max())))
     prompt = machine.start().look_ups(table, samples, labels, w)

@@ -25,7 +25,7 @@ from iceform.machine import (
 from iceform.web import questions as asked
 from iceform.web.lookups import table_of
 
-__all__ = ["ExactProblem", "LookedProblem", "steps"]
+__all__ = ["ExactProblem", "LookedProblem", "steps", "whitened"]
 
 _FARTHEST = 4.0  # of a residual: twice the board's height
 _STILL = 1e-15  # a step this short, relative to the coefficients, is the last
@@ -96,11 +96,15 @@ def steps(
     problem: LookedProblem | ExactProblem, how: asked.Running, thresholds: Tensor
 ) -> Iterator[Tensor]:
     """Scaled coefficients from w = 0 on, one step after the other."""
-    proximal = bool((thresholds > 0).any())
-    if how.method == "newton" and not proximal:
+    if whitened(how, thresholds):
         return _newton(problem)
     eta = how.rate / _steepest(problem)
     return _descent(problem, eta, thresholds, momentum=how.method != "gradient")
+
+
+def whitened(how: asked.Running, thresholds: Tensor) -> bool:
+    """Whether samples are written in coordinates of the Hessian."""
+    return how.method == "newton" and not bool((thresholds > 0).any())
 
 
 def _steepest(problem: LinearProblem) -> float:

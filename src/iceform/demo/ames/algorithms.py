@@ -17,6 +17,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
 from iceform import sklearn as in_context
+from iceform.certificates import Ledger
 from iceform.demo.ames.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
 
@@ -53,6 +54,8 @@ class Row:
         proven.
     what
         What ``difference`` and ``certified`` speak of.
+    ledger
+        What was computed where.
     same
         Whether both compute the same thing.
     note
@@ -72,6 +75,7 @@ class Row:
     seconds: float
     other_seconds: float
     digest: str
+    ledger: Ledger
     same: bool = True
     note: str = ""
 
@@ -199,7 +203,7 @@ class _Jobs:
         kept = int((found.ours.coef_ != 0).sum())
         return (
             f"{kept} of {self.data.x.shape[1]} kept; {found.ours.n_thresholds_} prompts of soft "
-            "thresholds, then whitened on the support"
+            "thresholds, then in whitened coordinates of the support"
         )
 
     def huber(self) -> _Answer:
@@ -385,6 +389,7 @@ def _row(job: _Job, answer: _Answer) -> Row:
         seconds=answer.seconds[0],
         other_seconds=answer.seconds[1],
         digest=answer.ours.digest_,
+        ledger=answer.ours.ledger_,
         same=answer.same,
         note=answer.note,
     )

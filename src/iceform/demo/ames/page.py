@@ -19,6 +19,7 @@ import iceform
 from iceform import plots
 from iceform.demo.ames.algorithms import ALGORITHMS, Row, Tick, run_all
 from iceform.demo.ames.houses import Houses, load
+from iceform.demo.ames.planned import COLUMNS, PLANNED, Planned, planned
 from iceform.demo.ames.race import Race, literal_difference, race
 from iceform.demo.program import Executed, execute
 from iceform.machine import Machine, Stream
@@ -44,6 +45,7 @@ class Page:
     program: Executed
     rows: Sequence[Row]
     races: Sequence[Race]
+    planned: Sequence[Planned]
     illustrations: Sequence[Illustration]
     houses: int
     tests: int
@@ -72,6 +74,11 @@ class Page:
             f"the same for {len(self.rows) - len(others)} rows; {len(others)} hold all houses in "
             f"one prompt, by a larger layer, {others[0].digest[:12]}"
         )
+
+    @property
+    def chosen(self) -> str:
+        """The columns of the planned fits."""
+        return ", ".join(COLUMNS)
 
     @property
     def same(self) -> list[Row]:
@@ -231,6 +238,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
     table, alphas = run_all(data, tick)
     races = race(data, alphas["ridge"], tick)
     machine = Machine(data.x.shape[1] + 1, layout="stream")
+    inside = planned(data, machine, tick)
     literal = literal_difference(data, machine)
     tick("the literal matrices")
     figures = [_differences([r for r in table if r.same]), _races(races)]
@@ -240,6 +248,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
         program=program,
         rows=table,
         races=races,
+        planned=inside,
         illustrations=figures,
         houses=len(data.x),
         tests=len(data.x_test),
@@ -257,7 +266,7 @@ def run(rows: int | None = None, tick: Tick = lambda what: None) -> Page:
 
 def ticks() -> int:
     """How often :func:`run` calls ``tick``."""
-    return 1 + ALGORITHMS + 1 + 3 + 2
+    return 1 + ALGORITHMS + 1 + 3 + PLANNED + 2
 
 
 def show(out: Path, *, rows: int | None = None, console: Console | None = None) -> Page:
@@ -324,6 +333,11 @@ def _words(page: Page) -> str:
         "proven: certified distance to the exact answer, same scale; inf: nothing is proven",
     ]
     lines += [f"ridge, {_WORDS[r.precondition]}: {_outcome(r)}" for r in page.races]
+    lines += [
+        f"{one.name}, the host only writing and adding: {one.passes} passes ({one.fast_passes} by "
+        f"default), {one.difference:.0e} apart, proven {one.certified:.0e}; {len(COLUMNS)} columns"
+        for one in page.planned
+    ]
     return "\n".join(lines) + "\n"
 
 

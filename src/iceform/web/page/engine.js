@@ -114,7 +114,7 @@ async function fit(question, signal) {
   const prompts = entry.linear || entry.task === 'shape' ? Math.ceil(x.length / machine.layout.samples) : machine.ran - before;
   return {
     machine: { ...page.offer.machine, digest }, frames: [], curve: null, plane: null, axes: null, note: null, table: null, ...found,
-    prompts, certificate: unproven(found.table ?? null), attestation: attested(digest, machine.ran - before), ledger: ledger(entry),
+    prompts, certificate: unproven(found.table ?? null), attestation: attested(digest, machine.ran - before), ledger: ledger(entry, running.method),
   };
 }
 
@@ -138,8 +138,9 @@ const attested = (digest, prompts) => `${prompts} prompts went through machine.o
   + `SHA-256 of the weights that the session was given: ${digest}\n`
   + `SHA-256 that Python has for these sizes:            ${page.offer.machine.digest}`;
 
-function ledger(entry) {
-  const host = entry.linear ? 'means and deviations of the columns, and lengths of the steps' : entry.task === 'shape' ? 'the mean, and eigenvectors of a 2 x 2 matrix'
+function ledger(entry, method) {
+  const turned = entry.descends && method === 'newton' ? ', directions of the steps by eigenvectors of the Gram matrix' : '';
+  const host = entry.linear ? `means and deviations of the columns${turned}, and lengths of the steps` : entry.task === 'shape' ? 'the mean, and eigenvectors of a 2 x 2 matrix'
     : 'the mean of the samples, and how sharp a read can be';
   const prompt = entry.linear ? 'scaled samples and labels, the coefficients, and a table of the loss’s derivative' : 'samples, |x|², labels or numbers, and the points that ask';
   return `in the prompt: ${prompt}\nby attention: every look-up and every average\nby the readout: sums of rows\non the host, in this page: ${host}`;
