@@ -99,12 +99,13 @@ def step(bench: Bench) -> None:
 def emulator(bench: Bench) -> None:
     """``GradientStep`` as people call it: defaults, checks included, nothing warmed up before."""
     cuda = bench.device.type == "cuda"
-    n, d = (1 << 22, 64) if cuda else (10**6, 50)
+    sizes, d = ((1 << 22, 1 << 23), 64) if cuda else ((10**6,), 50)
     for dtype in (torch.float32, torch.float64):
-        _as_called(bench, n, d, dtype)
+        for n in sizes:
+            _as_called(bench, n, d, dtype)
     if not cuda:
         with busy():
-            _as_called(bench, n, d, torch.float32, "both cores busy, ")
+            _as_called(bench, sizes[0], d, torch.float32, "both cores busy, ")
 
 
 def _as_called(bench: Bench, n: int, d: int, dtype: torch.dtype, load: str = "") -> None:
