@@ -336,19 +336,18 @@ class Descent(Algorithm):
         rows = Doubled.exactly(samples)
         w = last = ahead = Doubled.exactly(x.new_zeros(x.shape[1]))
         end, far = 0.0, [0.0, 0.0]
-        number = lambda value: Doubled.exactly(w.off.new_tensor(value))  # noqa: E731
         for eta, mu, factor in zip(schedule.steps, schedule.momenta, reach, strict=True):
             if not (everywhere or float(ahead.size.max()) + far[0] <= self.w_bound):
                 return Doubled(ahead.mid, torch.full_like(ahead.off, math.inf))
             heights = f.doubled((rows * ahead).sum() - Doubled.exactly(labels))
             if offset is not None:
                 heights = heights - Doubled.exactly(y)
-            mean = (rows.mT * heights).sum() / number(float(len(x)))
-            moved = ahead - number(eta) * (mean + number(self.l2) * ahead)
+            mean = (rows.mT * heights).sum() / _number(len(x), x)
+            moved = ahead - _number(eta, x) * (mean + _number(self.l2, x) * ahead)
             step = float(moved.off.norm()) * _SLACK
             end += factor * step * _SLACK
             last, w = w, Doubled(moved.mid, torch.zeros_like(moved.off))
-            ahead = w + number(mu) * (w - last)
+            ahead = w + _number(mu, x) * (w - last)
             grown = 1 + eta * hessian[1]
             far = [(1 + mu) * (grown * far[0] + step) + mu * far[1], far[0]]
         return Doubled(w.mid, torch.full_like(w.off, end))
@@ -363,6 +362,10 @@ class Descent(Algorithm):
             last, w = w, ahead - eta * gradient
             ahead = w + mu * (w - last)
         return w
+
+
+def _number(value: float, like: Tensor) -> Doubled:
+    return Doubled.exactly(torch.tensor(value, dtype=torch.float64, device=like.device))
 
 
 LEDGER = (

@@ -115,7 +115,7 @@ class Recursion:
         if not small:
             self._sums = None
             return
-        added = _Sums(*batch.combine(_Products(encoding), _Sums.added), batch.count)
+        added = _Sums(batch.combine(_Products(encoding), _Sums.added), batch.count)
         self._sums = added if self._sums is None else self._sums.plus(added)
 
     def _gradient(
@@ -182,12 +182,8 @@ class Recursion:
 class _Sums:
     """Sums of x x' and of x y over all samples in pairs of numbers, and of |x| |y|."""
 
-    gram_hi: Tensor
-    gram_lo: Tensor
-    moment_hi: Tensor
-    moment_lo: Tensor
-    size: Tensor
-    chunks: int = 0
+    parts: Sequence[Tensor]  # both halves of the first, both of the second, the third
+    chunks: int
 
     @staticmethod
     def added(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
@@ -195,20 +191,17 @@ class _Sums:
         pairs = (add(Pair(*first[i : i + 2]), Pair(*second[i : i + 2])) for i in (0, 2))
         return [part for both in pairs for part in both] + [first[4] + second[4]]
 
-    @property
-    def _parts(self) -> list[Tensor]:
-        return [self.gram_hi, self.gram_lo, self.moment_hi, self.moment_lo, self.size]
-
     def plus(self, other: _Sums) -> _Sums:
         """Of two batches."""
-        return _Sums(*self.added(self._parts, other._parts), self.chunks + other.chunks)
+        return _Sums(self.added(self.parts, other.parts), self.chunks + other.chunks)
 
     def gradient(self, w: Tensor) -> tuple[Pair, Tensor]:
         """A w - b, and what it is off by."""
-        along = dot(Pair(self.gram_hi, self.gram_lo), pair(w.expand_as(self.gram_hi)))
-        sizes = self.gram_hi.diagonal().sqrt()
-        lost = 16 * SUMMED * (self.chunks + 8) * (sizes * float(sizes @ w.abs()) + self.size)
-        return sub(along, Pair(self.moment_hi, self.moment_lo)), lost + _LEAST
+        gram, moment, size = Pair(*self.parts[:2]), Pair(*self.parts[2:4]), self.parts[4]
+        along = dot(gram, pair(w.expand_as(gram.hi)))
+        sizes = gram.hi.diagonal().sqrt()
+        lost = 16 * SUMMED * (self.chunks + 8) * (sizes * float(sizes @ w.abs()) + size)
+        return sub(along, moment), lost + _LEAST
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,8 @@ number bounds nothing and counts as infinite.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ _LEAST = 2.0**-1018  # a few operations that underflow, each by less than the le
 _OUTWARD = 1 + 2.0**-40  # radii are sums of a few products, each rounded
 
 
-class Doubled(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Doubled:
     """All numbers within ``off`` of ``mid``, entry by entry."""
 
     mid: Pair
@@ -60,8 +62,8 @@ class Doubled(NamedTuple):
         ulp = 2.0**-52 * self.mid.hi.abs()
         return self.mid.hi - reach - ulp, self.mid.hi + reach + ulp
 
-    def __getitem__(self, index: object) -> Doubled:
-        return Doubled(Pair(*(part[index] for part in self.mid)), self.off[index])  # type: ignore[index]
+    def __getitem__(self, index: Any) -> Doubled:
+        return Doubled(Pair(*(part[index] for part in self.mid)), self.off[index])
 
     @property
     def mT(self) -> Doubled:  # noqa: N802 - torch's name

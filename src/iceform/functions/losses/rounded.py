@@ -56,7 +56,7 @@ def _step(width: float, middle: float = 0.0, height: float = 1.0) -> Curvature:
 
 
 def _softplus(t: Tensor) -> Tensor:
-    """ln(1 + e^t), relative to itself; torch's own is a straight line from 20 on."""
+    """ln(1 + e^t), relative to itself; torch's own is a straight line from its threshold on."""
     return torch.log1p(torch.exp(-t.abs())) + torch.relu(t)
 
 
