@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -152,18 +153,25 @@ def test_a_fresh_process_gives_the_same_digest_and_the_same_bits(tmp_path):
 # ---------------------------------------------------------------------------------- damaged files
 
 
-@pytest.fixture(params=["network", "machine", "emulator", "head", "prompt"])
-def saved(request, tmp_path):
-    return save_pretrained(THINGS[request.param](), tmp_path / "saved")
+@pytest.fixture(scope="module", params=["network", "machine", "emulator", "head", "prompt"])
+def whole(request, tmp_path_factory):
+    return save_pretrained(THINGS[request.param](), tmp_path_factory.mktemp("whole") / "saved")
+
+
+@pytest.fixture
+def saved(whole, tmp_path):
+    """A copy that may be damaged."""
+    return Path(shutil.copytree(whole, tmp_path / "saved"))
 
 
 def test_a_flipped_bit_anywhere_in_the_weights_raises(saved):
     file = saved / "model.safetensors"
-    whole = file.read_bytes()
-    places = [8, len(whole) // 3, len(whole) // 2, 2 * len(whole) // 3, len(whole) - 1]
+    content = file.read_bytes()
+    size = len(content)
+    places = [8, size // 3, size // 2, 2 * size // 3, size - 1]
     for place in places:
         for bit in (0, 7):
-            changed = bytearray(whole)
+            changed = bytearray(content)
             changed[place] ^= 1 << bit
             file.write_bytes(bytes(changed))
             with pytest.raises(IntegrityError):
@@ -173,8 +181,8 @@ def test_a_flipped_bit_anywhere_in_the_weights_raises(saved):
 @pytest.mark.parametrize("file", ["model.safetensors", "config.json"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.99])
 def test_truncated_and_missing_files_raise(saved, file, share):
-    whole = (saved / file).read_bytes()
-    (saved / file).write_bytes(whole[: int(share * len(whole))])
+    content = (saved / file).read_bytes()
+    (saved / file).write_bytes(content[: int(share * len(content))])
     with pytest.raises(IntegrityError):
         from_pretrained(saved)
     (saved / file).unlink()

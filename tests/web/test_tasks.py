@@ -207,7 +207,7 @@ def test_a_run_ends_when_nobody_waits() -> None:
     assert beats == 6
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3))])
 @pytest.mark.parametrize("algorithm", _NAMES)
 def test_few_points(algorithm: str, count: int) -> None:
     """Nothing is unique, and nothing breaks."""
