@@ -144,8 +144,11 @@ def check_tensors(
 
 
 def common_batch(*shapes: torch.Size) -> torch.Size:
-    """What the shapes broadcast to; those that agree, as most do, are not looked at twice."""
-    first = shapes[0]
+    """What the shapes broadcast to.
+
+    Those that agree, as most do, are not given to torch, which imports sympy to look at them.
+    """
+    first = shapes[0] if shapes else torch.Size()
     return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)
 
 
@@ -167,7 +170,8 @@ def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
     if value.is_cuda:  # one launch
-        return torch.linalg.vector_norm(value, math.inf)
+        largest: Tensor = torch.linalg.vector_norm(value, math.inf)
+        return largest
     least, most = torch.aminmax(value)
     return torch.maximum(most, -least)
 
