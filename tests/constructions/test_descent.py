@@ -37,6 +37,8 @@ class TestGradientStep(Conformance):
 
 
 class TestLogisticStep(TestGradientStep):
+    captured = False
+
     def build(self, regime, dtype, backend):
         return ice.GradientStep(
             "logistic",
@@ -86,10 +88,12 @@ class _Descent(Conformance):
 
 
 class TestConstantLoop(_Descent):
+    captured = False
     schedule = "constant"
 
 
 class TestChebyshevLoop(_Descent):
+    captured = False
     schedule = "chebyshev"
 
 
@@ -103,11 +107,15 @@ class TestConstantUnrolled(_Descent):
 
 
 class TestChebyshevUnrolled(_Descent):
+    captured = False
+
     defined_by_one_pass = True
     schedule, unrolled = "chebyshev", True
 
 
 class TestNesterovUnrolled(_Descent):
+    captured = False
+
     defined_by_one_pass = True
     schedule, unrolled = "nesterov", True
 

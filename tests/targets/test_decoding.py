@@ -100,6 +100,7 @@ def test_check(spec, tmp_path):
     assert found.certificate.terms["arithmetic"] < 1e-6
 
 
+@pytest.mark.slow
 def test_a_process_without_iceform_generates(writer, tmp_path):
     model, _ = writer
     x, y = data(6, 77)

@@ -145,6 +145,7 @@ def proven(name, folder, dtype):
     return model.spec.judge(flat, case.X, case.y, "sdpa", **given)[0].error
 
 
+@pytest.mark.slow
 def test_a_process_without_iceform_runs_it(tmp_path):
     assert proven("kernel_regression", tmp_path, "float64") <= 1e-12
 
