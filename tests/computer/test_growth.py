@@ -39,8 +39,8 @@ def projected(x, y, *, start=vector(), lr=0.5, steps=5):
     return w
 
 
-def nesterov(x, y, *, start=vector(), lr=0.3, momentum=0.9, steps=5):
-    w, ahead = +start, +start
+def nesterov(x, y, *, start=vector(), other=vector(), lr=0.3, momentum=0.9, steps=5):
+    w, ahead = +start, +other
     for _ in repeat(steps):
         before = w
         w = ahead - lr * mean(x * ((x * ahead).sum() - y))
@@ -48,8 +48,8 @@ def nesterov(x, y, *, start=vector(), lr=0.3, momentum=0.9, steps=5):
     return {"w": w, "ahead": ahead}
 
 
-def heavy_ball(x, y, *, start=vector(), lr=0.5, momentum=0.6, steps=5):
-    w, before = +start, +start
+def heavy_ball(x, y, *, start=vector(), other=vector(), lr=0.5, momentum=0.6, steps=5):
+    w, before = +start, +other
     for _ in repeat(steps):
         w, before = w - lr * mean(x * ((x * w).sum() - y)) + momentum * (w - before), w
     return {"w": w, "before": before}
@@ -104,6 +104,13 @@ def corners(domain, seed):
     return x.double(), torch.rand(SAMPLES, generator=draw, dtype=torch.float64)
 
 
+def run(program, X, y, start, moved, turns):
+    """A second state is moved the other way: momentum takes that for speed."""
+    given = {"start": moved, "other": 2 * start - moved}
+    known = {name: value for name, value in given.items() if name in program.graph.parameters}
+    return program.reference(X, y, steps=turns, **known)
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_two_runs_drift_apart_by_no_more_than_is_proven(name):
     written, given, euclidean = LOOPS[name]
@@ -116,7 +123,7 @@ def test_two_runs_drift_apart_by_no_more_than_is_proven(name):
         start = 0.25 + 0.5 * torch.rand(DIM, generator=draw, dtype=torch.float64)
         moved = start + 1e-3 * torch.randn(DIM, generator=draw, dtype=torch.float64)
         for turns in (1, 3, 10, 40):
-            runs = [program.reference(X, y, start=s, steps=turns) for s in (start, moved)]
+            runs = [run(program, X, y, start, s, turns) for s in (start, moved)]
             ends = [torch.cat(list(r.values())) if isinstance(r, dict) else r for r in runs]
             off = moved - start
             begin = {True: math.sqrt(states) * float(off.norm()), False: float(off.abs().max())}
@@ -127,6 +134,29 @@ def test_two_runs_drift_apart_by_no_more_than_is_proven(name):
                 if norm == euclidean:
                     tightest = max(tightest, size / bound)
     assert tightest >= 0.1
+
+
+def test_a_bound_holds_for_errors_of_every_turn():
+    """All samples in one direction, and errors across it: nothing of them is taken back."""
+
+    def written(x, y, *, nudge=vector(0.0), steps=4):
+        w = zeros_like(x) + 0.5
+        for _ in repeat(steps):
+            w = soft_threshold(w - 0.5 * mean(x * ((x * w).sum() - y)), 0.05) + nudge
+        return w
+
+    program = compiled(written)
+    X, y = torch.ones(SAMPLES, DIM, dtype=torch.float64), torch.ones(SAMPLES, dtype=torch.float64)
+    across = 1e-3 * torch.tensor([1.0, -1.0, 0.0], dtype=torch.float64)
+    ends = [program.reference(X, y, nudge=e, steps=4) for e in (0 * across, across)]
+    off = float((ends[1] - ends[0]).norm())
+    assert off >= 3.9 * float(across.norm())
+    scalars = {n: float(v[0]) for n, v in program.parameters(steps=4).items()}
+    (loop,) = program.graph.block.loops()
+    for growth in growths(loop, program.ranges, scalars):
+        own = float(across.norm() if growth.euclidean else across.abs().max())
+        size = off if growth.euclidean else float((ends[1] - ends[0]).abs().max())
+        assert size <= growth.after(4, 0.0, own) * (1 + 1e-9)
 
 
 def test_what_pushes_apart_is_not_called_still():

@@ -352,4 +352,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "        return 100 * float(values[0]), 1.0",
         ("tests/machine/test_proofs.py",),
     ),
+    # ------------------------------------------------------------------ loops of the computer
+    Mutant(
+        "a soft threshold below 0 counts as not pushing errors apart",
+        "computer/euclidean.py",
+        "        return low < high or not any(on)\n",
+        "        return sum(on) <= 1\n",
+        ("tests/computer/test_growth.py", "-k", "pushes"),
+    ),
+    Mutant(
+        "powers of a loop's matrices are bounded without their basis",
+        "computer/spectral.py",
+        "            bound = self.conditions * self.rates**k\n",
+        "            bound = self.rates**k\n",
+        ("tests/computer/test_growth.py", "-k", "drift"),
+    ),
+    Mutant(
+        "a turn's own error is counted once, not every turn",
+        "computer/growth.py",
+        "left, made = float(powers[-1]), float(powers[:-1].sum())",
+        "left, made = float(powers[-1]), float(powers[0])",
+        ("tests/computer/test_growth.py", "-k", "every_turn"),
+    ),
+    Mutant(
+        "sides of a kink are looked up once",
+        "computer/bends.py",
+        "            Step(0.0, min(2.0**enough, _STEEP), math.inf, offset, height),\n",
+        "            Step(0.0, 2.0, math.inf, offset, height),\n",
+        ("tests/computer/test_bends.py",),
+    ),
 )

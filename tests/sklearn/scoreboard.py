@@ -8,7 +8,7 @@ refused; and tests of a solver from the inside, which ``not_applicable.json`` li
 each. Of the others the share that passes is printed; what fails is named with ``--failures``.
 
 Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it stopped;
-``--fresh`` begins again. When all files are complete the table is written into docs/scikit_learn.md.
+``--fresh`` begins again. When all are complete the table is written into docs/scikit_learn.md.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _REFUSALS = (
 
 @dataclass
 class Outcomes:
-    """What the tests of a file came to: of all that were collected, and of those that build ours."""
+    """What the tests of a file came to: of all collected, and of those that build ours."""
 
     collected: int = -1  # before the first run
     ran: list[str] = field(default_factory=list)

@@ -122,13 +122,10 @@ class _Bent:
 
 def euclidean(part: Part, values: Values) -> float | None:
     """Bound the norm of a turn's derivative, of loops that carry one vector; None for others."""
-    if len(part.carried) != 1 or part.carried[0].state.width is None:
+    carried, width = part.carried[0], part.carried[0].state.width
+    if len(part.carried) != 1 or width is None or carried.state.samples:
         return None
-    (carried,) = part.carried
-    if carried.state.samples:
-        return None
-    largest = values.largest_square(carried.state.width)
-    walk = _Walk(values, largest)
+    walk = _Walk(values, values.largest_square(width))
     try:
         found = walk.block(part.body, carried.state).get(carried.next)
         return None if found is None else walk.norm(found)

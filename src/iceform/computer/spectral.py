@@ -187,7 +187,8 @@ def _rate(center: Tensor, radius: Tensor, basis: Tensor) -> tuple[Tensor, Tensor
 
 
 def _norm(matrix: Tensor) -> Tensor:
-    return torch.linalg.matrix_norm(matrix)
+    found: Tensor = torch.linalg.matrix_norm(matrix)
+    return found
 
 
 def _two_norm(matrix: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ __all__ = ["BLOCK", "MOST_COLUMNS", "WIDEST", "weighted_sums"]
 BLOCK = 64  # keys in a block
 MOST_COLUMNS = 512
 WIDEST = 128  # of a query
-_ROWS = 64
+_ROWS, _WARPS, _STAGES = 128, 8, 3  # as measured on an H200
 _LEAST = 16  # the narrowest side of a product
 
 
@@ -113,6 +113,7 @@ def weighted_sums(
         DIM=max(_LEAST, triton.next_power_of_2(dim)),
         VALUES=max(_LEAST, triton.next_power_of_2(values)),
         ROWS=_ROWS, KEYS=BLOCK, WIDEN=interpreted(),
-        BLOCKS=triton.cdiv(keys, BLOCK) if interpreted() else 0, num_warps=8, num_stages=2,
+        BLOCKS=triton.cdiv(keys, BLOCK) if interpreted() else 0, num_warps=_WARPS,
+        num_stages=_STAGES,
     )  # fmt: skip
     return out, mean, top * math.log(2)
