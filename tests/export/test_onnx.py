@@ -11,7 +11,7 @@ from iceform.export import onnx
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
 pytest.importorskip("onnxscript", reason="needs iceform[export]")
 
-from iceform.export.onnx_file import OnnxMachine, PromptRunner, _session  # noqa: E402
+from iceform.export.onnx_file import OnnxMachine, PromptRunner, session as session_of  # noqa: E402
 
 F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
@@ -65,7 +65,7 @@ def test_one_file_runs_every_program(exported, program):
 
 def test_batch_and_tokens_are_dynamic(exported):
     machine, path = exported
-    session = _session(path)
+    session = session_of(path)
     (given,) = session.get_inputs()
     assert given.shape[:2] == ["batch", "tokens"]
     runner = PromptRunner(machine)
@@ -85,7 +85,7 @@ def test_batch_and_tokens_are_dynamic(exported):
 
 def test_a_linear_map_takes_any_number_of_tokens(tmp_path):
     em = ice.LinearLayer(3, 2, samples=6, eps=1e-10, backend="literal")
-    session = _session(onnx(em, tmp_path / "linear.onnx"))
+    session = session_of(onnx(em, tmp_path / "linear.onnx"))
     x, theta = torch.rand(6, 3, dtype=F64), torch.rand(2, 3, dtype=F64)
     tokens = em.prompt(x, theta).tokens
     for count in (2, 4, 6):
@@ -114,7 +114,7 @@ def test_emulators(tmp_path, name, dtype):
     build, shapes = EMULATORS[name]
     em = build(dtype)
     inputs = [torch.rand(s, dtype=F64).to(dtype) for s in shapes]
-    session = _session(onnx(em, tmp_path / "em.onnx"))
+    session = session_of(onnx(em, tmp_path / "em.onnx"))
     tokens = em.prompt(*inputs).tokens
     (out,) = session.run(None, {"tokens": tokens.expand(2, -1, -1).numpy()})
     want = em.network(tokens)
@@ -139,7 +139,7 @@ def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch
     em = ice.LinearLayer(3, 2, samples=2, eps=1e-10, backend="literal")
     from iceform.export import onnx_file
 
-    right = onnx_file._session
+    right = onnx_file.session
 
     class Off:
         def __init__(self, path):
@@ -148,7 +148,7 @@ def test_a_wrong_result_is_noticed_before_the_file_is_kept(tmp_path, monkeypatch
         def run(self, *args):
             return [out + 1e-6 for out in self.session.run(*args)]
 
-    monkeypatch.setattr(onnx_file, "_session", Off)
+    monkeypatch.setattr(onnx_file, "session", Off)
     with pytest.raises(IntegrityError, match="not a file of these weights"):
         onnx(em, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
@@ -158,7 +158,7 @@ def forged(machine, path, to, sign):
     """A copy with the second layer's W_V times 1.5, signed anew or not."""
     import onnx as onnx_package
 
-    from iceform.export.onnx_file import _SHA, _UNSIGNED, _signed
+    from iceform.export.onnx_file import SHA, UNSIGNED, signed
 
     model = onnx_package.load(str(path))
     read, write = onnx_package.numpy_helper.to_array, onnx_package.numpy_helper.from_array
@@ -171,10 +171,10 @@ def forged(machine, path, to, sign):
     for weight in held:
         weight.CopyFrom(write((1.5 * read(weight)).astype(read(weight).dtype), weight.name))
     if sign:
-        (own,) = (p for p in model.metadata_props if p.key == _SHA)
-        own.value = _UNSIGNED
+        (own,) = (p for p in model.metadata_props if p.key == SHA)
+        own.value = UNSIGNED
     data = model.SerializeToString()
-    to.write_bytes(_signed(data) if sign else data)
+    to.write_bytes(signed(data) if sign else data)
     return to
 
 

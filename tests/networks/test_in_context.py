@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import iceform as ice
+from iceform.export import onnx
 from iceform.networks import InContext, in_context
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
 from iceform.networks.pieces import Gate, Heads, LinearMap, Settings
@@ -471,3 +472,35 @@ def test_compiled_code_still_checks_ranges():
     assert distance(compiled(x), network(x)) <= 1e-13
     with pytest.raises(ice.BoundError, match="calibrated up to"):
         compiled(10 * x)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_network_as_an_onnx_file(tmp_path, dtype):
+    """Every piece of a BERT in one file, for any batch and length, within what is certified."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
+    transformers = pytest.importorskip("transformers", reason="needs iceform[export]")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=12, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+    model = transformers.BertModel(config, add_pooling_layer=False).to(dtype).eval()
+
+    def given(*shape):
+        mask = torch.ones(shape, dtype=torch.long)
+        mask[0, shape[1] // 2 :] = 0
+        return {"input_ids": torch.randint(20, shape), "attention_mask": mask}
+
+    network = ice.in_context(model, calibration=[given(3, 6)], headroom=4.0)
+    path = onnx(network, tmp_path / "bert.onnx", example=given(3, 6))
+    session = onnxruntime.InferenceSession(path.read_bytes())
+    other = given(2, 9)
+    names = [i.name for i in session.get_inputs()]
+    fed = {k: v.numpy() for k, v in zip(names, other.values(), strict=True)}
+    off = (
+        torch.from_numpy(session.run(None, fed)[0]).double() - network.reference(**other)[0]
+    ).abs()
+    bound = network.certificate(**other).bounds[0]
+    assert bool((off <= 2 * bound).all()), f"{float(off.max()):.3g} of {float(bound.max()):.3g}"
+    with pytest.raises(ice.ProgramError, match="example="):
+        onnx(network, path)

@@ -8,19 +8,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from iceform.errors import ProgramError
 from iceform.export.hub import from_pretrained, save_pretrained
 
 __all__ = ["from_pretrained", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
 
 
-def onnx(thing: Any, path: str | Path, *, check: bool = True) -> Path:
+def onnx(thing: Any, path: str | Path, *, check: bool = True, example: Any = None) -> Path:
     """The frozen network of a machine or an emulator as an ONNX file whose input is the prompt.
 
-    See :func:`iceform.export.onnx_file.onnx`.
+    See :func:`iceform.export.onnx_file.onnx`. Of a network in context, the whole of it, with its
+    own inputs, of which ``example`` is one: :func:`iceform.export.network_file.network_onnx`.
     """
     from iceform.export.onnx_file import onnx as write
+    from iceform.networks import InContext
 
-    return write(thing, path, check=check)
+    if not isinstance(thing, InContext):
+        return write(thing, path, check=check)
+    from iceform.export.network_file import network_onnx
+
+    if example is None:
+        raise ProgramError("a network in context is exported on an input: pass example=")
+    return network_onnx(thing, path, example, check=check)
 
 
 def transformer_lens(thing: Any) -> Any:

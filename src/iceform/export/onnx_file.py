@@ -36,12 +36,12 @@ from iceform.validation import human_bytes, unit_roundoff
 
 __all__ = ["OnnxMachine", "OnnxRuntime", "PromptRunner", "onnx"]
 
-_LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
+LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
 _INPUT, _OUTPUT = "tokens", "output"
-_DIGEST = "iceform.digest"  # the file's record of the weights' SHA-256
-_SHA = "iceform.sha256"  # its own, with this in its place
-_UNSIGNED = "#" * 64
+DIGEST = "iceform.digest"  # the file's record of the weights' SHA-256
+SHA = "iceform.sha256"  # its own, with this in its place
+UNSIGNED = "#" * 64
 
 
 class PromptRunner(nn.Module):
@@ -140,7 +140,7 @@ def onnx(
     IntegrityError
         If onnxruntime's results are not torch's.
     """
-    _need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
+    need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
     if isinstance(thing, Stream):
         thing = thing.network
     if not isinstance(thing, Rows | Emulator | FrozenNetwork):
@@ -151,22 +151,22 @@ def onnx(
     runner = PromptRunner(thing).eval()
     runner.network.check()
     size = sum(b.numel() * b.element_size() for b in runner.buffers())
-    if size > _LARGEST:
+    if size > LARGEST:
         raise CapacityError(
-            f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(_LARGEST)}; "
+            f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
             "export a machine sized for fewer programs or samples"
         )
     target = Path(path)
 
     def compare(draft: Path) -> None:
-        _compare(runner, _session(draft), target)
+        _compare(runner, session(draft), target)
 
-    data = _signed(_export(runner).model_proto.SerializeToString())
+    data = signed(_export(runner).model_proto.SerializeToString())
     store.write({target: data}, check=compare if check else None)
     return target
 
 
-def _need(*names: str) -> None:
+def need(*names: str) -> None:
     import importlib.util
 
     missing = [n for n in names if importlib.util.find_spec(n) is None]
@@ -180,7 +180,7 @@ def _export(runner: PromptRunner) -> Any:
     if runner.dynamic:
         example = example[:, : max(runner.fewest, runner.tokens - 1)].contiguous()
         shapes[1] = torch.export.Dim("tokens", min=runner.fewest, max=runner.tokens)
-    with warnings.catch_warnings(), _quiet("torch.onnx"):
+    with warnings.catch_warnings(), quiet("torch.onnx"):
         # The exporter's own use of parts of torch that are going away.
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
@@ -192,14 +192,14 @@ def _export(runner: PromptRunner) -> Any:
             verbose=False,
         )
     assert program is not None
-    program.model.metadata_props[_DIGEST] = runner.network.digest
-    program.model.metadata_props[_SHA] = _UNSIGNED
+    program.model.metadata_props[DIGEST] = runner.network.digest
+    program.model.metadata_props[SHA] = UNSIGNED
     return program
 
 
-def _signed(data: bytes) -> bytes:
+def signed(data: bytes) -> bytes:
     """The file with its own SHA-256 in it."""
-    blank = _UNSIGNED.encode()
+    blank = UNSIGNED.encode()
     if data.count(blank) != 1:
         raise IntegrityError(f"the exported graph holds {blank!r} {data.count(blank)} times")
     return data.replace(blank, hashlib.sha256(data).hexdigest().encode())
@@ -207,7 +207,7 @@ def _signed(data: bytes) -> bytes:
 
 def _check_signature(data: bytes, recorded: str | None, path: Path) -> None:
     """Refuse a file that is not, byte for byte, what was written."""
-    blank = data.replace((recorded or _UNSIGNED).encode(), _UNSIGNED.encode(), 1)
+    blank = data.replace((recorded or UNSIGNED).encode(), UNSIGNED.encode(), 1)
     if hashlib.sha256(blank).hexdigest() != recorded:
         raise IntegrityError(
             f"{path} is not what was exported there: its SHA-256 is not the one that it records; "
@@ -216,7 +216,7 @@ def _check_signature(data: bytes, recorded: str | None, path: Path) -> None:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
+def quiet(name: str) -> Iterator[None]:
     """Without a logger's warnings: the exporter lists packages that it could use."""
     logger = logging.getLogger(name)
     before = logger.level
@@ -227,7 +227,7 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(before)
 
 
-def _session(path: Path) -> Any:
+def session(path: Path) -> Any:
     """A session on the file as it is now, which must be what was exported."""
     import onnxruntime  # type: ignore[import-untyped]
 
@@ -240,7 +240,7 @@ def _session(path: Path) -> Any:
         )
     except Exception as broken:  # onnxruntime has no base class for its errors
         raise IntegrityError(f"{path} cannot be read as an ONNX file: {broken}") from None
-    _check_signature(data, session.get_modelmeta().custom_metadata_map.get(_SHA), path)
+    _check_signature(data, session.get_modelmeta().custom_metadata_map.get(SHA), path)
     return session
 
 
@@ -322,10 +322,10 @@ class OnnxMachine(Rows):
     """
 
     def __init__(self, machine: Rows, path: str | Path) -> None:
-        _need("onnxruntime")
+        need("onnxruntime")
         self.__dict__.update(machine.__dict__)
-        self._session = _session(Path(path))
-        written = self._session.get_modelmeta().custom_metadata_map.get(_DIGEST)
+        self._session = session(Path(path))
+        written = self._session.get_modelmeta().custom_metadata_map.get(DIGEST)
         if written != machine.network.check():
             raise IntegrityError(f"{path} holds other weights than this machine's")
         _compare(PromptRunner(machine).eval(), self._session, Path(path))

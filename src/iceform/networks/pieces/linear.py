@@ -158,7 +158,7 @@ class LinearMap(Piece):
 
     def _seen(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """The largest 2-norm of a token, and |entry| of every row."""
-        return x.detach().norm(dim=-1).amax(), primitives.largest(z)
+        return x.detach().norm(dim=-1).max(), primitives.largest(z)
 
     def check(self, *inputs: Tensor) -> None:
         self._within(*self._seen(inputs[0], self._product(inputs[0])))

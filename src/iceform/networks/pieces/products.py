@@ -106,7 +106,7 @@ class Product(Piece):
         a, b = (t.detach() for t in inputs)
         if self.inner is None:
             return (a * b).abs().amax()[None]
-        found: Tensor = (a.norm(dim=-1).amax() * b.norm(dim=-2).amax())[None]
+        found: Tensor = (a.norm(dim=-1).max() * b.norm(dim=-2).max())[None]
         return found
 
     def _see(self, numbers: list[float]) -> None:

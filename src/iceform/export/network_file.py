@@ -1,0 +1,162 @@
+"""ONNX: a network in context as one file, checked by onnxruntime (needs ``iceform[export]``).
+
+Its inputs and outputs are the network's own. The weights are in it as the prompts hold them, and
+every look-up is the softmax over its table's tokens. What a file cannot do is refuse: inputs out of
+range are looked up beyond a table's end, and nothing is certified of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from iceform import store
+from iceform.errors import CapacityError, IntegrityError, ProgramError
+from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
+from iceform.networks import InContext
+from iceform.validation import full_precision, human_bytes
+
+__all__ = ["network_onnx"]
+
+_DOUBLE = 11  # ONNX's number for float64
+_ROUNDINGS = 2  # the certificate has torch's rounding; onnxruntime's is as much again
+
+
+class _Flat(nn.Module):
+    """The graph of one kind of call, tensors in and out."""
+
+    def __init__(self, network: InContext, structure: Any) -> None:
+        super().__init__()
+        self.model, self._structure = network.model, structure
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """As the network's, without its structure."""
+        graph = self.model.graph_for(self._structure, list(tensors))
+        return tuple(graph.run(self.model, tensors))
+
+
+@full_precision
+def network_onnx(network: InContext, path: str | Path, example: Any, *, check: bool = True) -> Path:
+    """Write a network in context as an ONNX file with the network's own inputs and outputs.
+
+    Parameters
+    ----------
+    network
+        What to export.
+    path
+        The file to write.
+    example
+        Arguments, as ``calibration=`` takes them; sizes that the network leaves open are so in the
+        file.
+    check
+        Run the file with onnxruntime on the example and compare with the original before it is
+        kept.
+
+    Raises
+    ------
+    CapacityError
+        If the weights would not fit an ONNX file.
+    ProgramError
+        If an operation of the network has no form in ONNX.
+    IntegrityError
+        If onnxruntime's results are further from the original's than is certified.
+    """
+    need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
+    network.frozen.check()
+    size = sum(b.nbytes for b in network.model.buffers())
+    if size > LARGEST:
+        raise CapacityError(
+            f"the weights take {human_bytes(size)}, an ONNX file holds {human_bytes(LARGEST)}; "
+            "export a smaller network"
+        )
+    args, kwargs = _arguments(example)
+    with torch.no_grad():
+        network(*args, **kwargs)  # in range, and its graph is known
+        structure, tensors = network.model.signature.flatten(args, kwargs)
+        program = _exported(network, structure, tensors)
+    program.model.metadata_props[DIGEST] = network.digest
+    program.model.metadata_props[SHA] = UNSIGNED
+    target = Path(path)
+
+    def compare(draft: Path) -> None:
+        _compare(network, session(draft), args, kwargs, tensors)
+
+    data = signed(program.model_proto.SerializeToString())
+    store.write({target: data}, check=compare if check else None)
+    return target
+
+
+def _arguments(given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    return (tuple(given) if isinstance(given, tuple | list) else (given,)), {}
+
+
+def _exported(network: InContext, structure: Any, tensors: list[Tensor]) -> Any:
+    auto = torch.export.Dim.AUTO
+    shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),)
+    flat = _Flat(network, structure).eval()
+    with warnings.catch_warnings(), quiet("torch.onnx"):
+        # The exporter's own use of parts of torch that are going away.
+        warnings.simplefilter("ignore")
+        program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
+        try:
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                custom_translation_table={torch.ops.aten.scalar_tensor.default: _number()},
+            )
+        except torch.onnx.errors.OnnxExporterError as refused:
+            why = str(refused).split("Exception summary")[-1].strip(" #\n")
+            raise ProgramError(
+                f"{network.model.title} has an operation that ONNX has no form for: {why[:300]}"
+            ) from refused
+    assert made is not None
+    return made
+
+
+def _number() -> Callable[..., Any]:
+    """A number in a graph as float64 has it: the exporter's own form of it is float32's."""
+    import numpy as np
+    from onnx import numpy_helper
+    from onnxscript import opset18 as op
+
+    def scalar_tensor(
+        s: Any, dtype: int = -1, layout: str = "", device: str = "", pin_memory: bool = False
+    ) -> Any:
+        del layout, device, pin_memory
+        if isinstance(s, float) and dtype == _DOUBLE:
+            return op.Constant(value=numpy_helper.from_array(np.array(s, dtype=np.float64)))
+        return op.Cast(s, to=1 if dtype == -1 else dtype)
+
+    return scalar_tensor
+
+
+def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
+    """The example through the file, against the original and what is certified of it."""
+    bounds = network.certificate(*args, **kwargs).bounds
+    named = {
+        i.name: t.detach().cpu().numpy() for i, t in zip(runs.get_inputs(), tensors, strict=True)
+    }
+    found = [torch.from_numpy(t) for t in runs.run(None, named)]
+    found = [t for t in found if t.is_floating_point()]
+    wanted = _floats(network.reference(*args, **kwargs))
+    for ours, exact, bound in zip(found, wanted, bounds, strict=True):
+        off = (ours.double() - exact).abs()
+        if not bool((off <= _ROUNDINGS * bound).all()):
+            raise IntegrityError(
+                f"{network.model.title}: onnxruntime is off by {float(off.max()):.3g} from the "
+                f"original, certified to {float(bound.max()):.3g}; nothing was kept"
+            )
+
+
+def _floats(value: Any) -> list[Tensor]:
+    from iceform.networks.structure import floats_of
+
+    return floats_of(value)
