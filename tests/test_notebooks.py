@@ -79,6 +79,9 @@ def test_what_counts_as_the_same(a, b, same):
     assert alike(a, b) is same
 
 
+QUICK = ("first_program",)  # the documentation runs all of them too
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in NAMES]
 )

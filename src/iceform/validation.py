@@ -170,7 +170,8 @@ def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
     if value.is_cuda:  # one launch
-        return torch.linalg.vector_norm(value, math.inf)
+        largest: Tensor = torch.linalg.vector_norm(value, math.inf)
+        return largest
     least, most = torch.aminmax(value)
     return torch.maximum(most, -least)
 

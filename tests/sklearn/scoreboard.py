@@ -6,6 +6,9 @@ ours. Two kinds do not apply: tests that end in a refusal by name, of a paramete
 (``iceform.sklearn._refusals.REASONS`` says why) or of sparse storage, which are counted by what is
 refused; and tests of a solver from the inside, which ``not_applicable.json`` lists with a reason
 each. Of the others the share that passes is printed; what fails is named with ``--failures``.
+
+Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it stopped;
+``--fresh`` begins again. When all files are complete the table is written into docs/scikit_learn.md.
 """
 
 from __future__ import annotations
@@ -19,11 +22,15 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "scikit_learn.md"
+BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
+KEPT = ROOT / "out" / "scikit-learn"
 LISTED = Path(__file__).with_name("not_applicable.json")
 SECONDS = 60  # of processor time for one test: a busy machine changes nothing
 
@@ -53,14 +60,40 @@ _REFUSALS = (
 )  # fmt: skip
 
 
+@dataclass
+class Outcomes:
+    """What the tests of a file came to: of all that were collected, and of those that build ours."""
+
+    collected: int = -1  # before the first run
+    ran: list[str] = field(default_factory=list)
+    ended: dict[str, list[str]] = field(default_factory=dict)  # id: outcome, last line
+
+    @property
+    def complete(self) -> bool:
+        """Whether every test has been run."""
+        return len(self.ran) == self.collected
+
+    @classmethod
+    def kept(cls, module: str) -> Outcomes:
+        """Of the runs so far."""
+        path = KEPT / f"{module}.json"
+        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
+
+    def keep(self, module: str) -> None:
+        """For the next run."""
+        KEPT.mkdir(parents=True, exist_ok=True)
+        (KEPT / f"{module}.json").write_text(json.dumps(vars(self)), encoding="utf-8")
+
+
 @dataclass(eq=False)
 class Board:
     """A pytest plugin: which tests build ours, and how they end."""
 
-    out: str  # a file that always has the outcomes so far
+    module: str
+    seconds: float  # of processor time, after which tests are left for another run
+    kept: Outcomes
     built: bool = False
     running: bool = False  # tests, no longer collecting them
-    outcomes: dict[str, list[str]] = field(default_factory=dict)  # id: outcome, last line
 
     def put_in(self, path: str) -> None:
         """Bind scikit-learn's name to ours."""
@@ -108,7 +141,16 @@ class Board:
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
+    def pytest_collection_modifyitems(self, items):
+        self.kept.collected = len(items)
+        items[:] = [item for item in items if _name(item) not in self.kept.ran]
+        self.kept.keep(self.module)
+
     def pytest_runtest_setup(self, item):
+        if time.process_time() > self.seconds:
+            import pytest
+
+            pytest.skip("left for another run")
         given = getattr(getattr(item, "callspec", None), "params", {}).values()
         self.built = any(isinstance(value, self.kinds) for value in given)
         self.running = True
@@ -118,55 +160,56 @@ class Board:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
     def pytest_runtest_logreport(self, report):
-        decided = report.when == "call" or report.outcome != "passed"
-        if not decided or not self.built or report.outcome == "skipped":
+        name = _name(report)
+        if report.when == "teardown" or name in self.kept.ran:
             return
-        crash = getattr(report.longrepr, "reprcrash", None)
-        last = "" if crash is None else str(crash.message)
-        self.outcomes[report.nodeid.partition("::")[2]] = [report.outcome, last[:600]]
-        Path(self.out).write_text(json.dumps(self.outcomes), encoding="utf-8")
+        if report.when == "setup" and report.outcome == "passed":
+            return
+        if report.outcome == "skipped" and "left for another run" in str(report.longrepr):
+            return
+        self.kept.ran.append(name)
+        if self.built and report.outcome != "skipped":
+            crash = getattr(report.longrepr, "reprcrash", None)
+            last = "" if crash is None else str(crash.message)
+            self.kept.ended[name] = [report.outcome, last[:600]]
+        self.kept.keep(self.module)
 
 
-def run_here(module: str, out: str) -> None:
-    """One test file, in this process."""
+def _name(of) -> str:
+    return of.nodeid.partition("::")[2]
+
+
+def run_here(module: str, seconds: float) -> None:
+    """What is left of one test file, in this process."""
     import pytest
 
     def late(*_):
         raise TimeoutError(f"{SECONDS} s of processor time are over")
 
     signal.signal(signal.SIGPROF, late)
-    board = Board(out)
-    Path(out).write_text("{}", encoding="utf-8")
+    KEPT.mkdir(parents=True, exist_ok=True)
+    board = Board(module, seconds, Outcomes.kept(module))
     for path in MODULES[module]:
         board.put_in(path)
-    folder = os.path.dirname(out)
+    os.chdir(KEPT)  # where no conftest of ours is, which would begin with no tables
     ended = pytest.main(
         ["-q", "--pyargs", module, "-p", "no:cacheprovider", "-c", os.devnull, "--tb=short",
-         "--rootdir", folder, "-W", "ignore::pytest.PytestConfigWarning", "--no-header"],
+         "--rootdir", str(KEPT), "-W", "ignore::pytest.PytestConfigWarning", "--no-header"],
         plugins=[board],
     )  # fmt: skip
-    if ended not in (0, 1):
+    if ended not in (0, 1, 5):  # 5: nothing is left
         raise SystemExit(f"{module}: pytest ended with {ended!r}")
 
 
-def run_apart(module: str, seconds: float | None) -> tuple[dict[str, list[str]], bool]:
-    """One test file, in a process of its own: what its tests came to, and whether all have ended.
-
-    Of tests, those that build ours.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        out = os.path.join(folder, "outcomes.json")
-        command = [sys.executable, "-m", "tests.sklearn.scoreboard", "--here", module, out]
-        ended = True
-        try:
-            ran = subprocess.run(
-                command, capture_output=True, text=True, check=False, timeout=seconds
-            )
-            if ran.returncode:
-                raise SystemExit(f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr}")
-        except subprocess.TimeoutExpired:
-            ended = False
-        return json.loads(Path(out).read_text(encoding="utf-8")), ended
+def run_apart(module: str, seconds: float) -> Outcomes:
+    """One test file, in a process of its own: what its tests came to so far."""
+    command = [
+        sys.executable, "-m", "tests.sklearn.scoreboard", "--here", module, str(seconds),
+    ]  # fmt: skip
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    if ran.returncode:
+        raise SystemExit(f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr}")
+    return Outcomes.kept(module)
 
 
 def reason_for(test: str, outcome: list[str], listed: dict[str, str]) -> str | None:
@@ -179,47 +222,105 @@ def reason_for(test: str, outcome: list[str], listed: dict[str, str]) -> str | N
     return listed.get(test, listed.get(test.partition("[")[0]))
 
 
+@dataclass(frozen=True)
+class Row:
+    """A line of the board."""
+
+    name: str
+    built: int
+    applies: int
+    passed: int
+
+    @property
+    def share(self) -> str:
+        return f"{self.passed / self.applies:.1%}" if self.applies else "-"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One file's outcomes, sorted."""
+
+    row: Row
+    why: Counter[str]  # of those that do not apply
+    failed: dict[str, str]
+
+
+def judge(module: str, outcomes: Outcomes, listed: dict[str, dict[str, str]]) -> Judged:
+    """Which tests apply, and which of these pass."""
+    short = module.rpartition(".")[2]
+    reasons = {t: reason_for(t, o, listed.get(short, {})) for t, o in outcomes.ended.items()}
+    applies = {t: o for t, o in outcomes.ended.items() if reasons[t] is None}
+    failed = {t: last for t, (ended, last) in applies.items() if ended != "passed"}
+    why = Counter(
+        r if r.startswith(("refused", "sparse")) else "a solver from the inside"
+        for r in reasons.values() if r
+    )  # fmt: skip
+    row = Row(short, len(outcomes.ended), len(applies), len(applies) - len(failed))
+    return Judged(row, why, failed)
+
+
+def total(rows: list[Row]) -> Row:
+    """Of all files."""
+    return Row("all", *(sum(getattr(r, n) for r in rows) for n in ("built", "applies", "passed")))
+
+
+def table(found: list[Judged]) -> str:
+    """As the page has it."""
+    rows = [f.row for f in found]
+    why = sum((f.why for f in found), Counter())
+    lines = ["| scikit-learn's file | tests that build ours | apply | pass | share |",
+             "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
+    lines += [f"| `{r.name}` | {r.built} | {r.applies} | {r.passed} | {r.share} |"
+              for r in (*rows, total(rows))]  # fmt: skip
+    listed = "; ".join(f"{reason}, {count}" for reason, count in why.most_common())
+    return "\n".join([*lines, "", f"Do not apply: {listed}."])
+
+
 def main() -> int:
     """The board."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="last parts of test files' names; all of them")
-    parser.add_argument("--here", nargs=2, metavar=("MODULE", "OUT"), help=argparse.SUPPRESS)
-    parser.add_argument("--seconds", type=float, help="most time for one test file")
+    parser.add_argument("--here", nargs=2, metavar=("MODULE", "SECONDS"), help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, default=float("inf"),
+                        help="of processor time for one test file in this run")  # fmt: skip
+    parser.add_argument("--fresh", action="store_true", help="run all tests again")
     parser.add_argument("--failures", action="store_true", help="name what fails")
     asked = parser.parse_args()
     if asked.here:
-        run_here(*asked.here)
+        run_here(asked.here[0], float(asked.here[1]))
         return 0
-    listed = json.loads(LISTED.read_text(encoding="utf-8")) if LISTED.exists() else {}
-    totals, why = [0, 0, 0], Counter()
+    listed = json.loads(LISTED.read_text(encoding="utf-8"))
     print(f"{'test file':<28}{'build ours':>11}{'apply':>7}{'pass':>6}{'share':>8}")
     for module in MODULES:
-        short = module.rpartition(".")[2]
-        if asked.modules and short not in asked.modules:
+        if asked.modules and module.rpartition(".")[2] not in asked.modules:
             continue
-        own = listed.get(short, {})
-        outcomes, ended = run_apart(module, asked.seconds)
-        reasons = {t: reason_for(t, o, own) for t, o in outcomes.items()}
-        why.update(r if r.startswith(("refused", "sparse")) else "a solver from the inside"
-                   for r in reasons.values() if r)  # fmt: skip
-        applies = {t: o for t, o in outcomes.items() if reasons[t] is None}
-        failed = {t: o[1] for t, o in applies.items() if o[0] != "passed"}
-        counts = len(outcomes), len(applies), len(applies) - len(failed)
-        totals = [a + b for a, b in zip(totals, counts, strict=True)]
-        _line(short, counts)
-        if not ended:
-            print(f"  stopped after {asked.seconds:g} s: the counts are of the tests before")
+        if asked.fresh:
+            Outcomes().keep(module)
+        outcomes = Outcomes.kept(module)
+        if not outcomes.complete:
+            outcomes = run_apart(module, asked.seconds)
+        judged = judge(module, outcomes, listed)
+        _line(judged.row)
+        if not outcomes.complete:
+            print(f"  {len(outcomes.ran)} of {outcomes.collected} tests so far")
         if asked.failures:
-            for test, last in failed.items():
+            for test, last in judged.failed.items():
                 print(f"  fails: {test}: {' '.join(last.split())[:200]}")
-    _line("all", totals)
-    print("do not apply:", ", ".join(f"{k}: {v}" for k, v in why.most_common()))
+    every = {module: Outcomes.kept(module) for module in MODULES}
+    found = [judge(module, outcomes, listed) for module, outcomes in every.items()]
+    _line(total([f.row for f in found]))
+    if all(outcomes.complete for outcomes in every.values()):
+        text = PAGE.read_text(encoding="utf-8")
+        before, _, rest = text.partition(BEGIN)
+        after = rest.partition(END)[2]
+        made = f"{before}{BEGIN}\n{table(found)}\n{END}{after}"
+        PAGE.write_text(made, encoding="utf-8")
     return 0
 
 
-def _line(name, counts) -> None:
-    share = f"{counts[2] / counts[1]:.1%}" if counts[1] else "-"
-    print(f"{name:<28}{counts[0]:>11}{counts[1]:>7}{counts[2]:>6}{share:>8}", flush=True)
+def _line(row: Row) -> None:
+    counts = f"{row.built:>11}{row.applies:>7}{row.passed:>6}{row.share:>8}"
+    print(f"{row.name:<28}{counts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -149,14 +149,17 @@ def test_who_starts_warm():
     assert {n.removeprefix("InContext") for n in WARM} == peers | {"Perceptron"}
 
 
-@pytest.mark.parametrize("name", ["InContextLasso", "InContextLogisticRegression"])
-def test_max_iter_is_the_most_passes(name):
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("InContextLasso", 3), ("InContextLogisticRegression", 3), ("InContextHuberRegressor", 12)],
+)
+def test_max_iter_is_the_most_passes(name, most):
     x, y = data()
     y = y > 1 if "Logistic" in name else y
-    model = getattr(ice, name)(max_iter=3)
+    model = getattr(ice, name)(max_iter=most)
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.fit(x, y)
-    assert model.n_passes_ <= 3 + 1
+    assert model.n_passes_ <= most + 1
 
 
 @pytest.mark.parametrize(

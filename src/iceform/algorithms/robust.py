@@ -34,12 +34,12 @@ from iceform.machine.problem import (
     sum_and_farthest,
 )
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
-from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.tables import CLIP_SQUARED
 
 __all__ = ["Huber"]
 
+_FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
@@ -106,9 +106,12 @@ class Huber(LinearModel):
         outside = residual.abs() > self.epsilon * parts["scale"]
         return replace(found, parts={**found.parts, "outliers": outside})
 
-    def scaling_at(self, source: Source, parts: Mapping[str, Any]) -> Scaling:
-        """Labels are in units of epsilon times the scale that was found."""
-        return replace(self.scaling(source), size=self.epsilon * float(parts["scale"]))
+    def problem_at(
+        self, machine: Running, source: Source, parts: Mapping[str, Any] | None = None
+    ) -> LinearProblem:
+        """Labels are in units of epsilon times the scale that is tried first, or that was found."""
+        search = _Scale(self, machine, source)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else _FIRST)
 
 
 class _Scale:
@@ -129,19 +132,25 @@ class _Scale:
         return LinearProblem(self.machine, self.source, scaling, self.model.loss(), ridge)
 
     def excess(self, sigma: float) -> tuple[float, Solution, LinearProblem]:
-        """1 - mean min(|r|/sigma, epsilon)^2 at the best coefficients for this scale."""
+        """1 - mean min(|r|/sigma, epsilon)^2 at the best coefficients for this scale.
+
+        Not a number where passes ran out.
+        """
         problem = self.problem(sigma)
         unit = self.model.epsilon * sigma
         model = self.model
         solution = minimise(
             problem,
             tol=model.tol,
-            max_passes=max(2, model.max_passes - self.passes),
+            max_passes=max(1, model.max_passes - self.passes),
             precondition=model.precondition,
             start=None if self.w is None else self.w / unit,
         )
         self.w = solution.w * unit
-        mean = self._mean_square(problem, solution.w)
+        if self.passes + problem.passes >= model.max_passes:  # none is left to ask how far off
+            mean = math.nan
+        else:
+            mean = self._mean_square(problem, solution.w)
         self.passes += problem.passes
         return 1 - model.epsilon**2 * mean, solution, problem
 
@@ -159,24 +168,34 @@ class _Scale:
         return float(total) / self.source.total
 
     def run(self) -> tuple[float, Solution, LinearProblem]:
-        """Bracket the root, then close in by regula falsi with halved weights (Illinois)."""
+        """Bracket the root, then close in by regula falsi with halved weights (Illinois).
+
+        Where passes run out first the last scale is returned, as not converged.
+        """
         at = self.excess
-        low, high = 0.5, 1.0
-        bottom, top = at(low), at(high)
-        while bottom[0] > 0 and low > _SMALLEST:
+        low, high = _FIRST, 1.0
+        bottom = at(low)
+        if self._spent:
+            return self._unsettled(low, bottom)
+        top = at(high)
+        while not self._spent and bottom[0] > 0 and low > _SMALLEST:
             high, top = low, bottom
             low /= 4
             bottom = at(low)
-        while top[0] < 0:
+        if self._spent:
+            return self._unsettled(low, bottom)
+        while not self._spent and top[0] < 0:
             low, bottom = high, top
             high *= 2
             top = at(high)
+        if self._spent:
+            return self._unsettled(high, top)
         if bottom[0] > 0:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
         best = (low, *bottom) if -fa < fb else (high, *top)
         for _ in range(_ROUNDS):
-            if fb == fa or b - a <= _NARROW or self.passes >= self.model.max_passes:
+            if fb == fa or b - a <= _NARROW:
                 break
             c = min(max(b - fb * (b - a) / (fb - fa), a), b)
             sigma = math.exp(c)
@@ -184,11 +203,24 @@ class _Scale:
             last, best = best[1], (sigma, fc, solution, problem)
             if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
                 break
+            if self._spent:
+                return self._unsettled(sigma, (fc, solution, problem))
             if fc > 0:
                 b, fb, fa = c, fc, fa / 2 if last > 0 else fa
             else:
                 a, fa, fb = c, fc, fb / 2 if last < 0 else fb
         return best[0], best[2], best[3]
+
+    @property
+    def _spent(self) -> bool:
+        return self.passes >= self.model.max_passes
+
+    @staticmethod
+    def _unsettled(
+        sigma: float, found: tuple[float, Solution, LinearProblem]
+    ) -> tuple[float, Solution, LinearProblem]:
+        _, solution, problem = found
+        return sigma, replace(solution, converged=False), problem
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""

@@ -355,7 +355,7 @@ class Computer:
                 ran = None if stretches is None else stretches.run(state, most)
                 if ran is None:
                     before, state = state, fused.cycle(state)
-                    reservoir.offer(lambda pair=(before, state): pair)
+                    reservoir.offer(partial(_pair, before, state))
                 else:
                     state = ran.state
                     for at in range(ran.cycles):
@@ -505,6 +505,10 @@ class Kept(Generic[_Held]):
             self.held.pop(next(iter(self.held)))
         self.held[key] = None if tokens is None else tokens.clone(), made
         return made
+
+
+def _pair(before: State, after: State) -> tuple[State, State]:
+    return before, after
 
 
 def _same(kept: Tensor | None, tokens: Tensor) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -247,6 +247,9 @@ class GradientDescent(Emulator):
     def check(self, *inputs: Tensor) -> None:
         """As for one step; later iterates are checked as they come."""
         self.step.check(*inputs)
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.dim,)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact last iterate (float64)."""

@@ -22,6 +22,7 @@ whole grid is always better; the split is here because the theorem has it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -303,6 +304,9 @@ class TruncatedLinear(Emulator):
     @staticmethod
     def _line(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return (x @ w[..., None])[..., 0] + t[..., None]
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 0), (self.samples,)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n"]:
         """The exact truncated line (float64)."""

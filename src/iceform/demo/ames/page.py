@@ -162,9 +162,9 @@ def _races(races: Sequence[Race]) -> Illustration:
         text=(
             f"Ridge on these houses is ill-conditioned. With one scale for all features, "
             f"{none.passes} passes with momentum leave {_tidy(none.difference)} of the largest "
-            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Where "
-            "the host turns every sum by the eigenvectors of the Gram matrix, so that steps are "
-            f"taken in uncorrelated coordinates, {whiten.passes} passes are enough."
+            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Written "
+            "into the prompts in coordinates in which they are uncorrelated (the host finds these "
+            f"by the eigenvectors of the Gram matrix), {whiten.passes} passes are enough."
         ),
         alt="Length of the next step against steps for three ways of scaling them",
     )
