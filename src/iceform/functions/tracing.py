@@ -189,12 +189,11 @@ class _Hollow(torch.Tensor):
         return made
 
     @classmethod
-    def __torch_function__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """What is called in Python; all but :data:`_PLAIN` goes on to torch's dispatcher."""
         if func not in _PLAIN or kwargs or not all(map(_plain, args)):
-            return super().__torch_function__(func, types, args, kwargs or {})
+            passed_on: Any = super().__torch_function__
+            return passed_on(func, types, args, kwargs or {})
         name, *more = _PLAIN[func]
         return _followed(_recorder_of([args]), name, func, args, {}, more)
 

@@ -88,7 +88,7 @@ def thinned(it: Interpolant, f: ScalarFunction) -> Tensor:
     while len(edges) < before:
         before = len(edges)
         for first in (1, 2):
-            inner = torch.arange(first, len(edges) - 1, 2)
+            inner = torch.tensor(range(first, len(edges) - 1, 2), dtype=torch.long)
             if len(inner):
                 bound, _ = _errors(it, f, Interval(edges[inner - 1], edges[inner + 1]))
                 kept = torch.ones(len(edges), dtype=torch.bool)
