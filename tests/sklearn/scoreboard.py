@@ -7,8 +7,9 @@ ours. Two kinds do not apply: tests that end in a refusal by name, of a paramete
 refused; and tests of a solver from the inside, which ``not_applicable.json`` lists with a reason
 each. Of the others the share that passes is printed; what fails is named with ``--failures``.
 
-Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it stopped;
-``--fresh`` begins again. When all files are complete the table is written into docs/scikit_learn.md.
+Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it
+stopped; ``--fresh`` begins again. When all files are complete the table is written into
+docs/scikit_learn.md.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _REFUSALS = (
 
 @dataclass
 class Outcomes:
-    """What the tests of a file came to: of all that were collected, and of those that build ours."""
+    """What the tests of a file came to; how they ended, of those that build ours."""
 
     collected: int = -1  # before the first run
     ran: list[str] = field(default_factory=list)
