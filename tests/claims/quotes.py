@@ -294,6 +294,11 @@ WRITTEN = {
         "python -m tests.networks.scoreboard",
         "543405a47297825a",
     ),
+    ("docs/scikit_learn.md", "scoreboard"): (
+        "measured",
+        "python -m tests.sklearn.scoreboard",
+        "3b55080d20157841",
+    ),
     ("docs/certificates.md", "attacks"): ("measured", "make attack", "3a6d1b4982997a1e"),
     ("docs/certificates.md", "mutants"): ("measured", "make mutants", "feb734910a7d99c0"),
     ("benchmarks/README.md", "h200, not kept"): (
