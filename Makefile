@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help demo play docs site tables test test-all attack mutants lint format clean
+.PHONY: help demo play docs site notebooks tables test test-all attack mutants lint format clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 # Every cell is run, and every warning is an error. What cells print is kept in out/cells for as long
 # as the library and the cell stay the same. Four processes keep two cores busy: they start kernels
 # and wait for them.
-SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 4 -q -d out/doctrees
+SPHINX := OMP_NUM_THREADS=1 $(BIN)/python -m sphinx -n -W --keep-going -j 4 -q
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / && ($$1 != "bench" || "$(BENCHMARKS)") { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,11 +32,14 @@ play: $(STAMP) ## open the playground
 	$(BIN)/python -m iceform play $(ARGS)
 
 docs: $(STAMP) ## build the documentation into out/docs
-	$(SPHINX) $(ARGS) docs out/docs
+	$(SPHINX) -d out/doctrees $(ARGS) docs out/docs
 
 site: $(STAMP) ## build documentation and playground as static files into out/site; needs npm
-	$(SPHINX) -t site docs out/site
+	$(SPHINX) -d out/doctrees-site -t site docs out/site
 	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.web.site out/site/play
+
+notebooks: $(STAMP) ## run the tutorials and store their outputs
+	OMP_NUM_THREADS=1 PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m tests.notebooks $(ARGS)
 
 tables: $(STAMP) ## fit the tables that ship with the library anew
 	OMP_NUM_THREADS=1 $(BIN)/python -m iceform.machine.shipped

@@ -99,12 +99,13 @@ def step(bench: Bench) -> None:
 def emulator(bench: Bench) -> None:
     """``GradientStep`` as people call it: defaults, checks included, nothing warmed up before."""
     cuda = bench.device.type == "cuda"
-    n, d = (1 << 22, 64) if cuda else (10**6, 50)
+    sizes, d = ((1 << 22, 1 << 23), 64) if cuda else ((10**6,), 50)
     for dtype in (torch.float32, torch.float64):
-        _as_called(bench, n, d, dtype)
+        for n in sizes:
+            _as_called(bench, n, d, dtype)
     if not cuda:
         with busy():
-            _as_called(bench, n, d, torch.float32, "both cores busy, ")
+            _as_called(bench, sizes[0], d, torch.float32, "both cores busy, ")
 
 
 def _as_called(bench: Bench, n: int, d: int, dtype: torch.dtype, load: str = "") -> None:
@@ -361,10 +362,6 @@ def networks(bench: Bench) -> None:
         few = torch.randn(4, batches[0][1], 384, dtype=dtype)
         network = ice.in_context(model.cpu(), calibration=[few], headroom=4.0).to(bench.device)
         model = model.to(bench.device)
-        for piece in network.pieces:
-            if hasattr(piece, "table"):
-                _prepare(piece.table, dtype, bench.device)
-        _prepare(network.frozen.table, dtype, bench.device)
         for batch in batches:
             x = torch.randn(*batch, 384, dtype=dtype, device=bench.device)
             case = f"{batch[0]} x {batch[1]} tokens, {str(dtype).removeprefix('torch.')}"
@@ -401,7 +398,7 @@ def attestation(bench: Bench) -> None:
             for n in (200, 10_000, 100_000):
                 x = _uniform((n, dim), torch.float64, bench.device)
                 y = x.sum(1) + 0.1 * _uniform((n,), torch.float64, bench.device)
-                labels = (y > 0).double() * 2 - 1 if name == "logistic" else y
+                labels = (y > 0).double() if name == "logistic" else y
                 run = partial(machine.run, program, x, labels)
                 ms = bench.time(run)
                 spent.clear()

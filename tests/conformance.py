@@ -1,8 +1,9 @@
 """What every Emulator must do, whatever it emulates.
 
 A construction's test subclasses :class:`Conformance`, says how to build the emulator and how to
-draw inputs, and inherits every check below for {hard, spectral} x {float32, float64} x
-{literal, fused}.
+draw inputs, and inherits every check below for regimes {hard, spectral}, dtypes {float32, float64}
+and backends {literal, fused}: the certificate for all eight, the rest for four in which every two
+of them meet (`make test-all` has the others).
 """
 
 import copy
@@ -12,23 +13,35 @@ from contextlib import contextmanager
 from functools import partial
 from typing import ClassVar
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
 
-from iceform import Emulator, IntegrityError
+from iceform import BoundError, Emulator, IntegrityError
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 
 REGIMES = ("spectral", "hard")
 DTYPES = (torch.float64, torch.float32)
 BACKENDS = ("literal", "fused")
 ALL = list(itertools.product(REGIMES, DTYPES, BACKENDS))
+DEFAULT = ("spectral", torch.float64, "fused")
+PAIRWISE = (
+    DEFAULT,
+    ("spectral", torch.float32, "literal"),
+    ("hard", torch.float64, "literal"),
+    ("hard", torch.float32, "fused"),
+)
 
 
-# Capturing a graph takes seconds: the other combinations are for `make test-all`.
-QUICKLY_COMPILED = [("spectral", torch.float64, "fused")]
-COMPILED = [pytest.param(c, marks=() if c in QUICKLY_COMPILED else pytest.mark.slow) for c in ALL]
+def name_of(case) -> str:
+    return "-".join(str(part).removeprefix("torch.") for part in case)
+
+
+def quickly(cases, quick):
+    """All cases; those that are not among the quick ones are for `make test-all`."""
+    return [
+        pytest.param(c, marks=() if c in quick else pytest.mark.slow, id=name_of(c)) for c in cases
+    ]
 
 
 def autocast():
@@ -46,11 +59,6 @@ def by_default(dtype: torch.dtype):
 
 
 MODES = (autocast, partial(by_default, torch.float64))  # float32 is the default already
-
-
-def name_of(case) -> str:
-    regime, dtype, backend = case
-    return f"{regime}-{str(dtype).removeprefix('torch.')}-{backend}"
 
 
 def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:
@@ -102,6 +110,9 @@ class Conformance:
     dim: int
     permutes_output = False  # whether permuting the samples permutes the output
     defined_by_one_pass = True  # whether network(prompt) is the whole computation
+    captured = True  # whether `make test` captures its graph, which takes seconds: one per family
+    regimes = REGIMES  # that it has
+    smooth = REGIMES  # those in which finite differences see its gradient
 
     def build(self, regime: str, dtype: torch.dtype, backend: str) -> Emulator:
         raise NotImplementedError
@@ -119,11 +130,45 @@ class Conformance:
 
     _known: ClassVar[dict] = {}
 
-    @pytest.fixture(params=ALL, ids=name_of)
+    def cases(self) -> dict:
+        """For each fixture, its cases and those that `make test` has."""
+        own = [c for c in ALL if c[0] in self.regimes]
+        quick = PAIRWISE if self.regimes == REGIMES else own
+        smooth = [c for c in own if c[0] in self.smooth and c[1] == torch.float64]
+        return {
+            "emulator": (own, quick),
+            "certified": (own, own),
+            "differentiable": (smooth, quick),
+            "captured_case": (own, [DEFAULT] if self.captured else []),
+            "both": ([c[:2] for c in own if c[2] == "fused"],) * 2,
+        }
+
+    def pytest_generate_tests(self, metafunc):
+        for name, (cases, quick) in self.cases().items():
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, quickly(cases, quick), indirect=name != "captured_case")
+
+    @pytest.fixture
     def emulator(self, request) -> Emulator:
-        key = (type(self), request.param)
+        return self.known(*request.param)
+
+    @pytest.fixture
+    def certified(self, request) -> Emulator:
+        return self.known(*request.param)
+
+    @pytest.fixture
+    def differentiable(self, request) -> Emulator:
+        return self.known(*request.param)
+
+    @pytest.fixture
+    def both(self, request) -> list[Emulator]:
+        return [self.known(*request.param, backend) for backend in BACKENDS]
+
+    def known(self, *case) -> Emulator:
+        """Built once for all tests that only look at it."""
+        key = (type(self), case)
         if key not in self._known:
-            self._known[key] = self.build(*request.param)
+            self._known[key] = self.build(*case)
         return self._known[key]
 
     def rounding(self, emulator: Emulator) -> float:
@@ -139,7 +184,8 @@ class Conformance:
         rows = rows[..., : prompt.count, : prompt.x.shape[-1]]
         return rows if self.permutes_output else rows.mean(-2)
 
-    def test_error_is_within_the_certificate(self, emulator):
+    def test_error_is_within_the_certificate(self, certified):
+        emulator = certified
         inputs = self.draw(emulator, (24,))
         bound = emulator.certificate.error
         assert math.isfinite(bound)
@@ -219,17 +265,16 @@ class Conformance:
             bound = 4 * torch.finfo(out.dtype).eps * max(1.0, float(out.abs().max()))
         assert_within(literal.reshape(out.shape), out, bound, "definition")
 
-    @pytest.mark.parametrize("way", WRITES)
-    def test_changed_weights_are_refused(self, emulator, way):
+    def test_changed_weights_are_refused(self, emulator):
         """A NaN, a scaled matrix or a swapped row, however it was written."""
-        emulator = copy.deepcopy(emulator)
         inputs = self.draw(emulator, ())
         emulator(*inputs)
-        WRITES[way](emulator.network)
-        with pytest.raises(IntegrityError, match="weights were changed"):
-            emulator(*inputs)
-        with pytest.raises(IntegrityError, match="weights were changed"):
-            emulator.run(*inputs)
+        for write in WRITES.values():
+            changed = copy.deepcopy(emulator)
+            write(changed.network)
+            for run in (changed, changed.run):
+                with pytest.raises(IntegrityError, match="weights were changed"):
+                    run(*inputs)
 
     def test_a_run_is_attested(self, emulator):
         inputs = self.draw(emulator, ())
@@ -243,9 +288,8 @@ class Conformance:
         built = sum(b.numel() for b in emulator.network.buffers())
         assert built <= emulator.plan.parameters <= 1.1 * built
 
-    def test_gradients_agree_with_finite_differences(self, emulator):
-        if emulator.dtype != torch.float64:
-            pytest.skip("finite differences need float64")
+    def test_gradients_agree_with_finite_differences(self, differentiable):
+        emulator = differentiable
         inputs = self.interior(self.draw(emulator, ()))
         # Labels that are not free to move (classes) are held fixed.
         inputs = [t.detach().requires_grad_(t.unique().numel() > 3) for t in inputs]
@@ -254,19 +298,15 @@ class Conformance:
             emulator, inputs, eps=1e-7, atol=2e-5, rtol=1e-3, nondet_tol=0.0
         )
 
-    @pytest.mark.parametrize("case", COMPILED)
-    def test_compiled_is_the_same(self, case):
-        """One that has never run: building and hashing its network is not traced."""
-        emulator = self.build(*case)
+    def test_compiled_is_the_same(self, captured_case):
+        """One that has never run, in one graph: the very call, which refuses what it refuses."""
+        emulator = self.known(*captured_case)
         inputs = self.draw(emulator, (2,))
-        plain = emulator(*inputs)
         torch.compiler.reset()
-        jaxtyping.config.update("jaxtyping_disable", True)
-        try:
-            compiled = torch.compile(self.build(*case), backend="aot_eager")(*inputs)
-        finally:
-            jaxtyping.config.update("jaxtyping_disable", False)
-        assert_within(compiled, plain, self.rounding(emulator), "compiled")
+        compiled = torch.compile(self.build(*captured_case), fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(*inputs), emulator(*inputs))
+        with pytest.raises(BoundError):
+            compiled(*(100 * t for t in inputs))
 
     def test_save_and_load(self, emulator, tmp_path):
         inputs = self.draw(emulator, (2,))
@@ -276,9 +316,8 @@ class Conformance:
         assert again.certificate.error == emulator.certificate.error
         assert torch.equal(again(*inputs), emulator(*inputs))
 
-    @pytest.mark.parametrize(("regime", "dtype"), list(itertools.product(REGIMES, DTYPES)))
-    def test_literal_and_fused_agree_to_rounding(self, regime, dtype):
-        dense, fused = (self.build(regime, dtype, backend) for backend in BACKENDS)
+    def test_literal_and_fused_agree_to_rounding(self, both):
+        dense, fused = both
         inputs = self.draw(dense, (8,))
         # The same table on both, whatever each would have chosen for itself.
         if dense.interpolant.tokens != fused.interpolant.tokens:

@@ -4,12 +4,16 @@ Only modules behind the border are hooked: where users' own arguments come in, t
 exceptions must be seen.
 """
 
+import gc
 import os
 import tempfile
 
 import pytest
 import torch
 from jaxtyping import install_import_hook
+
+# What is made while tests are collected stays: nobody need look for it again and again.
+gc.disable()
 
 if not torch.cuda.is_available():
     # Triton reads this when it is first imported, which torch.compile may do in any test.
@@ -38,9 +42,17 @@ install_import_hook(
 pytest.register_assert_rewrite("tests.conformance")
 
 
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    torch.manual_seed(0)
+    """As torch.manual_seed, which formats the stack for every device that has not been used yet."""
+    torch.default_generator.manual_seed(0)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

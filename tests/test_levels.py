@@ -209,6 +209,26 @@ def test_the_library_works_without_what_is_optional():
     assert done.returncode == 0, done.stderr
 
 
+def test_first_fits_load_neither_compiler_nor_algebra():
+    """Each would take longer than the fit."""
+    code = textwrap.dedent(
+        """
+        import sys
+        import numpy as np
+        from iceform.sklearn import InContextHuberRegressor, InContextLogisticRegression
+        g = np.random.default_rng(0)
+        X = g.normal(size=(32, 3))
+        y = X @ [1.0, -2.0, 0.5] + g.normal(size=32)
+        InContextHuberRegressor().fit(X, y)
+        InContextLogisticRegression().fit(X, y > 0)
+        loaded = {"sympy", "torch._dynamo", "torch.distributed.tensor"} & set(sys.modules)
+        assert not loaded, loaded
+        """
+    )
+    done = in_a_process(code)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_surface_is_what_it_says():
     assert sorted(set(iceform.__all__)) == sorted(iceform.__all__)
     for name in iceform.__all__:

@@ -15,55 +15,59 @@ import torch
 from matplotlib.axes import Axes
 
 from iceform.web import questions as asked
-from iceform.web.algorithms import ALGORITHMS, features_of
+from iceform.web.algorithms import features_of
 from iceform.web.answers import FitAnswer, InsideAnswer
 from iceform.web.tasks import TASKS
 
 TARGET = Path(__file__).parents[1] / "images" / "one_machine.png"
-CHOSEN: tuple[asked.Algorithm, ...] = (
-    "least_squares", "huber", "quantile", "lasso", "kernel", "neighbours",
-)  # fmt: skip
-DEGREE = 3
+CHOSEN: dict[str, tuple[str, dict[str, float]]] = {
+    "linear": ("Least squares", {}),
+    "absolute": ("Absolute deviations", {"alpha": 0.0001}),
+    "quantile": ("0.9 quantile", {"quantile": 0.9, "alpha": 0.0001}),
+    "lasso": ("Lasso", {"alpha": 0.01}),
+    "kernel": ("Kernel regression", {"gamma": 40.0}),
+    "knn": ("Nearest neighbours", {"n_neighbors": 9.0}),
+}
+DEGREE = 5
 INK, FIT, POINT = "#14202b", "#0b5fb0", "#b3480a"
 
 
 def points() -> list[asked.Point]:
-    """A wave with outliers above it."""
+    """A wave, and four points far below it."""
     draw = random.Random(4)
     made = []
-    for i in range(60):
-        x = draw.uniform(-0.95, 0.95)
-        y = 0.45 * math.sin(3.2 * x) - 0.2 + draw.gauss(0, 0.06)
-        made.append(asked.Point(x=x, y=0.85 + draw.gauss(0, 0.05) if i % 7 == 0 else y))
+    for i in range(80):
+        x = -0.98 + 1.96 * i / 79
+        far = i in (46, 54, 62, 71)
+        y = -0.8 if far else 0.55 * math.sin(3.4 * x) + 0.1
+        made.append(asked.Point(x=x, y=y + draw.gauss(0, 0.04 if far else 0.1)))
     return made
 
 
-def run(name: asked.Algorithm, board: list[asked.Point]) -> tuple[FitAnswer, InsideAnswer]:
+def run(name: str, board: list[asked.Point]) -> tuple[FitAnswer, InsideAnswer]:
     """The fit, and the prompt of its last step."""
-    alpha = 0.1 if name == "lasso" else 0.002
-    model = asked.Model(algorithm=name, degree=DEGREE, quantile=0.8, delta=0.05, alpha=alpha)
-    question = asked.FitQuestion(
-        points=board, model=model, running=asked.Running(method="newton", passes=40)
-    )
+    model = asked.Model(algorithm=name, degree=DEGREE, options=CHOSEN[name][1])
+    question = asked.FitQuestion(points=board, model=model, running=asked.Running(passes=200))
     fit = TASKS["fit"].work(question, lambda: None)
     frame = max(0, len(fit.frames) - 1)
     looking = asked.InsideQuestion(**dict(question), frame=frame)
     return fit, TASKS["inside"].work(looking, lambda: None)
 
 
-def draw_fit(axes: Axes, name: asked.Algorithm, board: list[asked.Point], fit: FitAnswer) -> None:
+def draw_fit(axes: Axes, name: str, board: list[asked.Point], fit: FitAnswer) -> None:
     """Points and curve."""
     axes.scatter([p.x for p in board], [p.y for p in board], s=7, c=POINT, linewidths=0)
-    x = torch.linspace(-1, 1, 201, dtype=torch.float64)
     if fit.curve is not None:
+        x = torch.linspace(-1, 1, len(fit.curve), dtype=torch.float64)
         y = np.asarray(fit.curve)
     else:
+        x = torch.linspace(-1, 1, 201, dtype=torch.float64)
         last = fit.frames[-1]
         features = features_of(torch.stack([x, x], 1), "curve", DEGREE)
         y = (features @ torch.tensor(last.coef, dtype=torch.float64) + last.intercept).numpy()
     axes.plot(x, y, c=FIT, lw=2)
-    axes.set(xlim=(-1, 1), ylim=(-1, 1.05), xticks=[], yticks=[])
-    axes.set_title(ALGORITHMS[name].title, fontsize=10, color=INK)
+    axes.set(xlim=(-1, 1), ylim=(-1, 1), xticks=[], yticks=[])
+    axes.set_title(CHOSEN[name][0], fontsize=10, color=INK)
 
 
 def draw_prompt(axes: Axes, seen: InsideAnswer) -> None:

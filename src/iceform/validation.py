@@ -144,8 +144,11 @@ def check_tensors(
 
 
 def common_batch(*shapes: torch.Size) -> torch.Size:
-    """What the shapes broadcast to; those that agree, as most do, are not looked at twice."""
-    first = shapes[0]
+    """What the shapes broadcast to.
+
+    Those that agree, as most do, are not given to torch, which imports sympy to look at them.
+    """
+    first = shapes[0] if shapes else torch.Size()
     return first if all(s == first for s in shapes) else torch.broadcast_shapes(*shapes)
 
 
@@ -166,8 +169,10 @@ def unwrapped(value: Tensor) -> Tensor:
 def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
-    # On a GPU two reductions are quicker than both in one.
-    least, most = (value.amin(), value.amax()) if value.is_cuda else torch.aminmax(value)
+    if value.is_cuda:  # one launch
+        largest: Tensor = torch.linalg.vector_norm(value, math.inf)
+        return largest
+    least, most = torch.aminmax(value)
     return torch.maximum(most, -least)
 
 

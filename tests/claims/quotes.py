@@ -173,7 +173,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "docs/targets.md",
         "certified",
         "tests/targets",
-        ["1e-11", "1e-10", "1e-4", "0.2", "0.125", "1.5", "32", "24", "80"],
+        ["1e-11", "1e-10", "1e-4", "0.1", "0.2", "0.125", "1.5", "32", "24", "80"],
     ),
     ("CHANGELOG.md", "defined", "examples of texts in tables", ["01234", "1,234", "2020"]),
     (

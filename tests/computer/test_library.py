@@ -14,7 +14,7 @@ QUICK = (
     "least_squares", "nesterov", "ridge", "perceptron", "gaussian_process", "softmax_attention",
     "kernel_regression", "pagerank",
 )  # fmt: skip
-SMOOTH, KINKED = 1e-8, 1e-5  # what a run is to be certified to
+CERTIFIED = 1e-8  # what a run is to be certified to, kinks or not
 _COMPILED: dict[str, Program] = {}
 
 
@@ -62,7 +62,7 @@ def check(name: str, computer: Computer, backend: str) -> None:
     result = computer.run(program, case.X, case.y, backend=backend, **case.settings)
     certificate = result.certificate
     assert certificate.kind == "proven"
-    assert certificate.error <= (SMOOTH if case.smooth else KINKED)
+    assert certificate.error <= CERTIFIED
     exact = parts(case.algorithm(case.X, case.y, **case.settings))
     for part, value in exact.items():
         off = float((result.parts[part] - value).abs().max())
@@ -113,7 +113,7 @@ def test_a_compiled_algorithm_is_within_its_certificate(name):
     case, program = CASES[name], compiled(name)
     found = program.interpreted(case.X, case.y, **case.settings).outputs
     enclosed = program.enclosed(case.X, case.y, found, **case.settings)
-    assert enclosed.distance <= SMOOTH
+    assert enclosed.distance <= CERTIFIED
     exact = parts(case.algorithm(case.X, case.y, **case.settings))
     for part, value in exact.items():
         assert float((found[part] - value).abs().max()) <= enclosed.distance + 1e-14
@@ -124,9 +124,7 @@ def test_a_compiled_algorithm_is_within_its_certificate(name):
 def test_the_others_are_within_theirs(name):
     case, program = CASES[name], compiled(name)
     found = program.interpreted(case.X, case.y, **case.settings).outputs
-    assert program.enclosed(case.X, case.y, found, **case.settings).distance <= (
-        SMOOTH if case.smooth else KINKED
-    )
+    assert program.enclosed(case.X, case.y, found, **case.settings).distance <= CERTIFIED
 
 
 def test_other_settings_are_another_prompt_for_the_same_weights():

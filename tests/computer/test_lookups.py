@@ -110,6 +110,14 @@ def test_products_are_what_two_parabolas_make():
     assert watched.outside()
 
 
+def test_long_tables_are_even_too():
+    """Of second differences of biases as large as these nothing would be left."""
+    long = programs.table("sigmoid", torch.sigmoid, programs.zero, -96, 96, 330)
+    found = uniform(long.slopes, long.biases, long.f)
+    assert found is not None
+    assert found.tokens == len(long.f)
+
+
 def test_keys_that_are_on_no_even_grid_are_not_taken_for_one():
     square = TABLES["square"]()
     assert uniform(square.slopes, square.biases, square.f) is not None

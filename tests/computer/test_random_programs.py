@@ -1,64 +1,11 @@
 """Programs that nobody wrote: every level against the exact one, none outside its certificate."""
 
-import math
-
 import pytest
 import torch
 
-from iceform.computer import Computer
 from iceform.computer.compile import compile
-from iceform.errors import BoundError, PrecisionError
+from tests.computer.many_programs import EPS, check, on_computer
 from tests.computer.random_programs import data, program
-
-EPS = 1e-7
-
-
-def on_computer(
-    seed: int, kinks: bool, rich: bool = False, dtype: torch.dtype = torch.float64
-) -> str:
-    """Both backends within the certificates of their runs, those within what is known before."""
-    made, dim = program(seed, kinks, rich)
-    X, y = data(seed, dim)
-    compiled = compile(made, dim, 5, eps=EPS, steps=(1, 10))
-    computer, exact = Computer.for_programs([compiled], dtype=dtype), made(X, y)
-    for backend in ("literal", "fused"):
-        try:
-            found = computer.run(compiled, X, y, backend=backend)
-        except (PrecisionError, BoundError):
-            return "refused"
-        bound, before = found.certificate.error, compiled.certify(dtype, backend)[0].error
-        assert bound <= before, f"{backend}: {bound} beyond {before}, known before the fact"
-        for name, value in exact.items():
-            off = float((found.parts[name] - value).abs().max())
-            assert off <= bound + 1e-15, f"{backend}, {name}: {off} beyond {bound}"
-    return "held"
-
-
-def check(seed: int, kinks: bool, rich: bool = False) -> str:
-    """One program on one set of data: "refused" or "held"; anything else is an assertion."""
-    made, dim = program(seed, kinks, rich)
-    X, y = data(seed, dim)
-    exact = made(X, y)
-    compiled = compile(made, dim, 5, eps=EPS, steps=(1, 10))
-    traced = compiled.traced(X, y)
-    instructions = compiled.interpreted(X, y, exact=True).outputs
-    tables = compiled.interpreted(X, y, width=compiled.assembly.width + seed % 2).outputs
-    try:
-        enclosed = compiled.enclosed(X, y, tables)
-    except (PrecisionError, BoundError):
-        return "refused"
-    for name, value in exact.items():
-        torch.testing.assert_close(traced[name], value, rtol=0, atol=0)
-        torch.testing.assert_close(instructions[name], value, rtol=0, atol=1e-11)
-        off = float((tables[name] - value).abs().max())
-        assert off <= enclosed.distance + 1e-15, f"{off} beyond {enclosed.distance}"
-    before = compiled.certificate.error
-    assert enclosed.distance <= before, (
-        f"{enclosed.distance} beyond {before}, known before the fact"
-    )
-    if not kinks and math.isfinite(before):
-        assert enclosed.distance <= 100 * EPS
-    return "held"
 
 
 @pytest.mark.parametrize("block", range(8))

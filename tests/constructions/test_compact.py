@@ -10,10 +10,9 @@ from tests.constructions.test_residual import draw
 
 class TestCompactStep(Conformance):
     samples, dim = 5, 2
+    regimes = ("spectral",)
 
     def build(self, regime, dtype, backend):
-        if regime == "hard":
-            pytest.skip("it has one regime")
         eps = 1e-7 if dtype == torch.float64 else 5e-3
         return ice.CompactStep(
             "huber", 0.5, 0.1, dim=2, samples=5, eps=eps, dtype=dtype, backend=backend

@@ -37,6 +37,8 @@ class TestGradientStep(Conformance):
 
 
 class TestLogisticStep(TestGradientStep):
+    captured = False
+
     def build(self, regime, dtype, backend):
         return ice.GradientStep(
             "logistic",
@@ -86,10 +88,12 @@ class _Descent(Conformance):
 
 
 class TestConstantLoop(_Descent):
+    captured = False
     schedule = "constant"
 
 
 class TestChebyshevLoop(_Descent):
+    captured = False
     schedule = "chebyshev"
 
 
@@ -103,11 +107,15 @@ class TestConstantUnrolled(_Descent):
 
 
 class TestChebyshevUnrolled(_Descent):
+    captured = False
+
     defined_by_one_pass = True
     schedule, unrolled = "chebyshev", True
 
 
 class TestNesterovUnrolled(_Descent):
+    captured = False
+
     defined_by_one_pass = True
     schedule, unrolled = "nesterov", True
 
@@ -247,14 +255,7 @@ def test_an_iterate_that_leaves_the_bound_is_refused():
 def test_inductor_compiles_a_step():
     em = ice.GradientStep("logistic", 0.5, dim=2, samples=5, eps=1e-6)
     inputs = draw(em, (3,), "glm")
-    import jaxtyping
-
-    jaxtyping.config.update("jaxtyping_disable", True)
-    try:
-        compiled = torch.compile(em)(*inputs)
-    finally:
-        jaxtyping.config.update("jaxtyping_disable", False)
-    assert_within(compiled, em(*inputs), 4 * em.certificate.terms["rounding"], "inductor")
+    assert torch.equal(torch.compile(em, fullgraph=True)(*inputs), em(*inputs))
 
 
 N, D = 700, 3

@@ -1,4 +1,6 @@
-"""Constructions inside vmap and torch.export."""
+"""Constructions inside vmap, torch.export and torch.compile."""
+
+import copy
 
 import jaxtyping
 import pytest
@@ -61,3 +63,37 @@ def test_an_exported_program_is_the_literal_network(name):
     others = made(name)[1]
     bound = 2 * em.certificate.error + 1e-12
     assert_within(exported(*others), em.reference(*others), bound, "exported")
+
+
+@each
+def test_a_compiled_graph_is_whole_and_has_gradients(name):
+    em, inputs = made(name, 2)
+    leaves, again = ([t.clone().requires_grad_() for t in inputs] for _ in range(2))
+    torch.compiler.reset()
+    compiled = torch.compile(lambda *a: em(*a).square().sum(), fullgraph=True, backend="aot_eager")
+    compiled(*leaves).backward()
+    em(*again).square().sum().backward()
+    for got, want in zip(leaves, again, strict=True):
+        assert_within(got.grad, want.grad, 1e-14 * float(want.grad.abs().max()), "gradient")
+
+
+def test_the_operation_is_what_compilers_expect():
+    """Its schema, its shapes without data, its gradient; a copy is an operation of its own."""
+    em, inputs = made("map", 2)
+    leaves = [t.requires_grad_() for t in inputs]
+    torch.library.opcheck(torch.ops.iceform.construction, (em._place, leaves))
+    other = copy.deepcopy(em)
+    other.network.layers[1].w_v.mul_(2)
+    compiled = [torch.compile(e, fullgraph=True, backend="eager") for e in (em, other)]
+    assert torch.equal(compiled[0](*inputs), em(*inputs))
+    with pytest.raises(ice.IntegrityError, match="weights were changed"):
+        compiled[1](*inputs)
+
+
+def test_a_graph_takes_vmap_and_any_batch():
+    em, inputs = made("step", 4)
+    mapped = torch.func.vmap(em)
+    compiled = torch.compile(mapped, fullgraph=True, backend="aot_eager", dynamic=True)
+    for size in (2, 3, 4):
+        part = [t[:size] for t in inputs]
+        assert torch.equal(compiled(*part), em(*part))

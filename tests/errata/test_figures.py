@@ -93,6 +93,7 @@ def paper_experiment(seed):
     return {case: off(*case) for case in wanted}
 
 
+@pytest.mark.slow
 def test_the_paper_s_experiment_varies_with_the_draw():
     """Hard look-ups move a maximum on some draws and not on others."""
     found = [paper_experiment(seed) for seed in DRAWS]

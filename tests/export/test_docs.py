@@ -13,7 +13,10 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("page", NEEDS)
+# The documentation runs all of them too.
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=pytest.mark.slow if p == "networks" else ()) for p in NEEDS]
+)
 def test_cells_run_in_order(page, tmp_path, monkeypatch):
     for module in NEEDS[page]:
         pytest.importorskip(module, reason="needs iceform[export,interp]")

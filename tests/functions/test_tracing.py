@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from iceform import Formula, IceformError, Interpolant, PrecisionError, ScalarFunction
 from iceform.arithmetic import Interval
-from iceform.functions import LOSSES, loss_named
+from iceform.functions import LOSSES, loss_named, tracing
 from iceform.functions.enclosing import KNOWN
 from iceform.functions.tracing import UntraceableError, trace
 from iceform.networks.activations import ACTIVATIONS
@@ -81,6 +81,13 @@ def test_what_is_followed_is_what_is_computed(name):
             size = 1e-9 * (1 + derivatives[k].abs())
             assert bool((scale * derivatives[k] >= at[k].low - size).all()), k
             assert bool((scale * derivatives[k] <= at[k].high + size).all()), k
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_what_is_written_down_in_python_is_what_reaches_torch_s_dispatcher(name, monkeypatch):
+    written = trace(FOLLOWED[name], KNOWN)
+    monkeypatch.setattr(tracing, "_PLAIN", {})
+    assert trace(FOLLOWED[name], KNOWN) == written
 
 
 def _stateful():

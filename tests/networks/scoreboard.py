@@ -2,9 +2,12 @@
 
 ``python -m tests.networks.scoreboard`` runs all of them and writes the table into
 docs/networks.md; names as arguments run those alone and print. ``--jobs N`` runs N at once.
+``--keep FILE`` adds a line of JSON for every one that is done and does not run those it has: a run
+can be cut short and taken up again, or be carried to the page from another machine.
 """
 
 import argparse
+import json
 import multiprocessing
 import re
 import sys
@@ -163,19 +166,28 @@ def write(outcomes: list[Outcome]) -> None:
     PAGE.write_text(marked.sub(lambda _: made, text), encoding="utf-8")
 
 
-def main(names: list[str], jobs: int) -> int:
+def main(names: list[str], jobs: int, keep: Path | None = None) -> int:
     """All, and the page; or those named."""
     chosen = [case.name for case in cases() if not names or case.name in names]
-    outcomes = []
+    done = {one.name: one for one in _kept(keep)}
     pool = multiprocessing.get_context("spawn").Pool(jobs) if jobs > 1 else _Here()
     with pool:
-        for one in pool.imap(judged, chosen):
-            outcomes.append(one)
+        for one in pool.imap_unordered(judged, [name for name in chosen if name not in done]):
+            done[one.name] = one
             print(f"{one.name:36}{one.verdict:12}{one.dtype:9}{one.off:9.1e}{one.certified:9.1e}"
                   f"{one.seconds:6.1f}s  {one.outside or one.words[:150]}", flush=True)  # fmt: skip
+            if keep is not None:
+                with keep.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(vars(one)) + "\n")
+    outcomes = [done[name] for name in chosen]
     if not names:
         write(outcomes)
     return int(any(o.verdict not in ("right", "refused") for o in outcomes))
+
+
+def _kept(keep: Path | None) -> list[Outcome]:
+    lines = keep.read_text(encoding="utf-8").splitlines() if keep and keep.exists() else []
+    return [Outcome(**json.loads(line)) for line in lines]
 
 
 def judged(name: str) -> Outcome:
@@ -194,12 +206,13 @@ class _Here:
     def __exit__(self, *failed: object) -> None:
         return None
 
-    imap = staticmethod(map)
+    imap_unordered = staticmethod(map)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--keep", type=Path)
     asked = parser.parse_args()
-    sys.exit(main(asked.names, asked.jobs))
+    sys.exit(main(asked.names, asked.jobs, asked.keep))

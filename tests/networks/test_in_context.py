@@ -67,8 +67,15 @@ def test_a_perceptron_is_within_its_certificate(seed, backend, dtype):
     assert distance(network.reference(x.to(dtype)), want) <= 1e-12
 
 
-@pytest.mark.parametrize("norm_first", [False, True])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "norm_first"),
+    [
+        (0, False),
+        (1, True),
+        (2, True),
+        *(pytest.param(*c, marks=pytest.mark.slow) for c in ((0, True), (1, False), (2, False))),
+    ],
+)
 def test_an_encoder_is_within_its_certificate_fused_and_literal(seed, norm_first):
     generator = torch.Generator().manual_seed(10 + seed)
     activation = ("gelu", "relu", F.silu)[seed]
@@ -145,9 +152,17 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("mask", MASKS)
-@pytest.mark.parametrize("backend", ["fused", "literal"])
-@pytest.mark.parametrize("batch_first", [True, False])
+def masked():
+    """Every two of mask, backend and order of axes meet; the others are for `make test-all`."""
+    for number, mask in enumerate(MASKS):
+        for backend in ("fused", "literal"):
+            for batch_first in (True, False):
+                quick = batch_first == ((number + (backend == "literal")) % 2 == 0)
+                marks = () if quick else pytest.mark.slow
+                yield pytest.param(mask, backend, batch_first, marks=marks)
+
+
+@pytest.mark.parametrize(("mask", "backend", "batch_first"), list(masked()))
 def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
     model = nn.MultiheadAttention(6, 3, batch_first=batch_first, dtype=F64).eval()
     x = torch.randn(2, 4, 6, dtype=F64)

@@ -101,6 +101,6 @@ def test_new_sentences_are_accepted(example, dtype, room):
 @pytest.mark.slow
 def test_a_short_sentence_is_certified():
     model, tokenizer, network = figures.converted(torch.float64)
-    ((_, _, bound, off),) = figures.certified(network, model, tokenizer, ["Yes."])
+    _, bound, off = figures.certified(network, model, figures.encoded(tokenizer, "Yes."))
     assert off <= bound <= 1e-7
     assert bound <= 1000 * off

@@ -1,9 +1,6 @@
 """Stock models for tests: loaded once, run on many prompts."""
 
 import functools
-import subprocess
-import sys
-import textwrap
 
 import pytest
 
@@ -41,35 +38,3 @@ def assert_within(model, networks, x, y, **parameters):
         assert measured <= certified, f"{where}: off by {measured:.3e}, certified {certified:.3e}"
         found.append((certified, measured))
     return max(found)
-
-
-ALONE = """
-    import sys
-
-    class Blocked:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name.split(".")[0] == "iceform":
-                raise ImportError("iceform is not here")
-
-    sys.meta_path.insert(0, Blocked)
-    try:
-        import iceform
-    except ImportError:
-        pass
-    else:
-        raise SystemExit("iceform was importable")
-    import torch
-    from safetensors.torch import load_file, save_file
-    torch.set_num_threads(1)
-"""
-
-
-def alone(code, *arguments):
-    """Run code in a process in which iceform cannot be imported."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(ALONE) + textwrap.dedent(code), *arguments],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout

@@ -10,7 +10,7 @@ pytest.importorskip("flint", reason="runs are enclosed in balls, which needs pyt
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_random_data_stay_within_what_is_asked(name, tmp_path):
-    count, violations, _, measured = attack(name, 30, 2, tmp_path)
-    assert count >= 30
-    assert violations == 0
-    assert measured > 0
+    found = attack(name, 30, 2, tmp_path)
+    assert found["sets"] >= 30
+    assert found["violations"] == 0
+    assert found["measured"] > 0

@@ -8,10 +8,19 @@ import iceform as ice
 from iceform import targets
 from iceform.targets.levels import Levels
 
-from .stock import alone, written
-
-WRITER = targets.WrittenDescent(2, lr=0.7, positions=96, step=2.0**-7)
-ANSWERER = targets.AnsweringDescent(2, 4, positions=96, step=2.0**-7)
+from .alone import alone
+from .decoded import (
+    ANSWERER,
+    KINDS,
+    WRITER,
+    asked,
+    data,
+    decoded,
+    judge_answered,
+    judge_written,
+    plain,
+)
+from .stock import written
 
 
 @pytest.fixture(scope="module")
@@ -24,12 +33,6 @@ def answerer(tmp_path_factory):
     return written("gpt2", ANSWERER, tmp_path_factory.mktemp("answerer"))
 
 
-def data(n, seed):
-    torch.manual_seed(seed)
-    x = 2 * torch.rand(n, 2, dtype=torch.float64) - 1
-    return x, (x @ torch.randn(2).double() + 0.2 * torch.randn(n).double()).clamp(-2, 2)
-
-
 def generated(network, prompts, count):
     ids = torch.cat(prompts)
     return network.generate(
@@ -38,32 +41,15 @@ def generated(network, prompts, count):
     )  # fmt: skip
 
 
-def plain(spec, x, y, steps):
-    """The rounded algorithm, written again in float64."""
-    h = spec.step
-    x, y, w = (x / h).round() * h, (y / h).round() * h, torch.zeros(2, dtype=torch.float64)
-    out = [w]
-    for _ in range(steps):
-        w = ((w - spec.lr * x.T @ (x @ w - y) / len(x)) / h).round() * h
-        out.append(w.clamp(-spec.bound, spec.bound))
-        w = out[-1]
-    return torch.stack(out)
-
-
 def written_tokens(model, networks, problems):
     """Problems of one size at once; returns tokens, and how many of them were not certain."""
     tokens = unsure = 0
-    for kind, network in networks.items():
+    for network in networks.values():
         prompts = [model.prompt(x, y, steps=4) for x, y in problems]
-        for ids, (x, y) in zip(generated(network, prompts, 8), problems, strict=True):
-            path = model.read(ids[None])
-            ties = {tuple(t) for t in model.spec.ties(path, x, y).tolist()}
-            exact = model.spec.levels.nearest(model.spec.exact_steps(path[:-1], x, y))
-            wrong = {(t + 1, k) for t, k in (path[1:] != exact).nonzero().tolist()}
-            assert wrong <= ties, (kind, wrong, ties)
-            if not ties:
-                assert torch.equal(path, plain(model.spec, x, y, 4))
-            tokens, unsure = tokens + 8, unsure + len(ties)
+        for ids, problem in zip(generated(network, prompts, 8), problems, strict=True):
+            made, ties, wrong = judge_written(model, ids, *problem)
+            assert not wrong
+            tokens, unsure = tokens + made, unsure + ties
     return tokens, unsure
 
 
@@ -73,38 +59,25 @@ def test_iterates_are_written_token_for_token(writer):
     assert unsure <= tokens / 100
 
 
-@pytest.mark.slow
-def test_a_thousand_problems_are_written_token_for_token(writer):
-    model, networks = writer
-    for n in range(1, 21):
-        written_tokens(model, networks, [data(n, 1000 * n + s) for s in range(50)])
-
-
-def answers(model, networks, problems):
-    unsure = 0
+def test_predictions_are_the_next_token(answerer):
+    model, networks = answerer
+    problems, unsure = [asked(5, s) for s in range(40)], 0
     for network in networks.values():
         prompts = [model.prompt(x, y, query=q) for x, y, q in problems]
-        for ids, (x, y, q) in zip(generated(network, prompts, 1), problems, strict=True):
-            value = model.read(ids[None])
-            certified = model.certificate(x, y, query=q)
-            assert model.spec.distance(value, x, y, query=q) <= certified.error
-            unsure += model.spec.tie(x, y, q)
-            assert model.spec.tie(x, y, q) or value == model.spec.reference(x, y, q)
-    return unsure
-
-
-def asked(n, seed):
-    return (*data(n, seed), 2 * torch.rand(2, dtype=torch.float64) - 1)
-
-
-def test_predictions_are_the_next_token(answerer):
-    assert answers(*answerer, [asked(5, s) for s in range(40)]) <= 2
+        for ids, problem in zip(generated(network, prompts, 1), problems, strict=True):
+            _, ties, wrong = judge_answered(model, ids, *problem)
+            assert not wrong
+            unsure += ties
+    assert unsure <= 2
 
 
 @pytest.mark.slow
-def test_a_thousand_predictions(answerer):
-    for n in range(1, 21):
-        answers(*answerer, [asked(n, 1000 * n + s) for s in range(50)])
+@pytest.mark.parametrize("name", KINDS)
+def test_a_thousand_problems_token_for_token_where_iceform_is_not(name, tmp_path):
+    problems, tokens, ties, violations = decoded(name, 0, 1000, tmp_path)
+    assert problems == 1000
+    assert violations == 0
+    assert ties <= tokens / 50
 
 
 def test_the_prediction_is_least_squares(answerer):
@@ -127,6 +100,7 @@ def test_check(spec, tmp_path):
     assert found.certificate.terms["arithmetic"] < 1e-6
 
 
+@pytest.mark.slow
 def test_a_process_without_iceform_generates(writer, tmp_path):
     model, _ = writer
     x, y = data(6, 77)

@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 import iceform as ice
 from iceform import store, targets
 
-from .stock import alone, exact
+from .alone import alone
+from .stock import exact
 
 SPEC = targets.LinearDescent(2, 3, positions=40, pairs=6)
 

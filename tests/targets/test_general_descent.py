@@ -36,7 +36,7 @@ def attack(model, networks, count):
 
 
 def test_random_data_and_three_losses(stock):
-    attack(*stock, 45)
+    attack(*stock, 24)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import iceform as ice
 from iceform import store, targets
 
 from ..computer.peers import CASES
-from .stock import alone
+from .alone import alone
 from .test_stock_program import MANY, RUN, data, descent, hidden, of_library, program, two_turns
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
@@ -145,6 +145,7 @@ def proven(name, folder, dtype):
     return model.spec.judge(flat, case.X, case.y, "sdpa", **given)[0].error
 
 
+@pytest.mark.slow
 def test_a_process_without_iceform_runs_it(tmp_path):
     assert proven("kernel_regression", tmp_path, "float64") <= 1e-12
 
@@ -157,7 +158,7 @@ def test_float32(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MANY)
 def test_every_algorithm_of_the_library(name, tmp_path):
-    assert proven(name, tmp_path, "float64") <= (1e-8 if CASES[name].smooth else 1e-5)
+    assert proven(name, tmp_path, "float64") <= 1e-8
 
 
 @pytest.mark.slow

@@ -46,7 +46,7 @@ def attack(model, networks, count):
 
 
 def test_random_data(stock):
-    attack(*stock, 60)
+    attack(*stock, 24)
 
 
 @pytest.mark.slow

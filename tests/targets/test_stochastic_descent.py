@@ -38,7 +38,7 @@ def attack(model, networks, count):
 
 
 def test_random_data_in_random_order(stock):
-    attack(*stock, 30)
+    attack(*stock, 16)
 
 
 @pytest.mark.slow

@@ -33,7 +33,7 @@ def few():
     return {name: program(name) for name in FEW}
 
 
-@pytest.fixture(scope="module", params=["albert", "bert"])
+@pytest.fixture(scope="module", params=["albert", pytest.param("bert", marks=pytest.mark.slow)])
 def stock(request, few, tmp_path_factory):
     cycles = 24 if request.param == "albert" else 9
     spec = targets.StockComputer.for_programs(few.values(), cycles)

@@ -11,7 +11,8 @@ from iceform import targets
 from iceform.computer.library import ALGORITHMS
 
 from ..computer.peers import CASES
-from .stock import alone, transformers
+from .alone import alone
+from .stock import transformers
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 MANY = (
@@ -180,7 +181,7 @@ def proven(one, stream, case):
 
 def assert_within(found):
     for name, (distance, before) in found.items():
-        assert distance <= (1e-8 if CASES[name].smooth else 1e-5), (name, distance)
+        assert distance <= 1e-8, (name, distance)
         assert distance <= before, (name, distance, before)
 
 

@@ -270,18 +270,19 @@ def literal_machine():
 def assert_same(found: dict, question: asked.FitQuestion) -> float:
     """What the page found is what Python's literal network does; the largest difference.
 
-    The default backend, which rounds logits in another order, may differ by some more.
+    A logit s z + b that is summed in another order is another by u |s z|: beside a kink, where keys
+    are steepest, that is more than WITHIN. The default backend does so too, and leaves out of a
+    table what is small beside the table's stated error.
     """
     setting = Setting.of(question)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "the_machine", literal_machine)
         ours = fit(question, lambda: None)
-    # A fused pass leaves out of a table what is small beside its stated error, and a table with a
-    # moved value states the whole move: only the literal network is followed to the last digits.
-    if ours.frames and question.lookup.moved is None:
+    if ours.frames:
         last = fit(question, lambda: None).frames[-1]
         apart = max(abs(a - b) for a, b in zip(found["frames"][-1]["coef"], last.coef, strict=True))
-        assert apart <= 10 * WITHIN * max(1.0, *map(abs, last.coef))
+        left_out = ours.table.error if ours.table else 0.0
+        assert apart <= 10 * WITHIN * max(1.0, *map(abs, last.coef)) + left_out
     assert found["machine"]["digest"] == ours.machine.digest == the_machine().digest
     if ours.frames:
         assert len(found["frames"]) == len(ours.frames)
@@ -301,7 +302,9 @@ def assert_same(found: dict, question: asked.FitQuestion) -> float:
         pairs = [(values, run.predict(mesh).tolist())]
     off = max(abs(a - b) for theirs, mine in pairs for a, b in zip(theirs, mine, strict=True))
     size = max(1.0, *(abs(b) for _, mine in pairs for b in mine))
-    assert off <= WITHIN * size, f"{question.model.algorithm}: off by {off:.3g} of {size:.3g}"
+    steep = max(map(abs, ours.table.slopes)) * ours.table.high if ours.table else 0.0
+    allowed = max(WITHIN * size, 2.0**-53 * steep)
+    assert off <= allowed, f"{question.model.algorithm}: off by {off:.3g} of {size:.3g}"
     return off / size
 
 
@@ -340,11 +343,10 @@ def test_a_value_moved_by_hand_changes_the_fit_as_python_says(
     )
     before, after = ask(page, plain), ask(page, changed)
     assert_same(after, changed)
-    shift = max(
-        abs(a - b)
-        for a, b in zip(after["frames"][-1]["coef"], before["frames"][-1]["coef"], strict=True)
-    )
-    assert shift > 1e-3
+    # A value that nearly every residual reads moves the intercept before all else.
+    then, now = ([*one["frames"][-1]["coef"], one["frames"][-1]["intercept"]]
+                 for one in (before, after))  # fmt: skip
+    assert max(abs(a - b) for a, b in zip(now, then, strict=True)) > 1e-3
 
 
 @pytest.mark.slow
@@ -430,7 +432,7 @@ def test_every_step_of_the_lesson(browser: Browser, address: str, scheme, window
     for step in range(1, steps + 1):
         expect(page.locator("#lesson h2")).to_contain_text(f"{step} of {steps}")
         settled(page)
-        expect(page.locator("#panel[aria-busy=false]")).to_be_visible()
+        expect(page.locator("#panel[aria-busy=false]")).to_be_visible(timeout=2 * _PATIENCE)
         assert page.locator("#panel .trouble").count() == 0, step
         assert page.evaluate("document.documentElement.scrollWidth") <= window["width"], step
         assert page.evaluate(_AUDIT) == [], step

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.record import Algorithm, option
+from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Features
 from iceform.certificates import Result
 from iceform.constructions import GradientStep, Schedule
@@ -32,6 +33,7 @@ __all__ = ["Descent", "NativeLine", "Residual", "labels_of", "residual_of"]
 
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
+_SLACK = 1 + 1e-9  # eigenvalues, and products of a factor for each step, round
 _LEAK_BITS = 8  # the leak is kept this many bits below rounding
 
 
@@ -290,26 +292,66 @@ class Descent(Algorithm):
         table = passed = leak = 0.0
         # What the margin lets other blocks carry into a sample's gradient.
         stray = 2 * residual.scale * residual.domain.x * residual.leak
+        # And what rounding the table does, as it is written into the prompt.
+        unit = unit_roundoff(x.dtype)
+        written = machine.slip(residual.sizes().logits, 0) + 8 * unit
+        written *= 2 * residual.scale * residual.domain.x
         for t, (eta, mu) in enumerate(zip(schedule.steps, schedule.momenta, strict=True)):
             out, error = machine.attend(residual.target(x, y, ahead))
             error = residual.scale * error
             gradient = residual.scale * out.double().mean(0) + self.l2 * ahead
             last, w = w, (ahead - eta * gradient).to(x.dtype)
             ahead = w + mu * (w - last) if mu else w
-            stored = 4 * unit_roundoff(x.dtype) * self.w_bound
+            stored = 4 * unit * self.w_bound
             table += reach[t] * eta * norm * residual.table.error
-            passed += reach[t] * math.sqrt(d) * (eta * error + stored)
+            passed += reach[t] * math.sqrt(d) * (eta * (error + written) + stored)
             leak += reach[t] * math.sqrt(d) * eta * stray
         return w, {"interpolation": table, "leak": leak, "machine": passed}
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
         w, terms = self.descend(machine, x, labels_of(y))
         residual = self._residual(x.shape[1], x.shape[0])
+        *_, assumed = residual.loss.curvature_on(*residual.domain.residuals)
         certificate = machine.certificate(
-            terms, residual.domain.describe(), residual.table.assumptions
+            terms, residual.domain.describe(), (*residual.table.assumptions, *assumed)
         )
+        if residual.loss.derivative.obstacle is None and not assumed:
+            again = lambda: self._again(x, labels_of(y))  # noqa: E731
+            certificate = machine.compared(w, again, self.steps * x.numel(), certificate)
         line = NativeLine(w, w.new_zeros(()))
         return machine.result(w, certificate, self.steps, _predict=line)
+
+    def _again(self, x: Tensor, y: Tensor) -> Doubled:
+        r"""The exact last iterate, enclosed.
+
+        Steps are taken from a number each, the last one's middle. What a step was off by is
+        multiplied on the way as any error is, and the sum of that is what the end is off by, as
+        long as iterates within ``far`` of these have the curvature that the factors rest on.
+        """
+        residual, (schedule, hessian) = self._residual(x.shape[1], x.shape[0]), self.plan(x)
+        loss, (low, high) = residual.loss, residual.domain.residuals
+        reach = schedule.amplification(hessian, quadratic=loss.curvature.quadratic)
+        everywhere = loss.curvature.steepest is not None
+        f, (samples, labels, offset) = loss.derivative.on(low, high), loss.encode(x, y)
+        rows = Doubled.exactly(samples)
+        w = last = ahead = Doubled.exactly(x.new_zeros(x.shape[1]))
+        end, far = 0.0, [0.0, 0.0]
+        number = lambda value: Doubled.exactly(w.off.new_tensor(value))  # noqa: E731
+        for eta, mu, factor in zip(schedule.steps, schedule.momenta, reach, strict=True):
+            if not (everywhere or float(ahead.size.max()) + far[0] <= self.w_bound):
+                return Doubled(ahead.mid, torch.full_like(ahead.off, math.inf))
+            heights = f.doubled((rows * ahead).sum() - Doubled.exactly(labels))
+            if offset is not None:
+                heights = heights - Doubled.exactly(y)
+            mean = (rows.mT * heights).sum() / number(float(len(x)))
+            moved = ahead - number(eta) * (mean + number(self.l2) * ahead)
+            step = float(moved.off.norm()) * _SLACK
+            end += factor * step * _SLACK
+            last, w = w, Doubled(moved.mid, torch.zeros_like(moved.off))
+            ahead = w + number(mu) * (w - last)
+            grown = 1 + eta * hessian[1]
+            far = [(1 + mu) * (grown * far[0] + step) + mu * far[1], far[0]]
+        return Doubled(w.mid, torch.full_like(w.off, end))
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         schedule, _ = self.plan(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.record import Algorithm
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
 
@@ -47,10 +49,28 @@ class Head(Algorithm):
         return Target(x, self.w_k.to(x), self.w_q.to(x), self.w_v.to(x), slice(0, None))
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
-        out, error = machine.attend(self.targets(x, y))
+        target = self.targets(x, y)
+        out, error = machine.attend(target)
         domain: dict[str, float | str] = {"tokens x dim": f"{x.shape[0]} x {x.shape[1]}"}
         machine.ledger.note("prompt", "the tokens, and the head as rows")
-        return machine.result(out, machine.certificate({"machine": error}, domain), 1)
+        given = (self.w_k, self.w_q, self.w_v)
+        rounded = any(not bool((w.to(x).double() == w.double()).all()) for w in given)
+        terms = {"machine": error, **({f"weights in {x.dtype}": math.inf} if rounded else {})}
+        certificate = machine.compared(
+            out,
+            lambda: self._again(x),
+            x.shape[0] ** 2 * (len(self.w_k) + len(self.w_v)),
+            machine.certificate(terms, domain),
+        )
+        return machine.result(out, certificate, 1)
+
+    def _again(self, x: Tensor) -> Doubled:
+        """The head itself, enclosed."""
+        tokens, *weights = (
+            Doubled.exactly(m.to(x.device)) for m in (x, self.w_k, self.w_q, self.w_v)
+        )
+        keys, queries, values = ((tokens[:, None] * w).sum() for w in weights)
+        return softmax_average((queries[:, None] * keys).sum(), values)
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         return self.targets(x, y).exact()

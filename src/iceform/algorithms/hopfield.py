@@ -11,6 +11,7 @@ from torch import Tensor
 
 from iceform.algorithms.descent import labels_of
 from iceform.algorithms.record import Algorithm, option
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Features
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
@@ -103,21 +104,37 @@ class HopfieldRetrieval(Algorithm):
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
         """The update's derivative is beta Cov, whose norm is at most beta max ||p||^2."""
-        state, total = labels_of(y), 0.0
+        given, total = labels_of(y), 0.0
+        state = given
         check_bound("patterns", x, 1.0, "scale the patterns into [-1, 1]")
         check_bound("state", state, 1.0, "scale the state into [-1, 1]")
         steepest = self.beta * float(x.double().square().sum(-1).max())
+        written = 2 * machine.slip(self.sizes(x.shape[1], len(x)).logits, 0)
         for _ in range(self.steps):
             out, error = machine.attend(self._target(x, state))
             state = out[0]
-            total = steepest * total + math.sqrt(x.shape[1]) * (error + _STRAY)
+            total = steepest * total + math.sqrt(x.shape[1]) * (error + written + _STRAY)
         domain: dict[str, float | str] = {
             "patterns": f"{x.shape[0]} x {x.shape[1]}",
             "max |x|": 1.0,
         }
         machine.ledger.note("prompt", "patterns, the state, and the memory's head as rows")
-        certificate = machine.certificate({"machine": total}, domain)
+        certificate = machine.compared(
+            state,
+            lambda: self._again(x, given),
+            x.numel() * x.shape[1],
+            machine.certificate({"machine": total}, domain),
+        )
         return machine.result(state, certificate, self.steps)
+
+    def _again(self, patterns: Tensor, start: Tensor) -> Doubled:
+        """The exact state after the last update, enclosed."""
+        memory, state = Doubled.exactly(patterns), Doubled.exactly(start)
+        beta = Doubled.exactly(torch.tensor(self.beta, dtype=torch.float64, device=patterns.device))
+        for _ in range(self.steps):
+            logits = beta * (memory * state).sum()
+            state = softmax_average(logits[None], memory)[0]
+        return state
 
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         patterns, state = x.double(), labels_of(y).double()

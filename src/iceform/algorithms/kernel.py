@@ -7,6 +7,7 @@ e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sa
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from iceform.algorithms.descent import labels_of
 from iceform.algorithms.examples import wave
 from iceform.algorithms.memory import centred, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
+from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Average, Features
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
@@ -28,6 +30,7 @@ from iceform.validation import check_bound, unit_roundoff
 __all__ = ["KernelMemory", "KernelRegression"]
 
 _ROOM = 1 << 22  # weights at once
+_SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly
 _EACH = 1 << 13  # queries that get a bound each; of more, one for all
 _CLEAR = 1e-3  # what logits may be off by before nothing but the labels' range is claimed
 _WRITTEN = "samples, |x|^2 and labels, and the points that ask"
@@ -128,10 +131,14 @@ class KernelRegression(Algorithm):
         machine.ledger.note("prompt", _WRITTEN)
         if isinstance(self.gamma, str):
             machine.ledger.note("host", "gamma, from the variance of the samples")
-        return machine.result(
-            lambda: replace(memory, machine=machine)(data.x), certificate, 1,
-            parts={"gamma": gamma}, _predict=memory,
-        )  # fmt: skip
+        here = replace(memory, machine=machine)
+        answer: Tensor | Callable[[], Tensor] = lambda: here(data.x)  # noqa: E731
+        small = data.rows * data.x.numel() <= _SMALL
+        if small and memory.largest_logit(radius) <= LARGEST_LOGIT:
+            answer = here(data.x)
+            again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
+            certificate = machine.compared(answer, again, 0, certificate)
+        return machine.result(answer, certificate, 1, parts={"gamma": gamma}, _predict=memory)
 
     # -------------------------------------------------------------------------------------- rows
 
@@ -213,6 +220,7 @@ class KernelRegression(Algorithm):
             out, error = machine.attend(self._target(x, y, chunk, scale))
             parts.append(out[:, 0])
             worst = max(worst, error + _STRAY)
+        worst += 2 * machine.slip(self.sizes(x.shape[1], len(x)).logits, x.shape[1])
         return torch.cat(parts), worst, len(chunks)
 
     def rows(self, machine: Heads, x: Tensor, y: Tensor | None) -> Result:
@@ -221,6 +229,9 @@ class KernelRegression(Algorithm):
         certificate = machine.certificate(
             {"machine": error},
             {"samples x dim": f"{x.shape[0]} x {x.shape[1]}", "max |x|": 1.0, "max |y|": 1.0},
+        )
+        certificate = machine.compared(
+            fitted, lambda: _again(x, labels, x, self._number()), len(x) * x.numel(), certificate
         )
         memory = _RowsMemory(self, machine, x, labels)
         machine.ledger.note("prompt", _WRITTEN)
@@ -238,6 +249,14 @@ class KernelRegression(Algorithm):
         )
         gamma = self.gamma_for(ArraySource(x.double(), y.double()))
         return torch.softmax(-gamma * distances.square(), -1) @ y.double()
+
+
+def _again(x: Tensor, y: Tensor, points: Tensor, gamma: float) -> Doubled:
+    """The exact averages at ``points``, enclosed."""
+    apart = Doubled.exactly(points)[:, None] - Doubled.exactly(x)
+    sharpness = Doubled.exactly(torch.tensor(gamma, dtype=torch.float64, device=x.device))
+    logits = -sharpness * (apart * apart).sum()
+    return softmax_average(logits, Doubled.exactly(y)[:, None])[:, 0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,13 +283,17 @@ class KernelMemory:
 
     def __call__(self, points: Tensor) -> Tensor:
         q = check_near(points, self.center, self.radius)
-        biggest = self.gamma * (2 * float(q.norm(dim=1).max()) + self.radius) * self.radius
+        biggest = self.largest_logit(float(q.norm(dim=1).max()))
         if not biggest <= LARGEST_LOGIT:
             raise BoundError(
                 f"logits reach {biggest:.3g}, more than {LARGEST_LOGIT:.3g}; use a smaller gamma "
                 f"than {self.gamma:.3g}, or scale the samples"
             )
         return self.machine.average(self.x, self.y[:, None], q, self.gamma)[:, 0]
+
+    def largest_logit(self, far: float) -> float:
+        """Of queries up to ``far`` from the center."""
+        return self.gamma * (2 * far + self.radius) * self.radius
 
     def bounds(self, points: Tensor) -> Tensor:
         r"""What the averages at points may be off by, shape (m,).

@@ -30,10 +30,10 @@ from iceform.machine.choices import (
 )
 from iceform.machine.inside import Domain, descend_inside, problem_inside
 from iceform.machine.moments import split
-from iceform.machine.problem import Encoding, LinearProblem
+from iceform.machine.problem import Coordinates, LinearProblem
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.scaling import Scaling, check_magnitudes
-from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise
+from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform.machine.tables import read_line, table_of
 from iceform.validation import check_positive
 
@@ -182,22 +182,32 @@ class LinearModel(Algorithm):
         """What is looked up, as far out as asked."""
         return table_of(self.loss(), machine.tokens).on(reach)
 
-    def scaling_at(self, source: Source, parts: Mapping[str, Any]) -> Scaling:
-        """How the data are scaled in the passes that ended with an answer of these parts."""
-        return self.scaling(source)
+    def problem_at(
+        self, machine: Running, source: Source, parts: Mapping[str, Any] | None = None
+    ) -> LinearProblem:
+        """The problem of the first pass, or of those that ended with an answer of these parts."""
+        return self.problem(machine, source)
+
+    def coordinates(self, problem: LinearProblem, w: Tensor) -> Coordinates | None:
+        """What the samples of a pass at w are written in; None as they are scaled."""
+        whitened = self.precondition == "whiten" and getattr(self, "solver", "auto") == "auto"
+        return whitened_at(problem, w) if whitened else None
 
     def opening(self, machine: Running, source: Source) -> LookUps:
-        """The look-ups of the first samples at w = 0."""
-        return self.look_ups(machine, source, self.scaling(source), None)
+        """The look-ups of the first samples, where passes begin."""
+        return self.look_ups(machine, self.problem_at(machine, source))
 
     def look_ups(
-        self, machine: Running, source: Source, scaling: Scaling, w: Tensor | None
+        self, machine: Running, problem: LinearProblem, w: Tensor | None = None
     ) -> LookUps:
-        """The prompt of the first samples in memory at w, or at 0."""
-        data = in_memory(source, weighed=True)
+        """The prompt of the first samples in memory at w, or where passes begin."""
+        data = in_memory(problem.source, weighed=True)
         rows = slice(0, machine.machine.samples)
-        encoding = Encoding(scaling, self.loss().kind, self.positive_label())
-        w = data.x.new_zeros(scaling.dim) if w is None else w
+        w = self.start(problem.scaling) if w is None else w
+        w = problem.start() if w is None else w
+        encoding, within = problem.encoding, self.coordinates(problem, w)
+        if within is not None:
+            encoding, w = replace(encoding, turned=within.turned), within.of(w)
         x, y, w, offsets, factors = encoding.written(data.x[rows], data.labels[rows], w)
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
         return machine.look_ups(table, x, y, w, offsets, factors)
@@ -212,7 +222,7 @@ def fitted_inside(
     model: LinearModel, machine: Running, source: Source, domain: Domain, l1: float = 0.0
 ) -> Result:
     """A fit whose passes are planned by what is stated of the data, and proven after the fact."""
-    if source.weighed or getattr(model, "positive", False):
+    if source.weighed or getattr(model, "positive", None) is True:  # a class is no sign
         raise ProgramError(
             "solver='inside' plans its steps for samples of one weight and coefficients of either "
             "sign; use solver='auto' for sample weights and positive=True"

@@ -233,15 +233,23 @@ class NeighborsMemory:
         return _resolution(len(self.x)) / self._sharpest
 
     def certificate(self) -> Certificate:
-        """Which distances are told apart; labels are then averaged exactly, up to rounding."""
+        r"""Which distances are told apart; labels are then averaged exactly, up to rounding.
+
+        Weights that are off by :math:`e^{\delta_j}` move an average m by at most
+        :math:`\sum_j w_j |\delta_j| |y_j - m|`, where :math:`\sum_j w_j |y_j - m|` is at most half
+        the range of the labels. A logarithm of a distance is off by (d/2 + 2) u for its sum of d
+        squares, four units in the last place of ln l, 1/2 <= l <= sqrt(d), and at most four
+        roundings of its own size |ln w_j|, which w_j |ln w_j| <= 1/e makes harmless.
+        """
         size, (n, dim) = check_labels(self.y), self.x.shape
         gamma, resolution = self._sharpest, self.resolution
-        weighing = 0.0 if self.weights == "uniform" else 2 * dim + 6 * self.k + 40
+        weighing = dim + 4 * math.log(dim + 1) + 3 * self.k + 16
+        weighing = 0.0 if self.weights == "uniform" else weighing
         weighing += 4 * _FAR if callable(self.weights) else 0  # logarithms of what it returns
         return Certificate.total(
             {
                 "weights": weighing * self._unit * size,
-                "rounding": (2 * self.k + 16) * self._unit * size + 2 * self.k * _SUBNORMAL,
+                "rounding": (2 * self.k + 10) * self._unit * size + 2 * self.k * _SUBNORMAL,
             },
             domain={
                 "data": f"these {n} x {dim}, as given",

@@ -177,7 +177,7 @@ class Peer:
         return self.path.rpartition(".")[2]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a subclass whose fields are compared says so
 class Algorithm(Program, kept_as="Program"):
     """An algorithm with its record.
 

@@ -8,12 +8,14 @@ sum of all x x' and the penalty. The frozen machine passes once over each batch.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from iceform.algorithms.linear import Line
+from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, pair, sub
 from iceform.certificates import Result, Step
 from iceform.errors import ProgramError
 from iceform.machine import Running, Source
@@ -21,11 +23,20 @@ from iceform.machine.problem import (
     Encoding,
     GradientTask,
     GramTask,
+    Metric,
     metric_of,
     slip_of,
     sum_and_farthest,
 )
-from iceform.machine.proofs import Proof, certificate_of, gram_slip, lower
+from iceform.machine.proofs import (
+    Newton,
+    Proof,
+    apart_of,
+    certificate_of,
+    gram_slip,
+    lower,
+    norm_of,
+)
 from iceform.machine.scaling import Scaling, check_magnitudes
 from iceform.machine.tables import IDENTITY
 from iceform.validation import check_positive
@@ -33,6 +44,8 @@ from iceform.validation import check_positive
 __all__ = ["Recursion"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
+_LEAST = 2.0**-1000  # more than all products together that underflow
+_DOUBLED = 1 << 20  # products of a batch up to which they are summed in pairs of numbers
 
 
 @dataclass(eq=False)
@@ -54,6 +67,7 @@ class Recursion:
     _slip: float = field(default=0.0, repr=False)  # relative rounding of the sums of products
     _scaling: Scaling | None = field(default=None, repr=False)
     _state: tuple[Tensor, Tensor, Tensor] | None = field(default=None, repr=False)
+    _sums: _Sums | None = field(default=None, repr=False)  # None where they would take too long
 
     def update(self, machine: Running, batch: Source) -> Result:
         """The solution for everything seen so far, this batch included."""
@@ -80,6 +94,7 @@ class Recursion:
         hidden = sizes * float(sizes @ (self._slip * step.abs() + 2 * _UNIT * w.abs()))
         error = error + slip + left + (len(w) + 4) * _UNIT * gradient.abs() + hidden
         self._state = (w, gram, error)
+        self._add(batch, encoding)
         self.rows += batch.rows
         return self._fit(machine, batch)
 
@@ -91,6 +106,17 @@ class Recursion:
             zeros = torch.zeros(self._scaling.dim, dtype=torch.float64, device=batch.device)
             self._state = (zeros, torch.diag(self._scaling.penalty(alpha)), zeros)
         return self._scaling, self._state
+
+    def _add(self, batch: Source, encoding: Encoding) -> None:
+        """Sums of products in pairs of numbers, as long as every batch is small."""
+        if self.rows and self._sums is None:
+            return
+        small = not batch.weighed and batch.rows * encoding.scaling.dim**2 <= _DOUBLED
+        if not small:
+            self._sums = None
+            return
+        added = _Sums(*batch.combine(_Products(encoding), _Sums.added), batch.count)
+        self._sums = added if self._sums is None else self._sums.plus(added)
 
     def _gradient(
         self, machine: Running, batch: Source, encoding: Encoding, w: Tensor
@@ -118,6 +144,8 @@ class Recursion:
             radius = float((metric.whitener.abs().mT @ error).norm())
         step = Step("D", "what look-ups left of all gradients", radius, "in the metric of A")
         proof = Proof.of(radius, metric or computed, step)
+        if metric is not None and metric.whole and self._sums is not None:
+            proof = self._again(self._sums, computed, metric)
         coef, intercept = scaling.raw(w)
         rows = scaling.functionals()
         certificate = certificate_of(
@@ -133,6 +161,70 @@ class Recursion:
             parts={"intercept": intercept}, errors={"intercept": last},
             _predict=Line(machine.machine, coef, intercept),
         )  # fmt: skip
+
+    def _again(self, sums: _Sums, computed: Metric, metric: Metric) -> Proof:
+        """By the gradient of everything so far, from sums that are known to more digits."""
+        assert self._scaling is not None
+        assert self._state is not None
+        w, gram, _ = self._state
+        left, error = sums.gradient(w)
+        penalty = self._scaling.penalty(self.alpha) * w
+        gradient = add(left, pair(penalty)).double()
+        error = error + 8 * _UNIT * penalty.abs() + 2 * _UNIT * gradient.abs()
+        apart = apart_of(computed, (self._slip + 4 * _UNIT) * gram.diagonal())
+        nu = norm_of(metric, gradient, error)
+        newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
+        step = Step("D", "gradient of all samples so far", nu, "sums in pairs of numbers")
+        return Proof.of(nu, metric, step, newton=newton)
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """Sums of x x' and of x y over all samples in pairs of numbers, and of |x| |y|."""
+
+    gram_hi: Tensor
+    gram_lo: Tensor
+    moment_hi: Tensor
+    moment_lo: Tensor
+    size: Tensor
+    chunks: int = 0
+
+    @staticmethod
+    def added(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        """Of two chunks."""
+        pairs = (add(Pair(*first[i : i + 2]), Pair(*second[i : i + 2])) for i in (0, 2))
+        return [part for both in pairs for part in both] + [first[4] + second[4]]
+
+    @property
+    def _parts(self) -> list[Tensor]:
+        return [self.gram_hi, self.gram_lo, self.moment_hi, self.moment_lo, self.size]
+
+    def plus(self, other: _Sums) -> _Sums:
+        """Of two batches."""
+        return _Sums(*self.added(self._parts, other._parts), self.chunks + other.chunks)
+
+    def gradient(self, w: Tensor) -> tuple[Pair, Tensor]:
+        """A w - b, and what it is off by."""
+        along = dot(Pair(self.gram_hi, self.gram_lo), pair(w.expand_as(self.gram_hi)))
+        sizes = self.gram_hi.diagonal().sqrt()
+        lost = 16 * SUMMED * (self.chunks + 8) * (sizes * float(sizes @ w.abs()) + self.size)
+        return sub(along, Pair(self.moment_hi, self.moment_lo)), lost + _LEAST
+
+
+@dataclass(frozen=True, eq=False)
+class _Products:
+    """The sums of a chunk."""
+
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        low, label_low = self.encoding.lows(x, y)
+        rows = Pair(samples.mT, low.mT)  # (p, n)
+        across = Pair(*(part[:, None].expand(-1, len(part), -1) for part in rows))
+        down = Pair(*(part[None].expand(len(part), -1, -1) for part in rows))
+        moment = dot(rows, Pair(*(part.expand_as(rows.hi) for part in (labels, label_low))))
+        return [*dot(across, down), *moment, samples.abs().mT @ labels.abs()]
 
 
 @dataclass(frozen=True, eq=False)

@@ -25,7 +25,7 @@ from iceform.constructions import steps_needed
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Target
 from iceform.machine.inside import SOLVERS, Domain
-from iceform.machine.problem import LinearProblem, Metric
+from iceform.machine.problem import Coordinates, LinearProblem, Metric
 from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution
 from iceform.validation import check_choice
@@ -90,6 +90,9 @@ class Ridge(LinearModel):
         """The same for data that arrive in batches."""
         self._check_signs("batches")
         return Recursion(self.alpha, fit_intercept=self.fit_intercept)
+
+    def coordinates(self, problem: LinearProblem, w: Tensor) -> Coordinates | None:
+        return None if self.positive else super().coordinates(problem, w)
 
     def _check_signs(self, where: str) -> None:
         if self.positive:

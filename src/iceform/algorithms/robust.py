@@ -34,12 +34,12 @@ from iceform.machine.problem import (
     sum_and_farthest,
 )
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
-from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.tables import CLIP_SQUARED
 
 __all__ = ["Huber"]
 
+_FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
@@ -106,9 +106,12 @@ class Huber(LinearModel):
         outside = residual.abs() > self.epsilon * parts["scale"]
         return replace(found, parts={**found.parts, "outliers": outside})
 
-    def scaling_at(self, source: Source, parts: Mapping[str, Any]) -> Scaling:
-        """Labels are in units of epsilon times the scale that was found."""
-        return replace(self.scaling(source), size=self.epsilon * float(parts["scale"]))
+    def problem_at(
+        self, machine: Running, source: Source, parts: Mapping[str, Any] | None = None
+    ) -> LinearProblem:
+        """Labels are in units of epsilon times the scale that is tried first, or that was found."""
+        search = _Scale(self, machine, source)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else _FIRST)
 
 
 class _Scale:
@@ -170,7 +173,7 @@ class _Scale:
         Where passes run out first the last scale is returned, as not converged.
         """
         at = self.excess
-        low, high = 0.5, 1.0
+        low, high = _FIRST, 1.0
         bottom = at(low)
         if self._spent:
             return self._unsettled(low, bottom)

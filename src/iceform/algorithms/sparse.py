@@ -31,7 +31,7 @@ from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import Solution, nesterov
+from iceform.machine.solvers import Solution, Stand, nesterov
 from iceform.machine.tables import CLIP
 from iceform.machine.whitening import evenly, needs_sharpening, sharpened
 from iceform.validation import check_choice
@@ -118,6 +118,10 @@ class ElasticNet(LinearModel):
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the coefficients' absolute values, on scaled data."""
         return thresholds_of(scaling, self.alpha * self.l1_ratio)
+
+    def coordinates(self, problem: LinearProblem, w: Tensor) -> None:
+        """Thresholds are of scaled coefficients; so are the passes until the support is known."""
+        return
 
     def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
         how = prove_nonnegative if self.positive else prove_sparse
@@ -248,45 +252,47 @@ class _Proximal:
         return best, False
 
     def _restricted(self, support: Tensor) -> Metric:
+        """The metric of the coefficients on the support; the others stay where they are."""
         part = self.hessian[support][:, support]
         inner = metric_of(part, self.problem.source.rows)
-        vectors = inner.vectors.new_zeros(len(support), inner.rank)
-        vectors[support] = inner.vectors
-        scale = inner.scale.new_ones(len(support))
+        p, rank = len(support), inner.rank
+        everywhere = torch.eye(p, dtype=part.dtype, device=part.device)
+        vectors, scale = part.new_zeros(p, len(part)), part.new_ones(p)
+        vectors[support] = torch.cat([inner.vectors, inner.null() * inner.scale[:, None]], 1)
         scale[support] = inner.scale
-        return Metric(vectors, inner.eigenvalues, scale, inner.noise)
+        unknown = torch.cat([vectors[:, rank:], everywhere[:, ~support]], 1)
+        return Metric(vectors[:, :rank], inner.eigenvalues, scale, inner.noise, unknown)
 
     def _solve(
         self, w: Tensor, support: Tensor, signs: Tensor, metric: Metric
     ) -> tuple[Tensor, Tensor, bool]:
         """Whitened passes with fixed signs; stops where a coefficient would change sign."""
-        linear = self.thresholds * signs
-        gradient = self.problem.gradient(w)
+        linear = self.thresholds * signs * support
+        stand = Stand.at(self.problem, w, metric, linear)
         for _ in range(_POLISH):
             if self.problem.passes >= self.max_passes:
-                return w, gradient, True
-            slope = (gradient + linear) * support
-            step, length = self._step(slope, metric)
+                return w, stand.gradient - linear, True
+            step, length = self._step(stand, support, metric)
             share, leaving = _until_crossing(w, step, signs * self.stopped)
             w = self._cut(w - share * step)
             if leaving is not None:
                 w = w.clone()
                 w[leaving] = 0.0
-                return w, gradient, True
-            gradient = self.problem.gradient(w)
-            if length <= self.tol * max(1.0, metric.size(w)):
+                return w, stand.gradient - linear, True
+            stand = stand.anew(w, metric)
+            if length <= self.tol * max(1.0, stand.size):
                 break
-        return w, gradient, False
+        return w, stand.gradient - linear, False
 
-    def _step(self, slope: Tensor, metric: Metric) -> tuple[Tensor, float]:
+    def _step(self, stand: Stand, support: Tensor, metric: Metric) -> tuple[Tensor, float]:
         """Towards the least point, or down a direction in which the samples see no change.
 
         There the penalty alone falls, in a straight line, until a coefficient is zero.
         """
-        unseen = metric.unseen(slope)
+        unseen = metric.unseen(stand.gradient * support) * support
         if float(unseen.norm()) > self._unseen:
             return unseen * (_FAR_ENOUGH / unseen.abs().max()), math.inf
-        return metric.step(slope), metric.norm(slope)
+        return stand.step * support, stand.length
 
 
 def _until_crossing(w: Tensor, step: Tensor, signs: Tensor) -> tuple[float, int | None]:

@@ -40,7 +40,7 @@ from iceform.attention.network import FrozenNetwork
 from iceform.attention.prompts import Prompt
 from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
-from iceform.validation import check_capacity
+from iceform.validation import check_capacity, common_batch
 
 __all__ = ["HIDDEN", "LARGEST_LOGIT", "MARGIN", "Average", "Layout", "LookUps"]
 
@@ -222,7 +222,7 @@ class LookUps:
     def batch(self) -> torch.Size:
         """Sets of samples."""
         shapes = (self.x.shape[:-2], self.y.shape[:-1], self.w.shape[:-1])
-        return torch.Size(torch.broadcast_shapes(*shapes))
+        return common_batch(*shapes)
 
     def residuals(self) -> Float[Tensor, "*b n"]:
         """z, to see whether the table reaches that far."""

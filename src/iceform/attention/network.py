@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -62,7 +63,9 @@ def is_checked() -> bool:
     return _CHECKED.get()
 
 
-_COPIED = 1 << 26  # bytes of weights that are kept twice, to be compared instead of hashed
+_COPIED = 1 << 26  # bytes of copies that are kept, to be compared instead of hashed
+_SPARSE = 1 / 8  # of a buffer's entries: where fewer are not 0, only those are copied
+_SMALL = 1 << 20  # bytes of a buffer that is compared whole, which is quicker
 # What a layer computes with, beside its buffers.
 _SETTINGS = ("residual", "stored", "group_sizes")
 _WITH_HEADS = SoftmaxAttention | HopfieldLayer | ProjectedAttention
@@ -165,45 +168,97 @@ class _Sealed:
     moving the weights.
     """
 
-    settings: str
-    copies: dict[str, Tensor]
+    parts: tuple[tuple[object, ...], ...]
+    copies: dict[str, _Copy]
 
     @classmethod
     def of(cls, network: FrozenNetwork) -> _Sealed | None:
         """Of a network as it is now; None where a copy would take much room."""
         with outside_transforms(), torch.inference_mode(False):
             buffers = dict(network.named_buffers(remove_duplicate=False))
-            if sum(b.nbytes for b in buffers.values()) > _COPIED:
-                return None
-            copies = {name: buffer.detach().clone() for name, buffer in buffers.items()}
-            return cls(_structure(network), copies)
+            copies, room = dict[str, _Copy](), _COPIED
+            for name, buffer in buffers.items():
+                found = _Copy.of(buffer.detach(), room)
+                if found is None:
+                    return None
+                copies[name] = found
+                room -= found.nbytes
+            return cls(_parts(network), copies)
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
-            if buffers.keys() != self.copies.keys() or _structure(network) != self.settings:
+            if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
                 return False
             pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
-            return all(_alike(a, b) for a, b in pairs) and _all_equal(pairs)
+            if not all(copy.is_alike(buffer) for buffer, copy in pairs):
+                return False
+            if not any(buffer.is_cuda for buffer, _ in pairs):
+                return all(bool(copy.equals(buffer)) for buffer, copy in pairs)
+            # The host waits for a GPU once.
+            return bool(torch.stack([copy.equals(buffer) for buffer, copy in pairs]).all())
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
+def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
+    """What :func:`_structure` says in words, to be compared at every call."""
+    return tuple(
+        (name, type(part), *map(vars(part).get, _SETTINGS))
+        for name, part in module.named_modules(remove_duplicate=False)
+    )
 
 
-def _all_equal(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
-    """Whether all bits are the same: zeros have signs, and what is not a number equals itself."""
-    bits = [(_words(a), _words(b)) for a, b in pairs]
-    if not any(a.is_cuda for a, _ in bits):
-        return all(torch.equal(a, b) for a, b in bits)
-    # The host waits for a GPU once.
-    return not bool(torch.stack([(a != b).any() for a, b in bits]).any())
+@dataclass(frozen=True, eq=False)
+class _Copy:
+    """A buffer's bits: all of them, or those of the words that are not 0, and where they are.
+
+    Words are compared, not numbers: zeros have signs, and what is not a number equals itself.
+    """
+
+    kind: tuple[torch.Size, torch.dtype, torch.device]
+    words: Tensor
+    places: Tensor | None
+
+    @classmethod
+    def of(cls, buffer: Tensor, room: int) -> _Copy | None:
+        """Of a buffer as it is now; None where the copy is larger than ``room`` bytes."""
+        kind, words = (buffer.shape, buffer.dtype, buffer.device), _words(buffer)
+        held = int(torch.count_nonzero(words))
+        sparse = buffer.nbytes > _SMALL and held <= _SPARSE * words.numel()
+        if (held * (8 + words.element_size()) if sparse else buffer.nbytes) > room:
+            return None
+        if not sparse:
+            return cls(kind, words.clone(), None)
+        places = words.nonzero()[:, 0]
+        return cls(kind, words[places], places)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes."""
+        return self.words.nbytes + (0 if self.places is None else self.places.nbytes)
+
+    def is_alike(self, buffer: Tensor) -> bool:
+        """Whether shape, dtype and device are the same."""
+        return self.kind == (buffer.shape, buffer.dtype, buffer.device)
+
+    def equals(self, buffer: Tensor) -> Tensor:
+        """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
+        words = _words(buffer)
+        if self.places is None:
+            if not buffer.is_cuda:
+                return torch.tensor(np.array_equal(words.numpy(), self.words.numpy()))
+            return (words == self.words).all()
+        here = (words[self.places] == self.words).all()
+        return here & (torch.count_nonzero(words) == len(self.words))
 
 
 def _words(t: Tensor) -> Tensor:
-    words = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}[t.element_size()]
-    return t.contiguous().view(words)
+    """The bytes, as many at a time as fit."""
+    flat, size = t.detach().reshape(-1), t.nbytes
+    return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
+
+
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _structure(module: nn.Module) -> str:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from iceform.interpolation.cache import folder
 
-__all__ = ["derivative", "look_up", "pass_over", "prepare", "ready"]
+__all__ = ["derivative", "look_up", "pass_over", "prepare", "read", "ready", "sizes"]
 
 _SOURCE = Path(__file__).with_name("look_up.c")
 _FLAGS = "-O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -shared -fPIC"
@@ -42,6 +42,7 @@ _MACHINES = ("-march=native", "-mcpu=native", "")  # the first that the compiler
 _NAMES = ("cc", "gcc", "clang")
 _LONGEST = 120.0  # seconds that a compiler may take
 _PART = 1 << 15  # entries, or rows of samples, that a thread takes at once
+_LANES = 128  # entries that look_up.c looks up together
 _WAITS = 1 << 16  # entries that are worth waiting for the compiler
 _DTYPES = {torch.float32: "float32", torch.float64: "float64"}
 
@@ -215,6 +216,60 @@ def _entries(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Oper
 
     _shared_out(part, range(0, z.numel(), _PART))
     return out
+
+
+def read(
+    z: Tensor, kind: tuple[int, bool, bool], operands: _Operands, down: Tensor | None,
+    up: Tensor | None, reach: float, slope: float,
+) -> Tensor:  # fmt: skip
+    """A(clip(z down, reach)) up + slope relu(z down - reach); down and up one a feature.
+
+    The last axis of z has the features.
+    """
+    library = _library.get()
+    assert library is not None
+    call = getattr(library, f"read_{_DTYPES[z.dtype]}")
+    z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
+    out = torch.empty_like(z)
+    shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
+    beyond = torch.tensor([reach, slope], dtype=z.dtype)
+    scales = [None if t is None else _repeated(t, dim).to(z) for t in (down, up)]
+    given = [None if t is None else _at(t) for t in scales]
+    tables = [_at(t) for t in operands]
+
+    def part(start: int) -> None:
+        count, offset = (ctypes.c_int64(n) for n in (min(_PART, z.numel() - start), start % dim))
+        call(_at(z, start * size), _at(out, start * size), count, offset, ctypes.c_int64(dim),
+             *given, _at(beyond), shape, *tables)  # fmt: skip
+
+    _shared_out(part, range(0, z.numel(), _PART))
+    return out
+
+
+def _repeated(numbers: Tensor, dim: int) -> Tensor:
+    """From the beginning again, so that any ``_LANES`` from a feature on can be read."""
+    times = 1 + -(-_LANES // dim)
+    return numbers.expand(dim).repeat(times)
+
+
+def sizes(z: Tensor) -> Tensor:
+    """The largest |z| of every feature, which the last axis has; not a number where one is not."""
+    library = _library.get()
+    assert library is not None
+    call, flat = getattr(library, f"sizes_{_DTYPES[z.dtype]}"), z.reshape(-1, z.shape[-1])
+    flat = flat.contiguous()
+    rows, dim = flat.shape
+    step = max(1, _PART // dim)
+    starts = range(0, rows, step)
+    most, size = torch.empty(len(starts), dim, dtype=z.dtype), z.element_size()
+
+    def part(start: int) -> None:
+        count = ctypes.c_int64(min(step, rows - start))
+        call(_at(flat, start * dim * size), count, ctypes.c_int64(dim),
+             _at(most, start // step * dim * size))  # fmt: skip
+
+    _shared_out(part, starts)
+    return most.amax(0)
 
 
 def pass_over(

@@ -86,8 +86,9 @@ class Fused(Backend):
         table = read_table(prompt, self.reading)
         x, y, w = prompt.x, prompt.y, prompt.w
         total = primitives.residual_sum(x, y, w, table, prompt.offsets, self.name, watch)
-        total = prompt.gain * total
-        return total + prompt.count * prompt.keep * w.double() if prompt.keep else total
+        if not prompt.keep:
+            return prompt.gain * total
+        return torch.add((prompt.count * prompt.keep) * w.double(), total, alpha=prompt.gain)
 
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:

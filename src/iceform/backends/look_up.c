@@ -12,6 +12,7 @@
 
 #define LANES 128 /* entries looked up together: also the rows of a block of sums */
 #define LINE 64   /* bytes of a sample read together */
+#define MOST_HALF 64 /* tokens either side of the nearest, at most */
 #define INLINE static inline __attribute__((always_inline))
 
 /* Sizes that both precisions share. */
@@ -109,48 +110,81 @@ static __attribute__((noinline)) void NAME(place)(const REAL *z, const REAL *num
     }
 }
 
-/* A(z) of LANES entries. values has half zeros either side. */
+typedef REAL NAME(line) __attribute__((vector_size(LINE)));
+typedef WORD NAME(bits) __attribute__((vector_size(LINE)));
+enum { NAME(WIDE) = LINE / sizeof(REAL) };
+
+INLINE NAME(line) NAME(load)(const REAL *x) {
+    NAME(line) a;
+    memcpy(&a, x, sizeof a);
+    return a;
+}
+
+/* number where the token is there (room >= least), else 0. */
+INLINE NAME(line) NAME(there)(REAL number, NAME(line) room, REAL least) {
+    NAME(line) all = number - (NAME(line)){0};
+    return (NAME(line))((NAME(bits))all & (NAME(bits))(room >= least));
+}
+
+/* A(z) of LANES entries. values has half zeros either side. With a = right or left the token j away
+   weighs c_j a^j, c_j the product of the ratios up to j: sums by Horner's rule, both sides of WIDE
+   entries in registers. */
 static __attribute__((noinline)) void NAME(lanes)(const REAL *z, REAL *out, const shape *s, const REAL *numbers,
                         const REAL *ratios, const REAL *values) {
     NAME(places) p;
-    REAL total[LANES] = {0}, weight[LANES], moment[LANES], room[LANES];
+    REAL weights[MOST_HALF];
     int32_t half = (int32_t)s->half;
+    double product = 1;
+    for (int32_t j = 0; j < half; j++) weights[j] = (REAL)(product *= ratios[j]);
     NAME(place)(z, numbers, &p);
-    for (int side = 1; side >= -1; side -= 2) {
-        const REAL *factor = side > 0 ? p.right : p.left;
-        for (int i = 0; i < LANES; i++) {
-            weight[i] = moment[i] = 0;
-            room[i] = side > 0 ? numbers[3] - p.nearest[i] : p.nearest[i];
-        }
-        for (int32_t j = half; j > 0; j--) {
-            REAL ratio = ratios[j - 1], least = s->bounded ? (REAL)j : (REAL)-1;
-            if (s->affine) {
-                for (int i = 0; i < LANES; i++) {
-                    REAL step = room[i] >= least ? factor[i] * ratio : 0;
-                    weight[i] = step * (weight[i] + 1);
-                    moment[i] = step * moment[i] + weight[i];
+    for (int b = 0; b < LANES; b += NAME(WIDE)) {
+        NAME(line) right = NAME(load)(p.right + b), left = NAME(load)(p.left + b);
+        NAME(line) nearest = NAME(load)(p.nearest + b), mass = NAME(load)(p.mass + b);
+        NAME(line) ahead = numbers[3] - nearest, found;
+        NAME(line) w = {0}, v = {0}, m = {0}, n = {0};
+        if (s->affine && !s->bounded) {
+            for (int32_t j = half; j > 0; j--) {
+                REAL c = weights[j - 1], d = c * (REAL)j;
+                w = w * right + c;
+                v = v * left + c;
+                m = m * right + d;
+                n = n * left + d;
+            }
+        } else if (s->affine) {
+            for (int32_t j = half; j > 0; j--) {
+                REAL c = weights[j - 1], d = c * (REAL)j, at = (REAL)j;
+                w = w * right + NAME(there)(c, ahead, at);
+                v = v * left + NAME(there)(c, nearest, at);
+                m = m * right + NAME(there)(d, ahead, at);
+                n = n * left + NAME(there)(d, nearest, at);
+            }
+        } else {
+            const int32_t *first = p.first + b;
+            for (int32_t j = half; j > 0; j--) {
+                REAL least = s->bounded ? (REAL)j : (REAL)-1;
+                NAME(line) c = NAME(there)(weights[j - 1], ahead, least);
+                NAME(line) d = NAME(there)(weights[j - 1], nearest, least);
+                REAL after[NAME(WIDE)], before[NAME(WIDE)];
+                for (int i = 0; i < NAME(WIDE); i++) {
+                    after[i] = values[half + j + first[i]];
+                    before[i] = values[half - j + first[i]];
                 }
-            } else {
-                const REAL *at = values + half + side * j;
-                for (int i = 0; i < LANES; i++) {
-                    REAL step = room[i] >= least ? factor[i] * ratio : 0;
-                    weight[i] = step * (weight[i] + 1);
-                    moment[i] = step * (moment[i] + at[p.first[i]]);
-                }
+                w = w * right + c;
+                v = v * left + d;
+                m = m * right + c * NAME(load)(after);
+                n = n * left + d * NAME(load)(before);
             }
         }
-        for (int i = 0; i < LANES; i++) {
-            p.mass[i] += weight[i];
-            total[i] += s->affine ? side * moment[i] : moment[i];
+        mass += w * right + v * left;
+        if (s->affine) {
+            NAME(line) moved = (m * right - n * left) / mass;
+            found = numbers[6] + numbers[5] * ((nearest - (REAL)(s->tokens / 2)) + moved);
+        } else {
+            REAL own[NAME(WIDE)];
+            for (int i = 0; i < NAME(WIDE); i++) own[i] = values[half + p.first[b + i]];
+            found = (NAME(load)(own) + (m * right + n * left)) / mass;
         }
-    }
-    if (s->affine) {
-        REAL middle = (REAL)(s->tokens / 2);
-        for (int i = 0; i < LANES; i++)
-            out[i] = numbers[6] + numbers[5] * ((p.nearest[i] - middle) + total[i] / p.mass[i]);
-    } else {
-        const REAL *at = values + half;
-        for (int i = 0; i < LANES; i++) out[i] = (at[p.first[i]] + total[i]) / p.mass[i];
+        memcpy(out + b, &found, sizeof found);
     }
 }
 
@@ -215,14 +249,52 @@ void NAME(look_up)(const REAL *z, REAL *out, int64_t count, const shape *s, cons
     NAME(all)(NAME(lanes), z, out, count, s, numbers, ratios, values);
 }
 
+/* A(clip(z down, reach)) up + slope relu(z down - reach), entry by entry: down and up, or none, have
+   a number for every feature, dim of them and LANES more from the beginning; the first entry is of
+   feature offset. out may be z. */
+void NAME(read)(const REAL *z, REAL *out, int64_t count, int64_t offset, int64_t dim,
+                const REAL *down, const REAL *up, const REAL *beyond, const shape *s,
+                const REAL *numbers, const REAL *ratios, const REAL *values) {
+    REAL reach = beyond[0], slope = beyond[1], given[LANES], held[LANES], found[LANES];
+    for (int64_t start = 0; start < count; start += LANES) {
+        int64_t here = count - start < LANES ? count - start : LANES;
+        const REAL *by = down ? down + (start + offset) % dim : 0;
+        const REAL *scale = up ? up + (start + offset) % dim : 0;
+        for (int64_t i = 0; i < here; i++) given[i] = z[start + i];
+        for (int64_t i = here; i < LANES; i++) given[i] = numbers[0];
+        if (by)
+            for (int i = 0; i < LANES; i++) given[i] *= by[i];
+        for (int i = 0; i < LANES; i++) {
+            REAL t = given[i] > reach ? reach : given[i]; /* what is not a number stays */
+            held[i] = t < -reach ? -reach : t;
+        }
+        NAME(lanes)(held, found, s, numbers, ratios, values);
+        if (slope != 0)
+            for (int i = 0; i < LANES; i++) found[i] += given[i] > reach ? slope * (given[i] - reach) : 0;
+        if (scale)
+            for (int i = 0; i < LANES; i++) found[i] *= scale[i];
+        memcpy(out + start, found, here * sizeof *out);
+    }
+}
+
+/* The largest |z| of every feature, by its bits: not a number where one is not. */
+void NAME(sizes)(const REAL *z, int64_t rows, int64_t dim, REAL *restrict most) {
+    memset(most, 0, dim * sizeof *most);
+    for (int64_t row = 0; row < rows; row++, z += dim)
+        for (int64_t k = 0; k < dim; k++) {
+            WORD here, there;
+            memcpy(&here, z + k, sizeof here);
+            memcpy(&there, most + k, sizeof there);
+            here &= (WORD)~((WORD)1 << (8 * sizeof(WORD) - 1));
+            there = here > there ? here : there;
+            memcpy(most + k, &there, sizeof there);
+        }
+}
+
 void NAME(derivative)(const REAL *z, REAL *out, int64_t count, const shape *s,
                       const REAL *numbers, const REAL *ratios, const REAL *values) {
     NAME(all)(NAME(slopes), z, out, count, s, numbers, ratios, values);
 }
-
-typedef REAL NAME(line) __attribute__((vector_size(LINE)));
-typedef WORD NAME(bits) __attribute__((vector_size(LINE)));
-enum { NAME(WIDE) = LINE / sizeof(REAL) };
 
 /* A row as lines of WIDE numbers: the last overlaps the one before it, and masks hide from sums
    what was counted already. Rows shorter than a line are copied into one. */
@@ -231,12 +303,6 @@ typedef struct {
     NAME(line) last;      /* 1 where the last line counts, else 0 */
     NAME(line) last_w;    /* its coefficients, 0 where it does not count */
 } NAME(rows);
-
-INLINE NAME(line) NAME(load)(const REAL *x) {
-    NAME(line) a;
-    memcpy(&a, x, sizeof a);
-    return a;
-}
 
 INLINE NAME(line) NAME(load_last)(const REAL *x, const NAME(rows) *r) {
     if (r->dim >= NAME(WIDE)) return NAME(load)(x + r->dim - NAME(WIDE));

@@ -26,8 +26,10 @@ from iceform.validation import common_batch
 __all__ = [
     "attention",
     "interpolate",
+    "largest",
     "plain_interpolate",
     "project",
+    "read",
     "residual_map",
     "residual_sum",
 ]
@@ -66,6 +68,45 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
     if window is None or z.is_cuda:
         return window
     return window if z.numel() * it.tokens > _SMALL else None
+
+
+def read(
+    z: Float[Tensor, "*b d"],
+    it: Interpolant,
+    down: Tensor | None = None,
+    up: Tensor | None = None,
+    reach: float = math.inf,
+    slope: float = 0.0,
+) -> Float[Tensor, "*b d"]:
+    """A(z down) up, a scale for every feature; beyond ``reach`` a line of ``slope`` goes on.
+
+    z is used up. On the CPU that is one loop over it.
+    """
+    if z.ndim and _is_plain(z) and (window := windowed.window_of(it, z.dtype)) is not None:
+        operands = window.operands(z.dtype, z.device)
+        return compiled.read(z.detach(), window.kind, operands, down, up, reach, slope)
+    z = z if down is None else z.mul_(down)
+    inner = z if math.isinf(reach) else z.clamp(-reach, reach)
+    out = interpolate(inner, it)
+    if slope:
+        out = out + slope * (z - inner).clamp(min=0.0)
+    return out if up is None else out * up
+
+
+def largest(z: Float[Tensor, "*b d"]) -> Float[Tensor, " d"]:
+    """The largest |z| of every feature; not a number where one is not."""
+    z = z.detach()
+    if _is_plain(z):
+        return compiled.sizes(z)
+    low, high = torch.aminmax(z.reshape(-1, z.shape[-1]), dim=0)
+    return torch.maximum(high, -low)
+
+
+def _is_plain(z: Tensor) -> bool:
+    """Whether nobody follows what is computed, and loops in C can compute it."""
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and z.requires_grad):
+        return False
+    return z.numel() > 0 and not is_transformed(z) and compiled.ready(z)
 
 
 def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:

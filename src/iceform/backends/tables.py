@@ -27,10 +27,10 @@ from torch import Tensor
 from iceform.interpolation import GivenGrid, Grid, Interpolant
 from iceform.validation import unit_roundoff
 
-__all__ = ["read_table", "rebuild"]
+__all__ = ["EVEN_UNITS", "even_grid", "read_table", "rebuild"]
 
 _KEY_UNITS = 4  # roundings of a key on its way into the weights and out: two factors, two products
-_EVEN_UNITS = 8  # of the largest key, that equally spaced tokens may be off
+EVEN_UNITS = 8  # of the largest key, that equally spaced tokens may be off
 _LEAK_BITS = 8  # what padding may weigh is this many bits below rounding
 
 
@@ -86,15 +86,21 @@ def rebuild(
     slopes: Tensor, biases: Tensor, values: Tensor, unit: float, center: float = 0.0
 ) -> Interpolant:
     """Any keys, of logits s (z - center) + b: equally spaced tokens where they are that."""
-    grid = _even(slopes, biases, unit, center)
+    grid = even_grid(slopes, biases, unit, center)
     if grid is not None:
         return Interpolant(grid[0], grid[1], values, "given", math.inf)
     given = GivenGrid(-math.inf, math.inf, center, slopes, biases)
     return Interpolant(given, 0.0, values, "given", math.inf)  # type: ignore[arg-type]
 
 
-def _even(slopes: Tensor, biases: Tensor, unit: float, center: float) -> tuple[Grid, float] | None:
-    """Equally spaced tokens and their sharpness, if the keys are theirs to rounding."""
+def even_grid(
+    slopes: Tensor, biases: Tensor, unit: float, center: float = 0.0
+) -> tuple[Grid, float] | None:
+    """Equally spaced tokens and their sharpness, if the keys are theirs to rounding.
+
+    Sharpness and spacing come from the ends and the middle, which is where rounding moves them
+    least: by less than a unit, where second differences would be off by the number of tokens.
+    """
     last = len(slopes) - 1
     if last < 2:
         return None
@@ -109,7 +115,7 @@ def _even(slopes: Tensor, biases: Tensor, unit: float, center: float) -> tuple[G
     base = 0.5 * float(slopes[0] + slopes[-1])
     even = base + steep * places
     curve = middle + tilt * places - sharpness * (places.square() - inner**2)
-    allowed = _EVEN_UNITS * unit
+    allowed = EVEN_UNITS * unit
     if not bool(((slopes - even).abs() <= allowed * slopes.abs().max()).all()):
         return None
     if not bool(((biases - curve).abs() <= allowed * biases.abs().max()).all()):

@@ -61,8 +61,8 @@ _TINY = 1e-300  # what underflow may lose in a step, with room
 _SLACK = 1 + 2.0**-30
 _DEAD = 800.0  # logits this far below the largest weigh less than any number
 _SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
-_GROWN = 2.0**16  # by which radii may grow from one sharp one to the next, at first
-_CHUNK = 2**24  # numbers of one adjoint at once
+_GROWN = 2.0**6  # by which radii may grow from one sharp one to the next, at first
+_CHUNK = {"cpu": 2**19, "cuda": 2**27}  # numbers of one adjoint at once: in cache, or in memory
 
 
 @dataclass(frozen=True)
@@ -353,7 +353,15 @@ def _rows_back(back: Callable[[Tensor], Sequence[Tensor]], adjoints: Tensor) -> 
         return found
 
 
-def _summed(own: Tensor, adjoints: Tensor) -> Tensor:
+def _summed(own: Tensor, adjoints: Tensor) -> Tensor | float:
+    """Sums of own x |adjoint|, one a row; an adjoint that is 0 hides even infinity."""
+    if not own.any():
+        return 0.0
+    if own.isfinite().all():
+        found: Tensor = adjoints.reshape(len(adjoints), -1) @ own.expand(
+            adjoints.shape[1:]
+        ).reshape(-1)
+        return found
     return _times(own, adjoints).reshape(len(adjoints), -1).sum(1)
 
 
@@ -375,16 +383,23 @@ class _Step:
 
 
 class Tape:
-    """The steps of one computation; all values are float64."""
+    """The steps of one computation; all values are float64.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    device
+        Where they are, and where bounds are computed.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = torch.device("cpu") if device is None else device
         self._steps: list[_Step] = []
         self._settled = False
 
     def leaf(self, value: Tensor, error: Tensor | float = 0.0) -> int:
         """A given number, off by at most ``error``."""
-        value = value.detach().double()
-        own = torch.as_tensor(error, dtype=torch.float64).expand(value.shape)
+        value = value.detach().double().to(self.device)
+        own = torch.as_tensor(error, dtype=torch.float64, device=self.device).expand(value.shape)
         self._steps.append(_Step(None, (), value, own, False))
         return len(self._steps) - 1
 
@@ -414,7 +429,7 @@ class Tape:
             own = off + operation.rounding(out, *given) + _TINY
             own = torch.zeros_like(out) if isinstance(operation, Move) and not off.any() else own
         else:
-            own = torch.as_tensor(error, dtype=torch.float64).expand(out.shape)
+            own = torch.as_tensor(error, dtype=torch.float64, device=self.device).expand(out.shape)
         own = (own * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
         self._steps.append(_Step(operation, reads, value, own, state, back))
         self._settled = False
@@ -444,7 +459,7 @@ class Tape:
         shape = self._steps[index].value.shape
         # Radii by products of absolute values: good enough while what rests on them is small.
         # Sharper ones where they have grown since the last sharp ones; then at all states.
-        found = torch.full((), math.inf, dtype=torch.float64)
+        found = torch.full((), math.inf, dtype=torch.float64, device=self.device)
         for growth in (math.inf, _GROWN, 0.0):
             self._settle(index, growth)
             total, second = self._totals(index, functionals)
@@ -457,16 +472,16 @@ class Tape:
         shape = self._steps[index].value.shape
         count = shape.numel() if functionals is None else len(functionals)
         widest = max(s.value.numel() for s in self._steps[: index + 1])
-        size = max(1, _CHUNK // max(1, widest))
+        size = max(1, _CHUNK.get(self.device.type, _CHUNK["cpu"]) // max(1, widest))
         parts = []
         for low in range(0, count, size):
             high = min(low + size, count)
             if functionals is None:
                 rows = torch.zeros(high - low, shape.numel(), dtype=torch.float64)
                 rows[torch.arange(high - low), torch.arange(low, high)] = 1.0
-                rows = rows.reshape(high - low, *shape)
+                rows = rows.reshape(high - low, *shape).to(self.device)
             else:
-                rows = functionals[low:high].double()
+                rows = functionals[low:high].double().to(self.device)
             parts.append(self._reverse(index, rows))
         first, second = (torch.cat([p[i] for p in parts]) for i in (0, 1))
         total = ((first + second) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
@@ -475,16 +490,15 @@ class Tape:
     def _reverse(self, index: int, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of |adjoint| x (own error) and |adjoint| x (second order), for every row."""
         adjoints: dict[int, Tensor] = {index: rows}
-        first = torch.zeros(len(rows), dtype=torch.float64)
-        second = torch.zeros(len(rows), dtype=torch.float64)
+        first, second = rows.new_zeros(2, len(rows)).unbind()
         for i in range(index, -1, -1):
             adjoint = adjoints.pop(i, None)
             if adjoint is None:
                 continue
             step = self._steps[i]
             size = adjoint.abs()
-            first += _summed(step.own, size) if step.own.any() else 0.0
-            second += _summed(step.rest, size) if step.rest.any() else 0.0
+            first += _summed(step.own, size)
+            second += _summed(step.rest, size)
             if step.back is None:
                 continue
             for read, part in zip(step.reads, _rows_back(step.back, adjoint), strict=True):
@@ -499,7 +513,7 @@ class Tape:
         last = 0.0  # largest radius of the last state that was sharp, or of the first
         for i, step in enumerate(self._steps[: index + 1]):
             if step.operation is None:
-                step.radius, step.rest = step.own, torch.zeros(())
+                step.radius, step.rest = step.own, step.own.new_zeros(())
                 continue
             reads = [self._steps[j] for j in step.reads]
             found = step.operation.carried(
@@ -507,7 +521,7 @@ class Tape:
             )
             size = max(s.value.numel() for s in (step, *reads))
             formula = found.first if found.formula is None else found.formula
-            rest = torch.as_tensor(found.rest, dtype=torch.float64)
+            rest = torch.as_tensor(found.rest, dtype=torch.float64, device=self.device)
             backward = 4 * (size + 64) * _U * formula
             step.rest = ((rest + backward) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
             radius = (found.first + rest + step.own) * _SLACK

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = ["Certificate", "Step", "Verification", "weakest"]
+__all__ = ["Certificate", "Excess", "Step", "Verification", "weakest"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,24 @@ class Step:
     formula: str
     value: float
     why: str
+
+
+@dataclass(frozen=True)
+class Excess:
+    """F(found) - min F <= ``bound``: how far an objective F is above its least value.
+
+    F is the mean loss with its penalty, in the units of the data. ``over`` says of which lines it
+    is the least; all of them where it is empty.
+    """
+
+    bound: float
+    over: str = ""
+
+    def explain(self) -> str:
+        """As a sentence."""
+        lines = f"{self.over}" if self.over else "all lines"
+        what = "F the mean loss with its penalty"
+        return f"F(found) - min F <= {self.bound:.3e} over {lines} (proven), {what}"
 
 
 @dataclass(frozen=True)
@@ -64,6 +82,9 @@ class Certificate:
     kind
         "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
         file and was not proved again.
+    excess
+        What is proven of the objective, where that says more than the distance does: curvature is
+        weak, or nothing bounds the distance at all.
     """
 
     error: float
@@ -75,6 +96,7 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     compared: str = "emulated - exact"
     kind: str = "proven"
+    excess: Excess | None = None
     _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
 
     @classmethod
@@ -89,6 +111,8 @@ class Certificate:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
         lines = [f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"]
+        if self.excess is not None:
+            lines.append(self.excess.explain())
         lines += ["", "holds for"]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
@@ -111,6 +135,7 @@ class Certificate:
                 "error": self.error,
                 "compared": self.compared,
                 "kind": self.kind,
+                "excess": None if self.excess is None else vars(self.excess),
                 "terms": dict(self.terms),
                 "domain": dict(self.domain),
                 "dtype": str(self.dtype).removeprefix("torch."),

@@ -114,9 +114,21 @@ class Result:
         return self.certificate.verify(*inputs, bits=bits)
 
     def explain(self) -> str:
-        """The proof, the attestation and the ledger, as text."""
-        parts = [self.certificate.explain(), self.attestation.explain(), self.ledger.explain()]
+        """Whether its loop settled, the proof, the attestation and the ledger, as text."""
+        parts = [
+            self._unsettled(), self.certificate.explain(), self.attestation.explain(),
+            self.ledger.explain(),
+        ]  # fmt: skip
         return "\n\n".join(part for part in parts if part)
+
+    def _unsettled(self) -> str:
+        if self.converged:
+            return ""
+        left = f", a step of length {self.history[-1]:.3g} still to go" if self.history else ""
+        return (
+            f"NOT CONVERGED: stopped after {self.passes} passes{left}; the certificate is of where "
+            "it stopped"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """What is kept of it in a file, the tensors aside."""

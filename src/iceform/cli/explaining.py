@@ -230,10 +230,10 @@ class _Opened:
 
     def _gradient(self, algorithm: LinearModel) -> PromptView:
         parts = {n.removesuffix("_"): v for n, v in vars(self.model).items() if n.endswith("_")}
-        scaling = algorithm.scaling_at(self.source, parts)
-        asked = algorithm.look_ups(
-            self.machine.start(), self.source, scaling, self._scaled(scaling)
-        ).part(slice(0, _SAMPLES))
+        running = self.machine.start()
+        problem = algorithm.problem_at(running, self.source, parts)
+        asked = algorithm.look_ups(running, problem, self._scaled(problem.scaling))
+        asked = asked.part(slice(0, _SAMPLES))
         exact = algorithm.loss().derivative(asked.residuals())
         if asked.offsets is not None:
             exact = exact - asked.offsets

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -39,13 +39,13 @@ class Reservoir:
     seen: int = 0
     draw: random.Random = field(default_factory=random.SystemRandom)
 
-    def offer(self, before: State, after: State) -> None:
-        """Keep this cycle, or not."""
+    def offer(self, states: Callable[[], tuple[State, State]]) -> None:
+        """Keep this cycle, or not; only of one that is kept states are asked for."""
         self.seen += 1
         if len(self.kept) < _KEPT:
-            self.kept.append((before, after))
+            self.kept.append(states())
         elif (at := self.draw.randrange(self.seen)) < _KEPT:
-            self.kept[at] = (before, after)
+            self.kept[at] = states()
 
 
 @dataclass(frozen=True)

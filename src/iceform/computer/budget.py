@@ -9,11 +9,12 @@ from it by at most the derivative of that instruction over the ranges,
 
 which is the sum over all ways through the program of products of derivatives, each enclosed over
 its range. A counted loop is followed turn by turn for the number of turns that is given, another
-one until its errors settle or, where they do not, without bound. A loop that is proven to be a
-contraction at the given parameters (:mod:`~iceform.computer.contraction`) is followed in its norm.
+one until its errors settle or, where they do not, without bound. Where more is proven of a loop at
+the given parameters (:mod:`~iceform.computer.growth`), its states' errors are followed in that norm
+too, and the least bound counts.
 
-What is not in reach this way is said: the errors of a loop whose steps undo each other's errors
-only in a norm grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
+What is not in reach this way is said: the errors of a loop whose turns undo each other's errors in
+some other way grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
 does not depend on any of this.
 """
 
@@ -28,6 +29,7 @@ import torch
 from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
+from iceform.computer.growth import Growth
 from iceform.computer.instructions import Instruction, TablePair
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import gamma, instruction_rounding
@@ -74,7 +76,8 @@ def budget(
         key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
         if key not in known:
             known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
-        out[virtual] = Budget(table.f_error + table.g_error, known[key], virtual.folded)
+        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded
+        out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded)
     return out
 
 
@@ -113,9 +116,10 @@ class _Errors:
     own: Mapping[VirtualInstruction, Budget]
     width: int
     turns: Mapping[VirtualLoop, float]
-    rates: Mapping[VirtualLoop, float]
+    growths: Mapping[VirtualLoop, tuple[Growth, ...]]
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
+    used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -126,11 +130,27 @@ class _Errors:
                 self.one(item)
 
     def loop(self, loop: VirtualLoop) -> None:
-        """Turn by turn; the errors after any number of turns are those after the most."""
-        rate = self.rates.get(loop)
-        if rate is not None and loop in self.turns:
-            self._contracted(loop, rate, int(self.turns[loop]))
+        """Turn by turn, and in every norm that something is proven in: the least counts."""
+        begin = dict(self.off)
+        self._followed(loop)
+        least = {state: self.off.get(state, 0.0) for state in loop.states}
+        turn_by_turn = self.off
+        for growth in self.growths.get(loop, ()):
+            states = [loop.states[k] for k in growth.states]
+            bound = self._grown(loop, growth, states, begin, least)
+            if any(bound < least[state] * state.scale for state in states):
+                self.used.setdefault(loop, {})[growth.states] = growth
+            least |= {state: min(least[state], bound / state.scale) for state in states}
+        if loop not in self.used:
+            self.off = turn_by_turn
             return
+        self.off = {**begin, **least}
+        self.code(loop.body)
+        for state, error in least.items():
+            self.off[state] = max(error, begin.get(state, 0.0))
+
+    def _followed(self, loop: VirtualLoop) -> None:
+        """Turn by turn; the errors after any number of turns are those after the most."""
         most = int(self.turns.get(loop, _MOST_TURNS))
         for _ in range(most):
             start = dict(self.off)
@@ -138,24 +158,37 @@ class _Errors:
             for register, error in start.items():
                 self.off[register] = max(self.off.get(register, 0.0), error)
             if all(e <= _SETTLED * start.get(r, 0.0) or e == start.get(r, 0.0)
-                   for r, e in self.off.items()) or not self._finite():  # fmt: skip
+                   for r, e in self.off.items()):  # fmt: skip
+                break
+            if not self._finite():
+                self.off = dict.fromkeys(self.off, math.inf)
                 break
         else:
             if loop not in self.turns:
                 self.off = dict.fromkeys(self.off, math.inf)
 
-    def _contracted(self, loop: VirtualLoop, rate: float, turns: int) -> None:
-        """In the Euclidean norm: a turn's own error, and what is left of those before it."""
-        (state,) = loop.states
-        root = math.sqrt(state.width or 1)
-        begin, self.off[state] = self.off.get(state, 0.0), 0.0
+    def _grown(
+        self,
+        loop: VirtualLoop,
+        growth: Growth,
+        states: list[Register],
+        begin: Mapping[Register, float],
+        least: Mapping[Register, float],
+    ) -> float:
+        """A turn's own error, from states that are given, and what is left of those before it.
+
+        Other states are off by what is known of them.
+        """
+        turns = int(self.turns[loop]) if loop in self.turns else None
+        self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
         self.code(loop.body)
-        own, total = root * self.off[state], root * begin
-        for _ in range(turns):
-            total = (rate * total + own) * _OUTWARD
-        self.off[state] = max(total, begin)
-        self.code(loop.body)
-        self.off[state] = max(total, begin)
+        own = growth.norm([self._entries(s, self.off[s]) for s in states])
+        start = growth.norm([self._entries(s, begin.get(s, 0.0)) for s in states])
+        return growth.after(turns, start, own)
+
+    def _entries(self, state: Register, error: float) -> tuple[float, int]:
+        """What a state's value is off by, in each of so many entries; its register holds less."""
+        return error * state.scale, state.width or 1
 
     def _finite(self) -> bool:
         return all(e < 1e30 for e in self.off.values())
@@ -164,10 +197,9 @@ class _Errors:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own[i].total if i in self.own else 0.0
-        bent = _bend(i) * a * b if a and b else 0.0
-        gains = 0.0
-        for gain, error in zip(i.gains, (a, b), strict=True):
-            gains += gain * error if error else 0.0
+        bend = _bend(i) if a and b else 0.0
+        bent = bend * a * b if bend else 0.0
+        gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
         self.off[i.dst] = (gains + bent + own) * _OUTWARD
         self.before = i.dst
 
@@ -181,6 +213,7 @@ class _Errors:
         if read.how == "like" and self.before is not None:
             asks, size = self.off.get(self.before, 0.0), read.register.range.size
             moved = self.width * (self.before.range.size * error + size * asks + asks * error)
+            moved = math.inf if math.isnan(moved) else moved
             return error + 2 * size * math.tanh(min(moved, 700.0) / 2)
         return error
 
@@ -198,14 +231,14 @@ def certify(
     assembled: Assembled,
     ranges: Ranges,
     turns: Mapping[VirtualLoop, float],
-    rates: Mapping[VirtualLoop, float],
+    growths: Mapping[VirtualLoop, tuple[Growth, ...]],
     dtype: torch.dtype = torch.float64,
     backend: str = "literal",
 ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
     """The certificate over the domain, and every instruction's own error."""
     width = assembled.assembly.width
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
-    errors = _Errors(own, width, turns, rates, _written(assembled, ranges.domain, dtype))
+    errors = _Errors(own, width, turns, growths, _written(assembled, ranges.domain, dtype))
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     worst = max(terms.values())
@@ -213,7 +246,7 @@ def certify(
     certificate = Certificate(
         worst,
         {"tables, rounding and what they grow to": worst},
-        domain=_domain(ranges, turns, rates),
+        domain=_domain(ranges, turns, errors.used),
         dtype=dtype,
         backend=backend,
         derivation=tuple(
@@ -243,7 +276,9 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
 
 
 def _domain(
-    ranges: Ranges, turns: Mapping[VirtualLoop, float], rates: Mapping[VirtualLoop, float]
+    ranges: Ranges,
+    turns: Mapping[VirtualLoop, float],
+    used: Mapping[VirtualLoop, Mapping[tuple[int, ...], Growth]],
 ) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
@@ -251,7 +286,9 @@ def _domain(
         domain[assumed.name] = f"{assumed.range}, checked in every run"
     if turns:
         domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
-    if rates:
-        norms = ", ".join(f"{r:.6g}" for r in rates.values())
-        domain["parameters"] = f"those given; a turn's derivative has norm {norms}"
+    if used:
+        told = "; ".join(
+            dict.fromkeys(growth.told for each in used.values() for growth in each.values())
+        )
+        domain["parameters"] = f"those given; {told}"
     return domain

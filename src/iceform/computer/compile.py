@@ -18,11 +18,11 @@ from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.checkpoint import Checkpoint, writer
-from iceform.computer.contraction import contraction
 from iceform.computer.exact import run_exactly
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
 from iceform.computer.graph import Graph, Parameter
+from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
@@ -38,7 +38,6 @@ __all__ = ["Program", "compile"]
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
-_STILL = 1 + 2.0**-40  # the norm of a turn's derivative, up to rounding, that does not grow
 _FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
@@ -132,13 +131,12 @@ class Program:
             loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
             for loop in counted
         }
-        rates = {
-            loop: contraction(loop.source, self.ranges, scalars)
-            for loop in counted
+        grown = {
+            loop: tuple(growths(loop.source, self.ranges, scalars))
+            for loop in _virtual_loops(self.fused.code)
             if loop.source is not None
         }
-        proven = {loop: rate for loop, rate in rates.items() if rate is not None and rate <= _STILL}
-        return certify(self.fused, self.assembled, self.ranges, turns, proven, dtype, backend)
+        return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
     @cached_property
     def _certified(self) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
@@ -271,7 +269,7 @@ def compile(
     space = _domain(graph, domain, samples, parameter_ranges)
     _check_traced(algorithm, graph, space)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
-    fused = fuse(graph, ranges)
+    fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 

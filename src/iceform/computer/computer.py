@@ -33,6 +33,7 @@ from iceform.computer.prompt import (
 from iceform.computer.recognise import Operation, recognise
 from iceform.computer.running import run
 from iceform.computer.sizes import LEAST_VALUES, Sizes
+from iceform.computer.stretches import Stretches
 from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.validation import (
@@ -345,12 +346,20 @@ class Computer:
         """Cycle after cycle, some of them kept, and how long that took."""
         fused, state = self._decoded(operation, prompt, closed=closed)
         reservoir, started = Reservoir(), time.perf_counter()
+        stretches = Stretches.of(fused, state)
         with torch.no_grad():
             while cycles is None or reservoir.seen < cycles:
                 if cycles is None and fused.halted(state):
                     break
-                before, state = state, fused.cycle(state)
-                reservoir.offer(before, state)
+                most = None if cycles is None else cycles - reservoir.seen
+                ran = None if stretches is None else stretches.run(state, most)
+                if ran is None:
+                    before, state = state, fused.cycle(state)
+                    reservoir.offer(partial(_pair, before, state))
+                else:
+                    state = ran.state
+                    for at in range(ran.cycles):
+                        reservoir.offer(partial(ran.between, at))
                 _check_limit(reservoir.seen, cycles)
         return fused, state, reservoir, time.perf_counter() - started
 
@@ -496,6 +505,10 @@ class Kept(Generic[_Held]):
             self.held.pop(next(iter(self.held)))
         self.held[key] = None if tokens is None else tokens.clone(), made
         return made
+
+
+def _pair(before: State, after: State) -> tuple[State, State]:
+    return before, after
 
 
 def _same(kept: Tensor | None, tokens: Tensor) -> bool:

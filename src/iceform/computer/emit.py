@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from iceform.computer.bends import Bent, bent
 from iceform.computer.clean import clean_states
 from iceform.computer.curves import (
     at_zero,
@@ -38,8 +39,8 @@ class Emitter:
     current one.
     """
 
-    def __init__(self, graph: Graph, ranges: Ranges) -> None:
-        self.graph, self.ranges = graph, ranges
+    def __init__(self, graph: Graph, ranges: Ranges, eps: float) -> None:
+        self.graph, self.ranges, self.eps = graph, ranges, eps
         self.width = graph.dim
         self.top = graph.block
         self.late: dict[Node, Late] = {}
@@ -184,8 +185,47 @@ class Emitter:
         self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
     ) -> None:
         """``curve(U)``, in the units of the register."""
+        pieces = bent(pending.curve, pending.range, self.eps)
+        if pieces is not None and node is not None:
+            self._by_pieces(dst, pending, pieces, note, node)
+            return
         curve = times(pending.curve, 1 / dst.scale) if dst.scale != 1 else pending.curve
         self._look_up(dst, replace(pending, curve=curve), note, place, node)
+
+    def _by_pieces(
+        self, dst: Register, pending: Pending, pieces: Bent, note: str, node: Node
+    ) -> None:
+        """A curve of straight pieces: comparisons, and products with their distances from kinks."""
+        place, whole = node.place, pending.range
+        held = self._one_read(pending, dst, node)
+        z = Form(((Read("at", held), 1.0),))
+        parts = Form((), pieces.value)
+        alone = pieces.value == 0 and len(pieces.bends) == 1
+        for bend in pieces.bends:
+            side = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
+            slope = Register("", dst.samples, dst.width, bend.range)
+            first, second = bend.steps(whole, self.eps)
+            self._look_up(side, Pending(first, z, whole), "side of a kink", place, node, True)
+            once_more = Pending(second, of_register(side), side.range)
+            self._look_up(slope, once_more, "slope there", place, node, True)
+            away = Form(z.terms, -bend.at)
+            span = away.range * bend.range
+            part = dst if alone else Register("", dst.samples, dst.width, span)
+            made = note if alone else "part of a curve"
+            self.product(part, away, of_register(slope), node, made, bend.off(whole, self.eps))
+            parts = parts.plus(of_register(part))
+        if not alone:
+            self.emit_line(dst, parts, note, place, node=node)
+
+    def _one_read(self, pending: Pending, dst: Register, node: Node) -> Register:
+        """The register with a look-up's argument."""
+        if len(pending.of.terms) == 1:
+            read, sign = pending.of.terms[0]
+            if read.how == "at" and sign == 1 and read.register.samples == dst.samples:
+                return read.register
+        register = Register("", dst.samples, dst.width, pending.range)
+        self.emit_line(register, pending.of, "argument", node.place, node=node)
+        return register
 
     def look_up_twice(
         self, dst: Register, pending: Pending, note: str, place: Place | None, node: Node | None
@@ -303,8 +343,11 @@ class Emitter:
         )
         return replace(read, register=new)
 
-    def product(self, dst: Register, u: Form, v: Form, node: Node, note: str) -> None:
-        """A product of two forms, each of one coefficient."""
+    def product(
+        self, dst: Register, u: Form, v: Form, node: Node, note: str,
+        off: tuple[float, float] = (0.0, 0.0),
+    ) -> None:  # fmt: skip
+        """A product of two forms, each of one coefficient; ``off`` as of :meth:`Bend.off`."""
         alpha, beta = u.terms[0][1], v.terms[0][1]
         k = alpha * beta / dst.scale
         shift_u, shift_v = u.constant / alpha, v.constant / beta
@@ -327,7 +370,9 @@ class Emitter:
             dst.clean = (all(r.clean for r in a) and shift_u == 0) or (
                 all(r.clean for r in b) and shift_v == 0
             )
-        self.emit(VirtualInstruction(dst, a, b, f, g, (gain_a, gain_b), note, node.place), node)
+        instruction = VirtualInstruction(dst, a, b, f, g, (gain_a, gain_b), note, node.place)
+        instruction.folded, instruction.rounded = off[0] / dst.scale, off[1] / dst.scale
+        self.emit(instruction, node)
 
     def _settled(self, form: Form, dst: Register, node: Node) -> Form:
         scale = scale_of(form.range)

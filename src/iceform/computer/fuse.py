@@ -8,9 +8,12 @@ alpha a + beta b + c                    F = p z + c, G = -q z, p, q = (alpha +- 
 k (a + c)(b + e)                        F = k (z + c + e)^2/4, G = k (z + c - e)^2/4
 f(a + b), f(a - b)                      F = f, or G = -f
 max(a, b), min(a, b)                    F = z/2, G = -+|z|/2
-f(a + b) + g(a - b)                     F = f, G = -g (a soft threshold is one instruction)
+f(a + b) + g(a - b)                     F = f, G = -g (a soft threshold, by a table)
 a > b                                   a step: two entries
 ======================================  =====================================================
+
+Where a table with a kink is not good enough, curves of straight pieces are comparisons and
+products (:mod:`~iceform.computer.bends`): three instructions a kink.
 
 An instruction is written into the block that its node belongs to, so what a loop does not change is
 computed before it. Data and parameters are read with the factor that is wanted, by writing them
@@ -47,9 +50,9 @@ class Fused:
     gaps: dict[Node, float]  # how near to a tie each comparison may come
 
 
-def fuse(graph: Graph, ranges: Ranges) -> Fused:
-    """The instructions of a graph."""
-    return Fuser(graph, ranges).fused()
+def fuse(graph: Graph, ranges: Ranges, eps: float) -> Fused:
+    """The instructions of a graph; ``eps`` is what one look-up may be off by."""
+    return Fuser(graph, ranges, eps).fused()
 
 
 class Fuser(Selector):

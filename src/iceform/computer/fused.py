@@ -11,7 +11,7 @@ likeness.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,7 +30,8 @@ from iceform.errors import BoundError, ProgramError
 __all__ = ["Fused", "State"]
 
 _TARGETS = ("a", "b", "old")
-_SHARED = ("_tables", "_indices", "_targets", "_adds", "_plain_sums", "_plain_results", "alike")
+_SHARED = ("_tables", "_indices", "_targets", "adds", "_plain_sums", "_plain_results", "_flag",
+           "alike")  # fmt: skip
 _FEW = 64  # lanes that tell most variables with different components
 
 
@@ -57,7 +58,7 @@ class Fused:
         for name in _SHARED:
             getattr(self, name)
         other = copy(self)
-        vars(other).pop("_watched", None)
+        vars(other).pop("watched", None)
         return other
 
     def start(self, tokens: Float[Tensor, "b t d"]) -> State:
@@ -101,9 +102,9 @@ class Fused:
         """One instruction, in every problem of the batch."""
         groups = self._fetch(state)
         if len(groups) == 1:
-            return self._execute(groups[0][0], state)
+            return self.execute(groups[0][0], state)
         for code, rows in groups:
-            state = _merged(state, self._execute(code, _rows(state, rows)), rows)
+            state = _merged(state, self.execute(code, _rows(state, rows)), rows)
         return state
 
     def fetched(self, state: State) -> list[Code]:
@@ -135,12 +136,12 @@ class Fused:
             return [(found[0], rows)]
         if not found:
             raise ProgramError(f"there is no instruction at address {counter}")
-        flags = (state.flag[rows] @ self.operation.flag)[:, None]
-        logits = flags * flags.new_tensor([code.sign for code in found])
+        flag = state.flag.cpu()[rows]  # the host waits for a GPU once
+        logits = (flag @ self._flag)[:, None] * flag.new_tensor([code.sign for code in found])
         top, at = logits.topk(2, -1)
         if not bool((top[:, 0] - top[:, 1] >= self.operation.tau).all()):
             raise BoundError(
-                f"at address {counter} the flag is {float(state.flag[rows][:, 0].abs().min()):.3g},"
+                f"at address {counter} the flag is {float(flag[:, 0].abs().min()):.3g},"
                 " too near to 0 to decide a branch; compare things that differ by more"
             )
         chosen = at[:, 0].tolist()
@@ -150,7 +151,8 @@ class Fused:
 
     # ------------------------------------------------------------------ execute
 
-    def _execute(self, code: Code, state: State) -> State:
+    def execute(self, code: Code, state: State) -> State:
+        """One instruction."""
         destination = code.fields["destination"]
         lanes = self._lanes(code)
         operands = self._read(code, state, lanes)
@@ -161,7 +163,7 @@ class Fused:
         if place is not None:
             memory[destination] = (
                 change
-                if lanes == place.lanes and not self._adds
+                if lanes == place.lanes and not self.adds
                 else (
                     self._moved(
                         memory[destination], self._aligned(dense(change), lanes, place.lanes)
@@ -175,13 +177,23 @@ class Fused:
         return State(memory, flag, before, counters)
 
     def _moved(self, held: Value, change: Tensor) -> Tensor:
-        return dense(held) + change if self._adds else change
+        return dense(held) + change if self.adds else change
+
+    def names_read(self, code: Code) -> Iterator[int]:
+        """The variables that an instruction reads."""
+        for read in self.operation.reads:
+            if code.fields[read.field] and (read.field != "destination" or self.adds):
+                yield code.fields[read.field]
+
+    def asks(self, code: Code) -> bool:
+        """Whether an instruction asks by likeness, with the result of the one before."""
+        return bool(code.fields["a like"] or code.fields["b like"])
 
     def _lanes(self, code: Code) -> Lanes:
         """The lanes whose results are needed."""
         place = self.image.places.get(code.fields["destination"])
         following = self.image.at(code.fields["next"])
-        if place is None or any(f["a like"] or f["b like"] for f in (c.fields for c in following)):
+        if place is None or any(map(self.asks, following)):
             return self.image.lanes
         if code.fields["destination"] == self.image.flag and 0 not in place.lanes:
             return self.image.lanes
@@ -191,7 +203,7 @@ class Fused:
         """A, b and old: (batch, lanes or 1, m)."""
         totals: dict[str, Tensor | None] = dict.fromkeys(_TARGETS)
         for read in self.operation.reads:
-            if code.fields[read.field] == 0 or (read.field == "destination" and not self._adds):
+            if code.fields[read.field] == 0 or (read.field == "destination" and not self.adds):
                 continue
             found = self._found(read, code.fields[read.field], state, lanes)
             for target, matrix in self._targets[read.field].items():
@@ -239,21 +251,21 @@ class Fused:
         if not active:
             return a.new_zeros(shape)
         if plain and len(active) == 2 * shape[-1] and shape.numel() >= MANY:
-            product = table.product(a, b, self._watched)
+            product = table.product(a, b, self.watched)
             if product is not None:
                 return product if product.factor.numel() < shape.numel() else product.dense
         pair = (a, b) if narrow else (self.wide(a), self.wide(b))
         pair = torch.broadcast_tensors(*pair)
         if plain and len(active) == 2 * shape[-1]:
-            found = table.pair(pair[0] + pair[1], pair[0] - pair[1], self._watched)
+            found = table.pair(pair[0] + pair[1], pair[0] - pair[1], self.watched)
             if found is not None:
                 return found
-        return self._spread(table(self._arguments(pair, active), self._watched), active)
+        return self._spread(table(self._arguments(pair, active), self.watched), active)
 
     @property
     def outside(self) -> bool:
         """Whether an argument has left where a closed form is its table: then run without them."""
-        return self._watched.outside()
+        return self.watched.outside()
 
     def _table(self, number: int, *, narrow: bool) -> tuple[list[int], TableLookup]:
         """The heads that find anything but zeros in a table, and what they see of it.
@@ -275,7 +287,7 @@ class Fused:
 
     def _stored(self, result: Value, operands: dict[str, Tensor]) -> Value:
         """What the store head finds in a unit; the result itself where it replaces what is held."""
-        if not self._adds:
+        if not self.adds:
             return result
         parts = map(self.wide, (dense(result), operands["old"], operands["a"], operands["b"]))
         return torch.cat(torch.broadcast_tensors(*parts), -1) @ self.operation.store
@@ -340,7 +352,7 @@ class Fused:
         )
 
     @cached_property
-    def _adds(self) -> bool:
+    def adds(self) -> bool:
         """Whether a write is anything but replacing what is held: held + result - old = result."""
         store, width = self.operation.store, self.image.layout.sizes.width
         eye = _eye(store[:width])
@@ -365,7 +377,11 @@ class Fused:
         return {}
 
     @cached_property
-    def _watched(self) -> Extents:
+    def _flag(self) -> Tensor:
+        return self.operation.flag.cpu()
+
+    @cached_property
+    def watched(self) -> Extents:
         return Extents()
 
     @cached_property

@@ -1,12 +1,10 @@
 r"""Look-ups by softmax over a table's entries, for many arguments at once.
 
 Few arguments are looked up by the softmax over all entries. For many, equally spaced keys are
-recognised by their own numbers: with d the difference of neighbouring slopes and -2c the second
-difference of biases, entries sit at :math:`L_k = -(b_{k+1} - b_{k-1})/(s_{k+1} - s_{k-1})`, at a
-distance of h = 2c/d. If slopes and biases are those of such a grid, but for a common line and their
-last digits, the table is a :class:`~iceform.Interpolant` and is looked up in a window around each
-argument, by the certified code of :mod:`iceform.backends`; if it has few entries, :class:`Rational`
-finds them all by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what
+recognised by their own numbers (:func:`iceform.backends.tables.even_grid`): then the table is a
+:class:`~iceform.Interpolant` and is looked up in a window around each argument, by the certified
+code of :mod:`iceform.backends`; if it has few entries, :class:`Rational` finds them all by one
+exponential; and if its values lie on a parabola, :class:`Quadratic` says what
 it is. All of this is read off the entries: change one value, and the
 table is looked up entry by entry.
 """
@@ -23,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.backends import primitives
+from iceform.backends.tables import EVEN_UNITS, even_grid
 from iceform.computer.products import Product
 from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
@@ -51,7 +50,7 @@ MANY = 1 << 14  # arguments from which a window pays
 _MOST_ENTRIES = 64  # of a table that is found by one exponential
 _CACHED = 1 << 16  # arguments at once, in cache
 CLOSED_UNITS = 16.0  # in the last place, by which a table may miss a parabola
-GRID_UNITS = 8.0  # in the last place, by which keys may miss an even grid
+GRID_UNITS = float(EVEN_UNITS)  # in the last place, by which keys may miss an even grid
 
 
 def look_up(
@@ -79,6 +78,11 @@ class Extents:
         self.seen: list[tuple[Tensor, Tensor, float, float]] = []
         self.left = False
         self.known: dict[int, tuple[weakref.ref[Tensor], Tensor, Tensor]] = {}
+        self.also: list[Tensor] = []  # what others have found, true where something was beyond
+
+    def share(self, other: Extents) -> None:
+        """What another has found of tensors that are still there."""
+        self.known = {key: found for key, found in other.known.items() if found[0]() is not None}
 
     def of(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """The least and the largest number; of what is read again and again, found once."""
@@ -95,8 +99,15 @@ class Extents:
         if len(self.seen) >= _NOTED:
             self.outside()
 
+    def beyond(self) -> Tensor | bool:
+        """Whether one of those noted here is beyond, for whoever cannot wait to know."""
+        found = [(low < least) | (high > most) for low, high, least, most in self.seen]
+        return torch.stack(found).any() if found else False
+
     def outside(self) -> bool:
         """Whether one of them was beyond its closed form's range."""
+        if self.also:
+            self.left |= bool(torch.stack(self.also).any())
         if self.seen:
             low = torch.stack([at[0] for at in self.seen])
             high = torch.stack([at[1] for at in self.seen])
@@ -392,32 +403,8 @@ def uniform(
 ) -> Interpolant | None:
     """The table on an even grid that these keys are, or None."""
     s, b, v = (t.detach().double().cpu() for t in (slopes, biases, values))
-    if len(s) < 3:
-        return None
-    step, bend = float(s[-1] - s[0]) / (len(s) - 1), float((b[2:] - 2 * b[1:-1] + b[:-2]).mean())
-    if not (step > 0 and bend < 0):
-        return None
-    c = -bend / 2
-    nodes = -(b[2:] - b[:-2]) / (s[2:] - s[:-2])
-    h, middle = 2 * c / step, float(nodes.mean())
-    half = (len(s) - 1) / 2
-    grid = Grid(middle - half * h, middle + half * h, len(s) - 1)
-    unit = torch.finfo(slopes.dtype).eps / 2
-    return Interpolant(grid, c, v, "fitted", 0.0) if _same(grid, c, s, b, unit) else None
-
-
-def _same(grid: Grid, c: float, s: Tensor, b: Tensor, unit: float) -> bool:
-    """Whether keys are the grid's, but for a line that all have in common and their last digits."""
-    keys = grid.keys(c)
-    # Keys of t = z - center, as keys of z.
-    off_slope = s - keys.slopes
-    off_bias = b - (keys.biases - keys.slopes * grid.center)
-    logits = float(b.abs().max() + s.abs().max() * max(abs(grid.low), abs(grid.high)))
-    allowed = GRID_UNITS * unit
-    return bool(
-        ((off_slope - off_slope.mean()).abs() <= allowed * s.abs().max()).all()
-        and ((off_bias - off_bias.mean()).abs() <= allowed * logits).all()
-    )
+    even = even_grid(s, b, torch.finfo(slopes.dtype).eps / 2)
+    return None if even is None else Interpolant(*even, v, "fitted", 0.0)
 
 
 def equal_columns(columns: Tensor) -> list[list[int]]:

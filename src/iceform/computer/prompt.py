@@ -30,6 +30,7 @@ from iceform.computer.instructions import (
 from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
 from iceform.computer.sizes import FLAG_BOUND, Sizes, largest_result
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
+from iceform.validation import common_batch
 
 __all__ = ["Prompt", "check_values", "initial_memory", "variable_numbers", "write_prompt"]
 
@@ -65,7 +66,7 @@ class Prompt:
         """Shape of the batch of problems."""
         if self.changed is not None:
             return self.changed.shape[:-2]
-        return torch.Size(torch.broadcast_shapes(*(v.shape[:-2] for v in self.memory.values())))
+        return common_batch(*(v.shape[:-2] for v in self.memory.values()))
 
     @cached_property
     def tokens(self) -> Float[Tensor, "*b t d"]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+from iceform.computer.bends import bent
 from iceform.computer.curves import rounded_up, scale_of
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
 from iceform.computer.forms import (
@@ -78,7 +79,8 @@ class Selector(Emitter):
         if together is not None:
             return together
         if isinstance(u, Pending) and isinstance(v, Pending):
-            pair = paired(u, v) or self._paired_apart(u, v, node)
+            bends = any(bent(p.curve, p.range, self.eps) is not None for p in (u, v))
+            pair = None if bends else paired(u, v) or self._paired_apart(u, v, node)
             if pair is not None and self._pair_fits(pair, node):
                 return pair
         return self._sum(self.form(node.args[0]), self.form(node.args[1]), node)
@@ -192,8 +194,12 @@ class Selector(Emitter):
         together = self._one_curve(
             "max" if sign > 0 else "min", *(self.value(a) for a in node.args)
         )
-        if together is not None:
+        straight = together is not None and bent(together.curve, together.range, self.eps)
+        larger = None if straight else self._larger_by(node)
+        if larger is None and together is not None:
             return together
+        if larger is not None:
+            return self.form(node.args[1 if sign > 0 else 0]).plus(larger.line(sign, 0.0))
         u, v = (self.operand(a, node) for a in node.args)
         if u.terms[0][1] != v.terms[0][1]:
             u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
@@ -211,6 +217,23 @@ class Selector(Emitter):
         self.emit(VirtualInstruction(register, a, b, f, g, (gain, gain), node.op, node.place), node)
         self.held[node] = register
         return of_register(register)
+
+    def _larger_by(self, node: Node) -> Form | None:
+        """max(a - b, 0): max(a, b) is b and it, min(a, b) is a less it."""
+        a, b = node.args
+        span = self.ranges[a] - self.ranges[b]
+        relu = trees.Operation("relu", (_Z,))
+        if bent(relu, span, self.eps) is None:
+            return None
+        u, v = self.form(a), self.form(b).line(-1.0, 0.0)
+        apart = Register("", node.samples, node.width, span)
+        if not u.exact_sum(v):
+            u, v = of_register(self.register(a)), of_register(self.register(b)).line(-1.0, 0.0)
+        self.emit_line(apart, u.plus(v), "apart", node.place, node=node)
+        out = Register("", node.samples, node.width, Range(0.0, max(0.0, span.high)))
+        self.look_up(out, Pending(relu, Form(((Read("at", apart), 1.0),)), span), node.op,
+                     node.place, node)  # fmt: skip
+        return of_register(out)
 
     def _of_step(self, node: Node) -> Late:
         form = self.form(node.args[0])

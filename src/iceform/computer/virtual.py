@@ -107,7 +107,8 @@ class VirtualInstruction:
     place: Place | None = None
     narrowed: Range | None = None  # of the one argument, where more is known than the reads say
     copy: bool = False
-    folded: float = 0.0  # what rounding the coefficients adds to the result
+    folded: float = 0.0  # what rounding the coefficients adds to the result, and kinks
+    rounded: float = 0.0  # what sides of kinks add, times the unit roundoff
 
     def reads(self) -> tuple[Read, ...]:
         """All of them."""

@@ -13,6 +13,7 @@ The paper's bound drops the inner dimension d_h and fails for large heads.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -246,6 +247,10 @@ class AttentionHead(RowEmulator):
         return moved, sums * (largest + each)
 
     # ------------------------------------------------------------------------------ evaluation
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        weight = 3 if self.heads > 1 and inputs == 4 else 2
+        return (2, *[weight] * (inputs - 1)), (self.samples, self.value_dim)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact head (float64)."""

@@ -9,13 +9,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.attention.network import outside_transforms
 from iceform.backends import Backend, bind, resolve
 from iceform.certificates import Certificate, Result, Verification, Witness
+from iceform.constructions.in_graph import InGraph
 from iceform.errors import (
     BoundError,
     DeviceError,
@@ -88,7 +89,7 @@ class Plan:
         return asdict(self)
 
 
-class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
+class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
     """A construction: calling it runs the algorithm by attention.
 
     A subclass supplies the exact algorithm (:meth:`reference`), the prompt, the network, a fused
@@ -174,7 +175,7 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
     @full_precision
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompt."""
-        if torch.compiler.is_compiling():  # nothing hashes in a trace: weights are checked first
+        if torch.compiler.is_exporting():
             return self._run(self._begin(*inputs), *inputs)
         backend = self._begin(*inputs, later=True)
         try:
@@ -211,7 +212,7 @@ class Emulator(nn.Module, Pretrained, ABC, kept_as="Emulator"):
 
     @untraced
     def _begin(self, *inputs: Tensor, later: bool = False) -> Backend:
-        """Check the inputs and bind the network: what a compiled call does not trace.
+        """Check the inputs and bind the network.
 
         An exported program has no host that could look at values or weights: it is the literal
         network on the literal prompt, and whoever runs it answers for the domain.

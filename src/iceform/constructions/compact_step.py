@@ -47,7 +47,7 @@ from iceform.functions import ScalarFunction
 from iceform.functions.extremes import extremes
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel, bounds
-from iceform.validation import check_size, unit_roundoff
+from iceform.validation import check_size, common_batch, unit_roundoff
 
 __all__ = ["CompactStep"]
 
@@ -214,7 +214,7 @@ class CompactStep(GradientStep):
         x, y, w = three_inputs(inputs)
         at, n, room, it = self.features, self.domain.samples, self.layout.tokens, self.interpolant
         gain, keep = self._factors(self.rates)
-        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+        batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         like = next((t for t in (x, y, w) if is_transformed(t)), x)  # vmap: any may be the batch
         tokens = like.new_zeros(*batch, self._count, at.total)
         tokens[..., at["key_bias"]] = -HIDDEN

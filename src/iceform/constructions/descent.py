@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -33,7 +33,7 @@ from iceform.errors import BoundError, PrecisionError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.untraced import untraced
-from iceform.validation import check_positive, unit_roundoff
+from iceform.validation import check_positive, common_batch, unit_roundoff
 
 __all__ = ["GradientDescent"]
 
@@ -248,6 +248,9 @@ class GradientDescent(Emulator):
         """As for one step; later iterates are checked as they come."""
         self.step.check(*inputs)
 
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.dim,)
+
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """The exact last iterate (float64)."""
         x, y, w = inputs
@@ -306,7 +309,7 @@ class GradientDescent(Emulator):
         """All passes without waiting for the host; the iterates are checked at the end."""
         pairs = zip(self.schedule.steps, self.schedule.momenta, strict=True)
         rates = [(eta, eta * self.l2, mu) for eta, mu in pairs]
-        batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-1], w.shape[:-1])
+        batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
         start = w.expand(*batch, w.shape[-1])
         one = self.step._look_ups(x, y, start, Rates())
 

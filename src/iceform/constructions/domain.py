@@ -127,31 +127,52 @@ class Domain:
 
     def check_data(self, x: Tensor, y: Tensor, seen: Extremes | None = None) -> None:
         """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
+        self._check_data_sizes(*self._sizes_of_data(x, y, seen).tolist())
+
+    def check_coefficients(self, w: Tensor) -> None:
+        """Refuse coefficients outside the domain."""
+        self.check_sizes(*self._sizes_of_coefficients(w).tolist())
+
+    def check_inputs(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
+        """Both; the host waits for a GPU once."""
+        sizes = [self._sizes_of_data(x, y, seen), self._sizes_of_coefficients(w)]
+        y_size, x_size, longest, *of_w = torch.cat(sizes).tolist()
+        self._check_data_sizes(y_size, x_size, longest)
+        self.check_sizes(*of_w)
+
+    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: Extremes | None) -> Tensor:
         for name, value in (("x", x), ("y", y)):
             if not value.numel():
                 raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
         if seen is None:
             seen = self.watch()
             seen.watch_all(x)
-        # Gathered, so that the host waits for a GPU once.
-        sizes = torch.cat([largest_entry(y).double()[None], seen.sizes]).tolist()
-        check_largest("y", sizes[0], self.y, "scale the labels or raise bound= (or y_bound=)")
-        check_largest("x", sizes[1], self.x, "scale the samples or raise bound=")
-        if self._has_x_norm:
-            check_largest("||x||_2", sizes[2], self.x_norm, "raise x_norm=")
+        return torch.cat([largest_entry(y).double()[None], seen.sizes])
 
-    def check_coefficients(self, w: Tensor) -> None:
-        """Refuse coefficients outside the domain."""
+    def _check_data_sizes(self, y: float, x: float, longest: float) -> None:
+        check_largest("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
+        check_largest("x", x, self.x, "scale the samples or raise bound=")
+        if self._has_x_norm:
+            check_largest("||x||_2", longest, self.x_norm, "raise x_norm=")
+
+    def _sizes_of_coefficients(self, w: Tensor) -> Tensor:
+        """Their largest entry and, where it is bounded, their 2-norm."""
         if not w.numel():
             raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
-        norms = unwrapped(w.detach().norm(dim=-1))
-        self.check_sizes(*torch.stack([largest_entry(w), norms.amax()]).tolist())
+        largest = largest_entry(w).double()
+        norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if self._has_w_norm else largest
+        return torch.stack([largest, norm])
 
     def check_sizes(self, largest: float, norm: float) -> None:
         """The same, knowing only their largest entry and 2-norm."""
         check_largest("w", largest, self.w, "raise bound= (or w_bound=), or take smaller steps")
-        if self.w_norm < math.sqrt(self.dim) * self.w:
+        if self._has_w_norm:
             check_largest("||w||_2", norm, self.w_norm, "raise w_norm=")
+
+    @property
+    def _has_w_norm(self) -> bool:
+        """The same for w."""
+        return self.w_norm < math.sqrt(self.dim) * self.w
 
     @property
     def _has_x_norm(self) -> bool:

@@ -11,7 +11,7 @@ shrinkage sit in the prompt, not in the weights: one frozen layer runs every sch
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -98,6 +98,9 @@ class GradientStep(ResidualEmulator):
         gradient = self._exact(x, y, w).mean(-2)
         return (1 - rates.shrink) * w.double() - rates.gain * gradient
 
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.dim,)
+
     def forward(self, *inputs: Tensor) -> Tensor:
         """Check the inputs, then run the frozen network on their prompts.
 
@@ -121,7 +124,7 @@ class GradientStep(ResidualEmulator):
     def _can_watch(self, *inputs: Tensor) -> bool:
         """Whether a pass reads x as it is (margins read y x), outside any transform."""
         literal = rounding_of(self.backend).literal
-        if literal or self.loss.kind == "margin" or torch.compiler.is_compiling():
+        if literal or self.loss.kind == "margin" or torch.compiler.is_exporting():
             return False
         return all(isinstance(t, Tensor) and t.numel() and not is_transformed(t) for t in inputs)
 

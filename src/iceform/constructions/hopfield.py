@@ -146,6 +146,9 @@ class HopfieldMap(Emulator):
         check_tensors({"z": (z, (self.samples, self.dim))}, self.dtype, device)
         check_bound("z", z, self.bound, "scale the states or raise bound=")
 
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2,), (self.samples,)
+
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """f(a.z + b), exactly (float64)."""
         (z,) = inputs

@@ -9,6 +9,7 @@ step sizes in Leja order reach the solution, R being its norm.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -239,6 +240,9 @@ class RidgeRegression(Emulator):
             ) from None
         self._check_radius(x, y, solution)
         return solution
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1), (self.domain.dim,)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b d"]:
         """The closed form (X'X/n + lambda I)^{-1} X'y/n (float64)."""

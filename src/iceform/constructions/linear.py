@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -94,6 +95,9 @@ class LinearLayer(RowEmulator):
             kind=it.kind,
             _verifier=self._verify,
         )
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 2), (self.samples, self.out_features)
 
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n m"]:
         """The exact product (float64)."""

@@ -18,6 +18,7 @@ from iceform.attention import FrozenNetwork, Layout, LookUps
 from iceform.backends import Backend, bind, rounding_of
 from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest
 from iceform.certificates.attestation import joined
+from iceform.constructions.in_graph import InGraph
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
@@ -31,7 +32,7 @@ __all__ = ["MLP"]
 _AT_ONCE = 8  # numbers that one prompt of the look-up layer looks up
 
 
-class MLP(nn.Module):
+class MLP(InGraph):
     """A multi-layer perceptron whose weights and biases are all in the prompt.
 
     ``net(x, w1, b1, w2, b2, ...)``: x is (*batch, samples, sizes[0]), w_l is
@@ -197,6 +198,11 @@ class MLP(nn.Module):
 
     def _bind(self) -> list[Backend]:
         return [bind(network, self.backend) for network in self.networks]
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        first = self.layers[0]
+        assert isinstance(first, LinearLayer)
+        return (2, *(2, 1) * (inputs // 2)), (first.samples, self.sizes[-1])
 
     def forward(self, x: Tensor, *parameters: Tensor) -> Tensor:
         """Run the network in context."""

@@ -349,8 +349,7 @@ class ResidualEmulator(Emulator):
 
     def _check_values(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
         """Bounds, labels and range; ``seen`` has looked at all samples already."""
-        self.domain.check_data(x, y, seen)
-        self.domain.check_coefficients(w)
+        self.domain.check_inputs(x, y, w, seen)
         self.loss.check_labels(y)
         self.check_range(x, y, w)
 

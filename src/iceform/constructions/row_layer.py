@@ -24,6 +24,7 @@ from torch import Tensor
 
 from iceform.attention import Features, LiftedAttention, SoftmaxAttention
 from iceform.interpolation import Grid, Interpolant
+from iceform.validation import common_batch
 
 __all__ = ["RowLayer"]
 
@@ -94,7 +95,7 @@ class RowLayer:
 
     def pack(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         """The prompt: data and weights, zero-padded."""
-        batch = torch.broadcast_shapes(x.shape[:-2], *(w.shape[:-2] for w in weights))
+        batch = common_batch(x.shape[:-2], *(w.shape[:-2] for w in weights))
         count = self.prompt_tokens
 
         def padded(t: Tensor) -> Tensor:

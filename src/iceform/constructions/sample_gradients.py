@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -67,6 +67,9 @@ class SampleGradients(ResidualEmulator):
             rates=Rates(),
             **options,
         )
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.samples, self.domain.dim)
 
     def _exactly(self, *inputs: Tensor) -> Tensor:
         """l'(z_i) x_i, exactly (float64)."""

@@ -22,6 +22,7 @@ whole grid is always better; the split is here because the theorem has it.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -44,6 +45,7 @@ from iceform.validation import (
     check_positive,
     check_size,
     check_tensors,
+    common_batch,
     unit_roundoff,
 )
 
@@ -303,6 +305,9 @@ class TruncatedLinear(Emulator):
     def _line(x: Tensor, w: Tensor, t: Tensor) -> Tensor:
         return (x @ w[..., None])[..., 0] + t[..., None]
 
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 0), (self.samples,)
+
     def _exactly(self, *inputs: Tensor) -> Float[Tensor, "*b n"]:
         """The exact truncated line (float64)."""
         x, w, t = (a.double() for a in inputs)
@@ -321,7 +326,7 @@ class TruncatedLinear(Emulator):
         """[X; 1; ramp (w, t); I]: the ramp counts from the middle, padding carries none."""
         x, w, t = inputs
         count = self._count
-        batch = torch.broadcast_shapes(x.shape[:-2], w.shape[:-1], t.shape)
+        batch = common_batch(x.shape[:-2], w.shape[:-1], t.shape)
         tokens = x.new_zeros(*batch, count, self.features.total)
         tokens[..., : self.samples, self.features["x"]] = x
         tokens[..., self.features["one"]] = 1.0

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import Interval, Jet
+from iceform.arithmetic.doubled import Doubled
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.functions.enclosing import KNOWN, enclose
 from iceform.functions.extremes import extremes
@@ -129,6 +130,23 @@ class ScalarFunction:
         if isinstance(self._followed, str):
             raise UntraceableError(f"f ({self.name}) cannot be enclosed: {self._followed}")
         return enclose(self._followed, cells, order)
+
+    def doubled(self, z: Doubled) -> Doubled:
+        """Of balls: to the last digits of float64, or of pairs where the function is a line.
+
+        Raises
+        ------
+        UntraceableError
+            If the function cannot be enclosed.
+        """
+        if self.affine is not None:
+            slope, start = (Doubled.exactly(z.off.new_tensor(c)) for c in self.affine)
+            return slope * z + start
+        low, high = (end.flatten().cpu() for end in z.ends())
+        found = self.jets(Interval(low, high), 0)[0]
+        return Doubled.between(
+            *(end.to(z.off.device).reshape(z.shape) for end in (found.low, found.high))
+        )
 
     def slopes(self, low: float, high: float) -> tuple[float, float] | None:
         """Proven bounds of f' on ``[low, high]``; None where there are none.

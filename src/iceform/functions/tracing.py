@@ -189,6 +189,16 @@ class _Hollow(torch.Tensor):
         return made
 
     @classmethod
+    def __torch_function__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """What is called in Python; all but :data:`_PLAIN` goes on to torch's dispatcher."""
+        if func not in _PLAIN or kwargs or not all(map(_plain, args)):
+            return super().__torch_function__(func, types, args, kwargs or {})
+        name, *more = _PLAIN[func]
+        return _followed(_recorder_of([args]), name, func, args, {}, more)
+
+    @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
@@ -197,6 +207,28 @@ class _Hollow(torch.Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"a tensor that is being followed, step {self.place}"
+
+
+# Functions that hand followed tensors and numbers, in this order, to one operation: its name, and
+# what it is given beside them. They are written down where they are called: the first call that
+# reaches a dispatcher in Python makes torch import distributed tensors and sympy, a second's work.
+_NAMES = (
+    *("abs", "neg", "exp", "expm1", "log", "log1p", "sqrt", "sin", "cos", "tanh", "sigmoid", "erf"),
+    *("relu", "clamp", "add", "sub", "mul", "div", "pow", "gt", "ge", "lt", "le"),
+)
+_PLAIN: dict[Any, tuple[Any, ...]] = {
+    **{getattr(place, name): (name,) for name in _NAMES for place in (torch, torch.Tensor)},
+    **{place.square: ("pow", 2.0) for place in (torch, torch.Tensor)},
+    torch.Tensor.__pow__: ("pow",),
+    torch.Tensor.__rsub__: ("rsub",),
+    torch.nn.functional.softplus: ("softplus",),
+    torch.nn.functional.gelu: ("gelu",),
+}
+
+
+def _plain(argument: Any) -> bool:
+    number = isinstance(argument, int | float) and not isinstance(argument, bool)
+    return number or isinstance(argument, _Hollow)
 
 
 def _flat(tree: Any) -> list[Any]:
@@ -223,11 +255,19 @@ def _written(recorder: _Recorder, func: Any, args: Any, kwargs: dict[str, Any]) 
     recorder.aliased |= name in _VIEWS
     if in_place and recorder.aliased:
         raise UntraceableError("it changes a tensor in place that another name may share")
-    shape, dtype, several = _meta(recorder, func, args, kwargs)
-    place = recorder.write(_step(recorder, name, args, kwargs))
+    out = _followed(recorder, name, func, args, kwargs)
     if in_place:
-        args[0].place = place
+        args[0].place = out.place
         return args[0]
+    return out
+
+
+def _followed(
+    recorder: _Recorder, name: str, func: Any, args: Any, kwargs: dict[str, Any], more: Any = ()
+) -> Any:
+    """What an operation returns, written down: a tensor without entries, and what else there is."""
+    shape, dtype, several = _meta(recorder, func, args, kwargs)
+    place = recorder.write(_step(recorder, name, (*args, *more), kwargs))
     out = _Hollow(recorder, place, shape, dtype)
     return (out, *several) if several is not None else out
 

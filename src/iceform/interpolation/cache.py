@@ -1,9 +1,10 @@
 """Tables that were fitted before, kept on disk and proven again when they are read.
 
-A file holds tokens, values and the cells of the proof; nothing in it is believed. The proof is
-made anew for the function at hand, on those cells, which takes a small part of the time that
-finding tokens, values and cells took. A file that is damaged, or of another function, proves
-nothing as good as what was asked for, and the table is fitted as if there were none.
+A file holds tokens, values and the cells of the proof, as few as it takes; nothing in it is
+believed. The proof is made anew for the function at hand, on those cells, which takes a small part
+of the time that finding tokens, values and cells took. A file that is damaged, or of another
+function, proves nothing as good as what was asked for, and the table is fitted as if there were
+none.
 
 ``ICEFORM_CACHE`` names the folder, or is ``off``; by default it is ``iceform`` in the user's cache.
 Tables that estimators and common activations ask for first ship with the library, in the folder
@@ -18,6 +19,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,6 +28,7 @@ from iceform import store
 from iceform.errors import IceformError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.interpolant import Interpolant
+from iceform.interpolation.posterior import thinned
 from iceform.interpolation.storage import describe_table, proved_again, table_from
 
 __all__ = ["SHIPPED", "folder", "recalled"]
@@ -65,7 +68,7 @@ def recalled(f: ScalarFunction, asked: Asked, fit: Callable[[], Interpolant]) ->
     made = fit()
     if made.kind == "proven" and made.edges is not None:
         with suppress(OSError):  # a full or read-only disk keeps nothing
-            _write(path, made)
+            _write(path, replace(made, edges=thinned(made, f)))
     return made
 
 

@@ -36,8 +36,13 @@ _SLACK = 1 + 2.0**-10  # bounds of derivatives are computed with far less than t
 
 def taylor(w: LocalWeights, order: int) -> list[Tensor]:
     """Coefficients 1 .. ``order`` of A at the midpoints."""
+    return _taylor(w, order)[0]
+
+
+def _taylor(w: LocalWeights, order: int) -> tuple[list[Tensor], list[Tensor]]:
+    """The same, and D_0 .. D_n."""
     down, up = _moments(w.weights, w.slopes, w.values, order)
-    return _quotient(up, down, order)
+    return _quotient(up, down, order), down
 
 
 def largest(w: LocalWeights, order: int) -> list[Tensor]:
@@ -84,11 +89,11 @@ class Enclosed:
 def enclosed(it: Interpolant, w: LocalWeights, order: int) -> Enclosed:
     """All of them, rounding included."""
     tau = _logit_error(it, w)
-    value, found = _value_error(it, w, tau), taylor(w, order - 1)
+    value, (found, down) = _value_error(it, w, tau), _taylor(w, order - 1)
     _, *bounds = largest(w, order)
     return Enclosed(
         [w.mean, *found],
-        [value, *_coefficient_errors(w, tau, value, found)],
+        [value, *_coefficient_errors(w, tau, value, found, down)],
         [_SLACK * w.steepest + w.missing / w.radius, *(_SLACK * bound for bound in bounds)],
         _SLACK * w.value_drift + w.missing,
     )
@@ -118,9 +123,9 @@ def _value_error(it: Interpolant, w: LocalWeights, tau: Tensor) -> Tensor:
 
 
 def _coefficient_errors(
-    w: LocalWeights, tau: Tensor, value: Tensor, found: list[Tensor]
+    w: LocalWeights, tau: Tensor, value: Tensor, found: list[Tensor], exact: list[Tensor]
 ) -> list[Tensor]:
-    """By how much the coefficients ``found`` may be off, all told."""
+    """By how much the coefficients ``found``, quotients by ``exact``, may be off, all told."""
     order = len(found)
     factor = tau.expm1() * 2 + 2 * (w.weights.shape[-1] + order + 6) * UNIT
     # Keys hold slopes to four roundings of 2 beta l_k; two more make them relative to their mean.
@@ -130,7 +135,7 @@ def _coefficient_errors(
     moved_down, moved_up = _moments(w.tilted * stored, s, v, order)
     down = [torch.zeros_like(value), *(d + m for d, m in zip(down[1:], moved_down, strict=False))]
     up = [value, *(u + m for u, m in zip(up[1:], moved_up, strict=False))]
-    sizes = [m.abs() for m in _moments(w.weights, w.slopes, v, order)[0]]
+    sizes = [m.abs() for m in exact]
     off = [value]  # N_0/D_0 is A itself relative to what was computed of it
     for j in range(1, order + 1):
         total = up[j] + down[j] * off[0]

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,18 +63,18 @@ class LocalWeights:
     missing: Tensor  # (m,), bounds what tokens outside the window add to any value
     base: Tensor  # (m,), the value that sums are taken relative to
 
-    @property
+    @cached_property
     def slope_drift(self) -> Tensor:
         """Bound of the mean slope's movement: r times the largest variance."""
         return self.radius * (self.tilted * self.slopes.square()).sum(-1)
 
-    @property
+    @cached_property
     def steepest(self) -> Tensor:
         """Bound of |A'| = |Cov(v, s)| on each interval."""
         spread = self.slopes.abs() + self.slope_drift[:, None]
         return (self.tilted * self.values.abs() * spread).sum(-1)
 
-    @property
+    @cached_property
     def value_drift(self) -> Tensor:
         """Bound of the look-up's movement on each interval."""
         return self.radius * self.steepest

@@ -30,7 +30,7 @@ from iceform.interpolation.estimates import assumption, estimated_error
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, weights_on
 
-__all__ = ["Posterior", "posterior_error", "prove"]
+__all__ = ["Posterior", "posterior_error", "prove", "thinned"]
 
 _ORDER = 8  # of the expansion: fewer intervals, dearer ones
 _FIRST = 4  # intervals per cell to start with
@@ -75,6 +75,26 @@ def prove(it: Interpolant, f: ScalarFunction, edges: Tensor) -> Posterior:
     error = float(bound.max())
     return Posterior(error, place=None if error < math.inf else float(edges[bound.argmax()]),
                      edges=edges)  # fmt: skip
+
+
+def thinned(it: Interpolant, f: ScalarFunction) -> Tensor:
+    """Edges of fewer intervals that prove the table's error as well.
+
+    Neighbours become one wherever the bound on both together is no larger than that error.
+    """
+    edges = it.edges
+    assert edges is not None
+    before = len(edges) + 1
+    while len(edges) < before:
+        before = len(edges)
+        for first in (1, 2):
+            inner = torch.arange(first, len(edges) - 1, 2)
+            if len(inner):
+                bound, _ = _errors(it, f, Interval(edges[inner - 1], edges[inner + 1]))
+                kept = torch.ones(len(edges), dtype=torch.bool)
+                kept[inner[bound <= it.error]] = False
+                edges = edges[kept]
+    return edges
 
 
 def _refined(it: Interpolant, f: ScalarFunction, eps: float | None) -> Tensor:

@@ -1,12 +1,12 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
 from iceform.machine.machine import Machine
-from iceform.machine.problem import GramTask, LinearProblem, metric_of
+from iceform.machine.problem import Coordinates, GramTask, LinearProblem
 from iceform.machine.program import Program, Sizes, Target
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.running import Run, Running
 from iceform.machine.scaling import Scaling
-from iceform.machine.solvers import Solution, advance, minimise, nesterov
+from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Stream
 from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
@@ -17,6 +17,7 @@ __all__ = [
     "CLIP_SQUARED",
     "IDENTITY",
     "ArraySource",
+    "Coordinates",
     "Given",
     "GramTask",
     "Heads",
@@ -34,7 +35,7 @@ __all__ = [
     "Table",
     "Target",
     "advance",
-    "metric_of",
+    "begin",
     "minimise",
     "nesterov",
     "stored",

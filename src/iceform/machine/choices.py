@@ -40,7 +40,7 @@ from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.curvature import Curvature
 from iceform.machine.moments import split
-from iceform.machine.problem import LinearProblem, metric_of
+from iceform.machine.problem import Coordinates, LinearProblem, metric_of
 from iceform.machine.proofs import (
     Proof,
     certificate_of,
@@ -175,6 +175,11 @@ class ChoiceProblem(LinearProblem):
         self.machine.ledger.note("host", "sums of the probabilities times the samples")
         mean: Tensor = self.reduced(total) / self.source.total
         return mean + self._penalty * w
+
+    def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
+        """Of all classes' coefficients together: no coordinates of the samples are those."""
+        self.machine.ledger.note("host", "the gradient of all classes, turned by eigenvectors")
+        return within.turned.mT @ self.gradient(within.back(u))
 
     @property
     def _penalty(self) -> Tensor:

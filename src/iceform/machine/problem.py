@@ -3,15 +3,20 @@ r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scale
 Samples that have weights c_i count by them, mean_i (.) being sum_i c_i (.) / sum_i c_i: in a prompt
 c_i is a factor of the sample's value rows.
 
-Its gradient is one pass of the frozen machine over the data. Its curvature, which only says in
-which metric to step, is computed by the readout.
+Its gradient is one pass of the frozen machine over the data.
+
+**Coordinates.** With a matrix T, w = T u and :math:`x \cdot w = (T^\top x) \cdot u`: prompts that
+hold :math:`T^\top x_i` for x_i and u for w ask for the same look-ups, and their rows add up to the
+gradient in u, :math:`T^\top \nabla F`. A step against it is a gradient step in those coordinates;
+w = T u is the linear map back. Which T (a host's choice, from the curvature), and in which passes,
+is up to the solver; proofs are about w and the samples as scaled, whatever was written.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,7 +33,10 @@ from iceform.machine.scaling import Scaling
 from iceform.machine.sources import Source
 from iceform.machine.tables import Table, table_of
 
-__all__ = ["Encoding", "LinearProblem", "Metric", "metric_of", "slip_of", "sum_and_farthest"]
+__all__ = [
+    "Coordinates", "Encoding", "LinearProblem", "Metric", "metric_of", "slip_of",
+    "sum_and_farthest",
+]  # fmt: skip
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
@@ -41,6 +49,7 @@ class Encoding:
     scaling: Scaling
     kind: str
     positive: float | None = None  # one-vs-rest: the label that counts as 1
+    turned: Tensor | None = None  # T, by which prompts hold T'x' and coefficients u, w = T u
 
     def __call__(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         samples, (y, _) = self.scaling.samples(x), split(y)
@@ -69,6 +78,7 @@ class Encoding:
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
         """Samples, labels, w, offsets and factors as a prompt holds them."""
         samples, labels, offsets = self(x, y)
+        samples = samples if self.turned is None else samples @ self.turned
         return samples, labels, w, offsets if self.kind == "glm" else None, split(y)[1]
 
     @staticmethod
@@ -148,10 +158,21 @@ class LinearProblem:
 
         A table that has to be widened stays so, unless this is but a trial.
         """
+        return self._mean(self.encoding, w, trial) + self.ridge * w
+
+    def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
+        """T' times the gradient at T u, by one pass over samples that are written as T'x."""
+        self.machine.ledger.note("prompt", "samples in other coordinates, T'x for x and u for w")
+        encoding = replace(self.encoding, turned=within.turned)
+        penalty = within.turned.mT @ (self.ridge * within.back(u))
+        return self._mean(encoding, u, trial) + penalty
+
+    def _mean(self, encoding: Encoding, w: Tensor, trial: bool) -> Tensor:
+        """What the samples' rows are in the mean, by one pass; more where the table is widened."""
         reach = self._reach
         for _ in range(_WIDENINGS):
             table = self.table.on(reach)
-            task = GradientTask(self.machine, table, self.encoding, w)
+            task = GradientTask(self.machine, table, encoding, w)
             total, beyond = self.source.combine(task, sum_and_farthest)
             self.passes += 1
             self.machine.ledger.note("readout", "sums of the samples' gradients")
@@ -159,7 +180,7 @@ class LinearProblem:
                 self._tried = reach
                 if not trial:
                     self.keep()
-                return total / self.source.total + self.ridge * w
+                return total / self.source.total
             # Residuals left the table: a wider one is another prompt.
             reach = table.high + float(beyond)
         raise PrecisionError(
@@ -243,6 +264,41 @@ def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
+class Coordinates:
+    """w = T u for an invertible T.
+
+    Attributes
+    ----------
+    turned
+        T, shape (p, p).
+    inverse
+        The transpose of its inverse.
+    rank
+        How many of the coordinates are stepped along, the first ones.
+    """
+
+    turned: Tensor
+    inverse: Tensor
+    rank: int
+
+    def of(self, w: Tensor) -> Tensor:
+        """U."""
+        return self.inverse.mT @ w
+
+    def back(self, u: Tensor) -> Tensor:
+        """W."""
+        return self.turned @ u
+
+    def gradient(self, slope: Tensor) -> Tensor:
+        """The gradient in w of one in u."""
+        return self.inverse @ slope
+
+    def along(self, slope: Tensor) -> Tensor:
+        """A step in u: the slope, where it is stepped along."""
+        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])
+
+
+@dataclass(frozen=True, eq=False)
 class Metric:
     """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
 
@@ -304,9 +360,20 @@ class Metric:
     def null(self) -> Tensor:
         """Directions d with H d = 0, shape (p, p - rank)."""
         rest = self.unknown
-        if rest is None:
+        if rest is None and self.whole:
+            rest = self.vectors[:, :0]
+        elif rest is None:
             rest = torch.linalg.svd(self.vectors).U[:, self.rank :]
         return rest / self.scale[:, None]
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """Those in which H is the identity where it is known, and 0 in the others."""
+        rest = self.null()
+        turned = torch.cat([self.whitener, rest], 1)
+        return Coordinates(
+            turned, torch.cat([self.factor, rest * self.scale.square()[:, None]], 1), self.rank
+        )
 
     @property
     def condition(self) -> float:

@@ -29,11 +29,12 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.dependence import exactly_dependent
 from iceform.machine.moments import split
+from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
 from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 from iceform.machine.sources import Source
 from iceform.machine.whitening import Weigh, evenly, needs_sharpening, sharpened
@@ -47,6 +48,7 @@ _SLACK = 1e-3
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
 _DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
+Enclosed = tuple[Tensor, Tensor, Tensor, Tensor]  # gradient, its rounding, Hessian, its slips
 _GROWTHS = 12  # balls tried for piecewise losses, each twice as large
 
 
@@ -99,6 +101,8 @@ class Proof:
         What each coefficient is off by at most, where that is known otherwise too.
     moved
         What w.x is off by on any sample, where nothing but that is known.
+    excess
+        What is known of the objective where curvature shows nothing.
     """
 
     radius: float
@@ -112,6 +116,7 @@ class Proof:
     scope: str | None = None
     box: Tensor | None = None
     moved: float | None = None
+    excess: Excess | None = None
 
     @classmethod
     def of(cls, radius: float, metric: Metric, *steps: Step, **rest: Any) -> Proof:
@@ -158,7 +163,7 @@ def _clarity(metric: Metric) -> float:
     return max(_UNSEEN, 2 * metric.noise / float(metric.eigenvalues[0])) if metric.rank else _UNSEEN
 
 
-def _apart(metric: Metric, slips: Tensor) -> float:
+def apart_of(metric: Metric, slips: Tensor) -> float:
     """How far T'HT may be from the identity for every such H."""
     if not metric.rank:
         return 0.0
@@ -332,9 +337,7 @@ class _SafeGram:
         return [gram, gram_slip(len(x), self.chunks) * weights @ samples.square()]
 
 
-def enclose(
-    problem: LinearProblem, w: Tensor, facts: Curvature | None = None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -> Enclosed:
     """Gradient of F at w natively, a bound of its rounding per entry, the Hessian and its slips."""
     rows = problem.source.rows
     problem.machine.ledger.note("host", "the proof: gradient and curvature at the answer, enclosed")
@@ -366,12 +369,46 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
 def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
     """A bound of the distance from w to the minimiser of F (+ linear.w)."""
     facts, room = _facts(problem, w)
-    gradient, error, hessian, slips = enclose(problem, w, facts)
+    enclosed = enclose(problem, w, facts)
     if linear is not None:
-        gradient = gradient + linear
-        error = error + _UNIT * gradient.abs()
+        gradient = enclosed[0] + linear
+        enclosed = (gradient, enclosed[1] + _UNIT * gradient.abs(), *enclosed[2:])
+    found = _by_curvature(problem, w, facts, room, enclosed)
+    if found.radius < math.inf or room is not None or linear is not None or not convex(facts):
+        return found
+    return _weakly(problem, w, facts, enclosed, found)
+
+
+def _weakly(
+    problem: LinearProblem, w: Tensor, facts: Curvature, enclosed: Enclosed, found: Proof
+) -> Proof:
+    """What convexity and the penalty say where curvature shows nothing."""
+    gradient, error, _, _ = enclosed
+    units = problem.scaling.size**2
+    held = held_by_penalty(problem, w, facts, gradient, error)
+    least = above_nothing(problem, w)
+    if held is None:
+        excess = Excess(least * units) if least < math.inf else nearby(problem, w, gradient, error)
+        return replace(found, excess=excess)
+    steps = (
+        Step("penalty's", "F(found) - min F, scaled", held.excess, "nu rho + |g_b| beta"),
+        Step("whole", "F(found) less its losses' least values", least, "none is below these"),
+        Step("box", "largest distance, scaled", float(held.box.max()), "F grows as its penalty"),
+    )
+    return replace(
+        found,
+        steps=(*found.steps, *steps),
+        box=held.box,
+        excess=Excess(min(held.excess, least) * units),
+    )
+
+
+def _by_curvature(
+    problem: LinearProblem, w: Tensor, facts: Curvature, room: _Room | None, enclosed: Enclosed
+) -> Proof:
+    gradient, error, hessian, slips = enclosed
     computed = metric_of(hessian, problem.source.rows)
-    metric, apart = lower(computed, slips), _apart(computed, slips)
+    metric, apart = lower(computed, slips), apart_of(computed, slips)
     if needs_sharpening(computed):
         white = sharpened(problem, w, hessian, _weigh(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
@@ -580,4 +617,5 @@ def certificate_of(
         assumptions=proof.assumptions,
         kind=proof.kind,
         compared="found - optimal",
+        excess=proof.excess,
     )

@@ -17,6 +17,7 @@ from iceform.certificates import Attestation, Certificate, Result, Witness, weak
 from iceform.constructions import AttentionHead, Plan
 from iceform.constructions.base import Emulator
 from iceform.errors import IntegrityError, PrecisionError, ProgramError
+from iceform.interpolation import bounds
 from iceform.machine.machine import Machine
 from iceform.machine.program import Program, Sizes, Target, library
 from iceform.machine.running import Run
@@ -27,6 +28,7 @@ __all__ = ["Heads", "Rows"]
 
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
+_WRITTEN = 8  # roundings of a key and a query as they are balanced and written
 _PADDING = 2  # features the machine adds to every token: "is padding" and "one"
 
 
@@ -288,6 +290,15 @@ class Heads(Run):
             # An algorithm takes for granted no more than what its tables do.
             kind=weakest([self.machine.head.certificate.kind, *["estimated"] * bool(assumptions)]),
         )
+
+    def slip(self, logits: float, terms: int) -> float:
+        """How far weights of an average move where a prompt is rounded: in the 1-norm, halved.
+
+        Logits are sums of products of a key and a query, each rounded a few times, and of
+        ``terms`` terms in a feature.
+        """
+        unit = unit_roundoff(self.machine.dtype)
+        return bounds.total_variation((terms + _WRITTEN) * unit * logits)
 
 
 class _Alike(Heads):

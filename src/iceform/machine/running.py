@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -11,9 +12,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Average, LookUps
 from iceform.backends import Ablated, Backend, bind
-from iceform.certificates import Attestation, Certificate, Ledger, Result, Witness
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness
 from iceform.interpolation import Interpolant
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from iceform.machine.stream import Stream
 
 __all__ = ["Run", "Running"]
+
+_AGAIN = 1 << 20  # numbers up to which an algorithm is done again in pairs of float64
 
 
 class Run:
@@ -51,6 +55,32 @@ class Run:
         """Which weights ran, as they are now."""
         network = self.machine.network
         return Attestation(network.check(), network.expected or "", self.backend)
+
+    def compared(
+        self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
+    ) -> Certificate:
+        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
+
+        ``before`` holds for whatever the network may return; ``again`` encloses the exact answer on
+        the data as they are, in pairs of float64, of which it takes about ``numbers``.
+        """
+        if numbers > _AGAIN:
+            return before
+        self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
+        gap, off = (float(part.max()) for part in again().apart(found))
+        if not off < math.inf or before.error < off:
+            return before
+        return Certificate.total(
+            {"distance from the exact answer": gap, "rounding of that": off},
+            domain={**before.domain, "data": "as given"},
+            dtype=before.dtype,
+            backend=before.backend,
+            derivation=(
+                Step("before", "certified before the run", before.error, "whatever the data"),
+                Step("gap", "largest |computed - exact|", gap, "exact: enclosed after the run"),
+                Step("off", "what that may be off by", off, "pairs of float64, 98 bits"),
+            ),
+        )
 
     def result(
         self, answer: Tensor | Callable[[], Tensor], certificate: Certificate, passes: int,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -22,7 +23,7 @@ from iceform.interpolation.cache import SHIPPED
 from iceform.machine.stream import Stream
 from iceform.machine.tables import CLIP, CLIP_SQUARED, Table, table_of
 
-__all__ = ["ACTIVATIONS", "main", "tables"]
+__all__ = ["ACTIVATIONS", "fits", "main", "tables"]
 
 ACTIVATIONS = {
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "gelu": F.gelu,
@@ -44,17 +45,23 @@ def tables() -> Iterator[tuple[Table, float]]:
             yield table, reach
 
 
+def fits() -> Iterator[Callable[[], Interpolant]]:
+    """What makes each of them, those of activations among them."""
+    for table, reach in tables():
+        yield partial(table.on, reach)
+    for f in ACTIVATIONS.values():
+        for reach in _RANGES:
+            for eps in _EPS:
+                yield partial(Interpolant.fit, f, -reach, reach, eps)
+
+
 def main() -> None:
     """Write them anew."""
     shutil.rmtree(SHIPPED, ignore_errors=True)
     os.environ["ICEFORM_CACHE"] = str(SHIPPED)
-    for table, reach in tables():
-        table.on(reach)
-    for f in ACTIVATIONS.values():
-        for reach in _RANGES:
-            for eps in _EPS:
-                with suppress(PrecisionError):  # a kink wants more tokens than there are
-                    Interpolant.fit(f, -reach, reach, eps)
+    for fit in fits():
+        with suppress(PrecisionError):  # a kink wants more tokens than there are
+            fit()
     size = sum(path.stat().st_size for path in SHIPPED.iterdir())
     print(f"{len(list(SHIPPED.iterdir()))} tables, {size / 1e6:.1f} MB, in {SHIPPED}")
 

@@ -1,18 +1,22 @@
-"""Loops of passes: preconditioned descent, momentum with restarts, soft thresholds."""
+"""Loops of passes: descent in whitened coordinates, momentum with restarts, soft thresholds."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import LinearProblem, Metric, metric_of
+from iceform.machine.problem import Coordinates, LinearProblem, Metric, metric_of
 from iceform.machine.whitening import evenly, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
-__all__ = ["PRECONDITIONERS", "Solution", "advance", "minimise", "nesterov"]
+__all__ = [
+    "PRECONDITIONERS", "Solution", "Stand", "advance", "begin", "minimise", "nesterov",
+    "whitened_at",
+]  # fmt: skip
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
@@ -68,9 +72,9 @@ def minimise(
     max_passes
         Most passes over the data.
     precondition
-        "whiten" writes the data in coordinates in which the Hessian is the identity (again after
-        each step, where it changes): Newton's method. "diagonal" and "none" keep the coordinates,
-        whose scales the problem has set, and use momentum with restarts.
+        "whiten" writes the data in coordinates in which the Hessian is the identity (anew for each
+        pass, where it changes), so that gradient steps in them are Newton's. "diagonal" and "none"
+        keep the coordinates, whose scales the problem has set, and use momentum with restarts.
     start
         0 by default.
     linear
@@ -105,76 +109,167 @@ class _Stall:
         return self.since >= _PATIENCE
 
 
+@dataclass(frozen=True, eq=False)
+class Stand:
+    """Where a loop stands: w = T u, and the slope there, of samples that were written as T'x.
+
+    In coordinates in which the Hessian is the identity a Newton step is a gradient step of length
+    1; the only thing done to the answer of the pass is the map back, w = T u.
+    """
+
+    problem: LinearProblem
+    within: Coordinates
+    u: Tensor
+    slope: Tensor
+    linear: Tensor
+
+    @classmethod
+    def at(
+        cls, problem: LinearProblem, w: Tensor, metric: Metric, linear: Tensor, *,
+        trial: bool = False,
+    ) -> Stand:  # fmt: skip
+        """At w, in the coordinates of a metric: one pass."""
+        what = "coordinates of the samples in a pass, by eigenvectors of their Gram matrix"
+        problem.machine.ledger.note("host", what)
+        within = metric.coordinates
+        return cls._passed(problem, within, within.of(w), linear, trial)
+
+    @classmethod
+    def _passed(
+        cls, problem: LinearProblem, within: Coordinates, u: Tensor, linear: Tensor, trial: bool
+    ) -> Stand:
+        slope = problem.slope(u, within, trial=trial) + within.turned.mT @ linear
+        return cls(problem, within, u, slope, linear)
+
+    @cached_property
+    def w(self) -> Tensor:
+        """Scaled coefficients."""
+        return self.within.back(self.u)
+
+    @cached_property
+    def gradient(self) -> Tensor:
+        """In w, to tell its length in other metrics."""
+        return self.within.gradient(self.slope)
+
+    @property
+    def length(self) -> float:
+        """Of the step that is asked for."""
+        return float(self.within.along(self.slope).norm())
+
+    @property
+    def size(self) -> float:
+        """||w|| in the metric."""
+        return float(self.u[: self.within.rank].norm())
+
+    @property
+    def step(self) -> Tensor:
+        """In w."""
+        return self.within.back(self.within.along(self.slope))
+
+    def moved(self) -> Tensor:
+        """W after a gradient step."""
+        return self.within.back(self.u - self.within.along(self.slope))
+
+    def stepped(self, share: float = 1.0, *, trial: bool = False) -> Stand:
+        """After that share of a gradient step, in the same coordinates: one pass."""
+        u = self.u - share * self.within.along(self.slope)
+        return self._passed(self.problem, self.within, u, self.linear, trial)
+
+    def anew(self, w: Tensor, metric: Metric, *, trial: bool = False) -> Stand:
+        """At another point, in coordinates of its own: one pass."""
+        return self.at(self.problem, w, metric, self.linear, trial=trial)
+
+
 def _whitened(
     problem: LinearProblem, w: Tensor, linear: Tensor, tol: float, max_passes: int
 ) -> Solution:
-    rows, quadratic = problem.source.rows, problem.curvature.quadratic
-    problem.machine.ledger.note(
-        "host", "directions of the steps, by eigenvectors of the Gram matrix"
-    )
-    matrix = problem.hessian(w, majorizer=True)
-    first = metric_of(matrix, rows)
-    more = 0
-    if quadratic and needs_sharpening(first):
-        first, more = sharpened(problem, w, matrix, evenly).metric, _MORE
-    metric, stalled = first, _Stall()
-    gradient = problem.gradient(w) + linear
-    history = [first.norm(gradient)]
+    stand, first, more = begin(problem, w, linear)
+    stalled, history = _Stall(), [first.norm(stand.gradient)]
     while problem.passes < max_passes:
-        if not quadratic:
-            metric = metric_of(problem.hessian(w), rows)
-        length = metric.norm(gradient)
-        if _small(length, tol, w, metric):
+        if stand.length <= tol * max(1.0, stand.size):
             if not more:
-                return Solution(w, length, history)
+                return Solution(stand.w, stand.length, history)
             more -= 1
         elif stalled(history[-1]):
             break
-        w, gradient = advance(problem, w, gradient, linear, metric, first)
-        history.append(first.norm(gradient))
-    return Solution(w, metric.norm(gradient), history, converged=False)
+        stand = advance(stand, first)
+        history.append(first.norm(stand.gradient))
+    return Solution(stand.w, stand.length, history, converged=False)
 
 
-def advance(
-    problem: LinearProblem, w: Tensor, gradient: Tensor, linear: Tensor, newton: Metric,
-    first: Metric,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """A Newton step if it is no leap and brings the gradient down, else a safe one."""
-    step = newton.step(gradient)
+def begin(problem: LinearProblem, w: Tensor, linear: Tensor) -> tuple[Stand, Metric, int]:
+    """The first pass; the metric that lengths are told in, and steps to take beyond the last."""
+    own, first, more = _metrics(problem, w)
+    return Stand.at(problem, w, own, linear), first, more
+
+
+def whitened_at(problem: LinearProblem, w: Tensor) -> Coordinates:
+    """Those that a pass at w is written in."""
+    return _metrics(problem, w)[0].coordinates
+
+
+def _metrics(problem: LinearProblem, w: Tensor) -> tuple[Metric, Metric, int]:
+    """Of the Hessian at w and of a bound of it; steps to take beyond the last."""
+    rows = problem.source.rows
+    matrix = problem.hessian(w, majorizer=True)
+    first = metric_of(matrix, rows)
+    if not problem.curvature.quadratic:
+        return metric_of(problem.hessian(w), rows), first, 0
+    if not needs_sharpening(first):
+        return first, first, 0
+    found = sharpened(problem, w, matrix, evenly).metric
+    return found, found, _MORE
+
+
+def advance(stand: Stand, first: Metric) -> Stand:
+    """A Newton step if it is no leap and brings the gradient down, else a safe one.
+
+    What is tried is a pass in the coordinates of the point it lands on, if all of the step is, and
+    else in those it started in: of most shares nothing but the gradient's length is asked.
+    """
+    problem, rows = stand.problem, stand.problem.source.rows
     if problem.curvature.quadratic:
-        return w - step, problem.gradient(w - step) + linear
-    leaps = not first.size(step) <= _LEAP
+        return stand.stepped()
+    leaps = not first.size(stand.step) <= _LEAP
     if not leaps:
-        after = problem.gradient(w - step, trial=True) + linear
-        if first.norm(after) <= _ACCEPT * first.norm(gradient):
+        after = _landed(stand)
+        if after is not None and first.norm(after.gradient) <= _ACCEPT * first.norm(stand.gradient):
             problem.keep()
-            return w - step, after
+            return after
     known = problem.curvature.majorizer is not None
     if not known or not leaps:  # part of a leap may land where l'' has vanished as well
-        tries = _TRIES if known else _HALVINGS
-        found = _damped(problem, w, gradient, linear, step, first, tries)
-        if found is not None or not known:
-            return found or (w, gradient)
+        found = _damped(stand, first, _TRIES if known else _HALVINGS)
+        if found is not None:
+            return found.anew(found.w, metric_of(problem.hessian(found.w), rows))
+        if not known:
+            return stand
     # The least point of the quadratic above F.
-    above = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
-    safe = above.step(gradient)
-    return w - safe, problem.gradient(w - safe) + linear
+    above = stand.anew(stand.w, metric_of(problem.hessian(stand.w, majorizer=True), rows))
+    w = above.moved()
+    return stand.anew(w, metric_of(problem.hessian(w), rows))
 
 
-def _damped(
-    problem: LinearProblem, w: Tensor, gradient: Tensor, linear: Tensor, newton: Tensor,
-    first: Metric, halvings: int,
-) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+def _landed(stand: Stand) -> Stand | None:
+    """After a Newton step; None where the curvature overflows there."""
+    w = stand.moved()
+    matrix = stand.problem.hessian(w)
+    if not bool(torch.isfinite(matrix).all()):
+        return None
+    return stand.anew(w, metric_of(matrix, stand.problem.source.rows), trial=True)
+
+
+def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:
     """As much of a Newton step as brings the gradient down; None where none of the tried does.
 
     Along it ||g||^2 falls at the rate 2 ||g||^2 in any fixed metric, so some share of it does.
     """
-    start, share = first.norm(gradient), min(0.5, _LEAP / max(first.size(newton), _LEAP))
+    start = first.norm(stand.gradient)
+    share = min(0.5, _LEAP / max(first.size(stand.step), _LEAP))
     for _ in range(halvings):
-        after = problem.gradient(w - share * newton, trial=True) + linear
-        if first.norm(after) <= (1 - _SUFFICIENT * share) * start:
-            problem.keep()
-            return w - share * newton, after
+        after = stand.stepped(share, trial=True)
+        if first.norm(after.gradient) <= (1 - _SUFFICIENT * share) * start:
+            stand.problem.keep()
+            return after
         share *= 0.5
     return None
 

@@ -60,10 +60,12 @@ class Certifying:
     ----------
     model
         Whose pieces ran.
+    device
+        Where they ran.
     """
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.tape = model, Tape()
+    def __init__(self, model: Model, device: torch.device | None = None) -> None:
+        self.model, self.tape = model, Tape(device)
         self.at: dict[str, Any] = {}  # steps of the nodes' values
         self.outputs: list[Tensor] = []
         self.wide: dict[str, Tensor] = {}  # what no activation enters, in float64
@@ -149,6 +151,7 @@ class Certifying:
             named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}
             named = {k: torch.float64 if isinstance(v, torch.dtype) else v
                      for k, v in named.items()}  # fmt: skip
+            named |= {"device": self.tape.device} if "device" in named else {}
             out = function(*here, **named)
             found: Tensor = out if pick is None else out[pick]
             return found
@@ -186,7 +189,7 @@ class Certifying:
             case "neg":
                 return Times(), (
                     self._step(node.args[0], args[0]),
-                    self.tape.leaf(-torch.ones(())),
+                    self.tape.leaf(-torch.ones((), dtype=torch.float64)),
                 )
             case "softmax" | "_softmax" if args[1] in (-1, args[0].ndim - 1):
                 return Softmax(), two()[:1]
@@ -270,7 +273,7 @@ class Certifying:
         apply, last = self.tape.apply, (-1,)
         centred = apply(Sum(-1.0), x, apply(Mean(last), x)) if piece.centred else x
         spread = apply(Mean(last), apply(Power(2.0), centred))
-        floor = self.tape.leaf(torch.tensor(piece.floor))
+        floor = self.tape.leaf(torch.tensor(piece.floor, dtype=torch.float64))
         scaled = apply(Times(), centred, apply(Power(-0.5), apply(Sum(), spread, floor)))
         weight, bias = self.tape.leaf(piece.weight), self.tape.leaf(piece.bias)
         weighed = apply(Times(), scaled, weight)

@@ -39,7 +39,7 @@ from iceform.certificates.entries import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.untraced import untraced
-from iceform.validation import check_capacity, unit_roundoff
+from iceform.validation import check_capacity, common_batch, unit_roundoff
 
 __all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
 
@@ -263,7 +263,7 @@ class FrozenLayers:
         is added to the logits, and what it forbids is -inf there, -margin in the prompt.
         """
         s, n, m = self.sizes, keys.shape[-2], queries.shape[-2]
-        batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (keys, queries, values, mask)))
+        batch = common_batch(*(t.shape[:-2] for t in (keys, queries, values, mask)))
 
         def padded(t: Tensor, width: int) -> Tensor:
             t = F.pad(t, (0, width - t.shape[-1], 0, s.tokens - t.shape[-2]))

@@ -296,6 +296,8 @@ def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequenc
         return held.to(args[1]) if len(args) > 1 else held
     if node.op == "piece":
         return parts.get_submodule(args[0])(*args[1:])
+    if "device" in kwargs and tensors:  # what is made of nothing is made where the inputs are
+        kwargs = {**kwargs, "device": tensors[0].device}
     return function_of(node.op)(*args, **kwargs)
 
 

@@ -103,11 +103,20 @@ class Model(Parts):
             for graph in self.graphs:
                 if graph.fits(given, tensors):
                     return graph
-            graph = self.capture(given, [t.detach() for t in tensors])
+            home = self._home()
+            graph = self.capture(given, [t.detach().to(home) for t in tensors])
+            if tensors and tensors[0].device != home:
+                self.to(tensors[0].device)  # with the numbers that this graph brought
             if self.settled:
                 self.compare(graph, tensors)
             self.graphs.append(graph)
             return graph
+
+    def _home(self) -> torch.device:
+        """Where the original is, which stays there whatever becomes of the pieces."""
+        (original,) = self._original
+        held = [] if original is None else [*original.parameters(), *original.buffers()]
+        return held[0].device if held else torch.device("cpu")
 
     def capture(self, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of one call."""
@@ -138,6 +147,8 @@ class Model(Parts):
             return unflatten(graph.output, self._exactly(graph, wide))
         if not self._wide:
             self._wide.append(copy.deepcopy(source).double())
+        if wide:
+            self._wide[0].to(wide[0].device)
         args, kwargs = self.signature.unflatten(given, wide)
         try:
             with as_written(), torch.no_grad(), lifted(self.settings.dtype):

@@ -104,7 +104,7 @@ def of_input(
     network._check_dtypes(tensors)
     network.frozen.check()
     graph = network.model.graph_for(structure, tensors)
-    found = Certifying(network.model)
+    found = Certifying(network.model, tensors[0].device if tensors else None)
     try:
         steps = found.run(graph, tensors)
         if functional is None:

@@ -28,7 +28,7 @@ from iceform.errors import ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream, stored
 from iceform.sklearn._refusals import refuse
 
-__all__ = ["InContext", "as_tensor", "is_dask"]
+__all__ = ["InContext", "as_tensor", "is_dask", "on_host"]
 
 
 def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
@@ -36,6 +36,11 @@ def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
     array = np.asarray(values, dtype=np.float64)
     tensor = torch.from_numpy(array if array.flags.writeable else np.asarray(_ReadOnly(array)))
     return tensor if device is None else tensor.to(device)
+
+
+def on_host(values: Any) -> Any:
+    """What is validated: tensors, wherever they lie, as arrays."""
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 class _ReadOnly:
@@ -107,22 +112,35 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         return self._arrays(X, y, self._weights(sample_weight, X))
 
     def _arrays(self, X: Any, y: Any, weights: Any) -> ArraySource:
-        x, y = as_tensor(X, self.device), as_tensor(y, self.device)
+        x, y = as_tensor(X, self._device), as_tensor(y, self._device)
         return ArraySource(
-            x, y, weights=None if weights is None else as_tensor(weights, self.device)
+            x, y, weights=None if weights is None else as_tensor(weights, self._device)
         )
 
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Any]:
         """Arrays, and the precision that the answer is stored in."""
+        self._lies_at(X)
+        X, y = on_host(X), on_host(y)
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), **checks)
         self._stored = X.dtype
         return X, y
+
+    def _lies_at(self, X: Any) -> None:
+        """Remember where samples lie that are tensors."""
+        self._found_at = X.device if isinstance(X, Tensor) else None
+
+    @property
+    def _device(self) -> str | torch.device | None:
+        """Where passes run: where it was asked for, or else where the samples lie."""
+        return self.device if self.device is not None else getattr(self, "_found_at", None)
 
     def _weights(self, sample_weight: Any, X: Any) -> Any:
         """Validated weights; None where there are none."""
         if sample_weight is None:
             return None
-        return _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return _check_sample_weight(
+            on_host(sample_weight), X, dtype=np.float64, ensure_non_negative=True
+        )
 
     def _check_dask(self, X: Any, sample_weight: Any) -> None:
         if getattr(self, "class_weight", None) is not None:
@@ -201,8 +219,8 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     def _points(self, X: Any) -> Tensor:
         """Validated new samples."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return as_tensor(X, self.device)
+        X = validate_data(self, on_host(X), dtype=np.float64, reset=False)
+        return as_tensor(X, self._device)
 
     def _begun(self, model: Any, row: int | None) -> Any:
         """The same model, begun where the last fit ended if that is asked for and fits.

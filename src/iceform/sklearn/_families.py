@@ -41,15 +41,15 @@ from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Certificate
 from iceform.machine import ArraySource, Source, verifiable
 from iceform.machine.tables import read_line
-from iceform.sklearn._base import InContext, as_tensor, is_dask
+from iceform.sklearn._base import InContext, as_tensor, is_dask, on_host
 
 __all__ = ["FAMILIES"]
 
 
 def _kind(X: Any) -> Any:
     """The precision of predictions: that of the samples, float64 where they are no floats."""
-    given = getattr(X, "dtype", None)
-    return np.float32 if given == np.float32 else np.float64
+    given = getattr(X, "dtype", None)  # an array's, a frame's or a tensor's
+    return np.float32 if given in (np.float32, torch.float32) else np.float64
 
 
 class Line(RegressorMixin, InContext):  # type: ignore[misc]
@@ -125,7 +125,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         if is_dask(X):
             return self._by_blocks("predict", X)
         x = self._points(X)
-        z = x @ as_tensor(self.coef_.T, self.device) + as_tensor(self.intercept_, self.device)
+        z = x @ as_tensor(self.coef_.T, self._device) + as_tensor(self.intercept_, self._device)
         z = read_line(self.machine_, z)
         response = getattr(self.algorithm, "response", None)
         return (z if response is None else response(z)).cpu().numpy().astype(_kind(X))
@@ -238,7 +238,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
 
     def _scores(self, X: Any) -> Tensor:
         x = self._points(X)
-        z = x @ as_tensor(self.coef_, self.device).mT + as_tensor(self.intercept_, self.device)
+        z = x @ as_tensor(self.coef_, self._device).mT + as_tensor(self.intercept_, self._device)
         return read_line(self.machine_, z)
 
     def decision_function(self, X: Any) -> Any:
@@ -411,11 +411,11 @@ class NeighbourAverage(_Neighbours, Average):
         """
         self._validate_params()
         X, y = self._validated(X, y, y_numeric=True, multi_output=True)
-        columns = as_tensor(y.reshape(len(y), -1), self.device)
+        columns = as_tensor(y.reshape(len(y), -1), self._device)
         self._flat, self._labels = y.ndim == 1, columns
         # The certificate is relative to labels: the largest are written.
         largest = columns[:, int(columns.abs().amax(0).argmax())]
-        self._remember(ArraySource(as_tensor(X, self.device), largest.contiguous()))
+        self._remember(ArraySource(as_tensor(X, self._device), largest.contiguous()))
         return self
 
     def predict(self, X: Any) -> Any:
@@ -488,9 +488,10 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
             Not used.
         """
         self._validate_params()
-        X = validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2)
+        self._lies_at(X)
+        X = validate_data(self, on_host(X), dtype=(np.float64, np.float32), ensure_min_samples=2)
         self._stored = X.dtype
-        x = as_tensor(X, self.device)
+        x = as_tensor(X, self._device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
         found = self._as_stored(machine.run(self.as_algorithm(), source), source)
@@ -526,8 +527,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     def transform(self, X: Any) -> Any:
         """Coordinates along the components, shape (n_samples, n_components)."""
         check_is_fitted(self)
-        x = self._points(X) - as_tensor(self.mean_, self.device)
-        z = x @ as_tensor(self.components_, self.device).mT
+        x = self._points(X) - as_tensor(self.mean_, self._device)
+        z = x @ as_tensor(self.components_, self._device).mT
         return read_line(self.machine_, z).cpu().numpy().astype(_kind(X))
 
     def get_covariance(self) -> Any:

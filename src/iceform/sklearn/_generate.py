@@ -20,7 +20,7 @@ __all__ = ["estimator_of"]
 
 _SHARED: dict[str, Any] = {"device": None, "backend": "auto"}
 _SHARED_SAYS = {
-    "device": "Where passes run.",
+    "device": "Where passes run; where the samples lie, if they are tensors, by default.",
     "backend": 'How passes are evaluated: "auto", "literal" (every matrix multiplied), ...',
     "warm_start": "Whether a fit begins where the last one ended.",
     "class_weight": (

@@ -207,8 +207,9 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
 def check_finite(name: str, x: Tensor) -> None:
     """No NaN and no infinity."""
     # float8 has no isfinite of its own on every device.
-    bad = ~torch.isfinite(x.float() if x.element_size() == 1 else x)
-    if bool(bad.any()):
+    x = x.float() if x.element_size() == 1 else x
+    if not bool(torch.isfinite(x).all()):
+        bad = ~torch.isfinite(x)
         first = tuple(int(i) for i in bad.nonzero()[0])
         raise BoundError(
             f"{name} has {int(bad.sum())} entries that are NaN or infinite, the first at {first}: "

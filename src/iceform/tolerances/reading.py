@@ -25,12 +25,12 @@ _LANES = 8  # float64 in a vector: products with a multiple of it are faster
 class Read:
     """What all queries of a head share: keys and values as read, their norms, extremes of v."""
 
-    k: Tensor  # (heads, keys, dim), float64, exact
-    v: Tensor  # (heads, keys, values)
+    given_k: Tensor  # (heads, keys, dim), as given; hidden ones are zero
+    given_v: Tensor  # (heads, keys, values)
     v_read: Tensor  # v̂
     norms: Tensor  # ‖k̂_j‖ (heads, keys)
     moved: Tensor  # ‖k_j - k̂_j‖
-    centre: Tensor  # c̄ (heads, 1, values)
+    centre: Tensor  # c̄ (heads, 1, values): a number of float32
     largest: Tensor  # max|v̂| (heads, 1, values)
     total: Tensor  # Σ|v̂|
     spread: Tensor  # max v - min v
@@ -38,37 +38,48 @@ class Read:
 
     @classmethod
     def of(cls, problem: Problem, kind: Kind) -> Read:
-        k, v = problem.k.double(), problem.v.double()
+        exactly = torch.float64 if problem.k.dtype != kind.dtype else _held(kind.dtype)
+        k, v = problem.k.to(exactly), problem.v.to(exactly)
         hidden = None
         if problem.mask is not None or problem.diagonal is not None:
             hidden = problem.hidden_keys()[..., None]
             k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
-        k_read, v_read, low, high = k, v, v, v
+        k_read, v_read, low, high, moves = k, v, v, v, False
         if problem.k.dtype != kind.dtype:
             k_read, v_read = rounded(k, kind.low), rounded(v, kind.low)
             low, high = torch.minimum(v, v_read), torch.maximum(v, v_read)
+            moves = bool((k != k_read).any()) or bool((v != v_read).any())
         if hidden is not None:
             low, high = low.masked_fill(hidden, math.inf), high.masked_fill(hidden, -math.inf)
-        spread = high.amax(1, keepdim=True) - low.amin(1, keepdim=True)
+        spread = high.amax(1, keepdim=True).double() - low.amin(1, keepdim=True).double()
         size = v_read.abs()
-        moves = bool((k != k_read).any()) or bool((v != v_read).any())
         norms = norm(k_read)
         return cls(
-            k=k,
-            v=v,
+            given_k=k,
+            given_v=v,
             v_read=v_read,
             norms=norms,
             moved=norm(k - k_read) * CASTS if moves else torch.zeros_like(norms),
-            centre=v.mean(1, keepdim=True),
-            largest=size.amax(1, keepdim=True),
-            total=size.sum(1, keepdim=True),
+            centre=v.mean(1, keepdim=True, dtype=torch.float64).float().double(),
+            largest=size.amax(1, keepdim=True).double(),
+            total=size.sum(1, keepdim=True, dtype=torch.float64),
             spread=spread.clamp(min=0.0),
             moves=moves,
         )
 
+    @cached_property
+    def k(self) -> Tensor:
+        """Keys in float64, exact."""
+        return self.given_k.double()
+
+    @cached_property
+    def v(self) -> Tensor:
+        """Values in float64, exact."""
+        return self.given_v.double()
+
     @property
     def values(self) -> int:
-        return self.v.shape[-1]
+        return self.given_v.shape[-1]
 
     @cached_property
     def away(self) -> Tensor:
@@ -79,13 +90,18 @@ class Read:
     def columns(self) -> Tensor:
         """(heads, keys, columns): see `_found`."""
         v, k = self.v, self.norms[..., None]
-        columns = [v, self.v_read.abs(), self.away, k * self.away, k]
+        columns = [v, self.v_read.double().abs(), self.away, k * self.away, k]
         if self.moves:
             moved = self.moved[..., None]
             columns += [(v - self.v_read).abs() * CASTS, moved * self.away, moved]
         width = sum(column.shape[-1] for column in columns)
         columns.append(v.new_zeros(*v.shape[:2], -width % _LANES))
         return torch.cat(columns, -1)
+
+
+def _held(dtype: torch.dtype) -> torch.dtype:
+    """In which its numbers can be computed with: float8 can be stored and little else."""
+    return dtype if dtype.itemsize > 1 else torch.float32
 
 
 def norm(x: Tensor) -> Tensor:
@@ -105,8 +121,8 @@ class Row:
     own: Tensor  # of float64
 
     def bound(self, kind: Kind) -> Tensor:
-        whole = rounded_bound(kind, self.norms, self.sums) * torch.exp(self.own)
-        return whole.masked_fill(self.empty, 0.0)
+        whole = rounded_bound(kind, self.norms, self.sums).mul_(torch.exp(self.own))
+        return whole.masked_fill_(self.empty, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,30 +138,40 @@ class Found:
     k_away: Tensor  # Σ p ‖k̂‖ |v - c̄|
     k: Tensor  # Σ p ‖k̂‖
     own: Tensor
-    moved: Tensor | float = 0.0  # Σ p |v - v̂|
-    moved_away: Tensor | float = 0.0  # Σ p ‖k - k̂‖ |v - c̄|
-    k_moved: Tensor | float = 0.0  # Σ p ‖k - k̂‖
-    bias_away: Tensor | float = 0.0  # Σ p |b| |v - c̄|
-    bias: Tensor | float = 0.0  # Σ p |b|
+    moved: Tensor | None = None  # Σ p |v - v̂|; None is 0
+    moved_away: Tensor | None = None  # Σ p ‖k - k̂‖ |v - c̄|
+    k_moved: Tensor | None = None  # Σ p ‖k - k̂‖
+    bias_away: Tensor | None = None  # Σ p |b| |v - c̄|
+    bias: Tensor | None = None  # Σ p |b|
 
     def sums(self, read: Read, heads: slice) -> Sums:
         """At their largest."""
         more, centre = torch.exp(self.own), read.centre[heads]
         # The output is a sum of terms of both signs: its own error is absolute.
-        unsure = (torch.expm1(self.own) * more) * (self.size + self.moved)
-        off = (self.output - centre).abs() + unsure + 2 * _U64 * centre.abs()
+        unsure = torch.expm1(self.own) * more
+        size = self.size if self.moved is None else self.size + self.moved
+        off = (self.output - centre).abs_().add_(2 * _U64 * centre.abs()).addcmul_(unsure, size)
         k = more * self.k
+
+        def times(weights: Tensor | None, away: Tensor | None) -> Tensor | None:
+            """Σ p x (|v - c̄| + |o - c̄|), of Σ p x and Σ p x |v - c̄|."""
+            if weights is None or away is None:
+                return None
+            return (off * (more * weights)).addcmul_(more, away)
+
+        k_away = times(self.k, self.k_away)
+        assert k_away is not None
         return Sums(
-            output=self.output.abs() + unsure,
+            output=self.output.abs().addcmul_(unsure, size),
             size=more * self.size,
-            moved=more * self.moved,
-            away=more * self.away + off,
-            k_away=more * self.k_away + off * k,
-            moved_away=more * self.moved_away + off * (more * self.k_moved),
-            bias_away=more * self.bias_away + off * (more * self.bias),
+            away=torch.addcmul(off, more, self.away),
+            k_away=k_away,
             k=k,
-            k_moved=more * self.k_moved,
-            bias=more * self.bias,
+            moved=None if self.moved is None else more * self.moved,
+            moved_away=times(self.k_moved, self.moved_away),
+            bias_away=times(self.bias, self.bias_away),
+            k_moved=0.0 if self.k_moved is None else more * self.k_moved,
+            bias=0.0 if self.bias is None else more * self.bias,
             largest=read.largest[heads],
             total=read.total[heads],
             spread=read.spread[heads],

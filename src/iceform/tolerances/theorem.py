@@ -121,14 +121,14 @@ class Sums:
 
     output: Tensor  # |o|
     size: Tensor  # Σ p |v̂|
-    moved: Tensor  # Σ p |v - v̂|
     away: Tensor  # Σ p |v - c̄| + |o - c̄|
     k_away: Tensor  # Σ p ‖k̂‖ (|v - c̄| + |o - c̄|)
-    moved_away: Tensor  # Σ p ‖k - k̂‖ (|v - c̄| + |o - c̄|)
-    bias_away: Tensor  # Σ p |b| (|v - c̄| + |o - c̄|)
     k: Tensor  # Σ p ‖k̂‖
-    k_moved: Tensor  # Σ p ‖k - k̂‖
-    bias: Tensor  # Σ p |b|
+    moved: Tensor | None  # Σ p |v - v̂|; None is 0
+    moved_away: Tensor | None  # Σ p ‖k - k̂‖ (|v - c̄| + |o - c̄|)
+    bias_away: Tensor | None  # Σ p |b| (|v - c̄| + |o - c̄|)
+    k_moved: Tensor | float  # Σ p ‖k - k̂‖
+    bias: Tensor | float  # Σ p |b|
     largest: Tensor  # max|v̂|
     total: Tensor  # Σ |v̂|
     spread: Tensor  # max v - min v
@@ -157,9 +157,9 @@ def own_error(norms: Norms) -> Tensor:
 
 def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
     """The theorem: E, then the rounding of the output."""
-    before = _bound_before_rounding(kind, norms, sums)
-    after = before + kind.output_unit * (sums.output + before) + kind.output_underflow
-    return torch.where(after.isnan(), math.inf, after)
+    after = _bound_before_rounding(kind, norms, sums).mul_(1 + kind.output_unit)
+    after.add_(sums.output, alpha=kind.output_unit).add_(kind.output_underflow)
+    return after.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,29 +217,35 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
 
 
 def _bound_before_rounding(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
+    """E is linear in the sums: first the factors, a number for each row, then one product each."""
     # (i) one weight
     steps = _Steps.of(kind, norms)
     mean = steps.per_k * sums.k + steps.per_moved * sums.k_moved
     mean = mean + steps.per_bias * sums.bias + steps.t
+    kappa = torch.exp(-steps.denominator - mean) - steps.lost
+    divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
+    moving = torch.expm1(steps.most) / steps.most * divided
+    sharing = torch.exp(steps.most) * divided
     # (ii) what numerator and denominator do not share
     theta = torch.expm1(steps.numerator)
     coarse = kind.probability_unit * sums.size + kind.probability_underflow * sums.total
-    coarse = torch.minimum(coarse, sums.size)
+    coarse = torch.minimum(coarse, sums.size, out=coarse)
     # (iii) the quotient, (iv) underflow
-    growth = torch.expm1(steps.most) / steps.most
-    moving = (
-        (growth * steps.per_k) * sums.k_away
-        + (growth * steps.per_moved) * sums.moved_away
-        + (growth * steps.per_bias) * sums.bias_away
-        + (growth * steps.t) * sums.away
-    )
-    sharing = sums.moved + theta * sums.size + (1 + theta) * coarse
-    sharing = sharing + torch.expm1(steps.denominator) * sums.output
-    lost_v = (steps.lost * (1 + theta)) * (1 + 2 * sums.largest)
-    kappa = torch.exp(-steps.denominator - mean) - steps.lost
-    first = (moving + torch.exp(steps.most) * sharing + lost_v) / kappa
-    first = torch.where((kappa > 0) & ~first.isnan(), first, math.inf)
-    return torch.minimum(first, _hull(kind, norms, sums, steps))
+    first = (moving * steps.per_k) * sums.k_away
+    first.addcmul_(moving * steps.t, sums.away)
+    first.addcmul_(sharing * theta, sums.size)
+    first.addcmul_(sharing * (1 + theta), coarse)
+    first.addcmul_(sharing * torch.expm1(steps.denominator), sums.output)
+    first.addcmul_(steps.lost * (1 + theta) * divided, 1 + 2 * sums.largest)
+    for factor, more in (
+        (moving * steps.per_moved, sums.moved_away),
+        (moving * steps.per_bias, sums.bias_away),
+        (sharing, sums.moved),
+    ):
+        if more is not None:
+            first.addcmul_(factor, more)
+    # Where a product is not a number the other bound counts.
+    return torch.fmin(first, _hull(kind, norms, sums, steps), out=first)
 
 
 def _hull(kind: Kind, norms: Norms, sums: Sums, steps: _Steps) -> Tensor:
@@ -250,9 +256,9 @@ def _hull(kind: Kind, norms: Norms, sums: Sums, steps: _Steps) -> Tensor:
     kappa = torch.exp(-denominator - t) - lost
     stray = torch.expm1(numerator + denominator - log_steps(-kind.probability_unit))
     coarse = torch.minimum(kind.probability_underflow * sums.total, sums.largest)
-    lost_v = (coarse + lost * (1 + 2 * sums.largest)) * (torch.exp(numerator) / kappa)
-    hull = sums.spread + stray * sums.largest + lost_v
-    return torch.where((kappa > 0) & ~hull.isnan(), hull, math.inf)
+    divided = torch.where(kappa > 0, torch.exp(numerator) / kappa, math.inf)
+    hull = sums.spread + stray * sums.largest
+    return hull.addcmul_(divided, coarse).addcmul_(lost * divided, 1 + 2 * sums.largest)
 
 
 def bound_from_norms(kind: Kind, norms: Norms, largest: Tensor) -> Tensor:

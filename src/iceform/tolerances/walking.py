@@ -40,41 +40,48 @@ def walked(problem: Problem, kind: Kind, read: Read) -> Row | None:
     if problem.dim > WIDEST or _COLUMNS * read.values > MOST_COLUMNS:
         return None
     columns, weights = _columns(kind.low, read)
-    if not bool(torch.isfinite(columns).all()):
-        return None
     (heads, _, queries, _), q = problem.q.shape, problem.q.flatten(1, 2).contiguous()
+    norms = _norms(problem, q, read)
+    check_range(kind, norms, read.largest)
     sums, k_mean, top = weighted_sums(
         q, problem.k.contiguous(), columns, weights,
         scale=problem.scale, queries=queries, diagonal=problem.diagonal,
     )  # fmt: skip
+    # Whatever follows is under way while the kernel works; the host waits for it at the end.
     empty = (top == -torch.inf)[..., None]
-    norms = _norms(problem, q, read, torch.where(empty, 0.0, top[..., None]).double())
-    check_range(kind, norms, read.largest)
+    reached = torch.where(empty, 0.0, top[..., None]).double().abs()
     own_kind = Kind.of(
         kind.dtype, device="cuda", probabilities=kind.dtype, output=torch.float32, block=BLOCK
     )
-    # The kernel's largest logit is within the error of a logit of the exact one, and e^own is more.
-    unsure, _ = sums_error(own_kind, norms)
-    norms = replace(norms, top=norms.top * (1 + 2.0**-20) + unsure)
+    # The kernel's largest logit is within the error of a logit of the exact one, which is less than
+    # `own`, and that is at most `_SHARP` where these sums are used at all.
+    norms = replace(norms, top=reached * (1 + 2.0**-20) + _SHARP)
     own, lost = sums_error(own_kind, norms)
-    if not bool((own <= _SHARP).all()):
-        return None
-    output, size, away, k_away = sums.double().split(read.values, -1)
+    output, size, away, k_away = _apart(sums, read.values)
     rounds = own_kind.probability_underflow
     longest = read.norms.amax(-1)[:, None, None]
-    # What underflow may take from sums of the columns |v|, |v - c̄|, ‖k‖|v - c̄| and ‖k‖.
-    under_v = rounds * read.total + lost * (1 + 2 * read.largest)
-    reach = read.away.amax(1, keepdim=True)
-    under = rounds * read.away.sum(1, keepdim=True) + lost * (1 + 2 * reach)
+    # What underflow may take from sums of the columns |v|, |v - c̄|, ‖k‖|v - c̄| and ‖k‖: next to
+    # nothing, so the largest of all values will do.
+    reach = read.largest.amax(-1, keepdim=True) + read.centre.abs().amax(-1, keepdim=True)
+    under = rounds * problem.keys * reach + lost * (1 + 2 * reach)
     found = Found(
         output=output,
-        size=size + under_v,
-        away=away + under,
-        k_away=k_away * longest + under * longest,
+        size=size.add_(under),
+        away=away.add_(under),
+        k_away=k_away.add_(under).mul_(longest),
         k=(k_mean[..., None].double() + 4 * lost) * longest,
         own=own,
     )
-    return Row(norms, found.sums(read, slice(0, heads)), output, empty, own_error(norms))
+    row = Row(norms, found.sums(read, slice(0, heads)), output, empty, own_error(norms))
+    sharp = (own <= _SHARP).all() & torch.isfinite(columns).all()
+    return row if bool(sharp) else None
+
+
+def _apart(sums: Tensor, values: int) -> tuple[Tensor, ...]:
+    """The columns' sums, each on its own in memory, in float64."""
+    parts = sums.unflatten(-1, (_COLUMNS, values)).movedim(-2, 0)
+    apart = torch.empty(parts.shape, dtype=torch.float64, device=sums.device).copy_(parts)
+    return apart.unbind()
 
 
 def _takes(problem: Problem, kind: Kind) -> bool:
@@ -88,28 +95,32 @@ def _on_device(q: Tensor) -> bool:
 
 
 def _columns(low: Format, read: Read) -> tuple[Tensor, Tensor]:
-    """V, |v|, |v - c̄| and ‖k‖|v - c̄| in the kernel's format; ‖k‖ over the longest, in float32."""
+    """V, |v|, |v - c̄| and ‖k‖|v - c̄| in the kernel's format; ‖k‖ over the longest, in float32.
+
+    v and c̄ are numbers of float32: differences and products there are off by 2^-24 of themselves,
+    which :func:`_upwards` has room for.
+    """
     longest = read.norms.amax(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
-    share = read.norms / longest
-    away = read.away
+    share = (read.norms / longest).float()
+    away = (read.given_v.float() - read.centre.float()).abs_()
     columns = torch.cat(
         [
-            read.v.to(low.dtype),
-            read.v.abs().to(low.dtype),
+            read.given_v.to(low.dtype),
+            read.given_v.abs().to(low.dtype),
             _upwards(away, low),
             _upwards(share[..., None] * away, low),
         ],
         -1,
     )
-    return columns, (share * (1 + 2.0**-22)).float()
+    return columns, share * (1 + 2.0**-22)
 
 
 def _upwards(x: Tensor, low: Format) -> Tensor:
-    """Not below x, after a rounding to nearest that may pass through float32."""
-    return (x * (1 + 4 * low.u) + 2 * low.subnormal).to(low.dtype)
+    """Not below x, a float32 number that is off by a few units, after a rounding to nearest."""
+    return (x * (1 + 4 * low.u)).add_(2 * low.subnormal).to(low.dtype)
 
 
-def _norms(problem: Problem, q: Tensor, read: Read, top: Tensor) -> Norms:
+def _norms(problem: Problem, q: Tensor, read: Read) -> Norms:
     _, group, queries, _ = problem.q.shape
     present = torch.full((queries,), problem.keys, device=q.device)
     if problem.diagonal is not None:
@@ -127,5 +138,5 @@ def _norms(problem: Problem, q: Tensor, read: Read, top: Tensor) -> Norms:
         k=read.norms.amax(-1)[:, None, None],
         k_moved=torch.zeros_like(size[:, :1]),
         bias=torch.zeros_like(size),
-        top=top.abs(),
+        top=torch.zeros_like(size),
     )

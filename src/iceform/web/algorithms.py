@@ -110,7 +110,7 @@ def descends(algorithm: Algorithm) -> bool:
     usual = (
         type(algorithm).solve is LinearModel.solve if isinstance(algorithm, LinearModel) else False
     )
-    whole = getattr(type(algorithm), "scaling_at", None) is LinearModel.scaling_at
+    whole = getattr(type(algorithm), "problem_at", None) is LinearModel.problem_at
     return usual and whole and not hasattr(algorithm, "iterates")
 
 

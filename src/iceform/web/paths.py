@@ -11,6 +11,7 @@ from torch import Tensor
 from iceform.algorithms import soft_threshold
 from iceform.functions import Loss
 from iceform.machine import (
+    Coordinates,
     GramTask,
     LinearProblem,
     Running,
@@ -18,7 +19,7 @@ from iceform.machine import (
     Source,
     Table,
     advance,
-    metric_of,
+    begin,
     nesterov,
 )
 from iceform.web import questions as asked
@@ -64,6 +65,10 @@ class ExactProblem(LinearProblem):
         (total,) = self.source.reduce(_NativeTask(self, w))
         self.passes += 1
         return total / self.source.rows + self.ridge * w
+
+    def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
+        """The same in other coordinates."""
+        return within.turned.mT @ self.gradient(within.back(u))
 
     def shrink(self, u: Tensor, tau: Tensor) -> Tensor:
         """Soft thresholds."""
@@ -122,17 +127,12 @@ def _descent(
 
 
 def _newton(problem: LookedProblem | ExactProblem) -> Iterator[Tensor]:
-    """Steps in the metric of the Hessian, shortened where they would go too far."""
-    rows, w = problem.source.rows, problem.start()
-    first = metric_of(problem.hessian(w, majorizer=True), rows)
-    metric, none = first, torch.zeros_like(w)
+    """Gradient steps in coordinates of the Hessian, shortened where they would go too far."""
+    w = problem.start()
     yield w
-    gradient = problem.gradient(w)
+    stand, first, _ = begin(problem, w, torch.zeros_like(w))
     while True:
-        if not problem.curvature.quadratic:
-            metric = metric_of(problem.hessian(w), rows)
-        last = w
-        w, gradient = advance(problem, w, gradient, none, metric, first)
-        yield w
-        if float((w - last).abs().max()) <= _STILL * max(1.0, float(w.abs().max())):
+        last, stand = stand.w, advance(stand, first)
+        yield stand.w
+        if float((stand.w - last).abs().max()) <= _STILL * max(1.0, float(stand.w.abs().max())):
             return

@@ -1,4 +1,4 @@
-"""``iceform demo``: the whole library by one frozen layer."""
+"""``iceform demo``: the whole library by frozen attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def demo(
         ),
     ] = False,
 ) -> None:
-    """Run the whole library on the Ames houses by one frozen layer; write a report."""
+    """Run the whole library on the Ames houses by frozen attention; write a report."""
     with one_line_errors():
         if small:
             from iceform.demo.patients.page import show as show_patients

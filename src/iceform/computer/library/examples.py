@@ -118,7 +118,10 @@ EXAMPLES: dict[str, Example] = {
         Example(power_iteration, _X, _Y, {"steps": 25}),
         Example(
             pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
-            {"nodes": (4, 4), "damping": (0.5, 0.9), "bounds": {"rank": (0, 1)}},
+            {
+                "domain": {"x": (0, 1), "y": (0, 1)}, "nodes": (4, 4), "damping": (0.5, 0.9),
+                "bounds": {"rank": (0, 1)},
+            },
         ),
         Example(
             sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
@@ -131,7 +134,7 @@ EXAMPLES: dict[str, Example] = {
         ),
         Example(
             gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),
-            {"similar": _SIMILAR, "steps": 150},
+            {"similar": _SIMILAR, "steps": 150}, {"domain": {"x": (0, 0.75), "y": (-1, 1)}},
         ),
         Example(softmax_attention, _X, _Y),
         Example(kernel_regression, _X, _Y, {"query": _QUERY}),

@@ -1,4 +1,4 @@
-"""The demo: the whole library by one frozen layer on real data, beside scikit-learn.
+"""The demo: the whole library by frozen attention on real data, beside scikit-learn.
 
 2930 houses sold in Ames, Iowa, 79 things known about each. The rows are split before anything is
 fitted; medians, levels, scales, penalties and thresholds come from the training rows alone. Every

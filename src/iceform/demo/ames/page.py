@@ -1,4 +1,4 @@
-"""The demo's table and page: one frozen layer on the Ames houses."""
+"""The demo's table and page: frozen attention on the Ames houses."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Page:
         if not others:
             return "the same for every row"
         return (
-            f"the same for {len(self.rows) - len(others)} rows; {others[0].digest[:12]} for "
-            f"{len(others)} that hold all houses in one prompt, in a layer of that size"
+            f"the same for {len(self.rows) - len(others)} rows; {len(others)} hold all houses in "
+            f"one prompt, by a larger layer, {others[0].digest[:12]}"
         )
 
     @property
@@ -162,9 +162,9 @@ def _races(races: Sequence[Race]) -> Illustration:
         text=(
             f"Ridge on these houses is ill-conditioned. With one scale for all features, "
             f"{none.passes} passes with momentum leave {_tidy(none.difference)} of the largest "
-            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Where "
-            "the host turns every sum by the eigenvectors of the Gram matrix, so that steps are "
-            f"taken in uncorrelated coordinates, {whiten.passes} passes are enough."
+            f"coefficient to go; with a scale for each, {_tidy(diagonal.difference)}. Written "
+            "into the prompts in coordinates in which they are uncorrelated (the host finds these "
+            f"by the eigenvectors of the Gram matrix), {whiten.passes} passes are enough."
         ),
         alt="Length of the next step against steps for three ways of scaling them",
     )
@@ -289,7 +289,7 @@ def _first(ran: Executed) -> str:
 
 def _table(page: Page) -> Table:
     table = Table(
-        title=f"Ames housing by one frozen layer: {page.houses} houses to learn from, "
+        title=f"Ames housing by frozen attention: {page.houses} houses to learn from, "
         f"{page.tests} to test on",
         title_justify="left",
         box=box.SIMPLE_HEAD,

@@ -80,6 +80,9 @@ class Loss:
     parameters
         What a loss of the library was made with; None for a loss of the user's own, which files
         do not hold whatever it is called.
+    above
+        Maps t and y to no less than what the loss is above its least value over all t, to a few
+        roundings of that number; None where that is not known.
     """
 
     name: str | None
@@ -88,6 +91,7 @@ class Loss:
     facts: Curvature | None = None
     labels: Labels | None = None
     parameters: tuple[tuple[str, float], ...] | None = None
+    above: Callable[[Tensor, Tensor], Tensor] | None = None
 
     @classmethod
     def of(cls, loss: str | Loss | ScalarFunction | Callable[[Tensor], Tensor]) -> Loss:

@@ -43,4 +43,6 @@ def squared_hinge() -> Loss:
     """l(m) = max(0, 1 - m)^2/2."""
     f = ScalarFunction(lambda m: -torch.relu(1 - m), "squared_hinge'", (1.0,))
     facts = Curvature(lambda m: (m < 1).to(m), torch.ones_like, (0.0, 1.0), kinks=(1.0,))
-    return Loss("squared_hinge", "margin", f, facts)
+    return Loss(
+        "squared_hinge", "margin", f, facts, above=lambda m, y: torch.relu(1 - m).square() / 2
+    )

@@ -55,6 +55,11 @@ def _step(width: float, middle: float = 0.0, height: float = 1.0) -> Curvature:
     )
 
 
+def _softplus(t: Tensor) -> Tensor:
+    """ln(1 + e^t), relative to itself; torch's own is a straight line from 20 on."""
+    return torch.log1p(torch.exp(-t.abs())) + torch.relu(t)
+
+
 @register("logistic")
 def logistic() -> Loss:
     """l(t) = ln(1 + e^t) - y t."""
@@ -64,14 +69,17 @@ def logistic() -> Loss:
         "for labels -1 and +1 use 'logistic_margin'",
     )
     f = ScalarFunction(torch.sigmoid, "logistic'")
-    return Loss("logistic", "glm", f, _step(1.0), labels=shares)
+    return Loss(
+        "logistic", "glm", f, _step(1.0), labels=shares,
+        above=lambda t, y: y * _softplus(-t) + (1 - y) * _softplus(t),
+    )  # fmt: skip
 
 
 @register("logistic_margin")
 def logistic_margin() -> Loss:
     """l(m) = ln(1 + e^{-m})."""
     f = ScalarFunction(lambda m: -torch.sigmoid(-m), "logistic_margin'")
-    return Loss("logistic_margin", "margin", f, _step(1.0))
+    return Loss("logistic_margin", "margin", f, _step(1.0), above=lambda m, y: _softplus(-m))
 
 
 @register("absolute")

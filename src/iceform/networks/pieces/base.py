@@ -33,6 +33,7 @@ __all__ = [
     "Span",
     "checked_at_the_end",
     "looked_up",
+    "looked_up_to_scale",
 ]
 
 Judge = Callable[[list[float]], object]
@@ -339,3 +340,10 @@ def looked_up(z: Tensor, table: Interpolant) -> Tensor:
     if torch.compiler.is_compiling():
         return table.weights(z) @ table.values.to(z)
     return primitives.interpolate(z, table)
+
+
+def looked_up_to_scale(z: Tensor, table: Interpolant, down: Tensor, up: Tensor) -> Tensor:
+    """The table's answer to every entry of z down, times up; z is used up."""
+    if torch.compiler.is_compiling():
+        return looked_up(z * down, table) * up
+    return primitives.read(z, table, down, up)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from iceform.backends import rounding_of
 from iceform.certificates.entries import Asked
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up_to_scale
 from iceform.networks.pieces.linear import powers_of_two
 
 __all__ = ["EmbeddingMap"]
@@ -47,10 +47,11 @@ class EmbeddingMap(Piece):
     def emulate(self, *inputs: Tensor) -> Tensor:
         (ids,) = inputs
         frozen = self.settings.layers
-        theta = F.embedding(ids, self.weight) / self.scale
+        theta = F.embedding(ids, self.weight)
         table = None if self.settings.literal else frozen.maps.table
         if table is not None:
-            return looked_up(theta, table) * self.scale
+            return looked_up_to_scale(theta, table, 1 / self.scale, self.scale)
+        theta = theta / self.scale
         ones = torch.ones_like(theta[..., :1])
         return frozen.read(ones, theta[..., None], self.settings.backend) * self.scale
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import rounding_of
+from iceform.backends import primitives, rounding_of
 from iceform.certificates.entries import Asked
 from iceform.errors import PrecisionError
 from iceform.networks.pieces.base import (
@@ -20,7 +20,7 @@ from iceform.networks.pieces.base import (
     Reach,
     Settings,
     Span,
-    looked_up,
+    looked_up_to_scale,
 )
 
 __all__ = ["LinearMap", "powers_of_two", "with_one"]
@@ -158,8 +158,7 @@ class LinearMap(Piece):
 
     def _seen(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
         """The largest 2-norm of a token, and |entry| of every row."""
-        low, high = torch.aminmax(z.detach().reshape(-1, self.out_features), dim=0)
-        return x.detach().norm(dim=-1).amax(), torch.maximum(high, -low)
+        return x.detach().norm(dim=-1).amax(), primitives.largest(z)
 
     def check(self, *inputs: Tensor) -> None:
         self._within(*self._seen(inputs[0], self._product(inputs[0])))
@@ -206,7 +205,7 @@ class LinearMap(Piece):
         table = None if self.settings.literal else frozen.maps.table
         up = self._wider(longest, largest)
         if table is not None:
-            return looked_up(z.div_(up), table).mul_(self.scale * up)
+            return looked_up_to_scale(z, table, 1 / up, self.scale * up)
         prompted = self._prompted / up[:, None]
         return frozen.read(with_one(x), prompted, self.settings.backend) * (self.scale * up)
 

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.backends import rounding_of
+from iceform.backends import primitives, rounding_of
 from iceform.certificates.entries import Asked
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up, looked_up_to_scale
 
 __all__ = ["Product", "read_error", "read_line", "scale_each", "scale_of"]
 
@@ -29,8 +29,7 @@ _EXPONENTS = {torch.float64: 1000.0, torch.float32: 120.0}  # inverses of scales
 
 def scale_of(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
     """For every feature, the power of two that its entries, and ``least``, are at most."""
-    low, high = torch.aminmax(z.detach().reshape(-1, z.shape[-1] if z.ndim else 1), dim=0)
-    largest = torch.maximum(high, -low)
+    largest = primitives.largest(z if z.ndim else z[None])
     if not isinstance(least, float) or least:
         largest = torch.maximum(largest, torch.as_tensor(least).to(largest))
     found = _power(largest)
@@ -57,7 +56,9 @@ def read_line(
     frozen = settings.layers
     table = None if settings.literal else frozen.maps.table
     if table is not None:
-        return looked_up(z.div_(scale), table).mul_(scale)
+        if scale.ndim > 1:  # one for every entry by itself
+            return looked_up(z.div_(scale), table).mul_(scale)
+        return looked_up_to_scale(z, table, 1 / scale, scale)
     x, theta = prompt()
     theta = theta / scale.expand(z.shape)[..., None]
     return frozen.read(x, theta, settings.backend) * scale

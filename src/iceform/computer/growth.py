@@ -1,0 +1,303 @@
+r"""How errors of a loop's states grow over its turns, where more is known than derivatives' sizes.
+
+A turn maps states w to G(w). The computer's turn is off by some :math:`\eta` from G at the states
+that it is given, so with :math:`E_t` what they are off by after t turns
+
+.. math:: |E_T| \le p_T |E_0| + \eta\,(p_0 + p_1 + \dots + p_{T-1}),
+
+where :math:`p_k` bounds the norm of the product of any k turns' derivatives. There are four ways to
+such bounds, each in a file or a class of its own; a loop may have several, and the best counts:
+
+* one vector, descent and what does not push apart after it (:mod:`~iceform.computer.euclidean`);
+* vectors that a turn combines by polynomials of mean(x x') (:mod:`~iceform.computer.spectral`);
+* :class:`_Largest`, in the largest entry: averages by fixed weights and maxima add nothing;
+* :func:`_positive`, loops that multiply and add what is not negative.
+
+States that do not depend on each other are bounded apart, those that others depend on first: to
+these they are values of a known range, off by what is known of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from iceform.computer.enclosures import slope
+from iceform.computer.euclidean import euclidean
+from iceform.computer.graph import Block, Loop, Node
+from iceform.computer.ranges import Range, Ranges
+from iceform.computer.scalars import OtherError, Part, Values
+from iceform.computer.spectral import spectral
+
+__all__ = ["Growth", "growths"]
+
+_OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Bounds of what k turns do to errors.
+
+    Attributes
+    ----------
+    states
+        Which of the states that the loop carries, by number.
+    told
+        The bound in words.
+    powers
+        T to (p_0, ..., p_T); None where a rate is all there is.
+    rate
+        p_k = rate^k; infinite where that is not known.
+    euclidean
+        Whether the norm is that of all states together; else it is the largest entry.
+    """
+
+    states: tuple[int, ...]
+    told: str
+    euclidean: bool
+    rate: float = math.inf
+    powers: Callable[[int], Tensor] | None = None
+
+    def norm(self, errors: Iterable[tuple[float, int]]) -> float:
+        """Of states' errors, each so much in so many entries."""
+        if not self.euclidean:
+            return max(e for e, _ in errors)
+        return math.sqrt(math.fsum(n * e * e for e, n in errors)) * _OUTWARD
+
+    def after(self, turns: int | None, begin: float, own: float) -> float:
+        """The error after so many turns, or after any number of them."""
+        if turns is None:
+            if not self.rate < 1:
+                return math.inf
+            return max(begin, (self.rate * begin + own / (1 - self.rate)) * _OUTWARD)
+        powers = self._powers(turns)
+        left, made = float(powers[-1]), float(powers[:-1].sum())
+        total = (left * begin if begin else 0.0) + (made * own if own else 0.0)
+        return max(begin, total * (1 + turns * 2.0**-50) * _OUTWARD)
+
+    def _powers(self, turns: int) -> Tensor:
+        if self.powers is not None:
+            return self.powers(turns)
+        return self.rate ** torch.arange(turns + 1, dtype=torch.float64) * _OUTWARD
+
+
+def growths(loop: Loop, ranges: Ranges, settings: Mapping[str, float]) -> Iterator[Growth]:
+    """What is proven of a loop at given scalar parameters, in every way there is."""
+    if any(isinstance(item, Loop) for item in loop.body.items):
+        return
+    values, needs = Values(ranges, settings), _needs(loop)
+    for states in _groups([needs[c.next] for c in loop.carried]):
+        part = Part(loop.body, tuple(loop.carried[k] for k in states))
+        rate = euclidean(part, values)
+        if rate is not None:
+            yield Growth(states, f"a turn's derivative has norm {rate:.6g}", True, rate)
+        powers = spectral(part, values)
+        if powers is not None:
+            yield Growth(states, "turns are polynomials of mean(x x')", True, powers=powers)
+        largest = _largest(part, values)
+        if largest is not None:
+            told = f"a turn moves the largest entry by {largest:.6g}"
+            yield Growth(states, told, False, largest)
+        alone = all(needs[c.next] <= set(states) for c in part.carried)
+        ratio = _positive(part, values) if alone else None
+        if ratio is not None:
+            told = f"a turn multiplies and adds what is not negative, by {ratio:.6g} in all"
+            yield Growth(states, told, False, powers=partial(_constant, ratio))
+
+
+def _constant(value: float, turns: int) -> Tensor:
+    return torch.full((turns + 1,), value, dtype=torch.float64)
+
+
+def _needs(loop: Loop) -> dict[Node, set[int]]:
+    """The states that every node of a turn depends on, by number."""
+    found: dict[Node, set[int]] = defaultdict(set)
+    found |= {c.state: {k} for k, c in enumerate(loop.carried)}
+    for item in loop.body.items:
+        assert not isinstance(item, Loop)
+        found[item] = set().union(*(found[a] for a in item.args))
+    return found
+
+
+def _groups(needs: list[set[int]]) -> list[tuple[int, ...]]:
+    """States that depend on each other together, those that others depend on first."""
+    reached = [{k} | found for k, found in enumerate(needs)]
+    for _ in needs:
+        reached = [set().union(*(reached[j] for j in found)) for found in reached]
+    groups = {
+        tuple(j for j in sorted(found) if k in reached[j]): len(found)
+        for k, found in enumerate(reached)
+    }
+    return sorted(groups, key=groups.__getitem__)
+
+
+# ---------------------------------------------------------------------------------------------
+# the largest entry
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Moved:
+    """How a value moves with the states: by ``own`` of the same entry, and ``rest`` of any."""
+
+    own: Mapping[Node, Range]
+    rest: float = 0.0
+
+    @property
+    def size(self) -> float:
+        """In the largest entry."""
+        return (math.fsum(r.size for r in self.own.values()) + self.rest) * (1 + 2.0**-50)
+
+    def mixed(self, factor: float = 1.0) -> _Moved:
+        """Entries of another place than they came from."""
+        return _Moved({}, self.size * factor)
+
+    def times(self, factor: Range) -> _Moved:
+        own = {state: r * factor for state, r in self.own.items()}
+        return _Moved(own, self.rest * factor.size * (1 + 2.0**-50))
+
+    def plus(self, other: _Moved) -> _Moved:
+        own = {s: a + b for s, a, b in self._beside(other)}
+        return _Moved(own, (self.rest + other.rest) * (1 + 2.0**-50))
+
+    def either(self, other: _Moved) -> _Moved:
+        """Any average of both."""
+        own = {s: a.join(b) for s, a, b in self._beside(other)}
+        joined = _Moved(own, max(self.rest, other.rest))
+        return min(joined, _Moved({}, max(self.size, other.size)), key=lambda moved: moved.size)
+
+    def _beside(self, other: _Moved) -> Iterator[tuple[Node, Range, Range]]:
+        zero = Range(0.0, 0.0)
+        for state in {**self.own, **other.own}:
+            yield state, self.own.get(state, zero), other.own.get(state, zero)
+
+
+_STILL = _Moved({})
+
+
+@dataclass
+class _Largest:
+    r"""Derivatives in the largest entry.
+
+    An average by weights that do not depend on the states moves by no more than what is averaged,
+    max(a, b) - max(a', b') is an average of a - a' and b - b', and w - w/4 moves by 3/4 of w, not
+    by 5/4.
+    """
+
+    values: Values
+
+    def block(self, block: Block, known: dict[Node, _Moved]) -> dict[Node, _Moved]:
+        for item in block.items:
+            assert not isinstance(item, Loop)
+            if any(a in known for a in item.args):
+                known[item] = self.node(item, [known.get(a) for a in item.args])
+        return known
+
+    def node(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        """By the operation."""
+        known = {
+            "add": self._add, "mul": self._mul, "maximum": self._either, "minimum": self._either,
+            "attend": self._attend, "concat": self._concat,
+        }  # fmt: skip
+        rule = known.get(node.op)
+        if rule is not None:
+            return rule(node, moved)
+        (first,) = moved
+        assert first is not None
+        if node.op == "apply":
+            at = self.values.ranges[node.args[0]]
+            return first.times(Range(*slope(node.attr, at.low, at.high)))
+        if node.op in ("bounded", "stored", "spread"):
+            return first
+        if node.op in ("mean", "component", "sum"):
+            return first.mixed(float(node.args[0].width or 1) if node.op == "sum" else 1.0)
+        raise OtherError
+
+    def _add(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        a, b = (_STILL if m is None else m for m in moved)
+        return a.plus(b)
+
+    def _either(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        a, b = (_STILL if m is None else m for m in moved)
+        return a.either(b)
+
+    def _attend(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        value = moved[2]
+        if value is None or any(m is not None for k, m in enumerate(moved) if k != 2):
+            raise OtherError
+        return value.mixed()
+
+    def _concat(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        return _Moved({}, max(m.size for m in moved if m is not None))
+
+    def _mul(self, node: Node, moved: list[_Moved | None]) -> _Moved:
+        both = [
+            _STILL if m is None else m.times(self._factor(other, other_moved))
+            for m, other, other_moved in zip(
+                moved, reversed(node.args), reversed(moved), strict=True
+            )
+        ]
+        return both[0].plus(both[1])
+
+    def _factor(self, node: Node, moved: _Moved | None) -> Range:
+        """Of what moves itself, all that it may be."""
+        return self.values[node] if moved is None else self.values.ranges[node]
+
+
+def _largest(part: Part, values: Values) -> float | None:
+    known = {c.state: _Moved({c.state: Range(1.0, 1.0)}) for c in part.carried}
+    try:
+        found = _Largest(values).block(part.body, known)
+    except OtherError:
+        return None
+    sizes = [found[c.next].size for c in part.carried if c.next in found]
+    rate = max(sizes, default=0.0)
+    return rate if math.isfinite(rate) else None
+
+
+# ---------------------------------------------------------------------------------------------
+# what is not negative
+# ---------------------------------------------------------------------------------------------
+
+
+def _positive(part: Part, values: Values) -> float | None:
+    r"""Of a loop w' = J w + c with J, c >= 0, a bound of all its powers' largest row sums.
+
+    States begin at w_0 >= a > 0 and are at most b, so :math:`J^k 1 \le J^k w_0 / a \le w_k / a \le
+    b / a`.
+    """
+    known = {c.state for c in part.carried}
+    for item in part.body.items:
+        assert not isinstance(item, Loop)
+        if any(a in known for a in item.args):
+            if not _keeps_sign(item, known, values):
+                return None
+            known.add(item)
+    if not all(c.next in known for c in part.carried):
+        return None
+    least = min(values[c.start].low for c in part.carried)
+    most = max(values.ranges[c.state].high for c in part.carried)
+    return most / least * _OUTWARD if least > 0 and math.isfinite(most) else None
+
+
+def _keeps_sign(node: Node, known: set[Node], values: Values) -> bool:
+    """Whether a node is a combination of the states whose coefficients are not negative."""
+    others = [values[a] for a in node.args if a not in known]
+    if node.op == "add":
+        return all(r.low >= 0 for r in others)
+    if node.op == "mul":
+        return len(others) == 1 and others[0].low >= 0
+    if node.op == "apply":
+        straight = values.line(node)
+        return straight is not None and min(straight[0].low, straight[1].low) >= 0
+    if node.op == "attend":
+        return node.args[2] in known and not any(
+            a in known for k, a in enumerate(node.args) if k != 2
+        )
+    return node.op in ("sum", "mean", "spread", "component", "stored")
