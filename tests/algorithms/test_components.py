@@ -86,3 +86,13 @@ def test_no_more_components_than_there_are():
         Stream(5).run(algorithms.PCA(0), x)
     with pytest.raises(ProgramError, match="build one with dim >= 5"):
         Stream(4).run(algorithms.PCA(1), x)
+
+
+def test_one_krylov_space_that_holds_all_components_gives_all():
+    """Thirty equal variances, but for chance: the space grows to all of it, once."""
+    x = torch.randn(200, 30, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = Stream(30).run(algorithms.PCA(n_components=30), x)
+    assert result.passes <= 2 * 30
+    exact = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh
+    turned = 1 - (result.value * exact).sum(1).abs()
+    assert float(turned.max()) <= max(result.certificate.error, 1e-12)

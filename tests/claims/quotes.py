@@ -37,7 +37,13 @@ _QUOTED = [
     *[("statistics", "our_reading", f"{a}: linear baseline mse", {"schedule": "constant"})
       for a in ("lasso", "ridge", "linear")],
     ("statistics", "our_reading", "ridge: baseline mse", {"schedule": "constant"}),
-    ("statistics", "our_reading", "lasso: spread over test draws", {"schedule": "constant"}),
+    *[(s, "as_published", f"{a}: {m} mse", {}) for s in ("statistics", "housing")
+      for a in ("lasso", "ridge", "linear") for m in ("frozen", "baseline")],
+    ("statistics", "as_published", "ridge: oracle mse", {}),
+    ("statistics", "as_published", "lasso: spread over test draws", {}),
+    ("housing", "as_published", "ridge: oracle mse", {}),
+    ("housing", "as_published", "lasso: trivial mse", {}),
+    ("housing", "as_published", "ridge: frozen, zero prompt mse", {}),
     ("statistics", "as_the_theorem_asks", "ridge to linear", {}),
     ("statistics", "as_the_theorem_asks", "lasso to linear", {}),
     *[("statistics", "as_the_theorem_asks", f"{a}: frozen fidelity", {})
@@ -61,6 +67,13 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("*", "theirs", "the paper's address", ["2508.17550"]),
     ("*", "theirs", "the paper's section on linear layers", ["4.3"]),
     ("*", "theirs", "sales and features of the Ames houses (tests/experiments)", ["2930", "79"]),
+    ("results/README.md", "theirs", "rows of house_prices (test_settings)", ["1460"]),
+    (
+        "docs/studies.md",
+        "asserted",
+        "four fifths of its rows, and steps of 32 in them (test_settings)",
+        ["Of 1168 houses an epoch has 36 steps"],
+    ),
     ("*", "theirs", "years of publications", ["2011", "2017", "2023", "2025", "2026"]),
     ("*", "defined", "dates are days since then", ["1970"]),
     ("*", "defined", "statuses: HTTP, and Ctrl-C", ["429", "503", "130", "127.0"]),
@@ -283,6 +296,11 @@ WRITTEN = {
     ),
     ("docs/certificates.md", "attacks"): ("measured", "make attack", "46c04c390811b543"),
     ("docs/certificates.md", "ordinary"): ("measured", "make attack", "2de72172466b4f98"),
+    ("docs/scikit_learn.md", "scoreboard"): (
+        "measured",
+        "python -m tests.sklearn.scoreboard",
+        "3b55080d20157841",
+    ),
     ("docs/certificates.md", "mutants"): ("measured", "make mutants", "feb734910a7d99c0"),
     ("benchmarks/README.md", "h200, not kept"): (
         "not kept",

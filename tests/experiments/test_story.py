@@ -70,8 +70,11 @@ def test_nothing_is_left_to_compute_at_full_scale_but_the_script_s_settings(reco
     assert groups(Request(tuple(STUDIES), STORED, scale="paper", out=RESULTS)) == []
     published = [r for r in records if r["column"] == "as_published"]
     assert {r["column"] for r in records} == {"as_published", *STORED}
-    assert {(r["study"], r["spec"]["epochs"]) for r in published} == {("residual", 19)}
-    assert "At full scale it is stored for study 1 alone" in " ".join(PAGE.read_text().split())
+    lengths = {("residual", 19), ("statistics", 300), ("housing", 300)}
+    assert {(r["study"], r["spec"]["epochs"]) for r in published} == lengths
+    whole = Request(("statistics", "housing"), ("as_published",), scale="paper", out=RESULTS)
+    assert groups(whole) == []
+    assert "stored for study 1**, on a CPU" in " ".join(PAGE.read_text().split())
 
 
 def test_a_stored_constructed_study_has_one_digest(records):

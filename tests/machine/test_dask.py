@@ -252,6 +252,26 @@ def test_a_killed_worker_changes_nothing(client, monkeypatch, tmp_path):
     assert again.certificate_.error == found.certificate_.error
 
 
+@pytest.mark.slow
+def test_a_restarted_scheduler_changes_nothing(client, monkeypatch, tmp_path):
+    """It forgets the chunks that its workers keep; they are computed again, and kept."""
+    x, y = recomputable(4, 2000, 6, str(tmp_path))
+    real, sweeps = DaskSource.combine, []
+
+    def combine(self, *given):
+        sweeps.append(0)
+        if len(sweeps) == 3:
+            client.restart()
+        return real(self, *given)
+
+    with within(PATIENCE), monkeypatch.context() as patch:
+        patch.setattr(DaskSource, "combine", combine)
+        found = ice.InContextRidge().fit(x, y)
+    assert len(sweeps) >= 3
+    agrees(found, ice.InContextRidge().fit(*in_memory(4, 2000, 6)))
+    assert [len(mark.read_text()) for mark in tmp_path.iterdir()] == [2] * 4
+
+
 def test_arrays_in_the_graph_survive_too(client, monkeypatch):
     x, y = in_memory(4, 2000, 6)
     with within(PATIENCE), killing_a_worker(client, monkeypatch, sweep=3):

@@ -7,8 +7,9 @@ ours. Two kinds do not apply: tests that end in a refusal by name, of a paramete
 refused; and tests of a solver from the inside, which ``not_applicable.json`` lists with a reason
 each. Of the others the share that passes is printed; what fails is named with ``--failures``.
 
-Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it stopped;
-``--fresh`` begins again. When all are complete the table is written into docs/scikit_learn.md.
+Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it
+stopped; ``--fresh`` begins again. The table of the files that are complete is written into
+docs/scikit_learn.md, which names the others.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ _REFUSALS = (
 
 @dataclass
 class Outcomes:
-    """What the tests of a file came to: of all collected, and of those that build ours."""
+    """What the tests of a file came to; how they ended, of those that build ours."""
 
     collected: int = -1  # before the first run
     ran: list[str] = field(default_factory=list)
@@ -264,7 +265,7 @@ def total(rows: list[Row]) -> Row:
     return Row("all", *(sum(getattr(r, n) for r in rows) for n in ("built", "applies", "passed")))
 
 
-def table(found: list[Judged]) -> str:
+def table(found: list[Judged], missing: list[str]) -> str:
     """As the page has it."""
     rows = [f.row for f in found]
     why = sum((f.why for f in found), Counter())
@@ -273,7 +274,10 @@ def table(found: list[Judged]) -> str:
     lines += [f"| `{r.name}` | {r.built} | {r.applies} | {r.passed} | {r.share} |"
               for r in (*rows, total(rows))]  # fmt: skip
     listed = "; ".join(f"{reason}, {count}" for reason, count in why.most_common())
-    return "\n".join([*lines, "", f"Do not apply: {listed}."])
+    lines += ["", f"Do not apply: {listed}."]
+    if missing:
+        lines += ["", f"Not measured as a whole: {', '.join(f'`{name}`' for name in missing)}."]
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -307,14 +311,12 @@ def main() -> int:
             for test, last in judged.failed.items():
                 print(f"  fails: {test}: {' '.join(last.split())[:200]}")
     every = {module: Outcomes.kept(module) for module in MODULES}
-    found = [judge(module, outcomes, listed) for module, outcomes in every.items()]
+    found = [judge(module, kept, listed) for module, kept in every.items() if kept.complete]
     _line(total([f.row for f in found]))
-    if all(outcomes.complete for outcomes in every.values()):
-        text = PAGE.read_text(encoding="utf-8")
-        before, _, rest = text.partition(BEGIN)
-        after = rest.partition(END)[2]
-        made = f"{before}{BEGIN}\n{table(found)}\n{END}{after}"
-        PAGE.write_text(made, encoding="utf-8")
+    missing = [m.rpartition(".")[2] for m, kept in every.items() if not kept.complete]
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    made = f"{before}{BEGIN}\n{table(found, missing)}\n{END}{rest.partition(END)[2]}"
+    PAGE.write_text(made, encoding="utf-8")
     return 0
 
 

@@ -252,6 +252,7 @@ class _Deflation:
         self.generator = torch.Generator().manual_seed(model.seed)
         self.found = torch.zeros(0, dim, dtype=torch.float64, device=device)
         self.values: list[float] = []
+        self.rest: list[tuple[Tensor, float]] = []  # known beforehand, the largest last
 
     def image(self, v: Tensor) -> Tensor:
         """One pass over the deflated samples."""
@@ -259,7 +260,7 @@ class _Deflation:
 
     def next(self) -> None:
         """Find one more component."""
-        vector, value = self._lanczos()
+        vector, value = self.rest.pop() if self.rest else self._lanczos()
         vector = self._orthogonal(vector, self.found)
         largest = vector[vector.abs().argmax()]
         self.found = torch.cat([self.found, (vector * torch.sign(largest))[None]])
@@ -272,7 +273,11 @@ class _Deflation:
         return unit
 
     def _lanczos(self) -> tuple[Tensor, float]:
-        """Leading eigenvector of the deflated covariance, by a Krylov space that grows."""
+        """Leading eigenvector of the deflated covariance, by a Krylov space that grows.
+
+        Where it has grown to all that is left, it holds the other components as well. (A smaller one
+        may lack some, where variances are equal; then the next search begins anew.)
+        """
         start = torch.randn(self.dim, generator=self.generator, dtype=torch.float64)
         basis = self._orthogonal(start.to(self.found), self.found)[None]
         images = self.image(basis[0])[None]
@@ -286,6 +291,9 @@ class _Deflation:
             top = max(self.values[0] if self.values else value, _UNIT)
             done = float(residual.norm()) <= self.model.tol * top
             if done or len(basis) >= min(room, self.model.max_passes):
+                if len(basis) == room:
+                    others = zip(basis.mT.matmul(vectors).mT, values.tolist(), strict=True)
+                    self.rest = list(others)[:-1]
                 return vector, value
             ahead = images[-1] - basis.mT @ (basis @ images[-1])
             if not float(ahead.norm()) > _RANK * top:

@@ -211,6 +211,7 @@ class _Residual(Trainable):
             }
             if len(curves.held_out) >= _FIGURE:
                 metrics["mse after 19 epochs"] = float(curves.held_out[_FIGURE - 1][place])
+                metrics["train mse after 19 epochs"] = float(curves.train[_FIGURE - 1][place])
             for kind in _ABLATIONS:
                 metrics[f"prompt {kind} mse"] = mse_and_r2(outputs[kind][place], target)[0]
             lines = {

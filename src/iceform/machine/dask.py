@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,7 @@ from iceform.validation import check_size
 __all__ = ["DaskSource", "by_blocks"]
 
 _CPU = torch.device("cpu")
+_RESTARTS = 3  # of a scheduler, in one pass
 _SHARE = 0.5  # of the workers' memory that the chunks may take to be kept there between passes
 
 
@@ -42,7 +44,8 @@ class DaskSource(Source):
 
     On a cluster the chunks stay on the workers between passes if they take at most half of their
     memory; otherwise, and without a cluster, every pass computes them anew. Dask replaces what a
-    dying worker takes with it by computing it again from the collection's own graph.
+    dying worker takes with it by computing it again from the collection's own graph. A scheduler
+    that is restarted has forgotten all of it: chunks are then kept anew, and the pass begins again.
 
     Parameters
     ----------
@@ -60,11 +63,12 @@ class DaskSource(Source):
         samples, labels = _paired(x, y)
         self.dim = check_size("dim", samples.columns)
         self._x, self._y, self._classes = samples.parts, labels, classes
-        self._kept = False
-        self._keep(sum(samples.sizes))
+        self._given, self._kept = (self._x, self._y), False
+        self._size: float = sum(samples.sizes)  # in rows, NaN until it is known
+        self._keep()
         known = self._check_finite()
-        self.rows = int(known.rows)
-        self._keep(self.rows)
+        self._size = self.rows = int(known.rows)
+        self._keep()
         longest = max(samples.sizes)
         pieces = -(-int(self.rows if math.isnan(longest) else longest) // self._piece)
         self.count = longest_chain(len(self._x)) + longest_chain(pieces)
@@ -73,9 +77,9 @@ class DaskSource(Source):
     def _piece(self) -> int:
         return rows_at_once(self.dim, self.device)
 
-    def _keep(self, rows: float) -> None:
+    def _keep(self) -> None:
         """Have the workers of a cluster keep the chunks, if they fit."""
-        need = 8 * rows * (self.dim + 1)
+        need = 8 * self._size * (self.dim + 1)
         if not self._kept and need <= _SHARE * _cluster_memory():
             self._x, labels = persist(self._x, [y for y in self._y if y is not None])
             self._y = labels or self._y
@@ -91,12 +95,26 @@ class DaskSource(Source):
         return known
 
     def combine(self, task: Task, combine: Combine) -> list[Tensor]:
-        work = delayed(_OnWorker(task, combine, self._piece, self.dim, self._classes), pure=False)
-        sent = [work(x, y) for x, y in zip(self._x, self._y, strict=True)]
-        results = [part for part in compute(*sent) if part is not None]
+        work = _OnWorker(task, combine, self._piece, self.dim, self._classes)
+        results = [part for part in self._computed(work) if part is not None]
         if not results:
             raise ShapeError("the collection has no rows")
         return fold(([torch.as_tensor(array) for array in part] for part in results), combine)
+
+    def _computed(self, work: _OnWorker) -> tuple[Any, ...]:
+        """What the work makes of every chunk."""
+        for left in reversed(range(1 + _RESTARTS)):
+            on_worker = delayed(work, pure=False)
+            sent = [on_worker(x, y) for x, y in zip(self._x, self._y, strict=True)]
+            try:
+                done: tuple[Any, ...] = compute(*sent)
+                return done
+            except CancelledError:  # the scheduler has forgotten what its workers kept
+                if not left:
+                    raise
+                (self._x, self._y), self._kept = self._given, False
+                self._keep()
+        raise AssertionError  # the loop returns or raises
 
     @staticmethod
     def classes(y: Any) -> Any:
