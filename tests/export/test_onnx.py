@@ -11,7 +11,8 @@ from iceform.export import onnx
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")
 pytest.importorskip("onnxscript", reason="needs iceform[export]")
 
-from iceform.export.onnx_file import OnnxMachine, PromptRunner, session as session_of  # noqa: E402
+from iceform.export.onnx_file import OnnxMachine, PromptRunner  # noqa: E402
+from iceform.export.onnx_file import session as session_of  # noqa: E402
 
 F32, F64 = torch.float32, torch.float64
 DIM, SAMPLES = 2, 4
