@@ -70,9 +70,10 @@ def test_nothing_is_left_to_compute_at_full_scale_but_the_script_s_settings(reco
     assert groups(Request(tuple(STUDIES), STORED, scale="paper", out=RESULTS)) == []
     published = [r for r in records if r["column"] == "as_published"]
     assert {r["column"] for r in records} == {"as_published", *STORED}
-    lengths = {("residual", 19), ("statistics", 300), ("housing", 300)}
+    lengths = {("residual", 19), ("heads", 50), ("statistics", 300), ("housing", 300)}
     assert {(r["study"], r["spec"]["epochs"]) for r in published} == lengths
-    whole = Request(("statistics", "housing"), ("as_published",), scale="paper", out=RESULTS)
+    left = ("heads", "statistics", "housing")
+    whole = Request(left, ("as_published",), scale="paper", out=RESULTS)
     assert groups(whole) == []
     assert "stored for study 1**, on a CPU" in " ".join(PAGE.read_text().split())
 
@@ -88,6 +89,10 @@ def test_a_stored_constructed_study_has_one_digest(records):
 
 def test_the_page_counts_the_networks_on_the_plateau(records):
     page = PAGE.read_text()
+    four = [r for r in records if (r["column"], r["variant"].get("heads")) == ("as_published", 4)]
+    networks = [r["metrics"][f"mse of {role}"] for r in four for role in ROLES]
+    gone = sum(e < 0.01 for e in networks)
+    assert f"of its {len(networks)} networks with four heads {gone} have left" in page
     for probe, schedule in ((None, "constant"), ("longer", "constant")):
         errors = [
             r["metrics"][f"mse of {role}"] for r in records for role in ROLES

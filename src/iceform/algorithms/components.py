@@ -275,8 +275,8 @@ class _Deflation:
     def _lanczos(self) -> tuple[Tensor, float]:
         """Leading eigenvector of the deflated covariance, by a Krylov space that grows.
 
-        Where it has grown to all that is left, it holds the other components as well. (A smaller
-        one may lack some, where variances are equal; then the next search begins anew.)
+        Where it has grown to all that is left, it holds the others too. (A smaller one
+        may lack some, where variances are equal; then the next search begins anew.)
         """
         start = torch.randn(self.dim, generator=self.generator, dtype=torch.float64)
         basis = self._orthogonal(start.to(self.found), self.found)[None]
