@@ -233,12 +233,5 @@ class AnsweringDescent(Decoder):
             compared="answered level - exact prediction",
         )
 
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim, "steps": self.steps, "lr": self.lr, "bound": self.bound,
-            "step": self.step, "pairs": self.pairs, "positions": self.positions,
-            "dtype": self.dtype,
-        }  # fmt: skip
-
 
 _OTHERS = ("begin", "x", "y", "query")  # tokens that do not ask

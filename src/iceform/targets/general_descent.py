@@ -307,11 +307,6 @@ class GeneralDescent(FeatureTarget):
             compared="stock network's answer - exact algorithm's",
         )
 
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim, "steps": self.steps, "positions": self.positions, "dtype": self.dtype,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class _Run:

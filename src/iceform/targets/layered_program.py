@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -154,9 +154,8 @@ class LayeredProgram(ProgramTarget):
         return cls(**{**{k: _deep(v) for k, v in sizes.items()}, "lines": lines})
 
     def sizes(self) -> dict[str, Any]:
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
         return {
-            **plain,
+            **super().sizes(),
             "variables": [list(pair) for pair in self.variables],
             "lines": [
                 {**vars(line), "a": [list(r) for r in line.a], "b": [list(r) for r in line.b]}

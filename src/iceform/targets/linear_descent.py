@@ -288,13 +288,6 @@ class LinearDescent(FeatureTarget):
             compared="stock network's answer - exact algorithm's",
         )  # fmt: skip
 
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim, "steps": self.steps, "factors": list(self.factors),
-            "reach": self.reach, "pairs": self.pairs, "positions": self.positions,
-            "dtype": self.dtype, "basis": self.basis, "idle": self.idle, "copies": self.copies,
-        }  # fmt: skip
-
     def typical(self) -> Domain:
         """Data up to 1, or so much smaller that residuals stay within the reach."""
         for halvings in range(_MOST_HALVINGS):

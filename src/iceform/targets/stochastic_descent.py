@@ -287,12 +287,6 @@ class StochasticDescent(FeatureTarget):
             compared="stock network's answer - exact algorithm's",
         )
 
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim, "steps": self.steps, "pairs": self.pairs, "span": self.span,
-            "positions": self.positions, "dtype": self.dtype,
-        }  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class _Run:

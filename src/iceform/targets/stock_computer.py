@@ -151,14 +151,6 @@ class StockComputer(ProgramTarget):
             "memory: one token per variable and lane",
         ]
 
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "width": self.width, "lanes": self.lanes, "variables": self.variables,
-            "tables": self.tables, "instructions": self.instructions,
-            "table_tokens": self.table_tokens, "logits": self.logits, "values": self.values,
-            "cycles": self.cycles, "dtype": self.dtype,
-        }  # fmt: skip
-
 
 def _rows(plan: HeadPlan) -> tuple[Tensor, Tensor]:
     return torch.cat([t.query for t in plan.terms]), torch.cat([t.key for t in plan.terms])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -96,9 +97,11 @@ class Target(ABC):
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         """A proven bound for all data in the domain, with this attention (any: both kinds)."""
 
-    @abstractmethod
     def sizes(self) -> dict[str, Any]:
-        """Everything that the weights depend on, as JSON."""
+        """Everything that the weights depend on, as JSON: the fields that no prompt holds."""
+        assert is_dataclass(self)
+        held = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.defaults}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in held.items()}
 
     @classmethod
     def from_record(cls, sizes: dict[str, Any], parameters: dict[str, Any]) -> Target:

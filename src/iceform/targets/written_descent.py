@@ -225,9 +225,3 @@ class WrittenDescent(Decoder):
         error = math.fsum(gradient.values()) + (stream.heads + 2 * COPIED + 4) * a.u * added
         out = self.bound + self.lr * domain.rows * size
         return SECOND_ORDER * error, SECOND_ORDER * self.blur(a, domain.samples, out)
-
-    def sizes(self) -> dict[str, Any]:
-        return {
-            "dim": self.dim, "lr": self.lr, "bound": self.bound, "step": self.step,
-            "pairs": self.pairs, "positions": self.positions, "dtype": self.dtype,
-        }  # fmt: skip
