@@ -17,7 +17,7 @@ from torch import Tensor
 from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
-from iceform.tolerances.theorem import Norms, check_range, own_error
+from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error
 from iceform.tolerances.walking import walked
 
 __all__ = ["bound", "evaluated", "tolerance"]
@@ -146,15 +146,15 @@ def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor
     if bias is not None:
         logits += bias
     if allowed is None:
-        present = torch.full_like(q[..., :1], problem.keys)
+        present = all_keys(problem.keys)
     else:
-        present = allowed.sum(-1, keepdim=True).double().expand_as(q[..., :1])
+        present = allowed.sum(-1, keepdim=True).double().expand_as(q[..., :1]).clamp(min=1)
         logits.masked_fill_(~allowed, -math.inf)
     top = logits.amax(-1, keepdim=True)
     empty = top == -math.inf
     top = torch.where(empty, 0.0, top)
     norms = Norms(
-        present=present.clamp(min=1),
+        present=present,
         keys=problem.keys,
         dim=problem.dim,
         scale=abs(problem.scale),

@@ -88,6 +88,7 @@ from iceform.tolerances.kind import Kind
 __all__ = [
     "Norms",
     "Sums",
+    "all_keys",
     "bound_from_norms",
     "check_range",
     "own_error",
@@ -102,7 +103,7 @@ _U64 = 2.0**-53
 class Norms:
     """Sizes of a row: (heads, rows, 1) tensors."""
 
-    present: Tensor  # n
+    present: Tensor  # n; one number on the host where all rows see all keys
     keys: int
     dim: int
     scale: float  # |σ|
@@ -132,6 +133,11 @@ class Sums:
     largest: Tensor  # max|v̂|
     total: Tensor  # Σ |v̂|
     spread: Tensor  # max v - min v
+
+
+def all_keys(keys: int) -> Tensor:
+    """The ``present`` of rows that see all keys; what follows from it is found on the host."""
+    return torch.tensor(float(max(1, keys)), dtype=torch.float64)
 
 
 def check_range(kind: Kind, norms: Norms, largest: Tensor) -> None:

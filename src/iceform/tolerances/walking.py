@@ -19,7 +19,7 @@ from torch import Tensor
 from iceform.arithmetic import Format
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import Found, Read, Row, norm
-from iceform.tolerances.theorem import Norms, check_range, own_error, sums_error
+from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, sums_error
 
 if TYPE_CHECKING:
     from iceform.tolerances.inputs import Problem
@@ -122,13 +122,13 @@ def _upwards(x: Tensor, low: Format) -> Tensor:
 
 def _norms(problem: Problem, q: Tensor, read: Read) -> Norms:
     _, group, queries, _ = problem.q.shape
-    present = torch.full((queries,), problem.keys, device=q.device)
+    present = all_keys(problem.keys)
     if problem.diagonal is not None:
         seen = torch.arange(queries, device=q.device) + problem.diagonal + 1
-        present = seen.clamp(0, problem.keys)
+        present = seen.clamp(1, problem.keys).double().repeat(group)[None, :, None]
     size = norm(q)[..., None]
     return Norms(
-        present=present.clamp(min=1).double().repeat(group)[None, :, None].expand_as(size),
+        present=present,
         keys=problem.keys,
         dim=problem.dim,
         scale=abs(problem.scale),
