@@ -215,7 +215,7 @@ def _benchmarks() -> Iterable[Source]:
     text = (ROOT / "benchmarks/README.md").read_text(encoding="utf-8")
     rows = {
         name: json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())["rows"]
-        for name in ("h200", "h200-called")
+        for name in ("h200", "h200-called", "h200-users")
     }
     for line in text.splitlines():
         case = _case(line)
@@ -263,8 +263,13 @@ def _case(line: str) -> tuple[str, str, tuple[str, ...]] | None:
     if line.startswith("| step, 2^") and size:
         dtype = re.search(r"(float32|bfloat16|float64)", line)[0]
         return "h200", "step", (f"n={2 ** int(size[1])} d={size[2]} {dtype}",)
-    if found := re.match(r"\| head, n=(\d+), (\w+) \| [\d.]+ ms", line):
-        return "h200-called", "head", (f"n={found[1]} ", f" {found[2]}")
+    if found := re.match(r"\| head, n=(\d+), (\w+)[^|]*\| [\d.]+ ms", line):
+        return "h200-users", "head", (f"n={found[1]} ", f" {found[2]}")
+    if line.startswith("| `GradientStep` as called, 2^") and size:
+        dtype = re.search(r"float(?:32|64)", line)[0]
+        return "h200-users", "emulator", (f"n={2 ** int(size[1])} d={size[2]} {dtype}",)
+    if found := re.match(r"\| encoder of MiniLM's shape, (\d+ x \d+ tokens, \w+)", line):
+        return "h200-users", "networks", (found[1],)
     if line.startswith(("| ridge, 200", "| lasso, 200")):
         return "h200-called", "loop", ("200 passes",)
     if line.startswith("| cost against n, d=16 | exponent 0.97 |"):
