@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from iceform.targets import check
     from iceform.tolerances import tolerance
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The rooms of the public names, for whoever asks; what a type checker reads stands above.
 _WHERE = {
