@@ -302,8 +302,8 @@ WRITTEN = {
         "python -m tests.networks.scoreboard",
         "543405a47297825a",
     ),
-    ("docs/certificates.md", "attacks"): ("measured", "make attack", "46c04c390811b543"),
-    ("docs/certificates.md", "ordinary"): ("measured", "make attack", "2de72172466b4f98"),
+    ("docs/certificates.md", "attacks"): ("measured", "make attack", "9326b399052cbb63"),
+    ("docs/certificates.md", "ordinary"): ("measured", "make attack", "6e392e86ecbd581d"),
     ("docs/scikit_learn.md", "scoreboard"): (
         "measured",
         "python -m tests.sklearn.scoreboard",
