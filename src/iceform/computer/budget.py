@@ -43,6 +43,7 @@ __all__ = ["Budget", "budget", "certify"]
 
 _SETTLED = 1 + 2.0**-20  # errors that grow by less than this a turn are taken to their limit
 _MOST_TURNS = 4000  # of a data-dependent loop before its errors are given up
+_HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
 _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 
 
@@ -69,6 +70,7 @@ def budget(
         bounds[name] = max(bounds.get(name, 0.0), register.range.size)
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
+    held = max(1.0, max(bounds.values(), default=0.0) / _HELD)
     for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
         if virtual is None or virtual in out:
             continue
@@ -76,7 +78,7 @@ def budget(
         key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
         if key not in known:
             known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
-        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded
+        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
         out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded)
     return out
 
@@ -87,13 +89,23 @@ def _rounding(
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
-        return 0.0  # within what a comparison is off by outside its gap
+        return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
     )
+
+
+def _of_jump(table: TablePair, held: float, unit: float, backend: str) -> float:
+    """A value with the weight 1, rounded when it is written, weighted and added up; its store.
+
+    What weights are off by is within what a comparison is off by outside its gap.
+    """
+    largest = float(max(table.f.abs().max(), table.g.abs().max()))
+    stored = unit * (2 * largest + held) * (1 + unit) if backend == "literal" else 0.0
+    return 8 * unit * largest + stored
 
 
 def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
