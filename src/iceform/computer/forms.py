@@ -146,8 +146,8 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
     intercept, slope = (*(polynomial(tree) or ()), Fraction(0), Fraction(0))[:2]
     ends = slope * Fraction(curve.offset) + intercept, slope * Fraction(curve.height)
     offset, height = map(float, ends)
-    off = abs(slope) * Fraction(curve.off) + abs(ends[0] - Fraction(offset))
-    off = above(off + abs(ends[1] - Fraction(height)))
+    rounded = abs(ends[0] - Fraction(offset)) + abs(ends[1] - Fraction(height))
+    off = above(abs(slope) * Fraction(curve.off) + rounded)
     return replace(curve, offset=offset, height=height, off=off)
 
 
