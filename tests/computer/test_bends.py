@@ -9,7 +9,7 @@ import torch
 from iceform.computer import Computer
 from iceform.computer.bends import bent
 from iceform.computer.compile import compile
-from iceform.computer.language import algorithm, maximum, minimum, soft_threshold, where
+from iceform.computer.language import algorithm, maximum, minimum, repeat, soft_threshold, where
 from iceform.computer.ranges import Range
 from iceform.functions.formulas import Formula
 
@@ -86,6 +86,34 @@ def test_values_of_comparisons_are_rounded_within_what_is_stated(height, base, d
         found = computer.run(program, X, y, backend=backend).certificate.error
         assert found <= program.certify(dtype, backend)[0].error
         assert found <= 4 * torch.finfo(dtype).eps * height
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_comparisons_of_what_is_off_by_more_than_their_gap_are_not_vouched_for(dtype):
+    """Arguments beside the gap, which a run may be made on, come out on the other side."""
+
+    def steps(z):
+        for _ in repeat(5):
+            z = torch.sin(3.0 * z)
+        return z
+
+    def written(x, y):
+        return where(steps(y) > 0.25, 1.0, 0.0)
+
+    program = compile(algorithm(written), 1, 64)
+    (gap,) = program.fused.gaps.values()
+    y = torch.linspace(-1, 1, 2_000_001).double()
+    z = y.clone()
+    for _ in range(5):
+        z = torch.sin(3.0 * z)
+    near = (z - 0.25).abs()
+    y = y[(near > gap) & (near < 30 * gap)][:64]
+    known = program.certify(dtype, "fused")[0].error
+    found = Computer.for_programs([program], dtype=dtype).run(
+        program, torch.zeros(len(y), 1), y, backend="fused"
+    )
+    assert found.certificate.error <= known
+    assert (known < 1e-14) == (dtype == torch.float64)
 
 
 def test_what_is_next_to_nothing_has_a_scale():
