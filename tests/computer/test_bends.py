@@ -1,12 +1,15 @@
 """Curves of straight pieces: at their kinks as exact as elsewhere, within what is stated."""
 
+import re
+from fractions import Fraction
+
 import pytest
 import torch
 
 from iceform.computer import Computer
 from iceform.computer.bends import bent
 from iceform.computer.compile import compile
-from iceform.computer.language import algorithm, maximum, minimum, soft_threshold
+from iceform.computer.language import algorithm, maximum, minimum, repeat, soft_threshold, where
 from iceform.computer.ranges import Range
 from iceform.functions.formulas import Formula
 
@@ -17,15 +20,19 @@ CURVES = {
     "max": lambda z: maximum(z, 0.3 - 2.0 * z),
     "min": lambda z: minimum(3.0 * z, z * z),  # one straight, one not
     "threshold": lambda z: soft_threshold(z, 0.3),
+    "tilted": lambda z: 0.3 * torch.relu(z) + 0.3 * z - 0.25,
+    "decimals": lambda z: (
+        0.7 * torch.relu(0.1 - 0.3 * z) + 0.1
+    ),  # neither slopes nor kink are exact
 }
-KINKS = (-0.5, -0.3, 0.0, 0.1, 0.3, 0.5)
+KINKS = (-0.5, -0.3, 0.0, 0.1, 0.3, 1 / 3, 0.5)
 
 
 def compiled(name, eps=1e-8):
     def written(x, y):
         return CURVES[name]((x + y * 0.5).sum())
 
-    return compile(algorithm(written), 1, 64, eps=eps)
+    return compile(algorithm(written), 1, 80, eps=eps)
 
 
 def near_kinks():
@@ -53,6 +60,78 @@ def test_kinks_are_within_what_is_stated(name):
         assert result.certificate.error <= program.certify(backend=backend)[0].error
 
 
+@pytest.mark.parametrize("name", CURVES)
+def test_the_worst_argument_is_within_what_is_charged(name):
+    """Searched from 1e-15 beside every kink to the ends of the range."""
+    program = compiled(name)
+    away = torch.logspace(-15, 0, 3001, dtype=torch.float64)
+    z = torch.cat([k + sign * away for k in KINKS for sign in (-1, 1)])
+    y = z.clamp(-1, 1)
+    X = (z - 0.5 * y).clamp(-1, 1)[:, None]
+    off = (program.interpreted(X, y).outputs["value"] - program.reference(X, y)).abs()
+    known = program.certificate.error
+    assert known / 8 <= float(off.max()) <= known
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("height", "base"), [(0.3, 0.0), (0.3, 0.1), (1e6 / 3, 0.1)])
+def test_values_of_comparisons_are_rounded_within_what_is_stated(height, base, dtype):
+    def written(x, y):
+        return height * where(y > 0.1, 1.0, 0.0) + base
+
+    program = compile(algorithm(written), 1, 4)
+    X, y = torch.zeros(4, 1), torch.tensor([0.5, -0.5, 0.3, 0.0])
+    computer = Computer.for_programs([program], dtype=dtype)
+    for backend in ("literal", "fused"):
+        found = computer.run(program, X, y, backend=backend).certificate.error
+        assert found <= program.certify(dtype, backend)[0].error
+        assert found <= 4 * torch.finfo(dtype).eps * height
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_comparisons_of_what_is_off_by_more_than_their_gap_are_not_vouched_for(dtype):
+    """Arguments beside the gap, which a run may be made on, come out on the other side."""
+
+    def steps(z):
+        for _ in repeat(5):
+            z = torch.sin(3.0 * z)
+        return z
+
+    def written(x, y):
+        return where(steps(y) > 0.25, 1.0, 0.0)
+
+    program = compile(algorithm(written), 1, 64)
+    (gap,) = program.fused.gaps.values()
+    y = torch.linspace(-1, 1, 2_000_001).double()
+    z = y.clone()
+    for _ in range(5):
+        z = torch.sin(3.0 * z)
+    near = (z - 0.25).abs()
+    y = y[(near > gap) & (near < 30 * gap)][:64]
+    known = program.certify(dtype, "fused")[0].error
+    found = Computer.for_programs([program], dtype=dtype).run(
+        program, torch.zeros(len(y), 1), y, backend="fused"
+    )
+    assert found.certificate.error <= known
+    assert (known < 1e-14) == (dtype == torch.float64)
+
+
+def test_what_is_next_to_nothing_has_a_scale():
+    def written(x, y):
+        return where(y > 0.1, 1.0, 0.0) + 0.0 * (y * y)
+
+    def kept(x, y):
+        return +y
+
+    program, data = compile(algorithm(written), 1, 2), torch.tensor([0.5, -0.5]).double()
+    torch.testing.assert_close(
+        program.interpreted(data[:, None], data).outputs["value"], (data > 0).double()
+    )
+    untouched = compile(algorithm(kept), 1, 2)
+    found = Computer.for_programs([untouched]).run(untouched, data[:, None], data)
+    assert found.certificate.error == untouched.certificate.error == 0
+
+
 def test_one_table_is_enough_where_less_is_asked():
     fine, coarse = compiled("relu"), compiled("relu", eps=1e-4)
     assert coarse.plan["instructions"] < fine.plan["instructions"]
@@ -74,3 +153,21 @@ def test_only_straight_pieces_are_taken_apart(text, kinks):
             (z - b.at) * torch.where(z < b.at, b.left, b.right) for b in found.bends
         )
         torch.testing.assert_close(made, curve(z), rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("text", ["relu(0.1 - 0.3*z)/7", "min(max(z/3, -0.1), 0.7)/0.3 + 1/3"])
+def test_rounded_kinks_and_slopes_are_charged(text):
+    """Against the curve in rational arithmetic, at its kinks and at the ends."""
+    on = Range(-2.0, 3.0)
+    found = bent(Formula.parse(text).tree, on, 1e-10)
+    off = Fraction(0)
+    for z in (Fraction(on.low), Fraction(on.high), *(Fraction(b.at) for b in found.bends)):
+        off = max(off, abs(found(z) - exactly(text, z)))
+    assert 0 < off <= found.off <= 1e-14
+
+
+def exactly(text, z):
+    """A formula of rational numbers, by Python."""
+    words = {"relu": lambda t: max(t, Fraction(0)), "min": min, "max": max, "z": z}
+    rational = re.sub(r"[0-9.]+", lambda n: f"Fraction('{n[0]}')", text)
+    return eval(rational, {"Fraction": Fraction, **words})

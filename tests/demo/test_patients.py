@@ -64,8 +64,9 @@ def test_the_whole_library_runs_on_the_same_weights(shown):
 
 
 def test_programs_are_within_certificates_worth_having(shown):
+    """But for the rounding of the references, which are float64's: certificates are as tight."""
     for row in shown[0].library.rows:
-        assert 0 < row.error <= row.certified <= 1e-2, row.program
+        assert 0 < row.error <= row.certified + 1e-13 <= 1e-2, row.program
 
 
 def test_programs_agree_with_other_libraries(shown):

@@ -22,9 +22,15 @@ def target(seed, scale, n=3, d=2):
 
 def assert_runs(machine, x, mats):
     result = machine.run(algorithms.Head(*mats), x)
-    worst = float((result.value - printed.head(x.T, *mats).T).abs().max())
-    assert worst <= result.certificate.error, f"{worst:.3e} > {result.certificate.error:.3e}"
+    exact = printed.head(x.T, *mats).T
+    worst, allowed = float((result.value - exact).abs().max()), within(result, exact)
+    assert worst <= allowed, f"{worst:.3e} > {allowed:.3e}"
     return result
+
+
+def within(result, reference):
+    """What is certified, and the rounding of a reference that is float64's itself."""
+    return result.certificate.error + 16 * torch.finfo(F64).eps * float(reference.abs().max())
 
 
 def test_the_corollary_s_prompt_is_not_the_one_its_network_reads():
@@ -145,5 +151,5 @@ def test_nearest_neighbours_need_the_squared_norms_as_a_data_row():
     machine = ice.Machine.for_programs([program], 2, 2)
     result = machine.run(program, x, y)
     exact = program.reference(x, y)
-    assert float((result.value - exact).abs().max()) <= result.certificate.error
+    assert float((result.value - exact).abs().max()) <= within(result, exact)
     assert float(result.predict(query[None])[0]) < -0.9

@@ -377,8 +377,22 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sides of a kink are looked up once",
         "computer/bends.py",
-        "            Step(0.0, min(2.0**enough, _STEEP), math.inf, offset, height),\n",
-        "            Step(0.0, 2.0, math.inf, offset, height),\n",
+        "            Step(0.0, min(2.0**enough, _STEEP), math.inf, offset, height, off),\n",
+        "            Step(0.0, 2.0, math.inf, offset, height, off),\n",
         ("tests/computer/test_bends.py",),
+    ),
+    Mutant(
+        "values of a comparison are rounded to float32 when its table is made",
+        "computer/tables.py",
+        "    values = torch.tensor([float(end) for end in ends], dtype=torch.float64)\n",
+        "    values = torch.tensor([float(end) for end in ends]).double()\n",
+        ("tests/computer/test_bends.py", "-k", "worst"),
+    ),
+    Mutant(
+        "kinks and slopes count as exact",
+        "computer/bends.py",
+        "    return replace(made, off=_apart(made, lines, kinks, low, high))\n",
+        "    return made\n",
+        ("tests/computer/test_bends.py", "-k", "charged"),
     ),
 )

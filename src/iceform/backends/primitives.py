@@ -93,8 +93,11 @@ def read(
     return out if up is None else out * up
 
 
-def largest(z: Float[Tensor, "*b d"]) -> Float[Tensor, " d"]:
-    """The largest |z| of every feature; not a number where one is not."""
+def largest(z: Tensor) -> Tensor:
+    """The largest |z| of every feature, (..., d) to (d,); not a number where one is not.
+
+    Sizes are not checked here: while a graph is captured they are symbols.
+    """
     z = z.detach()
     if _is_plain(z):
         return compiled.sizes(z)

@@ -105,7 +105,7 @@ class Certificate:
         # A term that is not a number bounds nothing.
         terms = {name: math.inf if math.isnan(v) else v for name, v in terms.items()}
         error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
-        return cls(math.nextafter(error, math.inf), terms, **rest)
+        return cls(math.nextafter(error, math.inf) if error else 0.0, terms, **rest)
 
     def explain(self) -> str:
         """The derivation with its numbers, as text."""

@@ -221,6 +221,6 @@ def _average_allowance(prompt: Average) -> float:
     logits = 2 * (prompt.keys.shape[1] + 4) * unit * float(terms.max())
     size = float(prompt.values.abs().max())
     return (
-        2 * size * torch.tensor(2 * logits).expm1().item()
+        2 * size * torch.tensor(2 * logits, dtype=torch.float64).expm1().item()
         + (2 * len(prompt.keys) + 16) * unit * size
     )

@@ -145,8 +145,9 @@ def allowed_difference(fused: Fused, code: Code, state: State) -> float:
         one = _head(fused, code, first, float(reach[first]), float(off[first]), unit)
         for head in heads:
             total[head] = one
-    moved = operation.results.abs().mT @ torch.tensor([t for t, _ in total]).to(operation.results)
-    result = operation.results.abs().mT @ torch.tensor([s for _, s in total]).to(moved)
+    heads_off, heads_size = operation.results.new_tensor(total).T
+    moved = operation.results.abs().mT @ heads_off
+    result = operation.results.abs().mT @ heads_size
     stored = operation.store.abs().sum(0).max()
     held = sizes["old"] + sizes["a"] + sizes["b"] + float(result.max())
     store = gamma(4 * half + 2, unit) * float(stored) * held + 2 * unit * _largest(state)

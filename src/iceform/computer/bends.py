@@ -15,31 +15,33 @@ for :math:`|w| (1 - \tanh(s_2 \tanh(s_1 |w|))) \le 2 |w| e^{-1.52 s_1 s_2 |w|} <
 where :math:`s_1 |w| \le 1`, and 0 beyond, s_2 being a thousand or more. Nothing is refused near a
 tie: it does not matter which side is taken. Further kinks add :math:`(z - k_j) M_j` with slopes 0
 and :math:`r_j - l_j`.
+
+Kinks, slopes and c(k) are rational numbers; what is computed with has them rounded to float64. Both
+curves are continuous and straight between their kinks, so they are furthest apart at a kink of
+either or at an end of the range: that distance is found exactly, and charged.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 
-import torch
-
-from iceform.computer.enclosures import slope
+from iceform.arithmetic.intervals import above
 from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, Step
-from iceform.errors import IceformError
-from iceform.functions.formulas import Formula, trees
-from iceform.functions.formulas.functions import evaluate
+from iceform.functions.formulas import trees
+from iceform.functions.formulas.calculus import canonical
+from iceform.functions.formulas.pieces import pieces
+from iceform.functions.formulas.polynomials import Polynomial, polynomial, value_at
 
 __all__ = ["Bend", "Bent", "bent"]
 
 _STEEP = 2.0**20  # the largest logit of either look-up
 _LEAST = 2.0**10  # of the second: e^(-1.52 s_2) is 0
 _MOST = 2  # kinks: each takes three instructions
-_INSIDE = 2.0**-20  # of a piece, left out at its ends
-_ULPS = 2.0**-48  # relative: slopes that differ by less are one
 _TABLE = 2.0**-27  # what a graded table is off by at best, relative to its reach
 
 
@@ -59,17 +61,20 @@ class Bend:
         reach = max(abs(on.low - self.at), abs(on.high - self.at))
         first = 2.0 ** math.floor(math.log2(_STEEP / reach))
         offset, height = (self.left + self.right) / 2, (self.right - self.left) / 2
+        ends = (offset + height, self.right), (offset - height, self.left)
+        off = max(above(abs(Fraction(a) - Fraction(b))) for a, b in ends)
         enough = math.ceil(math.log2(max(abs(height) / (2 * first * eps), _LEAST)))
         return (
             Step(self.at, first, math.inf, 0.0, 1.0),
-            Step(0.0, min(2.0**enough, _STEEP), math.inf, offset, height),
+            Step(0.0, min(2.0**enough, _STEEP), math.inf, offset, height, off),
         )
 
     def off(self, on: Range, eps: float) -> tuple[float, float]:
         """What the product is off by: in all, and times the unit roundoff.
 
-        Logits of the first comparison round like a shift of z by 16 u (|z| + |k|) at most, M by 8 u
-        of its size; slopes are known to 32 u of theirs, and the kink to u of its.
+        Logits of the first comparison round like a shift of z by 16 u (|z| + |k|) at most; its
+        result is off by u times what memory holds, a shift by less than that again up to a size of
+        2^20 (beyond, the budget charges more); M is looked up within 8 u of its size.
         """
         first, second = self.steps(on, eps)
         jump, size = abs(self.right - self.left), max(abs(self.left), abs(self.right))
@@ -84,10 +89,16 @@ class Bend:
 
 @dataclass(frozen=True)
 class Bent:
-    """c(z) = ``value`` + the sum over the bends of (z - k) M."""
+    """c(z) = ``value`` + the sum over the bends of (z - k) M, but for ``off``."""
 
     value: float
     bends: tuple[Bend, ...]
+    off: float
+
+    def __call__(self, z: Fraction) -> Fraction:
+        """What it is at a rational number, exactly."""
+        away = ((z - Fraction(b.at), b.left if z < b.at else b.right) for b in self.bends)
+        return Fraction(self.value) + sum(w * Fraction(slope) for w, slope in away)
 
 
 def bent(curve: Curve, on: Range, eps: float) -> Bent | None:
@@ -99,27 +110,32 @@ def bent(curve: Curve, on: Range, eps: float) -> Bent | None:
 
 @lru_cache(maxsize=512)
 def _pieces(tree: trees.Node, low: float, high: float) -> Bent | None:
-    try:
-        kinks = Formula(tree, "z").scalar_function(low, high).kinks_in(low, high)
-    except IceformError:  # it jumps, say; its table will refuse it, with the author's line
+    cut = pieces(canonical(tree), low, high) or []
+    lines = [p for piece in cut if (p := polynomial(piece.tree)) is not None and len(p) <= 2]
+    kinks = [piece.low for piece in cut[1:]]
+    apart = all(a < b for a, b in pairwise([low, *map(float, kinks), high]))
+    if not (1 <= len(kinks) <= _MOST and len(lines) == len(cut) and apart):
         return None
-    if not 1 <= len(kinks) <= _MOST:
-        return None
-    edges = [low, *kinks, high]
-    slopes = [_slope(tree, a, b) for a, b in pairwise(edges)]
-    known = [s for s in slopes if s is not None]
-    if len(known) < len(slopes):
-        return None
-    first = Bend(kinks[0], known[0], known[1])
-    more = (Bend(k, 0.0, b - a) for k, (a, b) in zip(kinks[1:], pairwise(known[1:]), strict=True))
-    value = float(evaluate(tree, torch.tensor([kinks[0]], dtype=torch.float64)))
-    return Bent(value, (first, *more))
+    if any(
+        value_at(a, k) != value_at(b, k) for k, (a, b) in zip(kinks, pairwise(lines), strict=True)
+    ):
+        return None  # it jumps; its table will refuse it, with the author's line
+    slopes = [float(p[1]) if len(p) == 2 else 0.0 for p in lines]
+    first = Bend(float(kinks[0]), slopes[0], slopes[1])
+    more = (
+        Bend(float(k), 0.0, b - a)
+        for k, (a, b) in zip(kinks[1:], pairwise(slopes[1:]), strict=True)
+    )
+    made = Bent(float(value_at(lines[0], kinks[0])), (first, *more), 0.0)
+    return replace(made, off=_apart(made, lines, kinks, low, high))
 
 
-def _slope(tree: trees.Node, low: float, high: float) -> float | None:
-    """Of a straight piece."""
-    room = _INSIDE * (high - low)
-    least, most = slope(tree, low + room, high - room)
-    middle = (least + most) / 2
-    straight = most - least <= _ULPS * max(abs(least), abs(most), 1.0)
-    return middle if straight else None
+def _apart(
+    made: Bent, lines: list[Polynomial], kinks: list[Fraction], low: float, high: float
+) -> float:
+    """How far it is from the curve itself: on the range, and as far again beyond its ends."""
+    width = Fraction(high) - Fraction(low)
+    places = [*kinks, *(Fraction(b.at) for b in made.bends)]
+    places += [Fraction(low) - width, Fraction(high) + width]
+    exact = (value_at(lines[sum(k < z for k in kinks)], z) for z in places)
+    return above(max(abs(made(z) - c) for z, c in zip(places, exact, strict=True)))

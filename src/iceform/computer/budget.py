@@ -30,9 +30,9 @@ from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
 from iceform.computer.growth import Growth
-from iceform.computer.instructions import Instruction, TablePair
+from iceform.computer.instructions import Assembly, Instruction, TablePair
 from iceform.computer.ranges import Domain, Ranges
-from iceform.computer.rounding import gamma, instruction_rounding
+from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
@@ -43,16 +43,22 @@ __all__ = ["Budget", "budget", "certify"]
 
 _SETTLED = 1 + 2.0**-20  # errors that grow by less than this a turn are taken to their limit
 _MOST_TURNS = 4000  # of a data-dependent loop before its errors are given up
+_LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
+_HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
 _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What one instruction adds: its table's error and its rounding."""
+    """What one instruction adds: its table's error and its rounding.
+
+    ``shift`` is what rounding moves the argument of a comparison by.
+    """
 
     table: float
     rounding: float
     folded: float
+    shift: float = 0.0
 
     @property
     def total(self) -> float:
@@ -69,6 +75,7 @@ def budget(
         bounds[name] = max(bounds.get(name, 0.0), register.range.size)
     out: dict[VirtualInstruction, Budget] = {}
     known: dict[tuple[object, ...], float] = {}
+    held = max(1.0, max(bounds.values(), default=0.0) / _HELD)
     for virtual, i in zip(assembled.virtual, assembled.assembly.instructions, strict=True):
         if virtual is None or virtual in out:
             continue
@@ -76,9 +83,28 @@ def budget(
         key = (i.table, *(bounds[n] for _, n in (*i.a.reads(), *i.b.reads())), bounds[i.dst])
         if key not in known:
             known[key] = _rounding(assembled, i, bounds, samples, width, dtype, backend)
-        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded
-        out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded)
+        rounding = known[key] + unit_roundoff(dtype) * virtual.rounded * held
+        shift = (
+            0.0
+            if table.jump is None
+            else _shift(assembled.assembly, i, bounds, samples, width, dtype)
+        )
+        out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded, shift)
     return out
+
+
+def _shift(
+    assembly: Assembly, i: Instruction, bounds: Mapping[str, float], samples: int, width: int,
+    dtype: torch.dtype,
+) -> float:  # fmt: skip
+    """Rounding of a comparison's reads, and of its logits s (z - at), as one of z near the tie.
+
+    s is a power of two, so s z is exact, s at is rounded when it is written, and their difference
+    by u of itself, which moves no z across the tie.
+    """
+    unit, at = unit_roundoff(dtype), abs(assembly.table(i.table).jump or 0.0)
+    read = argument_rounding(assembly, i, bounds, samples=samples, width=width, unit=unit)
+    return 2 * read + gamma(3, unit) * at
 
 
 def _rounding(
@@ -87,13 +113,23 @@ def _rounding(
 ) -> float:  # fmt: skip
     table = assembled.assembly.table(i.table)
     if table.jump is not None:
-        return 0.0  # within what a comparison is off by outside its gap
+        return _of_jump(table, bounds[i.dst], unit_roundoff(dtype), backend)
     found = instruction_rounding(
         assembled.assembly, i, bounds, samples=samples, width=width, dtype=dtype, backend=backend
     )
     return (
         _by_interpolants(table, samples + width, dtype) if math.isnan(found.total) else found.total
     )
+
+
+def _of_jump(table: TablePair, held: float, unit: float, backend: str) -> float:
+    """A value with the weight 1, rounded when it is written, weighted and added up; its store.
+
+    What weights are off by is within what a comparison is off by outside its gap.
+    """
+    largest = float(max(table.f.abs().max(), table.g.abs().max()))
+    stored = unit * (2 * largest + held) * (1 + unit) if backend == "literal" else 0.0
+    return 8 * unit * largest + stored
 
 
 def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
@@ -120,6 +156,7 @@ class _Errors:
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
     used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
+    sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -197,11 +234,35 @@ class _Errors:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
         own = self.own[i].total if i in self.own else 0.0
+        step = i.f if isinstance(i.f, Comparison) else i.g
+        if isinstance(step, Comparison) and math.isfinite(step.gap):
+            self.off[i.dst] = (self._compared(i, step, a + b) + own) * _OUTWARD
+            self.before = i.dst
+            return
+        self.sure.pop(i.dst, None)
         bend = _bend(i) if a and b else 0.0
         bent = bend * a * b if bend else 0.0
         gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
         self.off[i.dst] = (gains + bent + own) * _OUTWARD
         self.before = i.dst
+
+    def _compared(self, i: VirtualInstruction, step: Comparison, moved: float) -> float:
+        """A comparison of what is off by ``moved``, and so nearer to a tie than its gap.
+
+        The second look-up of one knows how far from 0 the first one is for certain.
+        """
+        first = i.a[0].register if len(i.a) == 1 and not i.b else None
+        known = self.sure.get(first) if first is not None and step.at == 0 else None
+        own = self.own.get(i, Budget(0.0, 0.0, 0.0))
+        apart = step.sharpness * ((step.gap - moved if known is None else known) - own.shift)
+        apart *= 1 - _LOGITS
+        if abs(step.height) == 1 and step.offset == 0:
+            self.sure[i.dst] = math.tanh(apart) - own.rounding
+        return (
+            abs(step.height) * 2 / (1 + math.exp(2 * min(apart, 350.0)))
+            if apart > 0
+            else (2 * abs(step.height))
+        )
 
     def _operand(self, reads: tuple[Read, ...]) -> float:
         return math.fsum(self._read(r) for r in reads)

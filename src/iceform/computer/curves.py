@@ -8,6 +8,7 @@ from fractions import Fraction
 
 import torch
 
+from iceform.arithmetic.intervals import above
 from iceform.computer.enclosures import slope
 from iceform.computer.forms import affine, compose, operation
 from iceform.computer.ranges import Range
@@ -16,11 +17,12 @@ from iceform.functions.formulas import trees
 from iceform.functions.formulas.functions import evaluate
 
 __all__ = [
-    "at_zero", "mirrored", "negative", "quarter_square", "rounded_up", "scale_of", "steepest",
+    "at_zero", "mirrored", "negative", "quarter_square", "scale_of", "steepest",
     "times",
 ]  # fmt: skip
 
 _PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
+_MOST_BITS = 300  # of a scale: a product of three is still a number, and one over it too
 
 
 def quarter_square(k: float, shift: float) -> trees.Node:
@@ -58,7 +60,8 @@ def negative(curve: Curve) -> Curve:
 def times(curve: Curve, factor: float) -> Curve:
     """A curve by a power of two."""
     if isinstance(curve, Step):
-        return replace(curve, offset=factor * curve.offset, height=factor * curve.height)
+        off = above(abs(Fraction(factor)) * Fraction(curve.off))
+        return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
     return operation("*", factor, curve)
 
 
@@ -69,7 +72,7 @@ def scale_of(range: Range) -> float:
     """
     if range.size == 0 or 1 / _PLAIN_SIZE <= range.size <= _PLAIN_SIZE:
         return 1.0
-    return 2.0 ** round(math.log2(range.size))
+    return 2.0 ** max(-_MOST_BITS, min(round(math.log2(range.size)), _MOST_BITS))
 
 
 def at_zero(curve: Curve) -> float:
@@ -77,9 +80,3 @@ def at_zero(curve: Curve) -> float:
     if isinstance(curve, Step):
         return 1.0
     return float(evaluate(curve, torch.zeros(1, dtype=torch.float64)))
-
-
-def rounded_up(value: Fraction) -> float:
-    """A double that is at least this."""
-    near = float(value)
-    return near if Fraction(near) >= value else math.nextafter(near, math.inf)

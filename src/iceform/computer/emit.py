@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+from iceform.arithmetic.intervals import above
 from iceform.computer.bends import Bent, bent
 from iceform.computer.clean import clean_states
 from iceform.computer.curves import (
@@ -12,7 +13,6 @@ from iceform.computer.curves import (
     mirrored,
     negative,
     quarter_square,
-    rounded_up,
     scale_of,
     steepest,
     times,
@@ -212,7 +212,9 @@ class Emitter:
             span = away.range * bend.range
             part = dst if alone else Register("", dst.samples, dst.width, span)
             made = note if alone else "part of a curve"
-            self.product(part, away, of_register(slope), node, made, bend.off(whole, self.eps))
+            kink, rounded = bend.off(whole, self.eps)
+            own = pieces.off if bend is pieces.bends[0] else 0.0
+            self.product(part, away, of_register(slope), node, made, (kink + own, rounded))
             parts = parts.plus(of_register(part))
         if not alone:
             self.emit_line(dst, parts, note, place, node=node)
@@ -234,9 +236,9 @@ class Emitter:
         step = pending.curve
         assert isinstance(step, Step)
         middle = Register("", dst.samples, dst.width, Range(-1.0, 1.0))
-        plain = replace(step, offset=0.0, height=1.0)
+        plain = replace(step, offset=0.0, height=1.0, off=0.0)
         self._look_up(middle, replace(pending, curve=plain), "compared", place, node, again=True)
-        sharp = replace(AGAIN, offset=step.offset, height=step.height)
+        sharp = replace(AGAIN, offset=step.offset, height=step.height, off=step.off)
         once_more = Pending(sharp, of_register(middle), middle.range)
         self._look_up(dst, once_more, note, place, node, again=True)
 
@@ -448,7 +450,7 @@ class Emitter:
         off = abs(Fraction(p) + Fraction(q) - Fraction(alpha)) * Fraction(total_of(a).size)
         off += abs(Fraction(p) - Fraction(q) - Fraction(beta)) * Fraction(total_of(b).size)
         instruction = VirtualInstruction(dst, a, b, f, g, (abs(alpha), abs(beta)), note, place)
-        instruction.folded = rounded_up(off)
+        instruction.folded = above(off)
         self.emit(instruction, node)
 
     def emit(self, instruction: VirtualInstruction, node: Node | None = None) -> None:

@@ -9,13 +9,14 @@ r"""Values that are not yet computed: what an operand, or a table, can still tak
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from iceform.arithmetic.intervals import above
 from iceform.computer.ranges import Range
 from iceform.computer.virtual import Curve, Read, Register, Step
 from iceform.functions.formulas import trees
-from iceform.functions.formulas.polynomials import line
+from iceform.functions.formulas.polynomials import line, polynomial
 
 __all__ = [
     "Form", "Pair", "Pending", "Slots", "affine", "compose", "of_register", "operation", "paired",
@@ -140,12 +141,14 @@ def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
     """tree(curve(z)); None where the curve is a step and the tree no line."""
     if not isinstance(curve, Step):
         return compose(tree, curve)
-    straight = line(tree)
-    if straight is None:
+    if line(tree) is None:
         return None
-    slope, intercept = straight
-    return Step(curve.at, curve.sharpness, curve.gap, slope * curve.offset + intercept,
-                slope * curve.height)  # fmt: skip
+    intercept, slope = (*(polynomial(tree) or ()), Fraction(0), Fraction(0))[:2]
+    ends = slope * Fraction(curve.offset) + intercept, slope * Fraction(curve.height)
+    offset, height = map(float, ends)
+    rounded = abs(ends[0] - Fraction(offset)) + abs(ends[1] - Fraction(height))
+    off = above(abs(slope) * Fraction(curve.off) + rounded)
+    return replace(curve, offset=offset, height=height, off=off)
 
 
 def paired(p: Pending, q: Pending) -> Pair | None:

@@ -74,6 +74,7 @@ from iceform.validation import unit_roundoff
 __all__ = [
     "ColumnFacts",
     "InstructionRounding",
+    "argument_rounding",
     "column_facts",
     "gamma",
     "instruction_rounding",
@@ -267,13 +268,23 @@ def instruction_rounding(
     f, g = table_facts(table, dtype, backend)
     result = f.largest + g.largest
     stored = unit * (2 * result + bounds[instruction.dst]) * (1 + unit)
-    reads = _Reads(bounds, _result_before(assembly, instruction), samples, width, unit)
+    read = argument_rounding(assembly, instruction, bounds, samples=samples, width=width, unit=unit)
     return InstructionRounding(
-        argument=reads.argument(instruction.a, instruction.b) + _stored_argument(table, unit),
+        argument=read + _stored_argument(table, unit),
         look_up=f.rounding + g.rounding + gamma(2, unit) * result,
         store=stored if backend == "literal" else 0.0,
         slope=f.slope + g.slope,
     )
+
+
+def argument_rounding(
+    assembly: Assembly, instruction: Instruction, bounds: Mapping[str, float], *, samples: int,
+    width: int, unit: float,
+) -> float:  # fmt: skip
+    """Of a + b and of a - b, given what memory holds."""
+    before = _result_before(assembly, instruction)
+    reads = _Reads(bounds, before, samples, width, unit)
+    return reads.argument(instruction.a, instruction.b)
 
 
 def _stored_argument(table: TablePair, unit: float) -> float:

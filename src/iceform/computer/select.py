@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 
+from iceform.arithmetic.intervals import above
 from iceform.computer.bends import bent
-from iceform.computer.curves import rounded_up, scale_of
+from iceform.computer.curves import scale_of
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
 from iceform.computer.forms import (
     Form,
@@ -248,7 +249,7 @@ class Selector(Emitter):
         reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
         sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
         height = 0.5 if alpha > 0 else -0.5
-        self.gaps[node] = rounded_up(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
+        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
         return Pending(Step(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
 
     def _of_sum(self, node: Node) -> Form:

@@ -26,6 +26,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.intervals import above
 from iceform.computer.curves import steepest
 from iceform.computer.enclosures import enclosed
 from iceform.computer.graph import Place
@@ -224,13 +225,12 @@ def _comparison(
 ) -> TablePair:
     assert isinstance(step, Step)
     slopes = torch.tensor([step.sharpness, -step.sharpness], dtype=torch.float64)
-    columns = [
-        torch.zeros(2, dtype=torch.float64)
-        if c is None
-        else torch.tensor([step.offset + step.height, step.offset - step.height]).double()
-        for c in (f, g)
-    ]
-    errors = [0.0 if c is None else step.beside() for c in (f, g)]
+    ends = [Fraction(step.offset) + s * Fraction(step.height) for s in (1, -1)]
+    values = torch.tensor([float(end) for end in ends], dtype=torch.float64)
+    columns = [torch.zeros_like(values) if c is None else values for c in (f, g)]
+    rounded = max(abs(Fraction(float(end)) - end) for end in ends)
+    off = step.beside() + above(rounded + Fraction(step.off))
+    errors = [0.0 if c is None else off for c in (f, g)]
     size = _power_of_two(span.size * (1 + _ROOM))
     return TablePair(
         name, slopes, -slopes * step.at, columns[0], columns[1], -size, size, errors[0], errors[1],

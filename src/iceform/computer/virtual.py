@@ -76,7 +76,8 @@ class Step:
     r"""The curve of a comparison: ``offset + height tanh(sharpness (z - at))``.
 
     It is two table entries, with keys +-sharpness and values offset +- height, and so exact for
-    itself; it stands for the jump at ``at``. ``gap`` is how near to it no argument may come.
+    itself; it stands for the jump at ``at``. ``gap`` is how near to it no argument may come,
+    ``off`` what rounding offset and height has changed.
     """
 
     at: float
@@ -84,6 +85,7 @@ class Step:
     gap: float
     offset: float
     height: float
+    off: float = 0.0
 
     def beside(self) -> float:
         """What it is off by outside the gap."""
