@@ -134,7 +134,8 @@ def test_nothing_raw_is_raised_at_the_edge(name, size):
     except IceformError:
         return
     assert bool(found.value.isfinite().all())
-    assert found.certificate.error > 0
+    # 0 where the answer itself is proven: the lasso's coefficients here are exactly 0.
+    assert found.certificate.error > 0 or found.verify()
 
 
 def test_the_message_names_the_fix_and_the_fix_works():
