@@ -11,6 +11,8 @@ import shutil
 import sys
 from pathlib import Path
 
+from jupyter_cache import get_cache
+
 import iceform
 
 DOCS = Path(__file__).parent
@@ -76,6 +78,8 @@ suppress_warnings = ["ref.python", "myst.xref_ambiguous"]
 # Cells
 nb_execution_mode = "cache"
 nb_execution_cache_path = str(kept_outputs())
+# Made here: processes that build pages side by side would each make it, and all but one fail.
+get_cache(nb_execution_cache_path).list_cache_records()
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
 nb_execution_show_tb = True
