@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from iceform import Features, FrozenNetwork, HopfieldLayer, Lift, SoftmaxAttention
+from iceform import Features, FrozenNetwork, HopfieldLayer, Lift, ResidualMap, SoftmaxAttention
 from iceform.attention import weights_digest
+from iceform.errors import IntegrityError
 
 F64 = torch.float64
 FEATURES = Features.of(x=2, y=1, w=2)
@@ -200,3 +201,14 @@ def test_network_keeps_the_names_of_its_features(network):
     assert network.features == FEATURES
     x = torch.randn(4, 5, dtype=F64)
     assert x[..., network.features["w"]].shape == (4, 2)
+
+
+def test_weights_that_change_after_a_move_are_refused():
+    """A move forgets the copy that weights are compared with; what was hashed then is not kept."""
+    network = ResidualMap(torch.tanh, dim=2, samples=3, eps=1e-3).network.to("cpu")
+    expected = network.check()
+    next(network.buffers()).data.mul_(1.5)
+    with pytest.raises(IntegrityError, match="changed"):
+        network.check()
+    next(network.buffers()).data.div_(1.5)
+    assert network.check() == expected

@@ -189,7 +189,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "attention/network.py",
         "        found = self.digest\n",
         "        found = self.__dict__.setdefault('_kept', self.digest)\n",
-        ("tests/constructions/test_residual.py", "-k", "refused"),
+        ("tests/attention/test_network.py", "-k", "move"),
     ),
     Mutant(
         "changed weights run",
