@@ -98,6 +98,9 @@ class Attestation:
             )
         return "\n".join([*lines, self.note] if self.note else lines)
 
+    def __str__(self) -> str:
+        return self.explain()
+
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         return asdict(self)

@@ -18,8 +18,10 @@ from iceform.validation import full_precision
 
 __all__ = ["Result"]
 
+_SHOWN = 64  # entries of an answer that fit on a screen
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Result:
     """What every run returns.
 
@@ -63,6 +65,18 @@ class Result:
     def value(self) -> Tensor:
         """The answer, be it coefficients, components, a retrieved state or an output."""
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
+
+    def __repr__(self) -> str:
+        """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
+        parts = [self._shown(), self._unsettled(), self.certificate.statement]
+        parts.append(str(self.attestation).partition("\n")[0])
+        return "Result(\n  " + ",\n  ".join(part for part in parts if part) + "\n)"
+
+    def _shown(self) -> str:
+        if not isinstance(self.answer, Tensor) and "value" not in vars(self):
+            return "a value that is computed when it is asked for"
+        few = self.value.numel() <= _SHOWN
+        return repr(self.value) if few else f"a tensor of shape {tuple(self.value.shape)}"
 
     @property
     def digest(self) -> str:
