@@ -8,7 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Attestation", "joined"]
+import torch
+from torch import Tensor
+
+__all__ = ["Attestation", "digest_of", "joined"]
+
+
+def digest_of(*data: Tensor) -> str:
+    """SHA-256 of data: shapes, and entries as float64."""
+    found = hashlib.sha256()
+    for part in data:
+        found.update(repr(tuple(part.shape)).encode())
+        found.update(part.detach().to("cpu", torch.float64).contiguous().numpy().data)
+    return found.hexdigest()
 
 
 def joined(digests: Iterable[str]) -> str:

@@ -141,23 +141,38 @@ class Certificate:
             lines += [f"  {a}" for a in self.assumptions]
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, derivation included, for JSON."""
+        return {
+            "error": self.error,
+            "compared": self.compared,
+            "kind": self.kind,
+            "excess": None if self.excess is None else vars(self.excess),
+            "terms": dict(self.terms),
+            "domain": dict(self.domain),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "backend": self.backend,
+            "derivation": [vars(step) for step in self.derivation],
+            "assumptions": list(self.assumptions),
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Certificate:
+        """What :meth:`to_dict` said, which nobody has proved again: it is "claimed"."""
+        plain = {name: said[name] for name in ("terms", "domain", "backend", "compared")}
+        return cls(
+            **plain,
+            error=float(said["error"]),
+            dtype=getattr(torch, said["dtype"]),
+            derivation=tuple(Step(**step) for step in said["derivation"]),
+            assumptions=tuple(said["assumptions"]),
+            kind="claimed",
+            excess=None if said["excess"] is None else Excess(**said["excess"]),
+        )
+
     def to_json(self) -> str:
         """All of it as JSON, derivation included."""
-        return json.dumps(
-            {
-                "error": self.error,
-                "compared": self.compared,
-                "kind": self.kind,
-                "excess": None if self.excess is None else vars(self.excess),
-                "terms": dict(self.terms),
-                "domain": dict(self.domain),
-                "dtype": str(self.dtype).removeprefix("torch."),
-                "backend": self.backend,
-                "derivation": [vars(step) for step in self.derivation],
-                "assumptions": list(self.assumptions),
-            },
-            indent=2,
-        )
+        return json.dumps(self.to_dict(), indent=2)
 
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
         """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).
