@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "entries of layers are run again and not compared",
-        "certificates/entries.py",
+        "certificates/witness.py",
         "        off = float((carried + entry.value - self.got).abs())",
         "        off = 0.0",
         _ROWS,

@@ -35,7 +35,7 @@ from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxA
 from iceform.backends import rounding_of
 from iceform.backends.recognition import Memory, require_finite
 from iceform.backends.rows import Heads, Lifted
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.untraced import untraced

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, ProgramError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
