@@ -30,10 +30,10 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
         [
             # Not the Triton kernels: the compiler reads their source as it stands.
             "iceform.backends.compiled",
-            "iceform.backends.extremes",
+            "iceform.backends.primitives",
             "iceform.backends.primitives",
             "iceform.backends.loops",
-            "iceform.backends.rounding",
+            "iceform.backends.windowed",
             "iceform.backends.windowed",
             "iceform.interpolation.fitting",
             "iceform.interpolation.local",

@@ -48,7 +48,7 @@ from iceform.attention import (
     is_checked,
 )
 from iceform.backends import Backend, Literal, Rounding, rounding_of
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from iceform.certificates.result import Attestation, Ledger
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant

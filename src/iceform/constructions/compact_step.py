@@ -36,7 +36,7 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, Prompt, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import Backend
-from iceform.backends.kernels import is_transformed
+from iceform.backends.primitives import is_transformed
 from iceform.certificates import Certificate, Step, weakest
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradient_step import GradientStep, LossLike

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends import Backend, bind, rounding_of
-from iceform.backends.extremes import Extremes
-from iceform.backends.kernels import is_transformed
+from iceform.backends.primitives import Extremes, is_transformed
 from iceform.constructions.residual import SAME, Rates, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss

@@ -27,7 +27,7 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import compiled, rounding_of
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain

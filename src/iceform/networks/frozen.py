@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
 from iceform.backends import rounding_of
-from iceform.backends.recognition import Memory, require_finite
+from iceform.backends.reading import Memory, require_finite
 from iceform.backends.rows import Heads, Lifted
 from iceform.certificates.witness import Asked
 from iceform.constructions.row_layer import RowLayer

@@ -25,7 +25,7 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends.recognition import Memory, holding, refuse, require_finite
+from iceform.backends.reading import Memory, holding, refuse, require_finite
 from iceform.backends.rows.embedded import Embedded
 from iceform.backends.rows.heads import Heads
 from iceform.backends.rows.lifted import Lifted
