@@ -35,7 +35,7 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
             "iceform.backends.loops",
             "iceform.backends.windowed",
             "iceform.backends.windowed",
-            "iceform.interpolation.fitting",
+            "iceform.interpolation.regimes",
             "iceform.interpolation.local",
             "iceform.interpolation.posterior",
         ],

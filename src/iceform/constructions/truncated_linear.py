@@ -37,8 +37,8 @@ from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
-from iceform.interpolation.enclosures import largest, taylor
 from iceform.interpolation.local import intervals, local_weights
+from iceform.interpolation.posterior import largest, taylor
 from iceform.validation import (
     check_bound,
     check_choice,
