@@ -8,7 +8,7 @@ import torch
 
 from iceform import PrecisionError, store
 from iceform.interpolation import Interpolant, regimes, storage
-from iceform.machine import shipped, tables
+from iceform.machine import shipped, stream
 
 F64 = torch.float64
 CASES = {
@@ -178,7 +178,7 @@ def test_every_table_that_make_tables_writes_ships(place, monkeypatch):
 
     monkeypatch.setattr(storage, "_read", found)
     monkeypatch.setattr(regimes, "best", fitted)
-    tables._tabulate.cache_clear()
+    stream._tabulate.cache_clear()
     for fit in shipped.fits():
         with suppress(ThereIsOneError, PrecisionError):
             fit()

@@ -20,8 +20,7 @@ from iceform.errors import PrecisionError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import SHIPPED
-from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, CLIP_SQUARED, Table, table_of
+from iceform.machine.stream import CLIP, CLIP_SQUARED, Stream, Table, table_of
 
 __all__ = ["ACTIVATIONS", "fits", "main", "tables"]
 

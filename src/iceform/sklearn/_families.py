@@ -40,7 +40,7 @@ from torch import Tensor
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Certificate
 from iceform.machine import ArraySource, Source, verifiable
-from iceform.machine.tables import read_line
+from iceform.machine.stream import read_line
 from iceform.sklearn._base import InContext, as_tensor, is_dask, on_host
 
 __all__ = ["FAMILIES"]
