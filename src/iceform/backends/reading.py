@@ -45,8 +45,7 @@ from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
 from iceform.attention.network import outside_transforms
 from iceform.errors import IntegrityError
 from iceform.interpolation import GivenGrid, Grid, Interpolant
-from iceform.untraced import untraced
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, untraced
 
 __all__ = [
     "EVEN_UNITS",

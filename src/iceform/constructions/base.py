@@ -29,7 +29,6 @@ from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_table, proved_again, table_from
 from iceform.pretrained import Pretrained
-from iceform.untraced import untraced
 from iceform.validation import (
     check_capacity,
     check_dtype,
@@ -37,6 +36,7 @@ from iceform.validation import (
     check_matmul_precision,
     full_precision,
     guard,
+    untraced,
 )
 
 __all__ = ["Emulator", "Plan", "Prompt"]

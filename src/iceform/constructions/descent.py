@@ -32,8 +32,7 @@ from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, common_batch, unit_roundoff
+from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
 
 __all__ = ["GradientDescent"]
 

@@ -26,8 +26,7 @@ from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, check_size, check_tensors
+from iceform.validation import check_positive, check_size, check_tensors, untraced
 
 __all__ = ["LeastSquares", "RidgeRegression"]
 

@@ -24,8 +24,7 @@ from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, check_size
+from iceform.validation import check_positive, check_size, untraced
 
 __all__ = ["MLP"]
 

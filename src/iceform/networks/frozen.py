@@ -38,8 +38,7 @@ from iceform.backends.rows import Heads, Lifted
 from iceform.certificates.witness import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
-from iceform.untraced import untraced
-from iceform.validation import check_capacity, common_batch, unit_roundoff
+from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
 __all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
 

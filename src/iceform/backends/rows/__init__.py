@@ -31,7 +31,7 @@ from iceform.backends.rows.heads import Heads
 from iceform.backends.rows.lifted import Lifted
 from iceform.backends.rows.memory import Stored
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Embedded", "Heads", "Layer", "Lifted", "Stored", "read_network", "stream"]
 

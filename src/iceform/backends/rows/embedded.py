@@ -30,7 +30,7 @@ from iceform.backends.reading import read_table, refuse, require_zero
 from iceform.backends.rows.heads import Heads, Readout
 from iceform.backends.rows.lifted import Form, columns
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Embedded"]
 

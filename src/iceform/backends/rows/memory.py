@@ -21,7 +21,7 @@ from iceform.backends import primitives
 from iceform.backends.primitives import is_transformed
 from iceform.backends.reading import read_table, refuse
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Stored"]
 

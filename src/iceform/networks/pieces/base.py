@@ -22,8 +22,7 @@ from iceform.errors import BoundError, ProgramError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
-from iceform.untraced import untraced
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, untraced
 
 __all__ = [
     "SMALLEST_SHARE",
