@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -40,6 +41,7 @@ __all__ = [
     "human_bytes",
     "largest_entry",
     "unit_roundoff",
+    "untraced",
     "unwrapped",
 ]
 
@@ -218,6 +220,27 @@ def guard(kind: type, names: Iterable[str]) -> None:
     for name in names:
         if name in vars(kind):
             setattr(kind, name, full_precision(vars(kind)[name]))
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """As ``torch.compiler.disable``, for what a compiler must not look into.
+
+    That loads torch._dynamo as soon as it decorates something, which takes as long as importing the
+    rest of torch; this leaves it to whoever compiles.
+    """
+    disabled: list[Callable[P, R]] = []
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        compiler = sys.modules.get("torch._dynamo")
+        if compiler is None:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
 
 
 def available_bytes(device: torch.device) -> int:

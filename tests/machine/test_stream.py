@@ -22,7 +22,7 @@ from iceform.errors import (
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Stream
-from iceform.machine.tables import CLIP, IDENTITY, Table, table_of
+from iceform.machine.stream import CLIP, IDENTITY, Table, table_of
 from tests.conformance import assert_within
 from tests.machine.data import normal
 

@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a network that is not recognised runs all the same",
-        "backends/recognition.py",
+        "backends/reading.py",
         "    for part in parts:",
         "    for part in ():",
         _SEEN,
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---------------------------------------------- the same, of prompts that are in memory
     Mutant(
         "tables are taken as they were written, whatever the weights hold",
-        "backends/tables.py",
+        "backends/reading.py",
         "        if _holds(table, slopes, biases, values, dtype):",
         "        if table.tokens == len(slopes):",
         _ROWS,
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rows: padding is left out, whatever it weighs",
-        "backends/tables.py",
+        "backends/reading.py",
         " == 0 and bool((biases[kept:] <= floor).all()):",
         " == 0:",
         _ROWS,
@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "entries of layers are run again and not compared",
-        "certificates/entries.py",
+        "certificates/witness.py",
         "        off = float((carried + entry.value - self.got).abs())",
         "        off = 0.0",
         _ROWS,

@@ -28,8 +28,8 @@ from iceform.errors import ProgramError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
-from iceform.machine.scaling import Scaling
-from iceform.machine.tables import IDENTITY
+from iceform.machine.problem import Scaling
+from iceform.machine.stream import IDENTITY
 
 __all__ = ["PCA"]
 

@@ -28,12 +28,11 @@ from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
 from iceform.machine.inside import SOLVERS, Domain
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform.machine.problem import Encoding, LinearProblem, Scaling, slip_of
 from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
-from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, Stand, nesterov
-from iceform.machine.tables import CLIP
-from iceform.machine.whitening import evenly, needs_sharpening, sharpened
+from iceform.machine.stream import CLIP
+from iceform.machine.whitening import Metric, evenly, metric_of, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""FrozenNetwork: layers in order, and a digest of their weights."""
+"""FrozenNetwork: layers in order, and a digest of their weights; Prompt: what it reads."""
 
 from __future__ import annotations
 
@@ -14,21 +14,65 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.features import Features
-from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
-from iceform.attention.projected import ProjectedAttention
+from iceform.attention.layers import Features, SoftmaxAttention
+from iceform.attention.variants import HopfieldLayer, ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
+from iceform.pretrained import Pretrained
 from iceform.validation import full_precision
 
 __all__ = [
     "FrozenNetwork",
+    "Prompt",
     "digested",
     "is_checked",
     "outside_transforms",
     "unchecked",
     "weights_digest",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt(Pretrained, kept_as="Prompt"):
+    """Tokens, and names for what they hold.
+
+    Attributes
+    ----------
+    tokens
+        Shape (*batch, tokens, features).
+    features
+        Names of the feature axis.
+    roles
+        What each token is, in words.
+    """
+
+    tokens: Float[Tensor, "*b n d"]
+    features: Features
+    roles: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The named features of every token."""
+        return self.tokens[..., self.features[name]]
+
+    # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        return "Tokens for a frozen network to read.", {}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        features = [list(pair) for pair in self.features.sizes]
+        return {"features": features, "roles": list(self.roles)}, {"tokens": self.tokens}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Prompt:
+        features = Features(tuple((str(name), int(size)) for name, size in content["features"]))
+        tokens = tensors["tokens"]
+        if tuple(tokens.shape[-2:]) != (len(content["roles"]), features.total):
+            raise IntegrityError(
+                f"tokens of shape {tuple(tokens.shape)} do not fit their description"
+            )
+        return Prompt(tokens, features, tuple(content["roles"]))
+
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
 

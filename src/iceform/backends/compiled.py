@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from iceform.interpolation.cache import folder
+from iceform.interpolation.storage import folder
 
 __all__ = ["derivative", "look_up", "pass_over", "prepare", "read", "ready", "sizes"]
 

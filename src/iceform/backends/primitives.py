@@ -4,12 +4,18 @@ Plain torch (:func:`plain_interpolate`) is the oracle: every token's weight, a c
 equally spaced tokens, anything large goes through :mod:`iceform.backends.windowed` instead, and
 on a GPU through the kernels of :mod:`iceform.backends.triton` where they can run. The
 certificate of the fused backend covers all of these.
+
+A pass over samples can hand each part on while it is in cache (:class:`Extremes`), so that checking
+them costs no second reading; on a GPU the sizes stay there until somebody asks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from types import ModuleType
 
 import torch
 from jaxtyping import Float
@@ -17,22 +23,134 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import compiled, windowed
-from iceform.backends.extremes import Extremes
-from iceform.backends.kernels import is_transformed, kernels_for
-from iceform.backends.rounding import sum_block
+from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
-from iceform.validation import common_batch
+from iceform.validation import common_batch, largest_entry, unwrapped
 
 __all__ = [
+    "Extremes",
     "attention",
+    "has_triton",
     "interpolate",
+    "is_transformed",
+    "kernels_for",
     "largest",
+    "own_kernels",
     "plain_interpolate",
     "project",
     "read",
     "residual_map",
     "residual_sum",
 ]
+
+
+def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
+    """The Triton kernels where they should run, else None.
+
+    "triton" insists on them and says why they cannot run; other backends take them for anything
+    on a GPU that they can do.
+    """
+    insisted = backend == "triton"
+    if not insisted and (not tensor.is_cuda or not has_triton()):
+        return None
+    if torch.compiler.is_compiling() or is_transformed(tensor):
+        return None
+    from iceform.backends import triton
+
+    if insisted:
+        triton.require(tensor, it)
+        return triton
+    able = triton.can_run(tensor) and triton.can_look_up(it, tensor.dtype)
+    return triton if able else None
+
+
+def own_kernels(tensor: Tensor, backend: str) -> ModuleType | None:
+    """The kernels that look nothing up, where they can run on ``tensor``."""
+    if backend != "triton" and (not tensor.is_cuda or not has_triton()):
+        return None
+    from iceform.backends import triton
+
+    return triton if triton.can_run(tensor) else None
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether it is inside torch.func's vmap or grad, which want plain operations."""
+    if torch.compiler.is_compiling():
+        return False
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped
+
+
+@lru_cache(maxsize=1)
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
+
+
+class Extremes:
+    r"""max :math:`|x_{ij}|` and max :math:`\|x_i\|_2` of samples.
+
+    Parameters
+    ----------
+    length
+        What no row may be longer than. Since :math:`\|x\|_2 \le \sqrt d \max_j |x_j|`, lengths are
+        measured only where the largest entry does not settle it; None never measures them.
+    backend
+        "triton" insists on its kernel; others use it on a GPU.
+    """
+
+    def __init__(self, length: float | None, backend: str = "fused") -> None:
+        self._length = length
+        self._backend = backend
+        self._seen: list[Tensor] = []
+
+    def __call__(self, part: Tensor) -> None:
+        """Look at some more samples, shape (..., d)."""
+        self._seen.append(self._measure(part.detach()))
+
+    @property
+    def lengths(self) -> bool:
+        """Whether rows are to be measured beside entries."""
+        return self._length is not None
+
+    def take(self, sizes: Tensor) -> None:
+        """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
+        self._seen.append(sizes)
+
+    def watch_all(self, x: Tensor) -> None:
+        """Look at all samples, on a CPU in parts that are read from memory once."""
+        if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:
+            self(x)
+            return
+        rows = x.detach().reshape(-1, x.shape[-1])
+        for part in rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size()))):
+            self(part)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(largest entry, a bound of the longest row), float64; not a number where x has any.
+
+        The bound is the length itself wherever that exceeds what was allowed.
+        """
+        if len(self._seen) == 1:
+            return self._seen[0]
+        return torch.stack(self._seen).amax(0)
+
+    def _measure(self, part: Tensor) -> Tensor:
+        kernels = own_kernels(part, self._backend)
+        if kernels is not None:
+            found: Tensor = kernels.extremes(part)
+            return found
+        largest = largest_entry(part).double()
+        longest = largest * math.sqrt(part.shape[-1])
+        # On a GPU nothing is decided here, since the host would have to wait.
+        if self._length is not None and (part.is_cuda or not bool(longest <= self._length)):
+            longest = unwrapped(part.norm(dim=-1)).amax().double()
+        return torch.stack([largest, longest])
+
 
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
 _ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache

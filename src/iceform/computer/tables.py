@@ -40,8 +40,8 @@ from iceform.functions.formulas import Formula, trees
 from iceform.functions.formulas.polynomials import polynomial
 from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.interpolation.bounds import linear_reproduction
-from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.regimes import Fit, fit_values
 
 __all__ = ["Tables"]
 

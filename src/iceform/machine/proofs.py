@@ -33,11 +33,10 @@ from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.moments import split
 from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
-from iceform.machine.sources import Source
-from iceform.machine.whitening import Weigh, evenly, needs_sharpening, sharpened
+from iceform.machine.problem import Encoding, LinearProblem, slip_of
+from iceform.machine.sources import Source, split
+from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
 
 __all__ = ["Proof", "certificate_of", "data_of", "prove"]
 

@@ -33,13 +33,12 @@ from torch.nn import functional as F
 
 from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
 from iceform.backends import rounding_of
-from iceform.backends.recognition import Memory, require_finite
+from iceform.backends.reading import Memory, require_finite
 from iceform.backends.rows import Heads, Lifted
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
-from iceform.untraced import untraced
-from iceform.validation import check_capacity, common_batch, unit_roundoff
+from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
 __all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
 

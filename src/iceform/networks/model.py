@@ -18,7 +18,7 @@ from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import Piece, Settings
 from iceform.networks.pieces.base import checked_at_the_end
 from iceform.networks.structure import Signature, flatten, unflatten
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Model", "cast"]
 

@@ -2,7 +2,7 @@
 
 A persistent grid walks over tiles of rows, computes z = w.x - y, looks it up and adds A(z) x to
 partial sums that stay in registers. A lane adds at most
-:func:`~iceform.backends.rounding.sum_block` rows in the data's own precision, then float64
+:func:`~iceform.backends.windowed.sum_block` rows in the data's own precision, then float64
 takes over; each program writes one row of partial sums, which a second stage adds up in a fixed
 order. So the result does not depend on scheduling. Where somebody watches, the largest entry (and
 the longest row) of what is read anyway is kept on the way, so that checking data reads nothing.
@@ -18,15 +18,15 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.rounding import sum_block
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
+from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch
 
 if TYPE_CHECKING:
-    from iceform.backends.extremes import Extremes
+    from iceform.backends.primitives import Extremes
 
 __all__ = ["Launch", "residual_sum"]
 

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, ProgramError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
-from iceform.untraced import untraced
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, untraced
 
 __all__ = [
     "SMALLEST_SHARE",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up_to_scale
 from iceform.networks.pieces.linear import powers_of_two
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import PrecisionError
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant

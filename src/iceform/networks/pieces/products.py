@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up, looked_up_to_scale
 

@@ -1,11 +1,13 @@
-r"""Attention with its output projection on the feature side, as transformer libraries have it.
+r"""Attention as others write it: transformer libraries, and modern Hopfield networks.
+
+With its output projection on the feature side,
 
 .. math:: \mathrm{Attn}(X)_q = \sum_h W_O^{(h)} W_V^{(h)} \sum_k x_k
     \,\mathrm{softmax}_k\big(W_Q^{(h)} x_q \cdot W_K^{(h)} x_k\big),
 
 tokens x_q in rows, no scaling by the head dimension. W_V^{(h)} is (rank, features) and W_O^{(h)} is
 (features, rank): a value map of low rank is kept as its two factors. No weight depends on the
-number of tokens.
+number of tokens. A Hopfield layer makes its values from its keys (def:hopfield).
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform.attention.layers import AttentionTrace, Entry, freeze
 from iceform.errors import ShapeError
 
-__all__ = ["HeadGroup", "ProjectedAttention"]
+__all__ = ["HeadGroup", "HopfieldLayer", "ProjectedAttention"]
 
 
 class HeadGroup(nn.Module):
@@ -54,10 +57,7 @@ class HeadGroup(nn.Module):
             raise ShapeError(f"these weights do not make heads: {shapes}")
         if len(labels) != heads or len(w_v) != heads:
             raise ShapeError(f"{len(labels)} labels for heads of shapes {shapes}")
-        self.register_buffer("w_q", w_q)
-        self.register_buffer("w_k", w_k)
-        self.register_buffer("w_v", w_v)
-        self.register_buffer("w_o", w_o)
+        freeze(self, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o)
         self.labels = tuple(labels)
 
     def forward(
@@ -127,3 +127,102 @@ class ProjectedAttention(nn.Module):
             weights = group.weights(tokens, tokens).unbind(-3)
             found |= dict(zip(group.labels, weights, strict=True))
         return found
+
+
+class HopfieldLayer(nn.Module):
+    r"""A modern Hopfield layer with frozen weights (def:hopfield).
+
+    .. math:: \mathrm{Hop}(R; Y) = W_V W_K Y\, \mathrm{Softmax}(\beta (W_K Y)^\top W_Q R)
+
+    Values are made from keys: V = W_V K. Whatever a value needs must therefore be a row of W_K Y,
+    against which W_Q R has zeros.
+
+    Parameters
+    ----------
+    w_k, w_q, w_v
+        Shapes (dim, pattern_features), (dim, state_features) and (out_features, dim).
+    beta
+        The inverse temperature.
+    patterns
+        Y, shape (stored, pattern_features), where it is part of the module: the input is then the
+        states alone. Otherwise the input's first ``stored`` tokens are the patterns.
+    stored
+        How many tokens of the input are patterns.
+    """
+
+    w_k: Tensor
+    w_q: Tensor
+    w_v: Tensor
+    beta: Tensor
+    patterns: Tensor | None
+
+    def __init__(
+        self,
+        w_k: Float[Tensor, "k p"],
+        w_q: Float[Tensor, "k r"],
+        w_v: Float[Tensor, "o k"],
+        beta: float,
+        *,
+        patterns: Float[Tensor, "n p"] | None = None,
+        stored: int | None = None,
+    ) -> None:
+        super().__init__()
+        if w_k.shape[0] != w_q.shape[0] or w_v.shape[1] != w_k.shape[0]:
+            raise ShapeError(
+                f"w_k {tuple(w_k.shape)}, w_q {tuple(w_q.shape)} and w_v {tuple(w_v.shape)} do not "
+                "make one layer"
+            )
+        if (patterns is None) == (stored is None):
+            raise ShapeError(
+                "give either the patterns or how many tokens of the input are patterns"
+            )
+        freeze(
+            self,
+            w_k=w_k,
+            w_q=w_q,
+            w_v=w_v,
+            beta=torch.tensor(beta, dtype=w_k.dtype),
+            patterns=patterns,
+        )
+        self.stored = stored
+        self.labels = ("retrieval",)
+
+    def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
+        """Retrieve."""
+        return self.attend(x).output
+
+    def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
+        """Retrieve, and say how."""
+        patterns, states = self._split(x)
+        keys = patterns @ self.w_k.mT
+        scores = self.beta * (states @ self.w_q.mT @ keys.mT)
+        weights = torch.softmax(scores, -1)
+        output = weights @ (keys @ self.w_v.mT)
+        return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
+
+    def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
+        """One number of the output."""
+        patterns, states = self._split(x)
+        keys, query = patterns @ self.w_k.mT, states[token] @ self.w_q.mT
+        return Entry(
+            self.beta * (query @ keys.mT)[None, None],
+            self.beta.abs() * (query.abs() @ keys.abs().mT)[None, None],
+            (keys @ self.w_v[feature])[None],
+            torch.ones_like(query[:1])[None],
+            sum(self.w_k.shape) + self.w_q.shape[1],
+        )
+
+    def entry_work(self, x: Float[Tensor, "n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes."""
+        patterns, _ = self._split(x)
+        return patterns.shape[-2] * (self.w_k.numel() + 2 * len(self.w_k)) + self.w_q.numel()
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.w_q.shape[1]
+        if x.ndim < 2 or x.shape[-1] != width:
+            raise ShapeError(
+                f"this layer takes (*batch, tokens, {width} features), got {tuple(x.shape)}"
+            )
+        if self.patterns is not None:
+            return self.patterns, x
+        return x[..., : self.stored, :], x[..., self.stored :, :]
