@@ -291,7 +291,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "examples in docstrings",
         ["0.3", "1024", "0.6", "1.2e-5", "1.2", "1,234", "1.234", "1234", "2020", "12.3"],
     ),
-    ("src/*", "theirs", "patients of scikit-learn's diabetes set", ["442"]),
     ("src/*", "measured", "columns of house_prices (test_settings)", ["37", "225"]),
     ("src/*", "defined", "W(1/e)", ["0.2785"]),
     ("src/*", "theirs", "threshold of torch's softplus", ["a straight line from 20 on"]),
