@@ -86,7 +86,7 @@ class StatisticsSpec(Spec):
     schedules: tuple[str, ...] = SCHEDULES
     constructed_contexts: int = 4
     in_context: tuple[int, ...] = ()
-    in_context_epochs: int = 60
+    in_context_epochs: int = 24
     in_context_seeds: int = 3
     in_context_hidden: int = 128
 

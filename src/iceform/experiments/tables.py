@@ -477,7 +477,7 @@ def _present(*tables: Table | None) -> Iterable[Table]:
 _WITHIN = 2.0  # deviations of both together, for a number to count as reproduced
 _STEADY = 1 / 3  # of the mean: trainings that deviate by more decide nothing
 _WHY = {
-    ("residual", "train mse"): "the targets are in the input, which the text does not say",
+    ("residual", "train mse"): "with the targets in the input, which the text does not say",
     ("residual", "test mse"): "the same",
     ("heads", "4"): "after 50 epochs most of these networks stand on a plateau",
     ("statistics", "baseline, ridge"): "nor does the script have baselines",
@@ -541,9 +541,10 @@ def readers(records: Records) -> Table:
         why = _WHY.get((number_.study, number_.name), "")
         rows.append(
             (f"{number_.study}: {number_.name}", with_deviation(number_.cell), shown(found),
+             "–" if found is None else f"{number(min(found.values))} to {number(max(found.values))}",
              column or "–", f"{verdict}: {why}" if why else verdict)
         )  # fmt: skip
-    header = ("number", "published", "ours", "of which column", "reproduced")
+    header = ("number", "published", "ours", "lowest to highest", "of which column", "reproduced")
     return Table("Every number of section 6", header, tuple(rows))
 
 
