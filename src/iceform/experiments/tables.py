@@ -66,6 +66,11 @@ class Summary:
         off = math.fsum((v - self.mean) ** 2 for v in self.values)
         return math.sqrt(off / (len(self.values) - 1))
 
+    @property
+    def range(self) -> str:
+        """The lowest and the highest."""
+        return f"{number(min(self.values))} to {number(max(self.values))}"
+
     def __str__(self) -> str:
         return with_deviation((self.mean, self.deviation))
 
@@ -541,7 +546,7 @@ def readers(records: Records) -> Table:
         why = _WHY.get((number_.study, number_.name), "")
         rows.append(
             (f"{number_.study}: {number_.name}", with_deviation(number_.cell), shown(found),
-             "–" if found is None else f"{number(min(found.values))} to {number(max(found.values))}",
+             "–" if found is None else found.range,
              column or "–", f"{verdict}: {why}" if why else verdict)
         )  # fmt: skip
     header = ("number", "published", "ours", "lowest to highest", "of which column", "reproduced")
