@@ -18,7 +18,7 @@ from sklearn.svm import LinearSVC
 
 from iceform import sklearn as in_context
 from iceform.certificates import Ledger
-from iceform.demo.ames.houses import Array, Houses
+from iceform.demo.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
 
 __all__ = ["ALGORITHMS", "Row", "Tick", "other_slack", "run_all"]

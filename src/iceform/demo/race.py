@@ -11,8 +11,8 @@ from sklearn import linear_model
 
 from iceform import algorithms
 from iceform.backends import bind
-from iceform.demo.ames.algorithms import Tick
-from iceform.demo.ames.houses import Houses
+from iceform.demo.algorithms import Tick
+from iceform.demo.houses import Houses
 from iceform.machine import IDENTITY, ArraySource, Machine, Stream
 
 __all__ = ["Race", "literal_difference", "race"]

@@ -1,6 +1,7 @@
 """The demo on a third of the Ames houses: an honest split, one digest."""
 
 import io
+import os
 import re
 from html import unescape
 
@@ -8,9 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from iceform import tables
-from iceform.demo.ames import algorithms, houses
-from iceform.demo.ames import page as ames_page
+from iceform import pages, tables
+from iceform.demo import algorithms, houses
+from iceform.demo import page as ames_page
 
 
 @pytest.fixture(scope="module")
@@ -130,3 +131,23 @@ def test_the_program_shown_first_ran_within_its_certificate(shown):
     )
     assert "ice.repeat" in ran.source
     assert len(ran.source.splitlines()) <= 10
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = pages.write(tmp_path / "report.html", "old")
+
+    def broken(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", broken)
+    with pytest.raises(OSError, match="no space"):
+        pages.write(path, "new")
+    assert path.read_text(encoding="utf-8") == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("value", "want"), [(1.24e-5, "1.2 × 10<sup>−5</sup>"), (3.0, "3.0 × 10<sup>0</sup>")]
+)
+def test_powers_of_ten_are_set_as_such(value, want):
+    assert str(pages._power(value)) == want

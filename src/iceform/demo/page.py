@@ -17,11 +17,11 @@ from rich.table import Table
 
 import iceform
 from iceform import plots
-from iceform.demo.ames.algorithms import ALGORITHMS, Row, Tick, run_all
-from iceform.demo.ames.houses import Houses, load
-from iceform.demo.ames.planned import COLUMNS, PLANNED, Planned, planned
-from iceform.demo.ames.race import Race, literal_difference, race
+from iceform.demo.algorithms import ALGORITHMS, Row, Tick, run_all
+from iceform.demo.houses import Houses, load
+from iceform.demo.planned import COLUMNS, PLANNED, Planned, planned
 from iceform.demo.program import Executed, execute
+from iceform.demo.race import Race, literal_difference, race
 from iceform.machine import Machine, Stream
 from iceform.pages import Illustration, illustrate, render_page, write
 from iceform.sklearn import InContextLasso
@@ -279,7 +279,7 @@ def show(out: Path, *, rows: int | None = None, console: Console | None = None) 
     console.print(_first(page.program), highlight=False, soft_wrap=True)
     console.print(_table(page))
     console.print(_words(page), highlight=False, soft_wrap=True)
-    write(out, render_page("ames.html.j2", page=page))
+    write(out, render_page("demo.html.j2", page=page))
     console.print(f"{page.seconds:.0f} s; the report is in {out}", highlight=False, soft_wrap=True)
     return page
 

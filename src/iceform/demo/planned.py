@@ -11,8 +11,8 @@ from torch import Tensor
 
 from iceform import algorithms
 from iceform.certificates import Ledger
-from iceform.demo.ames.algorithms import Tick
-from iceform.demo.ames.houses import Houses
+from iceform.demo.algorithms import Tick
+from iceform.demo.houses import Houses
 from iceform.errors import PrecisionError
 from iceform.machine import Program, Stream
 
