@@ -92,7 +92,7 @@ class Replays:
             while True:
                 if not frozen.is_flagged:
                     frozen.check()
-                maps, flag = frozen.maps, _flag(frozen)
+                maps, flag = frozen.maps, _flag(frozen, tensors[0].device)
                 results, numbers, later = self._ran(model, graph, tensors, flag)
                 if not numbers[0]:
                     frozen.check()  # refuses the weights, or reads what they do now
@@ -141,18 +141,20 @@ class Replays:
         return found
 
 
-def _flag(frozen: FrozenLayers) -> Tensor:
-    """Whether the weights are those that were read; on a GPU, compared beside the run."""
+def _flag(frozen: FrozenLayers, device: torch.device) -> Tensor:
+    """Whether the weights are those that were read; compared beside the run, on a GPU."""
     if not frozen.is_flagged:
-        return torch.ones((), device="cuda")
-    with torch.cuda.stream(_beside(torch.cuda.current_device())):
+        return torch.ones((), device=device)  # they have just been checked
+    stream = _beside(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
         found = frozen.network.unchanged()
-    torch.cuda.current_stream().wait_stream(_beside(torch.cuda.current_device()))
+    torch.cuda.current_stream().wait_stream(stream)
     return found
 
 
 @cache
-def _beside(device: int) -> torch.cuda.Stream:
+def _beside(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
@@ -165,9 +167,7 @@ def _run(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> tuple[list[An
 
 def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recording | None:
     """The run, which does nothing yet; None where an operation waits, or memory is short."""
-    from iceform.backends.triton.tables import table_of
-
-    dtype, device, maps = model.settings.dtype, tensors[0].device, model.settings.layers.maps
+    maps = model.settings.layers.maps
     held = [(m._buffers, name, b) for m in model.modules() for name, b in m._buffers.items()]
     recording = torch.cuda.CUDAGraph()
     with torch.inference_mode(False), torch.no_grad():
@@ -178,9 +178,17 @@ def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recordi
         except RuntimeError:
             torch.cuda.synchronize()
             return None
+    tables = _tables(model, maps, tensors[0].device)
+    return _Recording(recording, inputs, results, numbers, later, held, tables, maps)
+
+
+def _tables(model: Model, maps: Maps, device: torch.device) -> list[object]:
+    """The tables as kernels read them."""
+    from iceform.backends.triton.tables import table_of
+
+    dtype = model.settings.dtype
     tables = [maps.table, *(getattr(piece, "table", None) for piece in model.pieces)]
-    kept: list[object] = [table_of(it, dtype, device, dtype) for it in tables if it is not None]
-    return _Recording(recording, inputs, results, numbers, later, held, kept, maps)
+    return [table_of(it, dtype, device, dtype) for it in tables if it is not None]
 
 
 def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
@@ -192,7 +200,11 @@ def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
-    if any(is_transformed(t) or not t.is_cuda for t in tensors):
+    if any(is_transformed(t) or not _is_here(t) for t in tensors):
         return False
     hooked = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
     return not hooked and not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def _is_here(tensor: Tensor) -> bool:
+    return tensor.is_cuda
