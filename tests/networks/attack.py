@@ -11,6 +11,7 @@ import multiprocessing
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -101,10 +102,10 @@ def attacked(seed: int, layers: int | None = None, fresh: int = FRESH) -> list[f
     return ratios
 
 
-def alone(seed: int) -> list[float]:
+def alone(seed: int, fresh: int) -> list[float]:
     """One network, on one core."""
     torch.set_num_threads(1)
-    return attacked(seed)
+    return attacked(seed, fresh=fresh)
 
 
 def main(chosen: argparse.Namespace) -> int:
@@ -112,7 +113,9 @@ def main(chosen: argparse.Namespace) -> int:
     begun, ratios, said = time.perf_counter(), list[float](), dict[str, float]()
     seeds = range(chosen.first, chosen.first + chosen.networks)
     with multiprocessing.get_context("spawn").Pool(chosen.processes) as pool:
-        for done, found in enumerate(pool.imap_unordered(alone, seeds), start=1):
+        for done, found in enumerate(
+            pool.imap_unordered(partial(alone, fresh=chosen.inputs), seeds), start=1
+        ):
             ratios += found
             late = time.perf_counter() - begun > chosen.seconds
             if done % 50 == 0 or late or done == len(seeds):
@@ -141,7 +144,8 @@ def _say(ratios: list[float], networks: int, begun: float) -> dict[str, float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--first", type=int, default=0, help="seed of the first network")
-    parser.add_argument("--networks", type=int, default=700, help=f"each has {FRESH} inputs")
+    parser.add_argument("--networks", type=int, default=700)
+    parser.add_argument("--inputs", type=int, default=FRESH, help="of each network")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--write", metavar="FILE", help="what was found, as JSON")

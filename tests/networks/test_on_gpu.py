@@ -26,6 +26,14 @@ def built(dtype=F64, norm_first=False):
     return net, net(x), copy.deepcopy(net).to("cuda"), x.to("cuda")
 
 
+def thrice(net, x):
+    """Run, recorded, replayed."""
+    first, second, third = (net(x) for _ in range(3))
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    return first
+
+
 def recordings(net):
     return sum(one is not None for one in net.model.replays._known.values())
 
@@ -34,16 +42,15 @@ def recordings(net):
 @pytest.mark.parametrize("dtype", [F64, F32])
 def test_a_replay_is_the_run_that_was_recorded(dtype, norm_first):
     _, want, net, x = built(dtype, norm_first)
-    first, second, third = net(x), net(x), net(x)
+    first = thrice(net, x)
     assert recordings(net) == 1
-    assert torch.equal(first, second)
-    assert torch.equal(first, third)
+    kept = first.clone()
     certified = net.certificate(x).error
     assert float((first.double() - net.reference(x)).abs().max()) <= certified
     assert float((first.cpu() - want).abs().max()) <= 2 * certified
     other = 0.5 * x.flip(0)
     assert float((net(other).double() - net.reference(other)).abs().max()) <= certified
-    assert torch.equal(third, first)  # a later replay does not write over what was handed out
+    assert torch.equal(first, kept)  # a later replay does not write over what was handed out
     assert net.run(x).attestation.ok
     for shape in ((3, 10), (8, 4), (3, 10), (1, 2), (2, 2), (8, 4)):
         y = torch.randn(*shape, 16, dtype=dtype, device="cuda")
@@ -65,7 +72,7 @@ def test_inputs_out_of_range_are_refused_by_a_replay(bad):
 @pytest.mark.parametrize("index", [0, 1])
 def test_changed_weights_are_refused_by_a_replay(index):
     _, _, net, x = built()
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     weight = net.frozen.network.layers[index].w_k
     kept = weight.clone()
     for change in (float("nan"), 2.0):
@@ -84,7 +91,7 @@ def test_changed_weights_are_refused_by_a_replay(index):
 
 def test_prompts_that_change_are_followed():
     _, _, net, x = built()
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     piece = next(p for p in net.pieces if p.kind == "linear")
     piece.offset.add_(0.01)  # in place: the recording reads it
     assert float((net(x) - want).abs().max()) > 1e-6
@@ -110,7 +117,7 @@ def test_hooks_are_called_and_gradients_flow():
 def test_threads_and_modes():
     _, _, net, x = built()
     with torch.inference_mode():
-        inside = [net(x) for _ in range(3)][0]
+        inside = thrice(net, x)
     want, off = net(x), []
     assert torch.equal(inside, want)
 

@@ -79,6 +79,14 @@ def called(model, *args):
     return model.replays.run(model, model.graph_for(structure, tensors), tensors)[0]
 
 
+def thrice(net, x):
+    """Run, recorded, replayed."""
+    first, second, third = (net(x) for _ in range(3))
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    return first
+
+
 def recordings(net):
     return [one for one in net.model.replays._known.values() if one is not None]
 
@@ -101,7 +109,7 @@ def test_the_second_call_is_recorded_and_later_ones_replay_it(net):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
 def test_inputs_out_of_range_are_refused(net, bad):
     x = given()
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     y = x.clone()
     y[1, 2, 3] = bad
     with pytest.raises(ice.BoundError, match=r"in_proj.*2-norm of a token is|in_proj: max \|"):
@@ -112,7 +120,7 @@ def test_inputs_out_of_range_are_refused(net, bad):
 @pytest.mark.parametrize("value", [float("nan"), 2.0])
 def test_changed_weights_are_refused_or_followed(net, value):
     x, weight = given(), net.frozen.network.layers[1].w_k
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     kept = weight.clone()
     weight.data.view(-1)[0] = value
     with pytest.raises(ice.IntegrityError, match="weights were changed"):
@@ -129,7 +137,7 @@ def test_changed_weights_are_refused_or_followed(net, value):
 
 def test_prompts_that_lie_elsewhere_are_recorded_again(net):
     x = given()
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     (held,) = recordings(net)
     piece = next(p for p in net.pieces if p.kind == "linear")
     piece.offset.add_(0.01)
@@ -142,7 +150,7 @@ def test_prompts_that_lie_elsewhere_are_recorded_again(net):
 
 def test_hooks_gradients_and_watched_runs_are_not_replayed(net):
     x, seen = given(), []
-    want = [net(x) for _ in range(3)][0]
+    want = thrice(net, x)
     handle = net.pieces[0].hook_out.register_forward_hook(lambda *a: seen.append(1))
     net(x)
     handle.remove()
