@@ -185,6 +185,18 @@ class FrozenNetwork(nn.Module):
             self._sealed = _Sealed.of(self)
         return found
 
+    @property
+    def is_flagged(self) -> bool:
+        """Whether :meth:`unchanged` can tell: the weights are on a GPU, and a copy beside them."""
+        return self._sealed is not None and all(b.is_cuda for b in self.buffers())
+
+    def unchanged(self) -> Tensor:
+        """Whether every bit is as it was sealed, a flag on a GPU that nobody waits for."""
+        assert self._sealed is not None
+        flags = self._sealed.flags(self)
+        device = next(self.buffers()).device
+        return torch.zeros((), device=device) if flags is None else torch.stack(flags).all()
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """A cast is another network of the same sizes; moving it to a device is not."""
         kinds = {b.dtype for b in self.buffers()}
@@ -231,17 +243,21 @@ class _Sealed:
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
+        flags = self.flags(network)
+        if flags is None or not any(flag.is_cuda for flag in flags):
+            return flags is not None and all(map(bool, flags))
+        return bool(torch.stack(flags).all())  # the host waits for a GPU once
+
+    def flags(self, network: FrozenNetwork) -> list[Tensor] | None:
+        """Whether each buffer is the copy's; None where they cannot be, by shape or structure."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
             if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
-                return False
+                return None
             pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
             if not all(copy.is_alike(buffer) for buffer, copy in pairs):
-                return False
-            if not any(buffer.is_cuda for buffer, _ in pairs):
-                return all(bool(copy.equals(buffer)) for buffer, copy in pairs)
-            # The host waits for a GPU once.
-            return bool(torch.stack([copy.equals(buffer) for buffer, copy in pairs]).all())
+                return None
+            return [copy.equals(buffer) for buffer, copy in pairs]
 
 
 def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:

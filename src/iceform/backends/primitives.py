@@ -34,9 +34,11 @@ __all__ = [
     "interpolate",
     "is_transformed",
     "kernels_for",
-    "largest",
+    "longest",
+    "norm",
     "own_kernels",
     "plain_interpolate",
+    "power_of_two",
     "project",
     "read",
     "residual_map",
@@ -156,6 +158,7 @@ _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float
 _ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
 _ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 _SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
+_EXPONENTS = {torch.float64: 1000.0, torch.float32: 118.0}  # inverses of powers are numbers
 _WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
 
 
@@ -191,43 +194,79 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
 def read(
     z: Float[Tensor, "*b d"],
     it: Interpolant,
-    down: Tensor | None = None,
+    floor: Tensor | None = None,
     up: Tensor | None = None,
+    by: Tensor | None = None,
     reach: float = math.inf,
     slope: float = 0.0,
-) -> Float[Tensor, "*b d"]:
-    """A(z down) up, a scale for every feature; beyond ``reach`` a line of ``slope`` goes on.
+) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "1"]]:
+    """A(z / s) s up, s the power of two that |z| and ``floor`` are at most; and max |z| by.
 
-    z is used up. On the CPU that is one loop over it.
+    Without a floor z is looked up as it is, and beyond ``reach`` a line of ``slope`` goes on.
+    Floors, ``up`` and ``by`` have a number for every feature, or one for all. Where z has what is
+    not a number the maximum is none. On the CPU that is one loop, on a GPU one kernel.
     """
-    if z.ndim and _is_plain(z) and (window := windowed.window_of(it, z.dtype)) is not None:
+    z = z if z.ndim else z[None]
+    plain = _is_plain(z)
+    if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
-        return compiled.read(z.detach(), window.kind, operands, down, up, reach, slope)
-    z = z if down is None else z.mul_(down)
-    inner = z if math.isinf(reach) else z.clamp(-reach, reach)
-    out = interpolate(inner, it)
-    if slope:
-        out = out + slope * (z - inner).clamp(min=0.0)
-    return out if up is None else out * up
+        return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
+    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
+        found: tuple[Tensor, Tensor] = kernels.read(z, it, floor, up, by, reach, slope)
+        return found
+    size = z.detach().abs()
+    if floor is not None:
+        power = power_of_two(torch.maximum(size, floor.to(z)))
+        out = _looked_up(z / power, it) * power
+    else:
+        inner = z if math.isinf(reach) else z.clamp(-reach, reach)
+        out = _looked_up(inner, it)
+        out = out + slope * (z - inner).clamp(min=0.0) if slope else out
+    return out if up is None else out * up, (size if by is None else size * by).amax()[None]
 
 
-def largest(z: Tensor) -> Tensor:
-    """The largest |z| of every feature, (..., d) to (d,); not a number where one is not.
+def power_of_two(sizes: Tensor) -> Tensor:
+    """The least power of two that is no smaller, among those with inverses that are numbers."""
+    most = _EXPONENTS[sizes.dtype]
+    return torch.exp2(torch.log2(sizes).ceil().clamp(min=-most, max=most))
 
-    Sizes are not checked here: while a graph is captured they are symbols.
+
+def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
+    """By its definition where code is being compiled."""
+    if torch.compiler.is_compiling():
+        return it.weights(z) @ it.values.to(z)
+    return interpolate(z, it)
+
+
+def longest(x: Tensor) -> Float[Tensor, "1"]:
+    """The largest 2-norm along the last axis; not a number where x has what is none."""
+    if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
+        return kernels.longest(x)  # type: ignore[no-any-return]
+    return x.detach().norm(dim=-1).amax()[None]
+
+
+def norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, share: float,
+    line: Interpolant, root: Interpolant, *, centred: bool,
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """A LayerNorm or RMSNorm with all its steps looked up by one kernel; None where there is none.
+
+    As :func:`iceform.backends.triton.norm` has it.
     """
-    z = z.detach()
-    if _is_plain(z):
-        return compiled.sizes(z)
-    low, high = torch.aminmax(z.reshape(-1, z.shape[-1]), dim=0)
-    return torch.maximum(high, -low)
+    kernels = kernels_for(x, line, "fused") if _is_plain(x) and x.is_cuda else None
+    if kernels is None or not kernels.can_norm(x.shape[-1], line, x.dtype, x.device):
+        return None
+    found: tuple[Tensor, Tensor] = kernels.norm(
+        x, weight, bias, epsilon, share, line, root, centred=centred
+    )
+    return found
 
 
 def _is_plain(z: Tensor) -> bool:
-    """Whether nobody follows what is computed, and loops in C can compute it."""
+    """Whether nobody follows what is computed, so that loops and kernels can compute it."""
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and z.requires_grad):
         return False
-    return z.numel() > 0 and not is_transformed(z) and compiled.ready(z)
+    return z.numel() > 0 and not is_transformed(z)
 
 
 def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:
