@@ -17,7 +17,7 @@ what is narrow is found because its jets are large, not because a point fell on 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ from iceform.interpolation.estimates import assumption, estimated_error
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import LocalWeights, weights_on
 
-__all__ = ["Posterior", "posterior_error", "prove", "thinned"]
+__all__ = ["Posterior", "posterior_error", "prove", "raised", "thinned"]
 
 _ORDER = 8  # of the expansion: fewer intervals, dearer ones
 _FIRST = 4  # intervals per cell to start with
@@ -75,6 +75,16 @@ def prove(it: Interpolant, f: ScalarFunction, edges: Tensor) -> Posterior:
     error = float(bound.max())
     return Posterior(error, place=None if error < math.inf else float(edges[bound.argmax()]),
                      edges=edges)  # fmt: skip
+
+
+def raised(it: Interpolant, by: float, f: ScalarFunction) -> Interpolant:
+    """The same tokens, every value moved by a constant, with the error that is proven for f.
+
+    Weights of attention add up to 1: what looks f up less the constant then looks f up.
+    """
+    moved = replace(it, values=it.values + by, function=f, _rounding={}, _windows={})
+    found = posterior_error(moved, f, None) if it.edges is None else prove(moved, f, it.edges)
+    return replace(moved, error=found.error, assumptions=found.assumptions, kind=found.kind)
 
 
 def thinned(it: Interpolant, f: ScalarFunction) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from iceform.errors import BoundError
 from iceform.functions import Loss, ScalarFunction
-from iceform.interpolation import Interpolant
+from iceform.interpolation import Interpolant, raised
 from iceform.machine.running import Running
 from iceform.machine.stream import Stream
 
@@ -38,11 +38,14 @@ class Table:
         Grid tokens of a table; None takes as many as a straight line needs (about 25).
     bend
         Where f bends, and within what width; None where it has kinks or bends everywhere.
+    raised
+        A table and what f is above its function: the same tokens, every value moved by as much.
     """
 
     function: ScalarFunction
     tokens: int | None
     bend: tuple[float, float] | None = None
+    raised: tuple[Table, float] | None = None
 
     def on(self, reach: float) -> Interpolant:
         """The table on [-R, R], R being the least power of two that covers ``reach``."""
@@ -61,6 +64,9 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
         return Interpolant.identity(-reach, reach)
     if table.bend is not None and reach > _WIDE * table.bend[1]:
         f = replace(f, kinks=(table.bend[0],))
+    if table.raised is not None:
+        below, by = table.raised
+        return raised(below.on(reach), by, f)
     return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
@@ -98,5 +104,6 @@ def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
     if isinstance(loss, Loss):
         derivative = loss.derivative
         wanted = None if derivative.affine == (1.0, 0.0) else tokens
-        return Table(derivative, wanted, loss.curvature.corner)
+        below = None if loss.raised is None else (table_of(loss.raised[0], tokens), loss.raised[1])
+        return Table(derivative, wanted, loss.curvature.corner, below)
     return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)

@@ -29,6 +29,7 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
+from sklearn.decomposition._pca import _infer_dimension
 from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
@@ -471,6 +472,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     """Directions, each found one taken out of the prompt."""
 
     n_components: Any
+    whiten: bool
     n_components_: int
     mean_: Any
     explained_variance_: Any
@@ -491,6 +493,11 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         self._lies_at(X)
         X = validate_data(self, on_host(X), dtype=(np.float64, np.float32), ensure_min_samples=2)
         self._stored = X.dtype
+        if self.n_components == "mle" and len(X) < X.shape[1]:
+            raise ValueError(
+                f"n_components='mle' is only supported if n_samples >= n_features; there are "
+                f"{len(X)} samples of {X.shape[1]} features: say how many components"
+            )
         x = as_tensor(X, self._device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
@@ -508,18 +515,21 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         return self
 
     def as_algorithm(self) -> Algorithm:
-        """All components, where a share of the variance says how many of them are kept."""
-        if not isinstance(self.n_components, float):
+        """All components, where their variances say how many of them are kept."""
+        if not isinstance(self.n_components, float | str):
             return super().as_algorithm()
         whole: Algorithm = clone(self).set_params(n_components=None).as_algorithm()
         return whole
 
     def _cut(self, share: Any) -> None:
-        """As few components as explain more than this share, where it is one."""
-        if not isinstance(share, float):
+        """As few components as explain more than this share, or as Minka's estimate says."""
+        if not isinstance(share, float | str):
             return
-        count = int(np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")) + 1
-        self.n_components_ = min(count, self.n_components_)
+        if share == "mle":
+            self.n_components_ = _infer_dimension(self.explained_variance_, self.n_samples_)
+        else:
+            above = np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")
+            self.n_components_ = min(int(above) + 1, self.n_components_)
         for name in ("components", "explained_variance", "explained_variance_ratio",
                      "singular_values"):  # fmt: skip
             setattr(self, f"{name}_", getattr(self, f"{name}_")[: self.n_components_])
@@ -529,7 +539,14 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         check_is_fitted(self)
         x = self._points(X) - as_tensor(self.mean_, self._device)
         z = x @ as_tensor(self.components_, self._device).mT
-        return read_line(self.machine_, z).cpu().numpy().astype(_kind(X))
+        z = read_line(self.machine_, z).cpu().numpy()
+        return (z / self._deviations if self.whiten else z).astype(_kind(X))
+
+    @property
+    def _deviations(self) -> Any:
+        """Along the components; where there is none, one that the dtype can divide by."""
+        least = np.finfo(self.explained_variance_.dtype).eps
+        return np.maximum(np.sqrt(self.explained_variance_), least)
 
     def get_covariance(self) -> Any:
         """That of samples along the components, and of noise evenly in all other directions."""
@@ -557,7 +574,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     def inverse_transform(self, X: Any) -> Any:
         """Back to samples."""
         check_is_fitted(self)
-        return np.asarray(X) @ self.components_ + self.mean_
+        z = np.asarray(X)
+        return (z * self._deviations if self.whiten else z) @ self.components_ + self.mean_
 
     @property
     def _n_features_out(self) -> int:

@@ -27,17 +27,19 @@ _SHARED_SAYS = {
         "Factors of the samples' weights: a dict from classes, or "
         '"balanced", n_samples / (n_classes * number of the class).'
     ),
+    "whiten": "Whether coordinates along components are divided by their deviations.",
 }
 _CONSTRAINTS: dict[str, list[Any]] = {
     "device": [None, str],
     "backend": [str],  # which there are is known when it is asked for
     "warm_start": ["boolean"],
     "class_weight": [dict, StrOptions({"balanced"}), None],
+    "whiten": ["boolean"],
 }
 # What estimators take beside what an algorithm does.
 _ALSO: dict[str, list[Any]] = {
     "weights": [callable],
-    "n_components": [Interval(RealNotInt, 0, 1, closed="neither")],
+    "n_components": [Interval(RealNotInt, 0, 1, closed="neither"), StrOptions({"mle"})],
     "random_state": ["random_state"],
 }
 _ATTRIBUTES = """Attributes
@@ -103,6 +105,8 @@ def _shared(kind: type[Algorithm]) -> dict[str, Any]:
         has["warm_start"] = False
     if kind.family == "separator":
         has["class_weight"] = None
+    if kind.family == "components":
+        has["whiten"] = False
     return has
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from numbers import Integral
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+from sklearn.utils._param_validation import make_constraint
 
 from iceform.algorithms import Algorithm
 from iceform.errors import ParameterError
@@ -28,11 +30,11 @@ _SVD = "directions are found by passes of the frozen machine, not by a decomposi
 # By name: why it has no meaning, beside the values that ask for nothing.
 REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
     {
-        "algorithm": (_SEARCH, ("brute",)),
+        "algorithm": (_SEARCH, ()),
         "alpha": ("there is no penalty", ()),
-        "copy": ("samples are never written to", (True, False)),
-        "copy_X": ("samples are never written to", (True, False)),
-        "dual": (_ONE_SOLVER, (False, "auto")),
+        "copy": ("samples are never written to", ()),
+        "copy_X": ("samples are never written to", ()),
+        "dual": (_ONE_SOLVER, ()),
         "early_stopping": ("no samples are set aside; passes end where there are no mistakes", ()),
         "eta0": ("one step size is as good as another: it multiplies all coefficients", ()),
         "intercept_scaling": ("the intercept is not penalised, so that no scale is needed", ()),
@@ -44,41 +46,56 @@ REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
         "metric_params": (_EUCLID, ()),
         "multi_class": ("how several classes are fitted is the objective's", ()),
         "n_iter_no_change": ("passes end where there are no mistakes", ()),
-        "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
+        "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", ()),
         "n_oversamples": (_SVD, ()),
         "p": (_EUCLID, ()),
         "penalty": ("the penalty is |w|^2, or none where the record has none", ("l2",)),
         "power_iteration_normalizer": (_SVD, ()),
         "precompute": ("passes read the samples themselves, in the prompt", ()),
+        "random_state": ("nothing is drawn at random", ()),
         "selection": (_ALL_AT_ONCE, ()),
         "shuffle": (_ALL_AT_ONCE, (False,)),
-        "solver": (_ONE_SOLVER, ("auto",)),
+        "solver": (_ONE_SOLVER, ()),
         "solver_options": (_ONE_SOLVER, ()),
         "svd_solver": (_SVD, ()),
         "tol": ("it ends where there are no mistakes, or nothing changes", (None,)),
         "validation_fraction": ("no samples are set aside", ()),
-        "verbose": ("nothing is printed; history and ledger_ tell of the passes", (False,)),
-        "whiten": ("coordinates along components are as long as they are", ()),
+        "verbose": ("nothing is printed; history and ledger_ tell of the passes", ()),
     }
 )
-# How to compute, not what: the answer is the same whatever they are.
-_HINTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
+# How to compute, not what: the answer is the same whatever they are, of what the peer takes,
+# but for these values.
+_HINTS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
-        "algorithm": lambda value: value in ("auto", "ball_tree", "brute", "kd_tree"),
-        "copy": lambda _: True,
-        "copy_X": lambda _: True,
-        "leaf_size": lambda value: isinstance(value, Integral),
-        "n_jobs": lambda value: isinstance(value, Integral),
-        "random_state": lambda _: True,
-        "verbose": lambda value: isinstance(value, Integral),
+        "algorithm": (),
+        "copy": (),
+        "copy_X": (),
+        "dual": (),
+        "iterated_power": (),
+        "leaf_size": (),
+        "n_jobs": (),
+        "n_oversamples": (),
+        "power_iteration_normalizer": (),
+        "precompute": (),
+        "random_state": (),
+        "selection": (),
+        "solver": ("liblinear",),  # it penalises the intercept
+        "solver_options": (),
+        "svd_solver": (),
+        "verbose": (),
     }
 )
 
 
 @cache
-def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
+def _peer(path: str) -> Any:
     module, _, name = path.rpartition(".")
-    found = getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+@cache
+def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
+    found = _peer(path)
     return inspect.signature(found).parameters if inspect.isclass(found) else {}
 
 
@@ -98,10 +115,26 @@ def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
     why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    nothing = (theirs.default, *nothing)
-    asks = not any(type(value) is type(v) and value == v for v in nothing)
-    if asks and not (name in _HINTS and _HINTS[name](value)):
-        raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+    if any(_same(value, v) for v in (theirs.default, *nothing)) or _is_hint(kind, name, value):
+        return
+    raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equal, where True is no 1."""
+    plain = isinstance(value, bool | float | int | str | None)
+    return plain and isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def _is_hint(kind: type[Algorithm], name: str, value: Any) -> bool:
+    """Whether it only says how to compute, in a way that the peer knows."""
+    hints = _HINTS if kind.family != "components" else {**_HINTS, "tol": ()}  # of ARPACK
+    if name not in hints or any(_same(value, v) for v in hints[name]):
+        return False
+    known = _peer(kind.peer.path)._parameter_constraints[name]  # type: ignore[union-attr]
+    return not isinstance(value, np.ndarray) and any(
+        make_constraint(one).is_satisfied_by(value) for one in known
+    )
 
 
 def _refuse_classes(kind: type[Algorithm], value: Any) -> None:
