@@ -59,8 +59,7 @@ class Quantile(LinearModel):
     lookup: ClassVar[str] = "a smooth step from quantile - 1 to quantile"
     estimator: ClassVar[str] = "InContextQuantileRegressor"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.QuantileRegressor",
-        options={"width": None},
+        "sklearn.linear_model.QuantileRegressor", options={"width": None}, settings={"alpha": 0.0}
     )
     penalised: ClassVar[bool] = False
     example = staticmethod(fan)

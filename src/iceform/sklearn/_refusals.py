@@ -79,7 +79,8 @@ _HINTS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
         "precompute": (),
         "random_state": (),
         "selection": (),
-        "solver": ("liblinear",),  # it penalises the intercept
+        # It penalises the intercept; the others are gone from SciPy.
+        "solver": ("liblinear", "interior-point", "revised simplex"),
         "solver_options": (),
         "svd_solver": (),
         "verbose": (),
