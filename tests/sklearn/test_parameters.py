@@ -154,6 +154,22 @@ def test_labels_of_several_columns(name):
     assert ours.certificate_.error == max(c.error for c in ours.certificates_)
 
 
+def test_a_penalty_for_each_column_and_one_column_of_several():
+    x, y = data()
+    labels = np.stack([y, x[:, 0] - y**2], 1)
+    alphas = np.array([0.5, 20.0])
+    ours, theirs = (kind(alpha=alphas, max_iter=None).fit(x, labels)
+                    for kind in (ice.InContextRidge, linear_model.Ridge))  # fmt: skip
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-10)
+    with pytest.raises(ValueError, match="penalties do not correspond: 2 != 1"):
+        ours.fit(x, y)
+    for name, peer in PEERS.items():
+        ours = getattr(ice, name)().fit(x, y[:, None])
+        theirs = clone(peer).fit(x, y[:, None])
+        assert ours.coef_.shape == theirs.coef_.shape
+        assert ours.predict(x).shape == theirs.predict(x).shape
+
+
 WARM = [
     n for n in ice.__all__ if "warm_start" in inspect.signature(getattr(ice, n)).parameters
 ]  # fmt: skip

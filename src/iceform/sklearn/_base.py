@@ -79,13 +79,14 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def as_algorithm(self) -> Algorithm:
-        """The algorithm with this estimator's parameters."""
+    def as_algorithm(self, column: int = 0) -> Algorithm:
+        """The algorithm with this estimator's parameters; of an array, that of one column."""
         given = {}
         for name, one in self.algorithm.options().items():
             value = getattr(self, one.estimator)
             if one.estimator == "random_state" and value is not None:
                 value = check_random_state(value).randint(2**31 - 1)
+            value = value[column] if one.kind is float and np.ndim(value) else value
             if value is None:  # scikit-learn's way of leaving a choice open
                 value = None if one.optional else one.default
             given[name] = one.kind(value) if isinstance(value, Real) else value

@@ -74,19 +74,29 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         several = getattr(self.algorithm, "several", False) and not is_dask(X)
         if several:
             X, y = self._validated(X, y, y_numeric=True, multi_output=True)
+            self._check_penalties(1 if y.ndim == 1 else y.shape[1])
             if y.ndim == 2:
                 return self._fit_columns(X, y, self._weights(sample_weight, X))
             source: Source = self._arrays(X, y, self._weights(sample_weight, X))
         else:
             source = self._source(X, y, sample_weight, y_numeric=True)
         machine = self._machine(source)
-        model = self._begun(self.as_algorithm(), 0)
+        model = self._begun(self.as_algorithm(0), 0)
         self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
             apart = np.abs(np.asarray(y).ravel() - self.predict(X))
             self.outliers_ = apart > self.epsilon * self.scale_
         return self
+
+    def _check_penalties(self, columns: int) -> None:
+        """Penalties are one for all columns of labels, or one for each."""
+        given = getattr(self, "alpha", None)
+        if np.ndim(given) and np.shape(given) != (columns,):
+            raise ValueError(
+                "Number of targets and number of penalties do not correspond: "
+                f"{np.size(given)} != {columns}"
+            )
 
     def _fit_columns(self, X: Any, y: Any, weights: Any) -> Any:
         """Labels of several columns: one fit for each, on the same weights."""
@@ -96,11 +106,13 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         for k, labels in enumerate(y.T):
             source = self._arrays(X, np.ascontiguousarray(labels), weights)
             machine = self._machine(source)
-            model = self._begun(self.as_algorithm(), k)
+            model = self._begun(self.as_algorithm(k), k)
             found.append(self._as_stored(machine.run(model, source), source))
         self._keep(machine, *found)
         self.certificates_ = [one.certificate for one in found]
         self.coef_ = np.stack([self._cast(one.coef) for one in found])
+        if len(found) == 1 and not self.algorithm.column:  # type: ignore[attr-defined]
+            self.coef_ = self.coef_[0]
         self.intercept_ = np.stack([self._cast(one.intercept) for one in found])
         self._warn(all(one.converged for one in found), self.n_passes_)
         return self
@@ -321,7 +333,7 @@ class _Neighbours(_Memory):
     n_neighbors: int
     weights: Any
 
-    def as_algorithm(self) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> Algorithm:
         """As of any estimator; a function of distances is the estimator's own."""
         if not callable(self.weights):
             return super().as_algorithm()
@@ -514,7 +526,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
             setattr(self, f"{name}_", getattr(self, f"{name}_").astype(self._stored))
         return self
 
-    def as_algorithm(self) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> Algorithm:
         """All components, where their variances say how many of them are kept."""
         if not isinstance(self.n_components, float | str):
             return super().as_algorithm()

@@ -14,7 +14,7 @@ from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
 from iceform.sklearn._base import InContext
 from iceform.sklearn._families import FAMILIES, Batches, Chances, Sparse
-from iceform.sklearn._refusals import peer_parameters, refuse
+from iceform.sklearn._refusals import peer_constraints, peer_parameters, refuse
 
 __all__ = ["estimator_of"]
 
@@ -74,7 +74,7 @@ def _made(kind: type[Algorithm]) -> type[InContext]:
         "__module__": "iceform.sklearn",
         "algorithm": kind,
         "_parameter_constraints": {
-            **{o.estimator: _constraints(o) for o in options.values()},
+            **{o.estimator: _constraints(kind, o) for o in options.values()},
             **{name: _CONSTRAINTS[name] for name in _shared(kind)},
         },
         "__doc__": _docstring(kind),
@@ -139,8 +139,8 @@ def _default(one: Option) -> Any:
     return None if one.estimator == "random_state" else one.default
 
 
-def _constraints(one: Option) -> list[Any]:
-    """scikit-learn's form of a range."""
+def _constraints(kind: type[Algorithm], one: Option) -> list[Any]:
+    """scikit-learn's form of a range, None and arrays beside it where the peer takes them."""
     if one.kind is bool:
         return ["boolean"]
     found: list[Any] = [StrOptions(set(one.choices))] if one.choices else []
@@ -157,6 +157,8 @@ def _constraints(one: Option) -> list[Any]:
         found.append(Interval(Integral if whole else Real, low, high, closed=closed))
     if one.optional or one.estimator in ("random_state", "weights"):
         found.append(None)
+    theirs = peer_constraints(kind).get(one.estimator, [])
+    found += [also for also in (None, "array-like") if also in theirs]
     return found + _ALSO.get(one.estimator, [])
 
 

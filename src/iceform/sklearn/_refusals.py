@@ -19,7 +19,7 @@ from sklearn.utils._param_validation import make_constraint
 from iceform.algorithms import Algorithm
 from iceform.errors import ParameterError
 
-__all__ = ["REASONS", "peer_parameters", "refuse"]
+__all__ = ["REASONS", "peer_constraints", "peer_parameters", "refuse"]
 
 _ONE_SOLVER = "passes of the frozen machine are the only solver; precondition says how they step"
 _EUCLID = "attention compares samples by inner products, which tell Euclidean distances alone"
@@ -105,6 +105,12 @@ def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
     return _parameters(kind.peer.path) if kind.peer is not None else {}
 
 
+def peer_constraints(kind: type[Algorithm]) -> Mapping[str, Any]:
+    """What the peer's parameters may be, in scikit-learn's form."""
+    found = _peer(kind.peer.path) if kind.peer is not None else None
+    return getattr(found, "_parameter_constraints", {})
+
+
 def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
     """Raise where a parameter that the estimator does not have asks for something."""
     theirs = peer_parameters(kind).get(name)
@@ -132,9 +138,8 @@ def _is_hint(kind: type[Algorithm], name: str, value: Any) -> bool:
     hints = _HINTS if kind.family != "components" else {**_HINTS, "tol": ()}  # of ARPACK
     if name not in hints or any(_same(value, v) for v in hints[name]):
         return False
-    known = _peer(kind.peer.path)._parameter_constraints[name]  # type: ignore[union-attr]
     return not isinstance(value, np.ndarray) and any(
-        make_constraint(one).is_satisfied_by(value) for one in known
+        make_constraint(one).is_satisfied_by(value) for one in peer_constraints(kind)[name]
     )
 
 
