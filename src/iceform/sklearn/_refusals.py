@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -27,63 +28,65 @@ _SEARCH = "a prompt holds all samples and attends to them; there is no search tr
 _ALL_AT_ONCE = "every pass takes all samples at once, in no order"
 _SVD = "directions are found by passes of the frozen machine, not by a decomposition"
 
-# By name: why it has no meaning, beside the values that ask for nothing.
-REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a parameter has no meaning.
+
+    Attributes
+    ----------
+    why
+        In words.
+    nothing
+        Values that ask for nothing, beside the peer's default.
+    hint
+        Whether it says how to compute, not what: the answer is the same whatever it is, of what the
+        peer takes.
+    but
+        Hints that are none.
+    """
+
+    why: str
+    nothing: tuple[Any, ...] = ()
+    hint: bool = False
+    but: tuple[Any, ...] = ()
+
+
+_COPY, _SOLVER = "samples are never written to", Reason(_ONE_SOLVER, hint=True)
+REASONS: Mapping[str, Reason] = MappingProxyType(
     {
-        "algorithm": (_SEARCH, ()),
-        "alpha": ("there is no penalty", ()),
-        "copy": ("samples are never written to", ()),
-        "copy_X": ("samples are never written to", ()),
-        "dual": (_ONE_SOLVER, ()),
-        "early_stopping": ("no samples are set aside; passes end where there are no mistakes", ()),
-        "eta0": ("one step size is as good as another: it multiplies all coefficients", ()),
-        "intercept_scaling": ("the intercept is not penalised, so that no scale is needed", ()),
-        "iterated_power": (_SVD, ()),
-        "l1_ratio": ("the penalty is |w|^2; absolute values are Lasso's and ElasticNet's", (None,)),
-        "leaf_size": (_SEARCH, ()),
-        "loss": ("the prompt's table is of the squared hinge", ()),
-        "metric": (_EUCLID, ("euclidean", "l2")),
-        "metric_params": (_EUCLID, ()),
-        "multi_class": ("how several classes are fitted is the objective's", ()),
-        "n_iter_no_change": ("passes end where there are no mistakes", ()),
-        "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", ()),
-        "n_oversamples": (_SVD, ()),
-        "p": (_EUCLID, ()),
-        "penalty": ("the penalty is |w|^2, or none where the record has none", ("l2",)),
-        "power_iteration_normalizer": (_SVD, ()),
-        "precompute": ("passes read the samples themselves, in the prompt", ()),
-        "random_state": ("nothing is drawn at random", ()),
-        "selection": (_ALL_AT_ONCE, ()),
-        "shuffle": (_ALL_AT_ONCE, (False,)),
-        "solver": (_ONE_SOLVER, ()),
-        "solver_options": (_ONE_SOLVER, ()),
-        "svd_solver": (_SVD, ()),
-        "tol": ("it ends where there are no mistakes, or nothing changes", (None,)),
-        "validation_fraction": ("no samples are set aside", ()),
-        "verbose": ("nothing is printed; history and ledger_ tell of the passes", ()),
-    }
-)
-# How to compute, not what: the answer is the same whatever they are, of what the peer takes,
-# but for these values.
-_HINTS: Mapping[str, tuple[Any, ...]] = MappingProxyType(
-    {
-        "algorithm": (),
-        "copy": (),
-        "copy_X": (),
-        "dual": (),
-        "iterated_power": (),
-        "leaf_size": (),
-        "n_jobs": (),
-        "n_oversamples": (),
-        "power_iteration_normalizer": (),
-        "precompute": (),
-        "random_state": (),
-        "selection": (),
-        # It penalises the intercept; the others are gone from SciPy.
-        "solver": ("liblinear", "interior-point", "revised simplex"),
-        "solver_options": (),
-        "svd_solver": (),
-        "verbose": (),
+        "algorithm": Reason(_SEARCH, hint=True),
+        "alpha": Reason("there is no penalty"),
+        "copy": Reason(_COPY, hint=True),
+        "copy_X": Reason(_COPY, hint=True),
+        "dual": _SOLVER,
+        "early_stopping": Reason("no samples are set aside; passes end without mistakes"),
+        "eta0": Reason("one step size is as good as another: it multiplies all coefficients"),
+        "intercept_scaling": Reason("the intercept is not penalised, so that no scale is needed"),
+        "iterated_power": Reason(_SVD, hint=True),
+        "l1_ratio": Reason("absolute values are Lasso's and ElasticNet's penalty", (None,)),
+        "leaf_size": Reason(_SEARCH, hint=True),
+        "loss": Reason("the prompt's table is of the squared hinge"),
+        "metric": Reason(_EUCLID, ("euclidean", "l2")),
+        "metric_params": Reason(_EUCLID),
+        "multi_class": Reason("how several classes are fitted is the objective's"),
+        "n_iter_no_change": Reason("passes end where there are no mistakes"),
+        "n_jobs": Reason("torch's threads and device say where a pass runs", hint=True),
+        "n_oversamples": Reason(_SVD, hint=True),
+        "p": Reason(_EUCLID),
+        "penalty": Reason("the penalty is |w|^2, or none where the record has none", ("l2",)),
+        "power_iteration_normalizer": Reason(_SVD, hint=True),
+        "precompute": Reason("passes read the samples themselves, in the prompt", hint=True),
+        "random_state": Reason("nothing is drawn at random", hint=True),
+        "selection": Reason(_ALL_AT_ONCE, hint=True),
+        "shuffle": Reason(_ALL_AT_ONCE, (False,)),
+        # The first penalises the intercept; the others are gone from SciPy.
+        "solver": replace(_SOLVER, but=("liblinear", "interior-point", "revised simplex")),
+        "solver_options": _SOLVER,
+        "svd_solver": Reason(_SVD, hint=True),
+        "tol": Reason("it ends where there are no mistakes, or nothing changes", (None,)),
+        "validation_fraction": Reason("no samples are set aside"),
+        "verbose": Reason("nothing is printed; ledger_ tells of the passes", hint=True),
     }
 )
 
@@ -121,10 +124,15 @@ def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
             f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
-    why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    if any(_same(value, v) for v in (theirs.default, *nothing)) or _is_hint(kind, name, value):
+    reason = REASONS.get(name, Reason("it has no counterpart here"))
+    if name == "tol" and kind.family == "components":
+        reason = Reason(_SVD, hint=True)  # ARPACK's
+    if any(_same(value, v) for v in (theirs.default, *reason.nothing)):
         return
-    raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+    if not (reason.hint and _is_known(kind, name, value)) or value in reason.but:
+        raise ParameterError(
+            f"{kind.estimator} refuses {name}={value!r}: {reason.why}; leave {name} out"
+        )
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -133,14 +141,10 @@ def _same(value: Any, other: Any) -> bool:
     return plain and isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
-def _is_hint(kind: type[Algorithm], name: str, value: Any) -> bool:
-    """Whether it only says how to compute, in a way that the peer knows."""
-    hints = _HINTS if kind.family != "components" else {**_HINTS, "tol": ()}  # of ARPACK
-    if name not in hints or any(_same(value, v) for v in hints[name]):
-        return False
-    return not isinstance(value, np.ndarray) and any(
-        make_constraint(one).is_satisfied_by(value) for one in peer_constraints(kind)[name]
-    )
+def _is_known(kind: type[Algorithm], name: str, value: Any) -> bool:
+    """Whether the peer takes it, and it is no array."""
+    takes = (make_constraint(one) for one in peer_constraints(kind)[name])
+    return not isinstance(value, np.ndarray) and any(one.is_satisfied_by(value) for one in takes)
 
 
 def _refuse_classes(kind: type[Algorithm], value: Any) -> None:
