@@ -177,7 +177,7 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
         w = inverse @ labels
         task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
         above, _, below, _, _, _, *met = problem.source.combine(task, task.merge)
-        (low, high), _ = _limits(problem, x, y, *met, quantile)
+        (low, high), _ = _limits(problem, x, y, met, quantile)
         weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
         excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
@@ -236,14 +236,14 @@ class _SidesTask:
 
 
 def _limits(
-    problem: LinearProblem, x: Tensor, y: Tensor, xs: Tensor, ys: Tensor, weights: Tensor,
-    quantile: float,
-) -> tuple[tuple[Tensor, Tensor], bool]:  # fmt: skip
+    problem: LinearProblem, x: Tensor, y: Tensor, met: Sequence[Tensor], quantile: float
+) -> tuple[tuple[Tensor, Tensor], bool]:
     """Between what the weights of samples (x, y) lie, whose copies and mirror images (xs, ys) are.
 
     A sample that is not among them weighs 1. Whether all of (xs, ys) are, and all of (x, y) among
     them, comes second.
     """
+    xs, ys, weights = met
     same = (x[:, None] == xs).all(-1) & (y[:, None] == ys)
     other = (x[:, None] == -xs).all(-1) & (y[:, None] == -ys) & ~same
     if problem.scaling.intercept:  # of which nothing has a mirror image
@@ -272,10 +272,11 @@ def _optimal(
         return None
     task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
     *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
+    met = (xs, ys, weights)
     assert isinstance(few.source, ArraySource)
     if len(xs) > _COPIES * problem.dim:
         return None
-    limits, all_of_them = _limits(problem, few.source.x, few.source.y, xs, ys, weights, quantile)
+    limits, all_of_them = _limits(problem, few.source.x, few.source.y, met, quantile)
     if not all_of_them:
         return None
     rounded = problem.source.weighed  # once at most, where a weight is a penalty's

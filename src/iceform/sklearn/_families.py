@@ -91,7 +91,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
 
     def _check_penalties(self, columns: int) -> None:
         """Penalties are one for all columns of labels, or one for each."""
-        given = getattr(self, "alpha", None)
+        given: Any = getattr(self, "alpha", 0.0)
         if np.ndim(given) and np.shape(given) != (columns,):
             raise ValueError(
                 "Number of targets and number of penalties do not correspond: "
@@ -551,8 +551,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         check_is_fitted(self)
         x = self._points(X) - as_tensor(self.mean_, self._device)
         z = x @ as_tensor(self.components_, self._device).mT
-        z = read_line(self.machine_, z).cpu().numpy()
-        return (z / self._deviations if self.whiten else z).astype(_kind(X))
+        read = read_line(self.machine_, z).cpu().numpy()
+        return (read / self._deviations if self.whiten else read).astype(_kind(X))
 
     @property
     def _deviations(self) -> Any:
