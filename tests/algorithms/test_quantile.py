@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
+from sklearn.linear_model import QuantileRegressor
 
 from iceform import algorithms
 from iceform.algorithms import pinball
@@ -65,10 +66,28 @@ def test_a_rounded_corner_is_said_to_be_one():
         "0.05 deviations"
         in machine.run(algorithms.Quantile(0.5, width=0.05), x, y).certificate.domain["objective"]
     )
-    assert (
-        "rounded"
-        in machine.run(algorithms.Quantile(0.5, alpha=0.1), x, y).certificate.domain["objective"]
-    )
+    fit = machine.run(algorithms.Quantile(0.5, alpha=0.1, width=0.2), x, y)
+    assert "0.2 deviations" in fit.certificate.domain["objective"]
+    assert fit.certificate.verify().holds
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(("q", "alpha"), [(0.5, 0.1), (0.27, 0.03), (0.9, 0.1), (0.33, 5.0)])
+def test_a_penalty_is_on_absolute_values_and_its_zeros_are_proven(q, alpha, intercept):
+    x, y = data(121, 4, seed=4)
+    y = y - x @ torch.tensor([1.0, 2.0, 0.0, 0.0], dtype=torch.float64)  # two features say nothing
+    weights = torch.from_numpy(np.random.default_rng(4).uniform(0.5, 2, len(y)))
+    for given in (None, weights):
+        model = algorithms.Quantile(q, alpha=alpha, fit_intercept=intercept)
+        fit = Stream(5).run(model, ArraySource(x, y, weights=given))
+        theirs = QuantileRegressor(quantile=q, alpha=alpha, fit_intercept=intercept)
+        theirs.fit(x, y, sample_weight=None if given is None else given.numpy())
+        assert "objective" not in fit.certificate.domain
+        assert ((fit.coef == 0).numpy() == (np.abs(theirs.coef_) < 1e-12)).all()
+        np.testing.assert_allclose(fit.coef.numpy(), theirs.coef_, rtol=0, atol=1e-10)
+        assert float(fit.intercept) == pytest.approx(theirs.intercept_, abs=1e-10)
+        assert fit.certificate.verify().holds
+    assert bool((fit.coef == 0).any())
 
 
 @pytest.mark.parametrize("kind", ["even", "on a grid"])

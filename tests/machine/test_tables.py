@@ -1,6 +1,7 @@
 """Tables that grow with the data."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -32,6 +33,25 @@ def test_every_loss_of_the_library_has_a_table_within_its_error(name):
     off = float((Stream(1).look_up(table, z) - loss.derivative(z)).abs().max())
     assert off <= table.error, (name, off, table.error)
     assert table.tokens <= 129
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.99])
+def test_a_function_above_another_by_a_constant_takes_its_tokens(share, monkeypatch):
+    """No table is fitted for another quantile, and what it is off by is proven of it."""
+    median = table_of(loss_named("quantile", width=0.05), 129).on(4.0)
+    monkeypatch.setattr("iceform.interpolation.regimes.best", None)
+    loss = loss_named("quantile", quantile=share, width=0.05)
+    table = table_of(loss, 129).on(4.0)
+    assert (table.grid, table.kind) == (median.grid, "proven")
+    z = torch.linspace(-4, 4, 4001, dtype=torch.float64)
+    off = float((Stream(1).look_up(table, z) - loss.derivative(z)).abs().max())
+    assert 0.1 * off <= 0.1 * table.error <= median.error
+
+
+def test_a_constant_that_it_is_not_above_by_is_noticed():
+    loss = loss_named("quantile", quantile=0.3, width=0.05)
+    wrong = replace(loss, raised=(loss.raised[0], 0.25))
+    assert table_of(wrong, 129).on(4.0).error >= 0.05
 
 
 def test_a_clip_is_exact_far_from_its_kinks():

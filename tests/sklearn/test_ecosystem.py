@@ -5,13 +5,11 @@ import re
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 from sklearn import datasets
 from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_predict, cross_val_score
-from sklearn.multioutput import MultiOutputRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils._param_validation import InvalidParameterError
@@ -77,51 +75,6 @@ def test_a_search_over_a_pipeline_in_two_processes():
     )
 
 
-def test_cross_validation_and_several_outputs():
-    x, y = table()
-    scores = cross_val_score(ice.InContextLogisticRegression(), x, y, cv=3)
-    assert scores.min() > 0.8
-    chances = cross_val_predict(
-        ice.InContextLogisticRegression(), x, y, cv=3, method="predict_proba"
-    )
-    assert chances.shape == (60, 2)
-    np.testing.assert_allclose(chances.sum(1), 1, rtol=1e-15)
-    both = MultiOutputRegressor(ice.InContextRidge()).fit(x, np.stack([y, 1.0 - y], 1))
-    predicted = both.predict(x)
-    np.testing.assert_allclose(predicted.sum(1), 1, atol=1e-12)
-
-
-def test_names_of_features_and_of_components():
-    x, y = table()
-    frame = pd.DataFrame(x, columns=["a", "b", "c", "d"])
-    model = ice.InContextRidge().fit(frame, y)
-    assert list(model.feature_names_in_) == ["a", "b", "c", "d"]
-    with pytest.raises(ValueError, match="feature names should match"):
-        model.predict(frame[["b", "a", "c", "d"]])
-    components = ice.InContextPCA(2).fit(frame).set_output(transform="pandas")
-    assert list(components.transform(frame).columns) == ["incontextpca0", "incontextpca1"]
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_bad_input_gets_scikit_learns_own_messages(name):
-    x, y = table()
-    use = "transform" if name == "InContextPCA" else "predict"
-    with pytest.raises(NotFittedError, match="not fitted yet"):
-        getattr(ALL[name](), use)(x)
-    model = ALL[name]().fit(x, y)
-    with pytest.raises(ValueError, match=r"X has 3 features, but .* is expecting 4 features"):
-        getattr(model, use)(x[:, :3])
-    broken = x.copy()
-    broken[3, 1] = np.nan
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        ALL[name]().fit(broken, y)
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        getattr(model, use)(broken)
-    if name != "InContextPCA":
-        with pytest.raises(ValueError, match="inconsistent numbers of samples"):
-            ALL[name]().fit(x, y[:-1])
-
-
 BAD_PARAMETERS = [
     (ice.InContextRidge(alpha=-1.0), "alpha"),
     (ice.InContextLasso(alpha="much"), "alpha"),
@@ -161,16 +114,6 @@ def test_labels_of_sizes_that_can_be_squared_twice_are_predicted(size):
     y = size * (x @ [1.0, 2.0, 3.0, 4.0] + 5.0)
     model = ice.InContextLinearRegression().fit(x, y)
     np.testing.assert_allclose(model.predict(x), y, rtol=1e-11, atol=1e-12 * size)
-
-
-def test_classes_may_be_words():
-    x, y = table()
-    words = np.array(["no", "yes"])[y]
-    for model in (ice.InContextLogisticRegression(), ice.InContextKNeighborsClassifier()):
-        model.fit(x, words)
-        assert set(model.predict(x)) <= {"no", "yes"}
-        assert model.score(x, words) > 0.8
-        assert list(model.classes_) == ["no", "yes"]
 
 
 def test_batches_and_one_fit_agree():

@@ -40,11 +40,11 @@ def test_every_parameter_of_the_peer_is_taken_or_refused_with_a_reason(kind):
 
 
 def test_one_exception_names_parameter_value_and_reason():
-    with pytest.raises(ParameterError, match="solver='svd': passes of the frozen machine") as found:
-        ice.InContextRidge(solver="svd")
+    with pytest.raises(ParameterError, match="metric='cosine': attention compares") as found:
+        ice.InContextKNeighborsRegressor(metric="cosine")
     assert isinstance(found.value, (IceformError, TypeError))
-    with pytest.raises(ParameterError, match="precompute=True"):
-        ice.InContextLasso().set_params(precompute=True)
+    with pytest.raises(ParameterError, match="precompute=array"):
+        ice.InContextLasso().set_params(precompute=np.eye(2))
     ice.InContextLogisticRegression(multi_class="multinomial")
     with pytest.raises(ParameterError, match=r"multi_class='ovr': several classes .* all at once"):
         ice.InContextLogisticRegression(multi_class="ovr")
@@ -56,6 +56,34 @@ def test_one_exception_names_parameter_value_and_reason():
     with pytest.raises(ParameterError, match="no parameter 'colour'"):
         ice.InContextLasso(colour=1)
     assert clone(ice.InContextRidge(2.0, solver="auto", copy_X=False)).alpha == 2.0
+
+
+HINTS = {
+    "InContextRidge": {"solver": ["svd", "cholesky", "lsqr", "sag", "lbfgs"], "copy_X": [False]},
+    "InContextLasso": {"precompute": [True], "selection": ["random"], "random_state": [3]},
+    "InContextLogisticRegression": {
+        "solver": ["saga", "newton-cg"], "dual": [True], "l1_ratio": [0, None], "penalty": ["l2"],
+    },
+    "InContextLinearSVC": {"dual": [True, False, "auto"], "verbose": [1]},
+    "InContextPoissonRegressor": {"solver": ["newton-cholesky"]},
+    "InContextQuantileRegressor": {"solver": ["highs-ipm"], "solver_options": [{"a": 1}]},
+    "InContextKNeighborsRegressor": {"algorithm": ["kd_tree"], "leaf_size": [3], "n_jobs": [-1]},
+    "InContextPCA": {
+        "svd_solver": ["full", "arpack", "randomized", "covariance_eigh"], "tol": [1e-3],
+        "iterated_power": [7], "n_oversamples": [5], "copy": [False],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HINTS)
+def test_what_only_says_how_to_compute_is_taken_where_the_peer_knows_it(name):
+    for hint, values in HINTS[name].items():
+        for value in values:
+            assert clone(getattr(ice, name)(**{hint: value})).set_params(**{hint: value})
+        with pytest.raises(ParameterError, match=f"{name} refuses {hint}='other'"):
+            getattr(ice, name)(**{hint: "other"})
+    with pytest.raises(ParameterError, match="refuses solver='liblinear'"):  # another optimum
+        ice.InContextLogisticRegression(solver="liblinear")
 
 
 PEERS = {
@@ -124,6 +152,22 @@ def test_labels_of_several_columns(name):
     np.testing.assert_allclose(ours.predict(x), theirs.predict(x), atol=1e-8)
     assert len(ours.certificates_) == 2
     assert ours.certificate_.error == max(c.error for c in ours.certificates_)
+
+
+def test_a_penalty_for_each_column_and_one_column_of_several():
+    x, y = data()
+    labels = np.stack([y, x[:, 0] - y**2], 1)
+    alphas = np.array([0.5, 20.0])
+    ours, theirs = (kind(alpha=alphas, max_iter=None).fit(x, labels)
+                    for kind in (ice.InContextRidge, linear_model.Ridge))  # fmt: skip
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-10)
+    with pytest.raises(ValueError, match="penalties do not correspond: 2 != 1"):
+        ours.fit(x, y)
+    for name, peer in PEERS.items():
+        ours = getattr(ice, name)().fit(x, y[:, None])
+        theirs = clone(peer).fit(x, y[:, None])
+        assert ours.coef_.shape == theirs.coef_.shape
+        assert ours.predict(x).shape == theirs.predict(x).shape
 
 
 WARM = [
@@ -232,16 +276,27 @@ def test_refused_weights_of_neighbours():
         model.kneighbors(n_neighbors=150)
 
 
-@pytest.mark.parametrize("count", [2, 0.95, 0.999, None])
-def test_components_as_a_model_of_the_samples(count):
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("count", [2, 0.95, 0.999, None, "mle"])
+def test_components_as_a_model_of_the_samples(count, whiten):
     x, _ = flowers()
-    ours, theirs = ice.InContextPCA(count).fit(x), PCA(count).fit(x)
+    ours, theirs = (kind(count, whiten=whiten).fit(x) for kind in (ice.InContextPCA, PCA))
     assert ours.n_components_ == theirs.n_components_
+    z = theirs.transform(x)
+    np.testing.assert_allclose(ours.transform(x), z, atol=1e-11)
+    np.testing.assert_allclose(ours.inverse_transform(z), theirs.inverse_transform(z), atol=1e-12)
+    if whiten:  # of which scikit-learn's densities know in another way
+        return
     np.testing.assert_allclose(ours.get_covariance(), theirs.get_covariance(), atol=1e-12)
     np.testing.assert_allclose(ours.get_precision(), theirs.get_precision(), rtol=1e-10)
     np.testing.assert_allclose(ours.score_samples(x), theirs.score_samples(x), rtol=1e-10)
     assert abs(ours.score(x) - theirs.score(x)) < 1e-12
     assert abs(ours.noise_variance_ - theirs.noise_variance_) < 1e-13
+
+
+def test_minkas_estimate_needs_as_many_samples_as_features():
+    with pytest.raises(ValueError, match="n_samples >= n_features; there are 3 samples of 4"):
+        ice.InContextPCA("mle").fit(flowers()[0][:3])
 
 
 @pytest.mark.parametrize("weighed", [False, True])

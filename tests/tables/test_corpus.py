@@ -80,6 +80,30 @@ RIGHT = {
         lines("a,b", '"$1,000.00",1', '"($2,500.50)",2'),
         {"a": [1000, -2500.5], "b": [1, 2]},
     ),
+    "minus behind, as SAP has it": (
+        lines("a,b", "12.50-,1", '"1,000.00",2'),
+        {"a": [-12.5, 1000], "b": [1, 2]},
+    ),
+    "brackets and three decimals": (
+        lines("a,b", "0.126,1", "(0.536),2"),
+        {"a": [0.126, -0.536], "b": [1, 2]},
+    ),
+    "lakhs and crores": (
+        lines("a,b", '"1,23,456",1', '"12,34,56,789.5",2'),
+        {"a": [123456, 123456789.5], "b": [1, 2]},
+    ),
+    "Fortran's exponents": (
+        lines("a,b", "1.25D+03,1", "-.5d-2,2"),
+        {"a": [1250, -0.005], "b": [1, 2]},
+    ),
+    "remarks above the header": (
+        lines("# made by a tool", "#", "#a,b", "1,3", "2,4"),
+        {"#a": [1, 2], "b": [3, 4]},
+    ),
+    "times of day": (
+        lines("a,b", "06:00,1", "12:00:00,2", "18:00:00.0,3"),
+        {"a": [0.25, 0.5, 0.75], "b": [1, 2, 3]},
+    ),
     "per cent": (lines("a,b", "12%,1", "7.5%,2"), {"a": [12, 7.5], "b": [1, 2]}),
     "signs and exponents": (
         lines("a,b", "+1e3,1", "-2.5E-2,2", ".5,3", "4.,4"),
@@ -182,8 +206,11 @@ REFUSED = {
     "a page": (lines("<!DOCTYPE html>", "<table>", "<tr><td>1</td></tr>"), "HTML or XML"),
     "bzip2": (bz2.compress(b"a,b\n1,2\n3,4\n"), "packed, and not by gzip"),
     "no header": (lines("1.5,2.5", "3,4", "5,6"), "its first line holds numbers alone"),
-    "a comment above": (lines("# made by hand", "a,b", "1,2", "3,4"), "1 cell in row 1 ('a,b')"),
-    "aligned by spaces": (lines("a   b", "1   2", "30  4"), "3 cells in row 2"),
+    "aligned by spaces": (lines("a   b", "1   2", "30  4"), "stand below each other"),
+    "UTF-16 without its mark": ("a,b\n1,2\n3,4\n".encode("utf-16-le"), "save it as UTF-8"),
+    "a quotation mark too many": (lines("a,b", "1,2", '"3,4', "5,6"), "that nothing closes"),
+    "dates in two orders": (lines("a,b", "2020-01-31,1", "31/01/2020,2"), "more than one order"),
+    "dates without a century": (lines("a,b", "31.12.19,1", "1.1.20,2"), "without their century"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "neither Parquet nor CSV"),
     "an open quotation mark": (lines("a,b", '"x,1') + "y,2\n" * 20_000, "quotation mark"),
     "a very long cell": (lines("a,b", "x" * 40_000 + ",1", "y,2"), "a cell of 40,000 bytes"),

@@ -82,9 +82,12 @@ class LinearModel(Algorithm):
     ----------
     several
         Whether estimators take labels of several columns, each fitted on its own.
+    column
+        Whether one column of several stays one, coefficients a row and predictions a column.
     """
 
     several: ClassVar[bool] = False
+    column: ClassVar[bool] = False
     family: ClassVar[str] = "line"
     response: ClassVar[Callable[[Tensor], Tensor] | None] = None
 

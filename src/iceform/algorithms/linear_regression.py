@@ -28,6 +28,7 @@ class LinearRegression(Ridge):
     title: ClassVar[str] = "Least squares"
     says: ClassVar[str] = "Least squares."
     objective: ClassVar[str] = "min |Xw + b - y|^2"
+    column: ClassVar[bool] = True
     estimator: ClassVar[str] = "InContextLinearRegression"
     peer: ClassVar[Peer | None] = Peer("sklearn.linear_model.LinearRegression")
     penalised: ClassVar[bool] = False

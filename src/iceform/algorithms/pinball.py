@@ -17,6 +17,12 @@ samples these are; the frozen machine then fits them alone. Three things are pro
 
 Then w* is the optimum, and the only one. Samples that have weights c_i have the limits -q c_i and
 (1 - q) c_i. A sample of B that occurs again, label and all, has the sum of its copies' limits.
+
+**A penalty on absolute values** is two samples for each coefficient:
+:math:`|w_j| = p(w_j) + p(-w_j)`, so that samples :math:`\pm e_j` with the label 0 and the
+penalty's weight make the penalised problem one without a penalty. Of :math:`-x_i`, :math:`-y_i` the
+weight a counts as -a of :math:`x_i`: a coefficient that is 0 has its sample in B, and the limits
+:math:`\pm c_j`.
 """
 
 from __future__ import annotations
@@ -67,9 +73,18 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
+    _vanish(few, solution.w)
     proof = prove(few, solution.w)
     found = _optimal(problem, few, solution.w, proof, quantile)
     return None if found is None else Vertex(solution, found, few.passes)
+
+
+def _vanish(few: LinearProblem, w: Tensor) -> None:
+    """Coefficients that a sample of one entry and the label 0 says to be 0."""
+    assert isinstance(few.source, ArraySource)
+    if not few.scaling.intercept:
+        single = ((few.source.x != 0).sum(1) == 1) & (few.source.y == 0)
+        w[(few.source.x[single] != 0).any(0)] = 0.0
 
 
 def magnified(problem: LinearProblem, times: float) -> LinearProblem:
@@ -161,17 +176,14 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
         w = inverse @ labels
         task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
         above, _, below, _, _, _, *met = problem.source.combine(task, task.merge)
-        heavy, _ = _copies(x, y, *met)
-        heavy = torch.where(heavy > 0, heavy, 1.0)
+        (low, high), _ = _limits(problem, x, y, met, quantile)
         weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
-        excess = torch.maximum(weights - (1 - quantile) * heavy, -quantile * heavy - weights)
+        excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
-        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(heavy[k])
+        allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(high[k] - low[k])
         if not _TINY < float(excess[k]) <= allowed:
             break
-        direction = inverse[:, k] * (
-            1.0 if float(weights[k]) > (1 - quantile) * float(heavy[k]) else -1.0
-        )
+        direction = inverse[:, k] * (1.0 if float(weights[k]) > float(high[k]) else -1.0)
         along = _AlongTask(problem.encoding, w, direction)
         place, speed, xs, ys = problem.source.combine(along, along.merge)
         order = place.argsort()
@@ -222,10 +234,25 @@ class _SidesTask:
         return [*above, *below, *rest, *met]
 
 
-def _copies(x: Tensor, y: Tensor, xs: Tensor, ys: Tensor, weights: Tensor) -> tuple[Tensor, bool]:
-    """What the copies of each sample (x, y) among (xs, ys) weigh, and whether there are others."""
+def _limits(
+    problem: LinearProblem, x: Tensor, y: Tensor, met: Sequence[Tensor], quantile: float
+) -> tuple[tuple[Tensor, Tensor], bool]:
+    """Between what the weights of samples (x, y) lie, whose copies and mirror images (xs, ys) are.
+
+    A sample that is not among them weighs 1. Whether all of (xs, ys) are, and all of (x, y) among
+    them, comes second.
+    """
+    xs, ys, weights = met
     same = (x[:, None] == xs).all(-1) & (y[:, None] == ys)
-    return same.to(weights) @ weights, bool(same.any(0).all())
+    other = (x[:, None] == -xs).all(-1) & (y[:, None] == -ys) & ~same
+    if problem.scaling.intercept:  # of which nothing has a mirror image
+        other = torch.zeros_like(same)
+    copies, images = (found.to(weights) @ weights for found in (same, other))
+    missing = copies + images == 0
+    copies = torch.where(missing, 1.0, copies)
+    high = (1 - quantile) * copies + quantile * images
+    low = -quantile * copies - (1 - quantile) * images
+    return (low, high), bool((same | other).any(0).all()) and not bool(missing.any())
 
 
 def _sum(samples: Tensor, low: Tensor) -> Pair:
@@ -244,13 +271,16 @@ def _optimal(
         return None
     task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
     *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
+    met = (xs, ys, weights)
     assert isinstance(few.source, ArraySource)
     if len(xs) > _COPIES * problem.dim:
         return None
-    heavy, all_of_them = _copies(few.source.x, few.source.y, xs, ys, weights)
-    if not (all_of_them and bool((heavy > 0).all())):
+    limits, all_of_them = _limits(problem, few.source.x, few.source.y, met, quantile)
+    if not all_of_them:
         return None
-    room, nearest_room = _dual_room(few, proof, sums, size, quantile, heavy), -float(nearest)
+    rounded = problem.source.weighed  # once at most, where a weight is a penalty's
+    room = _dual_room(few, proof, sums, size, quantile, limits, rounded)
+    nearest_room = -float(nearest)
     if not room > 0:
         return None
     steps = (
@@ -264,7 +294,7 @@ def _optimal(
 
 def _dual_room(
     few: LinearProblem, proof: Proof, sums: list[Tensor], size: Tensor, quantile: float,
-    heavy: Tensor,
+    limits: tuple[Tensor, Tensor], rounded: bool,
 ) -> float:  # fmt: skip
     """How far the weights of B stay from their limits, all rounding taken off."""
     assert isinstance(few.source, ArraySource)
@@ -276,11 +306,11 @@ def _dual_room(
     total = add(mul(upper, Pair(*sums[:2])), mul(lower, Pair(*sums[2:])))
     weights = -torch.linalg.solve(samples.mT, total.double())
     left = add(dot(rows, pair(weights.expand_as(samples.mT))), total)
-    lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs())
+    lost = 16 * SUMMED * (size + samples.abs().mT @ weights.abs()) + 2 * rounded * _UNIT * size
     lost = lost + (len(samples) + 8) * _UNIT * left.hi.abs()  # in whatever coordinates it is taken
     # |X_B^-T rho| <= |T' rho| / sqrt(p), T T' the inverse of X_B'X_B / p from above.
     reach = (proof.whitener.mT @ left.double()).norm() + (proof.whitener.abs().mT @ lost).norm()
     off = _SLACK * float(reach) / math.sqrt(len(samples)) + 4 * _UNIT
-    summed = (len(size) * _COPIES + 4) * _UNIT * heavy  # limits are sums of copies' weights
-    below, above = weights + quantile * heavy, (1 - quantile) * heavy - weights
-    return float((torch.minimum(below, above) - summed).min()) - off
+    low, high = limits
+    summed = (len(size) * _COPIES + 8) * _UNIT * (high - low)  # limits are sums of copies' weights
+    return float((torch.minimum(weights - low, high - weights) - summed).min()) - off

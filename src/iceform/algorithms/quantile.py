@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import torch
 
 from iceform.algorithms.examples import fan
-from iceform.algorithms.linear import LinearModel, fitted
+from iceform.algorithms.linear import Line, LinearModel, fitted
+from iceform.algorithms.memory import in_memory
 from iceform.algorithms.pinball import magnified, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result
@@ -16,7 +19,7 @@ from iceform.functions import Loss, loss_named
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
-from iceform.machine.sources import Source
+from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
 
 __all__ = ["Quantile"]
@@ -32,17 +35,18 @@ class Quantile(LinearModel):
     """A quantile's line.
 
     It is found by rounded corners, narrower and narrower, until the samples that it goes through
-    are proven; where there is no such line, or a penalty, the corner stays rounded, and the
-    certificate says over what width.
+    are proven; where there is no such line the corner stays rounded, and the certificate says over
+    what width. A penalty is two more samples for each coefficient.
 
     Parameters
     ----------
     quantile
         Which.
     alpha
-        alpha/2 ||w||^2 beside the mean loss, both on scaled labels.
+        alpha sum_j |w_j| beside the mean loss.
     width
-        Of a rounded corner, in standard deviations of the labels; None for a sharp one.
+        Of a rounded corner, in standard deviations of the labels, that of a penalty as well; None
+        for a sharp one.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
     """
@@ -51,14 +55,11 @@ class Quantile(LinearModel):
     title: ClassVar[str] = "Quantile regression"
     task: ClassVar[str] = "regression"
     says: ClassVar[str] = "The line below which a share of the samples lies."
-    objective: ClassVar[str] = "min mean_i p(r_i), p the pinball loss"
+    objective: ClassVar[str] = "min mean_i p(r_i) + alpha |w|_1, p the pinball loss"
     lookup: ClassVar[str] = "a smooth step from quantile - 1 to quantile"
     estimator: ClassVar[str] = "InContextQuantileRegressor"
     peer: ClassVar[Peer | None] = Peer(
-        "sklearn.linear_model.QuantileRegressor",
-        options={"alpha": None, "width": None},
-        settings={"alpha": 0.0},
-        differs="its penalty is |w|_1",
+        "sklearn.linear_model.QuantileRegressor", options={"width": None}, settings={"alpha": 0.0}
     )
     penalised: ClassVar[bool] = False
     example = staticmethod(fan)
@@ -87,12 +88,50 @@ class Quantile(LinearModel):
         """As it is looked up first."""
         return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
 
-    def l2(self, rows: float) -> float:
-        return self.alpha
+    def penalised_by_samples(self, source: Source) -> tuple[Quantile, ArraySource]:
+        """The same problem without a penalty: two samples more for each coefficient.
+
+        A constant column stands for the intercept, of which these have 0.
+        """
+        data = in_memory(source, weighed=True)
+        ones = data.y.new_ones(data.rows)
+        one, pulls = ones[:, None], torch.eye(data.dim).to(data.x)
+        if self.fit_intercept:
+            x = torch.cat([data.x, one], 1)
+            pulls = torch.cat([pulls, pulls.new_zeros(data.dim, 1)], 1)
+        else:
+            x = data.x
+        weights = ones if data.weights is None else data.weights
+        heavy = ones.new_full((2 * data.dim,), self.alpha * data.total)
+        beside = ArraySource(
+            torch.cat([x, pulls, -pulls]), torch.cat([data.y, torch.zeros_like(heavy)]),
+            weights=torch.cat([weights, heavy]),
+        )  # fmt: skip
+        return replace(self, alpha=0.0, fit_intercept=False), beside
+
+    def problem(self, machine: Any, source: Source) -> LinearProblem:
+        if not self.alpha:
+            return super().problem(machine, source)
+        machine.ledger.note("prompt", "two samples for each coefficient, in the penalty's place")
+        plain, beside = self.penalised_by_samples(source)
+        found = plain.problem(machine, beside)
+        return replace(found, scaling=replace(found.scaling, size=self.scaling(source).size))
 
     def stream(self, machine: Running, source: Source) -> Result:
-        if self.width is not None or self.alpha:
-            return _rounded(super().stream(machine, source), self.width or _WIDTH)
+        found = self._found(machine, source)
+        if not (self.alpha and self.fit_intercept):
+            return found
+        *_, last = found.coef  # the constant column's
+        coef = found.coef[:-1]
+        return replace(
+            found, answer=coef, parts={**found.parts, "intercept": last},
+            errors={"intercept": found.certificate.error},
+            _predict=Line(machine.machine, coef, last),
+        )  # fmt: skip
+
+    def _found(self, machine: Running, source: Source) -> Result:
+        if self.width is not None:
+            return _rounded(super().stream(machine, source), self.width)
         first = self.problem(machine, source)
         w, times, faster, spent = first.start(), 1.0, _NARROWER, 0
         kept: list[Turn] = []

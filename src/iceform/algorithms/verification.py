@@ -364,15 +364,17 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
 
 @_enclosed.register(Quantile)
 def _(model: Quantile, found: Result, given: Given) -> Pairs:
-    start = _line(found, model.fit_intercept)
+    start, size = _line(found, model.fit_intercept), model.scaling(given.source).size
+    if model.alpha:
+        model, beside = model.penalised_by_samples(given.source)
+        given = Given(beside.x, beside.y, beside.weights)
     if "objective" in found.certificate.domain:  # a rounded corner, of a width that was found
-        narrow = model.scaling(given.source).size
-        if model.width is None and not model.alpha:
+        if model.width is None:
             raise ProgramError(
                 "this quantile's line is certified against a corner that was rounded as the fit "
                 "went on; verify Quantile(width=...) of a width that you choose"
             )
-        objective = _objective(model, given, size=narrow)
+        objective = _objective(model, given, size=size)
         return _compared(found, start, _solved(objective, start), objective.rows)
     rows, labels, _, weights = _data(model, given)
     exact = _vertex(rows, labels, weights, start, Fraction(model.quantile))
@@ -400,22 +402,25 @@ def _vertex(
     line = basis.solve(flint.fmpq_mat([[b[i]] for i in chosen]))
     v = [line[j, 0] for j in range(len(near))]
     share = flint.fmpq(q.numerator, q.denominator)
-    heavy = [flint.fmpq(0)] * len(chosen)
+    low, high = ([flint.fmpq(0)] * len(chosen) for _ in range(2))
     total = [flint.fmpq(0)] * len(near)
     for row, label, ball in zip(a, b, weights, strict=True):
         weight = _rational(ball)
         z = sum((s * t for s, t in zip(row, v, strict=True)), flint.fmpq(0)) - label
         if z == 0:
+            image = [-s for s in row]  # what it weighs counts the other way round
             same = [k for k, i in enumerate(chosen) if a[i] == row and b[i] == label]
-            if not same:
+            other = [k for k, i in enumerate(chosen) if a[i] == image and b[i] == -label]
+            if not same and not other:
                 raise _open("the line goes through more samples than it has coefficients")
-            heavy[same[0]] += weight
+            k, up = (same[0], 1 - share) if same else (other[0], share)
+            low[k], high[k] = low[k] - (1 - up) * weight, high[k] + up * weight
             continue
         pull = (1 - share if z > 0 else -share) * weight
         total = [t + pull * s for t, s in zip(total, row, strict=True)]
     dual = basis.transpose().solve(flint.fmpq_mat([[-t] for t in total]))
-    for k, h in enumerate(heavy):
-        if not -share * h < dual[k, 0] < (1 - share) * h:
+    for k, (least, most) in enumerate(zip(low, high, strict=True)):
+        if not least < dual[k, 0] < most:
             raise _open("the dual of the linear program is not inside its limits")
     return [flint.arb(c) for c in v]
 

@@ -4,7 +4,7 @@ from iceform.interpolation import storage as storage  # puts its maker of tables
 from iceform.interpolation.grid import GivenGrid, GradedGrid, Grid, Keys
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import RoundingModel
-from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.posterior import posterior_error, raised
 from iceform.interpolation.regimes import MOST_HARD_CELLS, on_grid
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "RoundingModel",
     "on_grid",
     "posterior_error",
+    "raised",
 ]

@@ -39,7 +39,7 @@ them. Nothing of that is a proof, and what comes of it is called an estimate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -66,6 +66,7 @@ __all__ = [
     "largest",
     "posterior_error",
     "prove",
+    "raised",
     "taylor",
     "thinned",
 ]
@@ -318,6 +319,16 @@ def prove(it: Interpolant, f: ScalarFunction, edges: Tensor) -> Posterior:
     error = float(bound.max())
     return Posterior(error, place=None if error < math.inf else float(edges[bound.argmax()]),
                      edges=edges)  # fmt: skip
+
+
+def raised(it: Interpolant, by: float, f: ScalarFunction) -> Interpolant:
+    """The same tokens, every value moved by a constant, with the error that is proven for f.
+
+    Weights of attention add up to 1: what looks f up less the constant then looks f up.
+    """
+    moved = replace(it, values=it.values + by, function=f, _rounding={}, _windows={})
+    found = posterior_error(moved, f, None) if it.edges is None else prove(moved, f, it.edges)
+    return replace(moved, error=found.error, assumptions=found.assumptions, kind=found.kind)
 
 
 def thinned(it: Interpolant, f: ScalarFunction) -> Tensor:

@@ -34,6 +34,7 @@ _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened
 _HALVINGS = 40  # of one, where there is nothing else
 _TRIES = 4  # and where there is a quadratic above the loss
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
+_VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
 
 @dataclass(eq=False)
@@ -221,7 +222,7 @@ def _metrics(problem: LinearProblem, w: Tensor) -> tuple[Metric, Metric, int]:
     matrix = problem.hessian(w, majorizer=True)
     first = metric_of(matrix, rows)
     if not problem.curvature.quadratic:
-        return metric_of(problem.hessian(w), rows), first, 0
+        return _metric_at(problem, w, first), first, 0
     if not needs_sharpening(first):
         return first, first, 0
     found = sharpened(problem, w, matrix, evenly).metric
@@ -239,7 +240,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
         return stand.stepped()
     leaps = not first.size(stand.step) <= _LEAP
     if not leaps:
-        after = _landed(stand)
+        after = _landed(stand, first)
         if after is not None and first.norm(after.gradient) <= _ACCEPT * first.norm(stand.gradient):
             problem.keep()
             return after
@@ -247,22 +248,34 @@ def advance(stand: Stand, first: Metric) -> Stand:
     if not known or not leaps:  # part of a leap may land where l'' has vanished as well
         found = _damped(stand, first, _TRIES if known else _HALVINGS)
         if found is not None:
-            return found.anew(found.w, metric_of(problem.hessian(found.w), rows))
+            return found.anew(found.w, _metric_at(problem, found.w, first))
         if not known:
             return stand
     # The least point of the quadratic above F.
     above = stand.anew(stand.w, metric_of(problem.hessian(stand.w, majorizer=True), rows))
     w = above.moved()
-    return stand.anew(w, metric_of(problem.hessian(w), rows))
+    return stand.anew(w, _metric_at(problem, w, first))
 
 
-def _landed(stand: Stand) -> Stand | None:
+def _landed(stand: Stand, first: Metric) -> Stand | None:
     """After a Newton step; None where the curvature overflows there."""
     w = stand.moved()
     matrix = stand.problem.hessian(w)
     if not bool(torch.isfinite(matrix).all()):
         return None
-    return stand.anew(w, metric_of(matrix, stand.problem.source.rows), trial=True)
+    return stand.anew(w, _metric_at(stand.problem, w, first, matrix), trial=True)
+
+
+def _metric_at(
+    problem: LinearProblem, w: Tensor, first: Metric, matrix: Tensor | None = None
+) -> Metric:
+    """Of the Hessian at w, with a trace of what it was where it has vanished along a coefficient.
+
+    Coordinates in which next to nothing is 1 would be so large that residuals drown in rounding.
+    """
+    matrix = problem.hessian(w) if matrix is None else matrix
+    missing = (_VANISHED * first.scale.square() - matrix.diagonal()).clamp(min=0)
+    return metric_of(matrix + torch.diag(missing), problem.source.rows)
 
 
 def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:

@@ -35,7 +35,7 @@ from iceform.errors import (
     ShapeError,
 )
 from iceform.functions import Loss, ScalarFunction
-from iceform.interpolation import Interpolant
+from iceform.interpolation import Interpolant, raised
 from iceform.machine.baking import baked
 from iceform.machine.machine import Machine, Run
 from iceform.machine.program import Program
@@ -73,11 +73,14 @@ class Table:
         Grid tokens of a table; None takes as many as a straight line needs (about 25).
     bend
         Where f bends, and within what width; None where it has kinks or bends everywhere.
+    raised
+        A table and what f is above its function: the same tokens, every value moved by as much.
     """
 
     function: ScalarFunction
     tokens: int | None
     bend: tuple[float, float] | None = None
+    raised: tuple[Table, float] | None = None
 
     def on(self, reach: float) -> Interpolant:
         """The table on [-R, R], R being the least power of two that covers ``reach``."""
@@ -96,6 +99,9 @@ def _tabulate(table: Table, reach: float) -> Interpolant:
         return Interpolant.identity(-reach, reach)
     if table.bend is not None and reach > _WIDE * table.bend[1]:
         f = replace(f, kinks=(table.bend[0],))
+    if table.raised is not None:
+        below, by = table.raised
+        return raised(below.on(reach), by, f)
     return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
 
 
@@ -133,7 +139,8 @@ def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
     if isinstance(loss, Loss):
         derivative = loss.derivative
         wanted = None if derivative.affine == (1.0, 0.0) else tokens
-        return Table(derivative, wanted, loss.curvature.corner)
+        below = None if loss.raised is None else (table_of(loss.raised[0], tokens), loss.raised[1])
+        return Table(derivative, wanted, loss.curvature.corner, below)
     return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)
 
 

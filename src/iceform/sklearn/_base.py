@@ -79,13 +79,14 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             refuse(self.algorithm, name, params.pop(name))
         return super().set_params(**params)
 
-    def as_algorithm(self) -> Algorithm:
-        """The algorithm with this estimator's parameters."""
+    def as_algorithm(self, column: int = 0) -> Algorithm:
+        """The algorithm with this estimator's parameters; of an array, that of one column."""
         given = {}
         for name, one in self.algorithm.options().items():
             value = getattr(self, one.estimator)
             if one.estimator == "random_state" and value is not None:
                 value = check_random_state(value).randint(2**31 - 1)
+            value = value[column] if one.kind is float and np.ndim(value) else value
             if value is None:  # scikit-learn's way of leaving a choice open
                 value = None if one.optional else one.default
             given[name] = one.kind(value) if isinstance(value, Real) else value
@@ -143,18 +144,18 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         )
 
     def _check_dask(self, X: Any, sample_weight: Any) -> None:
-        if getattr(self, "class_weight", None) is not None:
-            raise ParameterError(
-                f"class_weight of {type(self).__name__} is for arrays: chunks of a Dask "
-                "collection bring labels and no weights; pass X.compute(), or no class_weight"
-            )
+        given = {
+            "class_weight": getattr(self, "class_weight", None),
+            "sample_weight": sample_weight,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ParameterError(
+                    f"{name} of {type(self).__name__} is for arrays: chunks of a Dask collection "
+                    f"bring labels and no weights; pass X.compute(), or no {name}"
+                )
         single = getattr(X, "dtype", None) == np.float32
         self._stored = np.dtype(np.float32 if single else np.float64)
-        if sample_weight is not None:
-            raise ParameterError(
-                f"sample_weight of {type(self).__name__} is for arrays: chunks of a Dask "
-                "collection bring labels and no weights; pass X.compute(), or no sample_weight"
-            )
 
     def _labelled(self, X: Any, y: Any, sample_weight: Any = None) -> Source:
         """As :meth:`_source`, with classes numbered in the order of ``classes_``.

@@ -29,6 +29,7 @@ from sklearn.base import (
     TransformerMixin,
     clone,
 )
+from sklearn.decomposition._pca import _infer_dimension
 from sklearn.utils.validation import (
     _check_sample_weight,
     _num_samples,
@@ -73,19 +74,29 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         several = getattr(self.algorithm, "several", False) and not is_dask(X)
         if several:
             X, y = self._validated(X, y, y_numeric=True, multi_output=True)
+            self._check_penalties(1 if y.ndim == 1 else y.shape[1])
             if y.ndim == 2:
                 return self._fit_columns(X, y, self._weights(sample_weight, X))
             source: Source = self._arrays(X, y, self._weights(sample_weight, X))
         else:
             source = self._source(X, y, sample_weight, y_numeric=True)
         machine = self._machine(source)
-        model = self._begun(self.as_algorithm(), 0)
+        model = self._begun(self.as_algorithm(0), 0)
         self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
             apart = np.abs(np.asarray(y).ravel() - self.predict(X))
             self.outliers_ = apart > self.epsilon * self.scale_
         return self
+
+    def _check_penalties(self, columns: int) -> None:
+        """Penalties are one for all columns of labels, or one for each."""
+        given: Any = getattr(self, "alpha", 0.0)
+        if np.ndim(given) and np.shape(given) != (columns,):
+            raise ValueError(
+                "Number of targets and number of penalties do not correspond: "
+                f"{np.size(given)} != {columns}"
+            )
 
     def _fit_columns(self, X: Any, y: Any, weights: Any) -> Any:
         """Labels of several columns: one fit for each, on the same weights."""
@@ -95,11 +106,13 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         for k, labels in enumerate(y.T):
             source = self._arrays(X, np.ascontiguousarray(labels), weights)
             machine = self._machine(source)
-            model = self._begun(self.as_algorithm(), k)
+            model = self._begun(self.as_algorithm(k), k)
             found.append(self._as_stored(machine.run(model, source), source))
         self._keep(machine, *found)
         self.certificates_ = [one.certificate for one in found]
         self.coef_ = np.stack([self._cast(one.coef) for one in found])
+        if len(found) == 1 and not self.algorithm.column:  # type: ignore[attr-defined]
+            self.coef_ = self.coef_[0]
         self.intercept_ = np.stack([self._cast(one.intercept) for one in found])
         self._warn(all(one.converged for one in found), self.n_passes_)
         return self
@@ -320,7 +333,7 @@ class _Neighbours(_Memory):
     n_neighbors: int
     weights: Any
 
-    def as_algorithm(self) -> Algorithm:
+    def as_algorithm(self, column: int = 0) -> Algorithm:
         """As of any estimator; a function of distances is the estimator's own."""
         if not callable(self.weights):
             return super().as_algorithm()
@@ -471,6 +484,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     """Directions, each found one taken out of the prompt."""
 
     n_components: Any
+    whiten: bool
     n_components_: int
     mean_: Any
     explained_variance_: Any
@@ -491,6 +505,11 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         self._lies_at(X)
         X = validate_data(self, on_host(X), dtype=(np.float64, np.float32), ensure_min_samples=2)
         self._stored = X.dtype
+        if self.n_components == "mle" and len(X) < X.shape[1]:
+            raise ValueError(
+                f"n_components='mle' is only supported if n_samples >= n_features; there are "
+                f"{len(X)} samples of {X.shape[1]} features: say how many components"
+            )
         x = as_tensor(X, self._device)
         source = ArraySource(x, x.new_zeros(len(x)))
         machine = self._machine(source)
@@ -507,19 +526,22 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
             setattr(self, f"{name}_", getattr(self, f"{name}_").astype(self._stored))
         return self
 
-    def as_algorithm(self) -> Algorithm:
-        """All components, where a share of the variance says how many of them are kept."""
-        if not isinstance(self.n_components, float):
+    def as_algorithm(self, column: int = 0) -> Algorithm:
+        """All components, where their variances say how many of them are kept."""
+        if not isinstance(self.n_components, float | str):
             return super().as_algorithm()
         whole: Algorithm = clone(self).set_params(n_components=None).as_algorithm()
         return whole
 
     def _cut(self, share: Any) -> None:
-        """As few components as explain more than this share, where it is one."""
-        if not isinstance(share, float):
+        """As few components as explain more than this share, or as Minka's estimate says."""
+        if not isinstance(share, float | str):
             return
-        count = int(np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")) + 1
-        self.n_components_ = min(count, self.n_components_)
+        if share == "mle":
+            self.n_components_ = _infer_dimension(self.explained_variance_, self.n_samples_)
+        else:
+            above = np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")
+            self.n_components_ = min(int(above) + 1, self.n_components_)
         for name in ("components", "explained_variance", "explained_variance_ratio",
                      "singular_values"):  # fmt: skip
             setattr(self, f"{name}_", getattr(self, f"{name}_")[: self.n_components_])
@@ -529,7 +551,14 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         check_is_fitted(self)
         x = self._points(X) - as_tensor(self.mean_, self._device)
         z = x @ as_tensor(self.components_, self._device).mT
-        return read_line(self.machine_, z).cpu().numpy().astype(_kind(X))
+        read = read_line(self.machine_, z).cpu().numpy()
+        return (read / self._deviations if self.whiten else read).astype(_kind(X))
+
+    @property
+    def _deviations(self) -> Any:
+        """Along the components; where there is none, one that the dtype can divide by."""
+        least = np.finfo(self.explained_variance_.dtype).eps
+        return np.maximum(np.sqrt(self.explained_variance_), least)
 
     def get_covariance(self) -> Any:
         """That of samples along the components, and of noise evenly in all other directions."""
@@ -557,7 +586,8 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     def inverse_transform(self, X: Any) -> Any:
         """Back to samples."""
         check_is_fitted(self)
-        return np.asarray(X) @ self.components_ + self.mean_
+        z = np.asarray(X)
+        return (z * self._deviations if self.whiten else z) @ self.components_ + self.mean_
 
     @property
     def _n_features_out(self) -> int:

@@ -14,7 +14,7 @@ from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
 from iceform.sklearn._base import InContext
 from iceform.sklearn._families import FAMILIES, Batches, Chances, Sparse
-from iceform.sklearn._refusals import peer_parameters, refuse
+from iceform.sklearn._refusals import peer_constraints, peer_parameters, refuse
 
 __all__ = ["estimator_of"]
 
@@ -27,17 +27,19 @@ _SHARED_SAYS = {
         "Factors of the samples' weights: a dict from classes, or "
         '"balanced", n_samples / (n_classes * number of the class).'
     ),
+    "whiten": "Whether coordinates along components are divided by their deviations.",
 }
 _CONSTRAINTS: dict[str, list[Any]] = {
     "device": [None, str],
     "backend": [str],  # which there are is known when it is asked for
     "warm_start": ["boolean"],
     "class_weight": [dict, StrOptions({"balanced"}), None],
+    "whiten": ["boolean"],
 }
 # What estimators take beside what an algorithm does.
 _ALSO: dict[str, list[Any]] = {
     "weights": [callable],
-    "n_components": [Interval(RealNotInt, 0, 1, closed="neither")],
+    "n_components": [Interval(RealNotInt, 0, 1, closed="neither"), StrOptions({"mle"})],
     "random_state": ["random_state"],
 }
 _ATTRIBUTES = """Attributes
@@ -72,7 +74,7 @@ def _made(kind: type[Algorithm]) -> type[InContext]:
         "__module__": "iceform.sklearn",
         "algorithm": kind,
         "_parameter_constraints": {
-            **{o.estimator: _constraints(o) for o in options.values()},
+            **{o.estimator: _constraints(kind, o) for o in options.values()},
             **{name: _CONSTRAINTS[name] for name in _shared(kind)},
         },
         "__doc__": _docstring(kind),
@@ -103,6 +105,8 @@ def _shared(kind: type[Algorithm]) -> dict[str, Any]:
         has["warm_start"] = False
     if kind.family == "separator":
         has["class_weight"] = None
+    if kind.family == "components":
+        has["whiten"] = False
     return has
 
 
@@ -135,8 +139,8 @@ def _default(one: Option) -> Any:
     return None if one.estimator == "random_state" else one.default
 
 
-def _constraints(one: Option) -> list[Any]:
-    """scikit-learn's form of a range."""
+def _constraints(kind: type[Algorithm], one: Option) -> list[Any]:
+    """scikit-learn's form of a range, None and arrays beside it where the peer takes them."""
     if one.kind is bool:
         return ["boolean"]
     found: list[Any] = [StrOptions(set(one.choices))] if one.choices else []
@@ -153,6 +157,8 @@ def _constraints(one: Option) -> list[Any]:
         found.append(Interval(Integral if whole else Real, low, high, closed=closed))
     if one.optional or one.estimator in ("random_state", "weights"):
         found.append(None)
+    theirs = peer_constraints(kind).get(one.estimator, [])
+    found += [also for also in (None, "array-like") if also in theirs]
     return found + _ALSO.get(one.estimator, [])
 
 

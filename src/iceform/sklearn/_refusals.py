@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
-from numbers import Integral
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
+from sklearn.utils._param_validation import make_constraint
 
 from iceform.algorithms import Algorithm
 from iceform.errors import ParameterError
 
-__all__ = ["REASONS", "peer_parameters", "refuse"]
+__all__ = ["REASONS", "peer_constraints", "peer_parameters", "refuse"]
 
 _ONE_SOLVER = "passes of the frozen machine are the only solver; precondition says how they step"
 _EUCLID = "attention compares samples by inner products, which tell Euclidean distances alone"
@@ -25,66 +28,90 @@ _SEARCH = "a prompt holds all samples and attends to them; there is no search tr
 _ALL_AT_ONCE = "every pass takes all samples at once, in no order"
 _SVD = "directions are found by passes of the frozen machine, not by a decomposition"
 
-# By name: why it has no meaning, beside the values that ask for nothing.
-REASONS: Mapping[str, tuple[str, tuple[Any, ...]]] = MappingProxyType(
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a parameter has no meaning.
+
+    Attributes
+    ----------
+    why
+        In words.
+    nothing
+        Values that ask for nothing, beside the peer's default.
+    hint
+        Whether it says how to compute, not what: the answer is the same whatever it is, of what the
+        peer takes.
+    but
+        Hints that are none.
+    """
+
+    why: str
+    nothing: tuple[Any, ...] = ()
+    hint: bool = False
+    but: tuple[Any, ...] = ()
+
+
+_COPY, _SOLVER = "samples are never written to", Reason(_ONE_SOLVER, hint=True)
+REASONS: Mapping[str, Reason] = MappingProxyType(
     {
-        "algorithm": (_SEARCH, ("brute",)),
-        "alpha": ("there is no penalty", ()),
-        "copy": ("samples are never written to", (True, False)),
-        "copy_X": ("samples are never written to", (True, False)),
-        "dual": (_ONE_SOLVER, (False, "auto")),
-        "early_stopping": ("no samples are set aside; passes end where there are no mistakes", ()),
-        "eta0": ("one step size is as good as another: it multiplies all coefficients", ()),
-        "intercept_scaling": ("the intercept is not penalised, so that no scale is needed", ()),
-        "iterated_power": (_SVD, ()),
-        "l1_ratio": ("the penalty is |w|^2; absolute values are Lasso's and ElasticNet's", (None,)),
-        "leaf_size": (_SEARCH, ()),
-        "loss": ("the prompt's table is of the squared hinge", ()),
-        "metric": (_EUCLID, ("euclidean", "l2")),
-        "metric_params": (_EUCLID, ()),
-        "multi_class": ("how several classes are fitted is the objective's", ()),
-        "n_iter_no_change": ("passes end where there are no mistakes", ()),
-        "n_jobs": ("a pass is one loop; torch's threads and device say where it runs", (1,)),
-        "n_oversamples": (_SVD, ()),
-        "p": (_EUCLID, ()),
-        "penalty": ("the penalty is |w|^2, or none where the record has none", ("l2",)),
-        "power_iteration_normalizer": (_SVD, ()),
-        "precompute": ("passes read the samples themselves, in the prompt", ()),
-        "selection": (_ALL_AT_ONCE, ()),
-        "shuffle": (_ALL_AT_ONCE, (False,)),
-        "solver": (_ONE_SOLVER, ("auto",)),
-        "solver_options": (_ONE_SOLVER, ()),
-        "svd_solver": (_SVD, ()),
-        "tol": ("it ends where there are no mistakes, or nothing changes", (None,)),
-        "validation_fraction": ("no samples are set aside", ()),
-        "verbose": ("nothing is printed; history and ledger_ tell of the passes", (False,)),
-        "whiten": ("coordinates along components are as long as they are", ()),
-    }
-)
-# How to compute, not what: the answer is the same whatever they are.
-_HINTS: Mapping[str, Callable[[Any], bool]] = MappingProxyType(
-    {
-        "algorithm": lambda value: value in ("auto", "ball_tree", "brute", "kd_tree"),
-        "copy": lambda _: True,
-        "copy_X": lambda _: True,
-        "leaf_size": lambda value: isinstance(value, Integral),
-        "n_jobs": lambda value: isinstance(value, Integral),
-        "random_state": lambda _: True,
-        "verbose": lambda value: isinstance(value, Integral),
+        "algorithm": Reason(_SEARCH, hint=True),
+        "alpha": Reason("there is no penalty"),
+        "copy": Reason(_COPY, hint=True),
+        "copy_X": Reason(_COPY, hint=True),
+        "dual": _SOLVER,
+        "early_stopping": Reason("no samples are set aside; passes end without mistakes"),
+        "eta0": Reason("one step size is as good as another: it multiplies all coefficients"),
+        "intercept_scaling": Reason("the intercept is not penalised, so that no scale is needed"),
+        "iterated_power": Reason(_SVD, hint=True),
+        "l1_ratio": Reason("absolute values are Lasso's and ElasticNet's penalty", (None,)),
+        "leaf_size": Reason(_SEARCH, hint=True),
+        "loss": Reason("the prompt's table is of the squared hinge"),
+        "metric": Reason(_EUCLID, ("euclidean", "l2")),
+        "metric_params": Reason(_EUCLID),
+        "multi_class": Reason("how several classes are fitted is the objective's"),
+        "n_iter_no_change": Reason("passes end where there are no mistakes"),
+        "n_jobs": Reason("torch's threads and device say where a pass runs", hint=True),
+        "n_oversamples": Reason(_SVD, hint=True),
+        "p": Reason(_EUCLID),
+        "penalty": Reason("the penalty is |w|^2, or none where the record has none", ("l2",)),
+        "power_iteration_normalizer": Reason(_SVD, hint=True),
+        "precompute": Reason("passes read the samples themselves, in the prompt", hint=True),
+        "random_state": Reason("nothing is drawn at random", hint=True),
+        "selection": Reason(_ALL_AT_ONCE, hint=True),
+        "shuffle": Reason(_ALL_AT_ONCE, (False,)),
+        # The first penalises the intercept; the others are gone from SciPy.
+        "solver": replace(_SOLVER, but=("liblinear", "interior-point", "revised simplex")),
+        "solver_options": _SOLVER,
+        "svd_solver": Reason(_SVD, hint=True),
+        "tol": Reason("it ends where there are no mistakes, or nothing changes", (None,)),
+        "validation_fraction": Reason("no samples are set aside"),
+        "verbose": Reason("nothing is printed; ledger_ tells of the passes", hint=True),
     }
 )
 
 
 @cache
-def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
+def _peer(path: str) -> Any:
     module, _, name = path.rpartition(".")
-    found = getattr(importlib.import_module(module), name)
+    return getattr(importlib.import_module(module), name)
+
+
+@cache
+def _parameters(path: str) -> Mapping[str, inspect.Parameter]:
+    found = _peer(path)
     return inspect.signature(found).parameters if inspect.isclass(found) else {}
 
 
 def peer_parameters(kind: type[Algorithm]) -> Mapping[str, inspect.Parameter]:
     """What the peer's class takes; nothing where there is no such class."""
     return _parameters(kind.peer.path) if kind.peer is not None else {}
+
+
+def peer_constraints(kind: type[Algorithm]) -> Mapping[str, Any]:
+    """What the peer's parameters may be, in scikit-learn's form."""
+    found = _peer(kind.peer.path) if kind.peer is not None else None
+    return getattr(found, "_parameter_constraints", {})
 
 
 def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
@@ -97,11 +124,27 @@ def refuse(kind: type[Algorithm], name: str, value: Any) -> None:
             f"{kind.estimator} has no parameter {name!r}, nor has what it stands beside; it has "
             f"{', '.join(o.estimator for o in kind.options().values())}"
         )
-    why, nothing = REASONS.get(name, ("it has no counterpart here", ()))
-    nothing = (theirs.default, *nothing)
-    asks = not any(type(value) is type(v) and value == v for v in nothing)
-    if asks and not (name in _HINTS and _HINTS[name](value)):
-        raise ParameterError(f"{kind.estimator} refuses {name}={value!r}: {why}; leave {name} out")
+    reason = REASONS.get(name, Reason("it has no counterpart here"))
+    if name == "tol" and kind.family == "components":
+        reason = Reason(_SVD, hint=True)  # ARPACK's
+    if any(_same(value, v) for v in (theirs.default, *reason.nothing)):
+        return
+    if not (reason.hint and _is_known(kind, name, value)) or value in reason.but:
+        raise ParameterError(
+            f"{kind.estimator} refuses {name}={value!r}: {reason.why}; leave {name} out"
+        )
+
+
+def _same(value: Any, other: Any) -> bool:
+    """Equal, where True is no 1."""
+    plain = isinstance(value, bool | float | int | str | None)
+    return plain and isinstance(value, bool) == isinstance(other, bool) and value == other
+
+
+def _is_known(kind: type[Algorithm], name: str, value: Any) -> bool:
+    """Whether the peer takes it, and it is no array."""
+    takes = (make_constraint(one) for one in peer_constraints(kind)[name])
+    return not isinstance(value, np.ndarray) and any(one.is_satisfied_by(value) for one in takes)
 
 
 def _refuse_classes(kind: type[Algorithm], value: Any) -> None:

@@ -74,7 +74,7 @@ def layout_of(
         if encoding == _LEGACY:
             notes.append(f"not UTF-8: read as {_LEGACY}, Windows' Western code page")
     with _opened(path, encoding) as file:
-        header, skipped, announced = _header(path, file)
+        header, skipped, announced = _header(path, file, notes)
         separator = separator or announced or _separator(header)
         names = [name.strip() for name in next(csv.reader([header], delimiter=separator), [])]
         rows = csv.reader(file, delimiter=separator)
@@ -147,7 +147,8 @@ def _encoding(path: Path, guess: bool) -> str:
                 if part.startswith(mark):
                     return name
             if b"\x00" in part[:4096]:
-                raise IntegrityError(f"{path} is neither Parquet nor CSV: it holds zero bytes")
+                why = "holds zero bytes; if it is UTF-16 without its mark, save it as UTF-8"
+                raise IntegrityError(f"{path} is neither Parquet nor CSV: it {why}")
         try:
             decoder.decode(part)
         except UnicodeDecodeError as wrong:
@@ -163,7 +164,7 @@ def _encoding(path: Path, guess: bool) -> str:
     return "utf-8"
 
 
-def _header(path: Path, file: IO[str]) -> tuple[str, int, str | None]:
+def _header(path: Path, file: IO[str], notes: list[str]) -> tuple[str, int, str | None]:
     """The line of names, the lines up to it, and the separator that a first line announces."""
     lines, announced, header = 0, None, ""
     while lines < 100:
@@ -176,6 +177,11 @@ def _header(path: Path, file: IO[str]) -> tuple[str, int, str | None]:
             )
         if line.lower().startswith("sep=") and len(line.strip()) == 5:  # as spreadsheets write it
             announced = line.strip()[4]
+            continue
+        if not header and line.startswith("#") and not any(s in line for s in _SEPARATORS):
+            notes.append(
+                f"a remark was passed over: {shown(line)}"
+            )  # a header may begin with # too
             continue
         header += line
         if (header.strip() and header.count('"') % 2 == 0) or not line:
@@ -274,11 +280,15 @@ def _uneven(path: Path, layout: Layout) -> str | None:
                     )
                 if len(row) != len(layout.names):
                     found, wanted = counted(len(row), "cell"), counted(len(layout.names), "column")
+                    mend = f"mend the row, or quote cells that hold {layout.separator!r}"
+                    if any("\n" in cell for cell in row):
+                        mend = "a quotation mark that nothing closes, most likely; mend it"
+                    if layout.separator == " " and "" in (*row, *layout.names):
+                        mend = "columns stand below each other; put a comma or one space between"
                     return (
                         f"{path.name} has {found} in row {at} "
                         f"({shown(layout.separator.join(row))}) where there are {wanted}: no cell "
-                        "may be without a column; mend the row, or quote cells that hold "
-                        f"{layout.separator!r}"
+                        f"may be without a column; {mend}"
                     )
         except (csv.Error, UnicodeError) as wrong:
             return f"{path.name} cannot be read: {shown(wrong)}"

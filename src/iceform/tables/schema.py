@@ -22,9 +22,12 @@ from iceform.errors import DtypeError, IntegrityError, ProgramError
 from iceform.tables.extra import load
 from iceform.tables.spelling import (
     CODES,
+    DATES,
     LONG,
     NUMBERS,
+    SHORT,
     Booleans,
+    Clock,
     Dates,
     Numbers,
     Spelling,
@@ -47,7 +50,7 @@ _IDENTIFIER = re.compile(
     r"(?i:^(?:id|index|nr|no|number|obs|order|row ?(?:names?|id)?)$)|^Unnamed: \d+$|_id$|Id$|ID$"
 )
 NOT_HELD = "has more digits than a float64 holds: a code, not an amount"
-_KEYS = {"name", "type", "decimal", "thousands", "dressed", "boolean", "order", "mark"}
+_KEYS = {"name", "type", "decimal", "thousands", "dressed", "boolean", "clock", "order", "mark"}
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,7 @@ class Column:
         if self.spelling is not None:
             found |= {k: v for k, v in vars(self.spelling).items() if v not in ("", False)}
             found |= {"boolean": True} if isinstance(self.spelling, Booleans) else {}
+            found |= {"clock": True} if isinstance(self.spelling, Clock) else {}
         return found
 
     @classmethod
@@ -116,8 +120,8 @@ class Column:
                 f"{source}: column {name!r} has the type {kind!r}; {near(str(kind), TYPES)}"
             )
         spelling: Spelling | None = None
-        if kind == "number" and found.get("boolean"):
-            spelling = Booleans()
+        if kind == "number" and (found.get("boolean") or found.get("clock")):
+            spelling = Booleans() if found.get("boolean") else Clock()
         elif kind == "number":
             spelling = Numbers(
                 found.get("decimal", "."), found.get("thousands", ""), found.get("dressed", False)
@@ -302,6 +306,13 @@ def _words(name: str, cleaned: Any) -> Column:
                 f"say that the column is text (text=[{name!r}], --text {name})"
             )
             return Column(name, OPEN, why=why)
+    any_of = "|".join([SHORT, *(spelling.pattern for spelling in DATES)])
+    if compute.all(compute.match_substring_regex(texts, any_of)).as_py():
+        why = (
+            f"holds dates such as {shown(texts[0])} in more than one order, or without their "
+            f"century; write all as 2021-12-31, or say that the column is text (--text {name})"
+        )
+        return Column(name, OPEN, why=why)
     return Column(name, "text")
 
 

@@ -21,14 +21,15 @@ from iceform.tables.extra import load
 from iceform.tables.words import shown
 
 __all__ = [
-    "CODES", "DATES", "LONG", "NUMBERS", "Booleans", "Dates", "Numbers", "Spelling", "days",
-    "spellings",
+    "CODES", "DATES", "LONG", "NUMBERS", "SHORT", "Booleans", "Clock", "Dates", "Numbers",
+    "Spelling", "days", "spellings",
 ]  # fmt: skip
 
 _SPACES = "[ \u00a0\u2009\u202f]"
 _MONEY = r"[$€£¥₹]|USD|EUR|GBP|CHF|JPY|kr|zł|Kč|R\$|%"
 CODES = r"^[+-]?0[0-9]+$"
 LONG = r"^[+-]?[0-9]{16,}$"  # more digits than a float64 holds, as card numbers have
+SHORT = r"^[0-9]{1,2}([./-])[0-9]{1,2}([./-])[0-9]{2}$"  # dates without their century
 _MINUS = "[-\u2212]"
 _MICROSECONDS = 86_400e6  # of a day
 
@@ -76,7 +77,7 @@ class Booleans(Spelling):
 
 @dataclass(frozen=True)
 class Numbers(Spelling):
-    """Numbers with these marks; ``dressed`` allows money signs, per cent and (1) for -1."""
+    """Numbers with these marks; ``dressed`` allows money signs, per cent, and (1) or 1- for -1."""
 
     decimal: str = "."
     thousands: str = ""
@@ -90,15 +91,18 @@ class Numbers(Spelling):
             between = _SPACES if self.thousands == " " else f"[{self.thousands}]"
             if self.thousands == "'":
                 between = "['\u2019]"
-            whole = rf"(?:[0-9]+|[0-9]{{1,3}}(?:{between}[0-9]{{3}})+)"
-        number = rf"(?:{whole}(?:{mark}[0-9]*)?|{mark}[0-9]+)(?:[eE][+-]?[0-9]+)?"
+            grouped = rf"[1-9][0-9]{{0,2}}(?:{between}[0-9]{{3}})+"  # no group of thousands is 0
+            if self.thousands == ",":  # 12,34,567 is twelve lakh
+                grouped += r"|[1-9][0-9]?(?:,[0-9]{2})+,[0-9]{3}"
+            whole = f"(?:[0-9]+|{grouped})"
+        number = rf"(?:{whole}(?:{mark}[0-9]*)?|{mark}[0-9]+)(?:[eE][+-]?[0-9]+|[dD][+-][0-9]+)?"
         infinite = "(?i:inf|infinity|nan)"
         if not self.dressed:
             return rf"^(?:\+|{_MINUS})?(?:{number}|{infinite})$"
         money, sign = rf"(?:{_MONEY})?{_SPACES}?", rf"(?:\+|{_MINUS})?"
         return (
             rf"^(?:{sign}{money}{sign}{number}{_SPACES}?(?:{_MONEY})?"
-            rf"|\({money}{number}{_SPACES}?(?:{_MONEY})?\))$"
+            rf"|\({money}{number}{_SPACES}?(?:{_MONEY})?\)|{money}{number}{_SPACES}?{_MINUS})$"
         )
 
     def reads(self, texts: Any) -> bool:
@@ -119,7 +123,7 @@ class Numbers(Spelling):
         replace = compute.replace_substring_regex
         texts = compute.replace_substring(texts, "\u2212", "-")
         if self.dressed:
-            texts = replace(texts, r"^\((.*)\)$", r"-\1")
+            texts = replace(texts, r"^\((.*)\)$|^(.*)-$", r"-\1\2")
             texts = replace(texts, _MONEY, "")
         texts = replace(texts, _SPACES, "")
         if self.thousands.strip():
@@ -128,7 +132,8 @@ class Numbers(Spelling):
         if self.decimal != ".":
             texts = compute.replace_substring(texts, self.decimal, ".")
         texts = replace(texts, r"^\+|^(-?)\+", r"\1")
-        texts = replace(texts, r"\.($|[eE])", r"\1")  # 1. and 1.e5
+        texts = replace(texts, r"\.?[eEdD]", "e")  # 1.e5, and 1d5 as Fortran has it
+        texts = replace(texts, r"\.$", "")
         try:
             numbers = compute.cast(texts, arrow.float64())
         except arrow.ArrowInvalid as wrong:
@@ -146,6 +151,25 @@ class Numbers(Spelling):
         if self.dressed:
             words.append("signs of money, per cent and brackets around negative numbers removed")
         return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Clock(Spelling):
+    """Times of day."""
+
+    @property
+    def pattern(self) -> str:
+        return r"^(?:[01]?[0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]+)?)?$"
+
+    def values(self, texts: Any) -> np.ndarray:
+        pandas = load("pandas")
+        short = pandas.Series(texts.to_pandas(), dtype=object)
+        spans = pandas.to_timedelta(short.where(short.str.count(":") == 2, short + ":00"))
+        return np.asarray(spans / pandas.Timedelta(days=1), dtype=np.float64)
+
+    @property
+    def says(self) -> str:
+        return "times as shares of a day"
 
 
 @dataclass(frozen=True)
@@ -211,7 +235,7 @@ DATES: Sequence[Dates] = [
 def spellings(texts: Any) -> Iterator[Spelling]:
     """All that read every text, the plainest of those that agree on all values."""
     found: list[tuple[Spelling, np.ndarray]] = []
-    kinds: Sequence[Spelling] = [Booleans(), *NUMBERS, *DATES]
+    kinds: Sequence[Spelling] = [Booleans(), Clock(), *NUMBERS, *DATES]
     for spelling in kinds:
         if not spelling.reads(texts):
             continue

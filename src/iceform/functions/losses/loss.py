@@ -83,6 +83,9 @@ class Loss:
     above
         Maps t and y to no less than what the loss is above its least value over all t, to a few
         roundings of that number; None where that is not known.
+    raised
+        Another loss and what l' is above its derivative everywhere, so that one table serves both;
+        None where there is none.
     """
 
     name: str | None
@@ -92,6 +95,7 @@ class Loss:
     labels: Labels | None = None
     parameters: tuple[tuple[str, float], ...] | None = None
     above: Callable[[Tensor, Tensor], Tensor] | None = None
+    raised: tuple[Loss, float] | None = None
 
     @classmethod
     def of(cls, loss: str | Loss | ScalarFunction | Callable[[Tensor], Tensor]) -> Loss:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 from iceform.functions.curvature import Curvature
-from iceform.functions.losses.loss import Labels, Loss, register
+from iceform.functions.losses.loss import Labels, Loss, loss_named, register
 from iceform.functions.scalar import ScalarFunction
 
 __all__ = ["absolute", "hinge", "logistic", "logistic_margin", "quantile"]
@@ -95,7 +95,8 @@ def quantile(quantile: float = 0.5, width: float = _WIDTH) -> Loss:
     if quantile >= 1:
         raise ProgramError(f"quantile must be strictly between 0 and 1, got {quantile!r}")
     f = ScalarFunction(lambda z: torch.sigmoid(z / width) - quantile, "quantile'")
-    return Loss("quantile", "residual", f, _step(width))
+    median = None if quantile == 0.5 else (loss_named("quantile", width=width), 0.5 - quantile)
+    return Loss("quantile", "residual", f, _step(width), raised=median)
 
 
 @register("hinge")
