@@ -9,6 +9,7 @@ import torch
 
 from iceform.computer import library
 from iceform.computer.compile import compile
+from iceform.computer.scalars import Values
 from iceform.computer.growth import growths
 from iceform.computer.language import (
     algorithm,
@@ -92,7 +93,7 @@ def bounds(program, turns, begin, **settings):
     (loop,) = program.graph.block.loops()
     return {
         g.told: (g.euclidean, g.after(turns, begin[g.euclidean], 0.0))
-        for g in growths(loop, program.ranges, scalars)
+        for g in growths(loop, Values(program.ranges, scalars))
     }
 
 
@@ -153,7 +154,7 @@ def test_a_bound_holds_for_errors_of_every_turn():
     assert off >= 3.9 * float(across.norm())
     scalars = {n: float(v[0]) for n, v in program.parameters(steps=4).items()}
     (loop,) = program.graph.block.loops()
-    for growth in growths(loop, program.ranges, scalars):
+    for growth in growths(loop, Values(program.ranges, scalars)):
         own = float(across.norm() if growth.euclidean else across.abs().max())
         size = off if growth.euclidean else float((ends[1] - ends[0]).abs().max())
         assert size <= growth.after(4, 0.0, own) * (1 + 1e-9)

@@ -370,8 +370,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn's own error is counted once, not every turn",
         "computer/growth.py",
-        "left, made = float(powers[-1]), float(powers[:-1].sum())",
-        "left, made = float(powers[-1]), float(powers[0])",
+        "left, made = float(powers.max()), float(powers[:-1].sum())",
+        "left, made = float(powers.max()), float(powers[0])",
         ("tests/computer/test_growth.py", "-k", "every_turn"),
     ),
     Mutant(

@@ -5,7 +5,7 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from iceform.computer.language import Algorithm
 from iceform.computer.places import refuse
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
+from iceform.computer.scalars import Values
 from iceform.computer.tables import Tables
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import ProgramError
@@ -126,16 +127,10 @@ class Program:
         """What is known before the fact at given parameters, and what every instruction adds."""
         given = self.parameters(**settings)
         scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
-        counted = [loop for loop in _virtual_loops(self.fused.code) if loop.counted]
-        turns = {
-            loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
-            for loop in counted
-        }
-        grown = {
-            loop: tuple(growths(loop.source, self.ranges, scalars))
-            for loop in _virtual_loops(self.fused.code)
-            if loop.source is not None
-        }
+        values, loops = Values(self.ranges, scalars), list(_virtual_loops(self.fused.code))
+        counts = {loop: loop.source.count for loop in loops}
+        turns = {loop: int(values[n].high) for loop, n in counts.items() if n is not None}
+        grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
         return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
     @cached_property
@@ -311,12 +306,11 @@ def _shown(value: Tensor) -> str:
     return f"{float(value.flatten()[0]):.6g}"
 
 
-def _virtual_loops(code: Code) -> list[VirtualLoop]:
-    found = []
+def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:
     for item in code.items:
         if isinstance(item, VirtualLoop):
-            found += [item, *_virtual_loops(item.body)]
-    return found
+            yield item
+            yield from _virtual_loops(item.body)
 
 
 def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:
