@@ -171,7 +171,7 @@ class _Errors:
 
     own: Mapping[VirtualInstruction, Budget]
     width: int
-    turns: Mapping[VirtualLoop, int]
+    turns: Mapping[VirtualLoop, tuple[int, int]]
     growths: Mapping[VirtualLoop, tuple[Growth, ...]]
     flag: Register
     off: dict[Register, float] = field(default_factory=dict)
@@ -211,11 +211,15 @@ class _Errors:
             self.off[register] = max(error, begin.get(register, 0.0))
 
     def _followed(self, loop: VirtualLoop) -> None:
-        """Turn by turn; the errors after any number of turns are those after the most."""
-        most, asked = self.turns.get(loop, _MOST_TURNS), 8
+        """Turn by turn, from the least number of turns that there may be to the most."""
+        least, most = self.turns.get(loop, (0, _MOST_TURNS))
+        asked = 8
         for turn in range(1, most + 1):
             counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
-            self._turn(loop, dict(self.off))
+            if turn > least:
+                self._turn(loop, dict(self.off))
+            else:
+                self.code(loop.body)
             if turn < asked:
                 continue
             asked *= 2
@@ -230,7 +234,7 @@ class _Errors:
             self._turn(loop, dict(self.off))  # what is only copied is known now
 
     def _turn(self, loop: VirtualLoop, start: dict[Register, float]) -> None:
-        """One turn from given errors; what is off by less after it may have made none."""
+        """One more turn from given errors, or none."""
         begin, self.off = self.off, start
         self.code(loop.body)
         for register, error in begin.items():
@@ -260,7 +264,7 @@ class _Errors:
 
         Other states are off by what is known of them.
         """
-        turns = self.turns.get(loop)
+        turns = self.turns[loop][1] if loop in self.turns else None
         self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
         self.code(loop.body)
         own = growth.norm([self._entries(s, self.off[s]) for s in states])
@@ -333,7 +337,7 @@ def certify(
     fused: Fused,
     assembled: Assembled,
     ranges: Ranges,
-    turns: Mapping[VirtualLoop, int],
+    turns: Mapping[VirtualLoop, tuple[int, int]],
     growths: Mapping[VirtualLoop, tuple[Growth, ...]],
     dtype: torch.dtype = torch.float64,
     backend: str = "literal",
@@ -382,14 +386,14 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
 
 
 def _domain(
-    ranges: Ranges, turns: Mapping[VirtualLoop, int], errors: _Errors
+    ranges: Ranges, turns: Mapping[VirtualLoop, tuple[int, int]], errors: _Errors
 ) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
     for assumed in ranges.assumed.values():
         domain[assumed.name] = f"{assumed.range}, checked in every run"
     if turns:
-        domain["turns"] = ", ".join(map(str, turns.values()))
+        domain["turns"] = ", ".join(str(most) for _, most in turns.values())
     grown = [growth.told for each in errors.used.values() for growth in each.values()]
     if grown:
         domain["parameters"] = f"those given; {'; '.join(dict.fromkeys(grown))}"

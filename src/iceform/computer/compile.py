@@ -5,6 +5,7 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -128,8 +129,8 @@ class Program:
         given = self.parameters(**settings)
         scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
         values, loops = Values(self.ranges, scalars), list(_virtual_loops(self.fused.code))
-        counts = {loop: loop.source.count for loop in loops}
-        turns = {loop: int(values[n].high) for loop, n in counts.items() if n is not None}
+        counts = {loop: values[n] for loop in loops if (n := loop.source.count) is not None}
+        turns = {loop: (math.ceil(c.low), math.floor(c.high)) for loop, c in counts.items()}
         grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
         return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
