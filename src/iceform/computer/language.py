@@ -34,7 +34,7 @@ from iceform.computer.graph import MOST_TURNS, Arithmetic, Graph, Node, Paramete
 from iceform.computer.places import here, refuse
 from iceform.computer.torch_names import maximum, minimum, where
 from iceform.computer.trace import Tracer, traced
-from iceform.computer.values import Value, applied, emit, function
+from iceform.computer.values import Value, applied, emit, function, is_number
 from iceform.errors import ProgramError, ShapeError
 
 __all__ = [
@@ -272,7 +272,7 @@ class Algorithm:
         default = argument.default
         if isinstance(default, Vector):
             return Parameter(argument.name, default.value, vector=True)
-        if isinstance(default, bool) or not isinstance(default, (int, float)):
+        if not is_number(default):
             raise refuse(
                 f"parameter {argument.name} needs a number, or ice.vector(), as its default",
                 self.place,
