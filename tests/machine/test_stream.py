@@ -198,7 +198,7 @@ def test_pickles_and_copies_rebuild_the_same_weights():
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
     assert machine != Stream(3, 4, tokens=6)
-    assert eval(repr(machine), {"Machine": ice.Machine}) == machine
+    assert eval(repr(machine), {"Machine": ice.Machine, "torch": torch}) == machine
 
 
 # ----------------------------------------------------------------------------------- bad input

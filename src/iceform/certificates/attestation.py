@@ -8,7 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Attestation", "joined"]
+import torch
+from torch import Tensor
+
+__all__ = ["Attestation", "digest_of", "joined"]
+
+
+def digest_of(*data: Tensor) -> str:
+    """SHA-256 of data: shapes, and entries as float64."""
+    found = hashlib.sha256()
+    for part in data:
+        found.update(repr(tuple(part.shape)).encode())
+        found.update(part.detach().to("cpu", torch.float64).contiguous().numpy().data)
+    return found.hexdigest()
 
 
 def joined(digests: Iterable[str]) -> str:
@@ -97,6 +109,9 @@ class Attestation:
                 f"off by {self.difference:.1e}, {self.allowed:.1e} allowed"
             )
         return "\n".join([*lines, self.note] if self.note else lines)
+
+    def __str__(self) -> str:
+        return self.explain()
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -57,7 +57,7 @@ class Verification:
         return self.holds
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Certificate:
     """A sup-norm bound for every input in ``domain``, rounding included.
 
@@ -107,16 +107,29 @@ class Certificate:
         error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
         return cls(math.nextafter(error, math.inf) if error else 0.0, terms, **rest)
 
+    @property
+    def statement(self) -> str:
+        """What is bounded by how much, in one line."""
+        return f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Certificate({self.statement}, {dtype}, {self.backend} backend)"
+
+    def __str__(self) -> str:
+        return self.explain()
+
     def explain(self) -> str:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
-        lines = [f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"]
+        lines = [self.statement]
         if self.excess is not None:
             lines.append(self.excess.explain())
         lines += ["", "holds for"]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
-        lines += [f"  arithmetic: {dtype}, {self.backend} backend", "", "because"]
+        lines += [f"  arithmetic: {dtype}, {self.backend} backend"]
+        lines += ["", "because"] if self.derivation else []
         for step in self.derivation:
             lines.append(f"  {step.symbol:<{wide}} = {step.value:<11.4g} {step.formula}")
             lines.append(f"  {'':<{wide}}   {'':<11} {step.why}")
@@ -128,23 +141,38 @@ class Certificate:
             lines += [f"  {a}" for a in self.assumptions]
         return "\n".join(lines)
 
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, derivation included, for JSON."""
+        return {
+            "error": self.error,
+            "compared": self.compared,
+            "kind": self.kind,
+            "excess": None if self.excess is None else vars(self.excess),
+            "terms": dict(self.terms),
+            "domain": dict(self.domain),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "backend": self.backend,
+            "derivation": [vars(step) for step in self.derivation],
+            "assumptions": list(self.assumptions),
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Certificate:
+        """What :meth:`to_dict` said, which nobody has proved again: it is "claimed"."""
+        plain = {name: said[name] for name in ("terms", "domain", "backend", "compared")}
+        return cls(
+            **plain,
+            error=float(said["error"]),
+            dtype=getattr(torch, said["dtype"]),
+            derivation=tuple(Step(**step) for step in said["derivation"]),
+            assumptions=tuple(said["assumptions"]),
+            kind="claimed",
+            excess=None if said["excess"] is None else Excess(**said["excess"]),
+        )
+
     def to_json(self) -> str:
         """All of it as JSON, derivation included."""
-        return json.dumps(
-            {
-                "error": self.error,
-                "compared": self.compared,
-                "kind": self.kind,
-                "excess": None if self.excess is None else vars(self.excess),
-                "terms": dict(self.terms),
-                "domain": dict(self.domain),
-                "dtype": str(self.dtype).removeprefix("torch."),
-                "backend": self.backend,
-                "derivation": [vars(step) for step in self.derivation],
-                "assumptions": list(self.assumptions),
-            },
-            indent=2,
-        )
+        return json.dumps(self.to_dict(), indent=2)
 
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
         """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from iceform.certificates.attestation import Attestation
+from iceform.certificates.attestation import Attestation, digest_of
 from iceform.certificates.certificate import Certificate, Verification
 from iceform.certificates.ledger import Ledger
-from iceform.errors import IceformError, ProgramError, ShapeError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
+from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision
 
-__all__ = ["Result"]
+__all__ = ["Result", "set_verifiable"]
+
+_SHOWN = 12  # entries of an answer that fit on a screen
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Pretrained, kept_as="Result"):
     """What every run returns.
 
     Attributes
@@ -43,6 +47,9 @@ class Result:
         Whether a loop ended below its tolerance.
     history
         Lengths of the steps of a loop.
+
+    ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
+    what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
     """
 
     answer: Tensor | Callable[[], Tensor]
@@ -56,13 +63,25 @@ class Result:
     history: tuple[float, ...] = ()
     _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
-    _save: Callable[..., Any] | None = field(default=None, repr=False)
+    _data: str | None = field(default=None, repr=False)
 
     @cached_property
     @full_precision
     def value(self) -> Tensor:
         """The answer, be it coefficients, components, a retrieved state or an output."""
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
+
+    def __repr__(self) -> str:
+        """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
+        parts = [self._shown(), self._unsettled(), self.certificate.statement]
+        parts.append(str(self.attestation).partition("\n")[0])
+        return "Result(\n  " + ",\n  ".join(part for part in parts if part) + "\n)"
+
+    def _shown(self) -> str:
+        if not isinstance(self.answer, Tensor) and "value" not in vars(self):
+            return "a value that is computed when it is asked for"
+        few = self.value.numel() <= _SHOWN
+        return repr(self.value) if few else f"a tensor of shape {tuple(self.value.shape)}"
 
     @property
     def digest(self) -> str:
@@ -110,7 +129,15 @@ class Result:
         return math.inf if bool(moved.isnan()) else float(moved)
 
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
-        """The exact answer enclosed in ball arithmetic, beside this one."""
+        """The exact answer enclosed in ball arithmetic, beside this one.
+
+        A result from a file is given its data, which must be those it was saved with.
+        """
+        if inputs and self._data is not None and _digest(inputs) != self._data:
+            raise IntegrityError(
+                f"these data have the SHA-256 {_digest(inputs)[:12]}..., and the result is about "
+                f"data with {self._data[:12]}...; give the same X and y"
+            )
         return self.certificate.verify(*inputs, bits=bits)
 
     def explain(self) -> str:
@@ -130,6 +157,64 @@ class Result:
             "it stopped"
         )
 
+    # ---------------------------------------------------------------------------------- files
+
+    def data_digest(self, *data: Tensor) -> str | None:
+        """SHA-256 of the data of the run: of those given, or as the run has kept them."""
+        kept = getattr(self.certificate._verifier, "data", None)
+        data = data or (kept() if kept is not None else ())
+        return _digest(data) if data else self._data
+
+    def save(self, path: str | Path, *data: Tensor) -> Path:
+        """Write it into a folder: answer, certificate, attestation, ledger.
+
+        Large data are not kept with a run; ``save(path, X, y)`` says which they were.
+        """
+        return write(replace(self, _data=self.data_digest(*data)), path)
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        known = {"What is known of it": self.explain()}
+        known |= {"Its data, SHA-256": self._data} if self._data else {}
+        return "The answer of a run of a frozen network.", known
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        parts = {f"part.{k}": v for k, v in self.parts.items()}
+        parts |= {f"error.{k}": v for k, v in self.errors.items()}
+        tensors = {k: v for k, v in parts.items() if isinstance(v, Tensor)}
+        program = getattr(self.certificate._verifier, "program", None)
+        try:
+            made, its = program.pack() if isinstance(program, Pretrained) else (None, {})
+        except ProgramError:  # a function of the user's own, which files do not hold
+            made, its = None, {}
+        content = {
+            **self.to_dict(),
+            "history": list(self.history),
+            "certificate": self.certificate.to_dict(),
+            "plain": {k: v for k, v in parts.items() if k not in tensors},
+            "data": self.data_digest(),
+            "program": made,
+        }
+        return content, {"value": self.value, **tensors, **{f"its.{k}": v for k, v in its.items()}}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Result:
+        held = {**content["plain"], **tensors}
+        under = {
+            kind: {k.removeprefix(kind): v for k, v in held.items() if k.startswith(kind)}
+            for kind in ("part.", "error.", "its.")
+        }
+        ledger = Ledger({(e["where"], e["what"]): e["times"] for e in content["ledger"]})
+        found = cls(
+            tensors["value"], Certificate.from_dict(content["certificate"]),
+            Attestation(**content["attestation"]), ledger, content["passes"], under["part."],
+            under["error."], content["converged"], tuple(content["history"]),
+            _data=content["data"],
+        )  # fmt: skip
+        if content["program"] is None or not _VERIFIABLE:
+            return found
+        program = unpacked("Program", content["program"], under["its."])
+        return _VERIFIABLE[0](found, program)
+
     def to_dict(self) -> dict[str, Any]:
         """What is kept of it in a file, the tensors aside."""
         return {
@@ -138,3 +223,17 @@ class Result:
             "attestation": self.attestation.to_dict(),
             "ledger": self.ledger.to_dict(),
         }
+
+
+def _digest(data: tuple[Tensor, ...]) -> str:
+    """SHA-256 of samples, labels and what samples weigh; no labels are labels of 0."""
+    zeros = [data[0].new_zeros(len(data[0]))] if len(data) == 1 else []
+    return digest_of(*data, *zeros)
+
+
+_VERIFIABLE: list[Callable[[Result, Any], Result]] = []
+
+
+def set_verifiable(verifiable: Callable[[Result, Any], Result]) -> None:
+    """Say what makes a result verifiable again by its program; machines, a level below, do."""
+    _VERIFIABLE[:] = [verifiable]

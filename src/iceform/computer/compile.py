@@ -55,6 +55,13 @@ class Program:
     fused: Fused
     eps: float
 
+    def __repr__(self) -> str:
+        tables, n = self.assembly.tables, len(self.assembly.instructions)
+        return (
+            f"Program({self.name}, dim={self.graph.dim}, samples={self.samples}, eps={self.eps}: "
+            f"{n} instructions, {len(tables)} tables with {sum(t.tokens for t in tables)} entries)"
+        )
+
     @property
     def name(self) -> str:
         """The algorithm's."""

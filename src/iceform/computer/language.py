@@ -249,6 +249,9 @@ class Algorithm:
         update_wrapper(self, function)
         self.name = function.__name__
 
+    def __repr__(self) -> str:
+        return f"<algorithm {self.name}{inspect.signature(self.function)}>"
+
     @cached_property
     def place(self) -> Place:
         """Where it is defined."""

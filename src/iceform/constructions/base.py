@@ -155,6 +155,11 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     # ------------------------------------------------------------------------ what it inherits
 
+    def extra_repr(self) -> str:
+        """What it was asked for, and what is proven of it."""
+        asked = {k: v for k, v in self._config().items() if isinstance(v, (int, float, str)) and v}
+        return ", ".join([*(f"{k}={v}" for k, v in asked.items()), self.certificate.statement])
+
     @full_precision
     def reference(self, *inputs: Tensor) -> Tensor:
         """The exact algorithm, in float64; inputs may lie outside the certified domain."""

@@ -25,7 +25,7 @@ from iceform.interpolation.local import (
 __all__ = ["Interpolant"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Interpolant:
     r"""A look-up table read by softmax: :math:`A(z) = \sum_k p_k(z) v_k`.
 
@@ -66,9 +66,16 @@ class Interpolant:
     function: ScalarFunction | None = None
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
-    edges: Tensor | None = field(default=None, repr=False)
-    _rounding: dict[RoundingModel, float] = field(default_factory=dict, repr=False)
-    _windows: dict[float, int | None] = field(default_factory=dict, repr=False)
+    edges: Tensor | None = None
+    _rounding: dict[RoundingModel, float] = field(default_factory=dict)
+    _windows: dict[float, int | None] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        name = "f" if self.function is None else self.function.name
+        return (
+            f"Interpolant({name} on [{self.grid.low:g}, {self.grid.high:g}], {len(self.values)} "
+            f"tokens, {self.regime}, |A - f| <= {self.error:.3e} ({self.kind}))"
+        )
 
     @classmethod
     def fit(

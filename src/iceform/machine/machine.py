@@ -153,6 +153,11 @@ class Machine(Pretrained, kept_as="Machine"):
 
     # ---------------------------------------------------------------------------- what it inherits
 
+    def __repr__(self) -> str:
+        names = ("dim", "samples", "eps", "tokens", "layout", "dtype", "backend")
+        sizes = ", ".join(f"{n}={getattr(self, n)!r}" for n in names if hasattr(self, n))
+        return f"Machine({sizes})"
+
     def card(self) -> tuple[str, dict[str, str]]:
         what = (
             "One frozen softmax-attention module that runs every program it is sized for, by "

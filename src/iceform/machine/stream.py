@@ -76,10 +76,6 @@ class Stream(Machine):
             "dtype": self.dtype, "backend": self.backend,
         }  # fmt: skip
 
-    def __repr__(self) -> str:
-        sizes = f"dim={self.dim}, samples={self.samples}, tokens={self.tokens}"
-        return f"Machine({sizes}, layout='stream', backend={self.backend!r})"
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self._sizes == other._sizes
 

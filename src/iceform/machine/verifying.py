@@ -12,6 +12,7 @@ from torch import Tensor
 
 from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.certificates import Result, Verification
+from iceform.certificates.result import set_verifiable
 from iceform.errors import PrecisionError, ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import ArraySource, Source
@@ -75,6 +76,12 @@ class Verifier:
         small = isinstance(data, Tensor) and data.numel() <= _KEPT
         return cls(program, found, Given.of(x, y) if small else None)
 
+    def data(self) -> tuple[Tensor, ...]:
+        """What is kept of the data."""
+        kept = self.given
+        parts = (kept.x, kept.y, kept.weights) if kept is not None else ()
+        return tuple(part for part in parts if part is not None)
+
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[()]]:
         return _Gone, ()
 
@@ -130,6 +137,9 @@ def verifiable(
     if x is not None:
         verifier = Verifier.of(program, found, x, y)
     return replace(found, certificate=replace(found.certificate, _verifier=verifier))
+
+
+set_verifiable(verifiable)
 
 
 def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
