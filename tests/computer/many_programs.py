@@ -83,7 +83,10 @@ def check(
         assert enclosed.distance <= 100 * EPS
     if ratios is not None:
         certified = max(enclosed.distance, torch.finfo(torch.float64).eps)
-        ratios |= {"certified / actual": certified / worst, "before / certified": before / certified}
+        ratios |= {
+            "certified / actual": certified / worst,
+            "before / certified": before / certified,
+        }
     return "held"
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.computer.exact import whole
 from iceform.computer.graph import Node, Place
 from iceform.errors import PrecisionError
 from iceform.functions.formulas import trees
@@ -181,7 +182,7 @@ class Balls:
 
     def whole(self, value: Array) -> int:
         """A number of turns."""
-        return int(float(value[0].mid()))
+        return whole(float(value[0].mid()))
 
     # --------------------------------------------------------------------------------- operations
 

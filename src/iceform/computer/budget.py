@@ -38,9 +38,9 @@ import torch
 from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
+from iceform.computer.graph import Place
 from iceform.computer.growth import Growth
 from iceform.computer.instructions import Assembly, Instruction, TablePair
-from iceform.computer.graph import Place
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
 from iceform.computer.sizes import FLAG_GAP

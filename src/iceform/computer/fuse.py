@@ -196,4 +196,3 @@ class Fuser(Selector):
 
     def _write_flag(self, form: Form, step: Step, place: Place | None) -> None:
         self._look_up(self.flag, Pending(step, form, form.range), "another turn?", place)
-

@@ -241,6 +241,13 @@ class Running:
         return self.arithmetic.compute(node, list(args))
 
 
+_TAKEN = {
+    **dict.fromkeys(("x", "y", "X"), "the data"),
+    **dict.fromkeys(("one", "samples"), "what a prompt calls 1 and the number of samples"),
+    **dict.fromkeys(("program", "backend", "dtype"), "how a program is run"),
+}
+
+
 class Algorithm:
     """A function of the language; calling it runs it on tensors."""
 
@@ -273,6 +280,11 @@ class Algorithm:
 
     def _parameter(self, argument: inspect.Parameter) -> Parameter:
         default = argument.default
+        if argument.name in _TAKEN:
+            raise refuse(
+                f"a parameter cannot be called {argument.name}: that is {_TAKEN[argument.name]}",
+                self.place,
+            )
         if isinstance(default, Vector):
             return Parameter(argument.name, default.value, vector=True)
         if not is_number(default):

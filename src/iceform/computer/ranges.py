@@ -162,10 +162,15 @@ class Domain:
 
     def check(self, X: Any, y: Any, parameters: Mapping[str, Any]) -> None:
         """Refuse data outside."""
-        for name, value, allowed in (
-            ("X", X, self.x), ("y", y, self.y),
-            *((n, v, self.parameters[n]) for n, v in parameters.items()),
-        ):  # fmt: skip
+        self._check([("X", X, self.x), ("y", y, self.y)])
+        self.check_parameters(parameters)
+
+    def check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse parameters outside."""
+        self._check([(n, v, self.parameters[n]) for n, v in parameters.items()])
+
+    def _check(self, values: list[tuple[str, Any, Range]]) -> None:
+        for name, value, allowed in values:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])

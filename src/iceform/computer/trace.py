@@ -175,7 +175,7 @@ class _Turns:
         """Run the body again with a state under every name that changes."""
         for name in changed - set(self.began):
             self.began[name] = self._began(name)
-        shapes = {n: self._joined(n, names[n]) for n in changed}
+        shapes = {n: self._joined(n, names.get(n)) for n in changed}
         self.tracer.leave()
         self.tracer.enter()
         self.states = {}
@@ -196,6 +196,8 @@ class _Turns:
         return node, False, None
 
     def _joined(self, name: str, now: Any) -> tuple[bool, int | None]:
+        if now is None:
+            raise refuse(f"{name} has no value after a turn of this loop", self.place)
         if not isinstance(now, Value):
             raise refuse(
                 f"{name} is a Python {type(now).__name__} that changes in this loop; begin with "

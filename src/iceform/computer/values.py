@@ -166,7 +166,9 @@ class Value:
     # ---------------------------------------------------------------- what Python may not ask for
 
     def __bool__(self) -> bool:
-        self._decided("if, and, or, max or a < b < c", "ice.where, ice.while_, ice.maximum, & and |")
+        self._decided(
+            "if, and, or, max or a < b < c", "ice.where, ice.while_, ice.maximum, & and |"
+        )
 
     def __float__(self) -> float:
         self._decided("float(), or math", "the value itself, and torch's functions")
