@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from iceform.computer import Computer, language
-from iceform.computer.balls import Balls, UndecidedError
 from iceform.computer.compile import compile
 from iceform.computer.language import algorithm, bounded, constant, mean, repeat, where, while_
-from iceform.computer.proofs import _check_ties
+from iceform.computer.proofs import Balls, UndecidedError, _check_ties
 from iceform.errors import BoundError, CompileError, PrecisionError, ProgramError, ShapeError
 from tests.computer.random_programs import data
 

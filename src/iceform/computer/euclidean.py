@@ -28,9 +28,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from iceform.computer.enclosures import slope
 from iceform.computer.graph import Block, Loop, Node
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.functions.formulas import trees
 

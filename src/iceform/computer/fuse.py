@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from iceform.computer.curves import scale_of
-from iceform.computer.forms import Form, Pending, of_register
+from iceform.computer.forms import Form, Pending, of_register, scale_of
 from iceform.computer.graph import Block, Graph, Loop, Node, Place
 from iceform.computer.ranges import Range, Ranges
 from iceform.computer.select import Selector

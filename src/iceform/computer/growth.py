@@ -28,10 +28,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from iceform.computer.enclosures import slope
 from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Block, Loop, Node
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.computer.spectral import spectral
 

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate, Ledger, Result, Step
-from iceform.computer.balls import available
 from iceform.computer.compile import Program
-from iceform.computer.proofs import Enclosure
+from iceform.computer.proofs import Enclosure, available
 from iceform.errors import ProgramError, ShapeError
 
 if TYPE_CHECKING:
