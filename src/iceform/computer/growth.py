@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from iceform.computer.euclidean import euclidean
-from iceform.computer.graph import Block, Loop, Node
+from iceform.computer.graph import Loop, Node
 from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.computer.spectral import spectral
@@ -191,13 +191,6 @@ class _Largest:
 
     values: Values
 
-    def block(self, block: Block, known: dict[Node, _Moved]) -> dict[Node, _Moved]:
-        for item in block.items:
-            assert not isinstance(item, Loop)
-            if any(a in known for a in item.args):
-                known[item] = self.node(item, [known.get(a) for a in item.args])
-        return known
-
     def node(self, node: Node, moved: list[_Moved | None]) -> _Moved:
         """By the operation."""
         known = {
@@ -252,7 +245,7 @@ class _Largest:
 def _largest(part: Part, values: Values) -> float | None:
     known = {c.state: _Moved({c.state: Range(1.0, 1.0)}) for c in part.carried}
     try:
-        found = _Largest(values).block(part.body, known)
+        found = part.walk(known, _Largest(values).node)
     except OtherError:
         return None
     sizes = [found[c.next].size for c in part.carried if c.next in found]
