@@ -8,8 +8,8 @@ from it by at most the derivative of that instruction over the ranges,
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
 which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range; and by no more than its range and the largest values of its table allow, since a look-up
-is an average of these whatever it is asked.
+its range. That is so for arguments that their table holds: others get an average of its values, and
+are off by no more than these and the range allow. What memory may hold has to be what masks cover.
 
 **Loops.** E, the errors at the start of a turn, become M(E), and M is monotone. So errors that M
 brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
@@ -20,7 +20,7 @@ that norm too, and the least bound counts.
 
 **Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
 it should have: what it compares stays further from a tie than its errors reach, for all data that
-are not refused (:mod:`~iceform.computer.proofs`). Where that is not known, nothing is, and the
+are not refused (:mod:`~iceform.computer.proofs`). Where that is not known, nothing is: the
 certificate is infinite and says which line decides.
 
 What is not in reach this way is said: the errors of a loop whose turns undo each other's errors in
@@ -38,12 +38,11 @@ import torch
 from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
-from iceform.computer.graph import Place
 from iceform.computer.growth import Growth
 from iceform.computer.instructions import Assembly, Instruction, TablePair
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
-from iceform.computer.sizes import FLAG_GAP
+from iceform.computer.sizes import FLAG_GAP, largest_result, largest_value
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
@@ -65,14 +64,15 @@ _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 class Budget:
     """What one instruction adds: its table's error and its rounding.
 
-    ``shift`` is what rounding moves the argument of a comparison by, ``most`` what the result is
-    off by at most, whatever is read.
+    ``shift`` is what rounding moves the argument of a comparison by, ``room`` how far arguments may
+    be off and still be the table's, ``most`` what the result is off by where they are not.
     """
 
     table: float
     rounding: float
     folded: float
     shift: float = 0.0
+    room: float = math.inf
     most: float = math.inf
 
     @property
@@ -105,9 +105,16 @@ def budget(
             else _shift(assembled.assembly, i, bounds, samples, width, dtype)
         )
         own = table.f_error + table.g_error, rounding, virtual.folded
-        most = virtual.dst.range.size + _HULL * float(table.f.abs().max() + table.g.abs().max())
-        out[virtual] = Budget(*own, shift, most if math.isfinite(sum(own)) else math.inf)
+        most = virtual.dst.range.size + _HULL * largest_result(assembled.assembly, i)
+        most = most if math.isfinite(sum(own)) else math.inf
+        out[virtual] = Budget(*own, shift, _room(virtual, table), most)
     return out
+
+
+def _room(i: VirtualInstruction, table: TablePair) -> float:
+    """From the arguments of an instruction to the ends of its table."""
+    spans = [span for span, curve in ((i.plus, i.f), (i.minus, i.g)) if curve is not None]
+    return min(min(span.low - table.low, table.high - span.high) for span in spans)
 
 
 def _shift(
@@ -174,11 +181,12 @@ class _Errors:
     turns: Mapping[VirtualLoop, tuple[int, int]]
     growths: Mapping[VirtualLoop, tuple[Growth, ...]]
     flag: Register
+    held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
     used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
-    undecided: dict[Place | None, None] = field(default_factory=dict)  # branches, by their line
+    undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -286,11 +294,14 @@ class _Errors:
             self.sure.pop(i.dst, None)
             bend = _bend(i) if a and b else 0.0
             gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
-            error = gains + (bend * a * b if bend else 0.0)
-        self.off[i.dst] = min((error + own.total) * _OUTWARD, own.most)
+            error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
+        off = self.off[i.dst] = min((error + own.total) * _OUTWARD, own.most)
         self.before = i.dst
-        if i.dst is self.flag and not self.off[i.dst] < _SURE:
-            self.undecided[i.place] = None
+        line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
+        if i.dst is self.flag and not off < _SURE:
+            self.undecided[f"turns decided in {line}"] = "perhaps others than the exact program's"
+        if not off <= max(self.held - i.dst.range.size, i.dst.range.size / _HELD):
+            self.undecided[f"values in {line}"] = "perhaps larger than what masks cover"
 
     def _compared(self, i: VirtualInstruction, step: Comparison, moved: float) -> float:
         """A comparison of what is off by ``moved``, and so nearer to a tie than its gap.
@@ -346,7 +357,8 @@ def certify(
     width = assembled.assembly.width
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
     written = _written(assembled, ranges.domain, dtype)
-    errors = _Errors(own, width, turns, growths, fused.flag, written)
+    held = largest_value(assembled.assembly)
+    errors = _Errors(own, width, turns, growths, fused.flag, held, written)
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
     if errors.undecided:
@@ -397,7 +409,4 @@ def _domain(
     grown = [growth.told for each in errors.used.values() for growth in each.values()]
     if grown:
         domain["parameters"] = f"those given; {'; '.join(dict.fromkeys(grown))}"
-    for place in errors.undecided:
-        where = f"line {place.line}" if place is not None else "a loop"
-        domain[f"turns decided in {where}"] = "perhaps others than the exact program's"
-    return domain
+    return {**domain, **errors.undecided}
