@@ -370,8 +370,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn's own error is counted once, not every turn",
         "computer/growth.py",
-        "left, made = float(powers[-1]), float(powers[:-1].sum())",
-        "left, made = float(powers[-1]), float(powers[0])",
+        "left, made = float(powers.max()), float(powers[:-1].sum())",
+        "left, made = float(powers.max()), float(powers[0])",
         ("tests/computer/test_growth.py", "-k", "every_turn"),
     ),
     Mutant(
@@ -394,5 +394,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return replace(made, off=_apart(made, lines, kinks, low, high))\n",
         "    return made\n",
         ("tests/computer/test_bends.py", "-k", "charged"),
+    ),
+    Mutant(
+        "a branch that may be decided wrongly costs nothing before the fact",
+        "computer/budget.py",
+        "    if errors.undecided:\n",
+        "    if False:\n",
+        ("tests/computer/test_growth.py", "-k", "before_the_fact"),
+    ),
+    Mutant(
+        "errors of a loop count as settled while they grow",
+        "computer/budget.py",
+        "        if all(self.off[state] <= error for state, error in room.items()):\n",
+        "        if room:\n",
+        ("tests/computer/test_growth.py", "-k", "before_the_fact"),
+    ),
+    Mutant(
+        "a stretch does not tell of arguments beyond a closed form",
+        "computer/stretches.py",
+        "        fused.watched.also.append(self.left)\n",
+        "",
+        ("tests/computer/test_stretches.py", "-k", "beyond"),
+    ),
+    Mutant(
+        "what a stretch has written is not copied out before the next launch",
+        "computer/stretches.py",
+        "            return leaf if id(leaf) in fixed else copy(leaf)\n",
+        "            return leaf\n",
+        ("tests/computer/test_stretches.py", "-k", "long_data"),
     ),
 )
