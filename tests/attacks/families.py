@@ -372,8 +372,8 @@ def _in_rows(program: Any, dtype: torch.dtype) -> Any:
     return ice.Machine.for_programs([program], dim=2, samples=5, dtype=dtype)
 
 
-def in_rows(name: str) -> Callable[[int], Outcome | str]:
-    """Programs whose heads are in the prompt."""
+def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
+    """Programs whose heads are in the prompt, of samples that may be far below look-up errors."""
 
     def attack(seed: int) -> Outcome | str:
         draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -383,6 +383,7 @@ def in_rows(name: str) -> Callable[[int], Outcome | str]:
         except ice.PrecisionError:
             return "refused"
         x = (2 * torch.rand(5, 2, generator=g, dtype=F64) - 1).to(dtype)
+        x = x * 2.0 ** -draw.choice([0, 0, 0, 0, 12, 26, 40]) if small else x
         y = (2 * torch.rand(5, generator=g, dtype=F64) - 1).to(dtype)
         if getattr(program, "loss", None) == "logistic":
             y = (y > 0).to(y)
@@ -487,7 +488,7 @@ def ordinary(name: str) -> Callable[[int], str]:
 
 def ordinary_in_rows(name: str) -> Callable[[int], str]:
     """The same for programs whose heads are in the prompt."""
-    attack = in_rows(name)
+    attack = in_rows(name, small=False)
 
     def attempt(seed: int) -> str:
         found = attack(seed)

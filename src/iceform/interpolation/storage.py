@@ -22,6 +22,7 @@ from iceform.interpolation.posterior import posterior_error, prove
 
 __all__ = ["AS_GOOD", "describe_grid", "describe_table", "grid_from", "proved_again", "table_from"]
 
+_ALIKE = 1.25  # times what is proved: more is stated of another function
 AS_GOOD = 1 + 2.0**-20  # of the error that was proved when it was written, on whatever machine
 
 
@@ -57,18 +58,21 @@ def table_from(config: dict[str, Any], tensors: dict[str, Tensor]) -> Interpolan
     )
 
 
-def proved_again(it: Interpolant, f: ScalarFunction | None) -> Interpolant:
+def proved_again(it: Interpolant, f: ScalarFunction | None, *, alike: bool = False) -> Interpolant:
     """A table from a file with a bound that was found now; "claimed" where f is not known.
 
     Raises
     ------
     IntegrityError
-        If the bound that the file states is not reached.
+        If the bound that the file states is not reached; with ``alike`` also if far less is true:
+        then it was made for another function.
     """
     if f is None:
         return it
     if it.edges is not None:
         found = prove(it, f, it.edges)
+        if alike and not it.error <= _ALIKE * found.error:
+            raise IntegrityError(f"the table states {it.error:.3g} where {found.error:.3g} is true")
     elif it.regime in ("hard", "spectral"):
         again = regimes.on_grid(f, it.grid, it.sharpness, it.regime)
         if not torch.equal(again.values, it.values):
