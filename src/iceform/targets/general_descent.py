@@ -20,6 +20,10 @@ alpha(o_k) = 1/(1 + e^{-o_k}) together. The heads at o_k and -o_k differ by
 (alpha(o_k) - alpha(-o_k)) g lr S = s_k lr g for tanh(o_k/2) = s_k/S, S = 1.25 max|s_k|: that is
 what l_k loses. The same layer looks a up again and subtracts it.
 
+With ``groups`` the samples of a group g have heads and a null logit ln n_g of their own, and
+u_i has the factor n_g/n: the means of the groups add up to that of all, and a head adds up
+2 n_g + 1 terms.
+
 Should the normaliser be off by a factor 1 + e, alpha(o) and alpha(-o) both move by
 alpha(1 - alpha) e: their difference does not, to first order.
 
@@ -35,7 +39,7 @@ the stream's norms do to any stored number, relatively: NORM units each, 1 + 4 T
 * What differs between table tokens goes into r: rounding of both heads (nu units of alpha R lr S X
   each, and their alphas add up to one), of o_k, of l_k itself, and the second order of the
   normaliser. nu has twice a logit's and an exponential's (in the weight and in the normaliser),
-  2 n + 1 for each of the two sums, and the value's.
+  2 n_g + 1 for each of the two sums, and the value's; 2 heads for every group are written.
 * The map w -> w - lr grad is multiplied by at most q = max |1 - lr lambda|, lambda in the hull of
   f' times the eigenvalues of X'X/n.
 
@@ -73,6 +77,7 @@ _MASK = 4096.0  # hides tokens; above every logit of a table by far
 _ROUTE = 4 * _MASK  # of the null token for those that do not ask: beats mask and logits
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _LARGEST_LOGIT = _MASK / 8
+_MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
 _SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
 
 
@@ -141,6 +146,9 @@ class GeneralDescent(FeatureTarget):
         Tokens that a prompt may have: 1 + 2 n + table entries.
     dtype
         "float64" or "float32".
+    groups
+        Parts that samples are averaged in, each by heads of its own. In float32 a sum of hundreds
+        of terms rounds by more than everything else.
     f
         The loss's derivative as a formula of the residual z; in the prompt.
     lr
@@ -153,6 +161,7 @@ class GeneralDescent(FeatureTarget):
     steps: int
     positions: int = 512
     dtype: str = "float64"
+    groups: int = 1
     f: str = field(default="tanh(z)", kw_only=True)
     lr: float = field(default=0.5, kw_only=True)
     reach: float = field(default=3.0, kw_only=True)
@@ -168,7 +177,7 @@ class GeneralDescent(FeatureTarget):
     defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
 
     def __post_init__(self) -> None:
-        for name in ("dim", "steps", "positions"):
+        for name in ("dim", "steps", "positions", "groups"):
             check_size(name, getattr(self, name))
         self._settings({})
 
@@ -190,11 +199,13 @@ class GeneralDescent(FeatureTarget):
         d = self.dim
         features = Features.of(
             plus=1, minus=1, table=1, null=1, x=d, u=d, y=1, a=1, l=d, slope=1, bias=1, values=2,
-            odds=1, log_n=1,
+            odds=1, log_n=self.groups, **({"apart": self.groups} if self.groups > 1 else {}),
         )  # fmt: skip
         look = tuple(self._look(sign, 1.0) for sign in ("plus", "minus"))
         erase = tuple(self._look(sign, -1.0) for sign in ("plus", "minus"))
-        move = tuple(self._average(sign) for sign in (1.0, -1.0))
+        move = tuple(
+            self._average(sign, group) for sign in (1.0, -1.0) for group in range(self.groups)
+        )
         return Design(features, (look, move + erase) * self.steps)
 
     def _look(self, sign: str, write: float) -> Head:
@@ -213,15 +224,17 @@ class GeneralDescent(FeatureTarget):
         )
         return Head(role, logit, (Move(value, {("a", 0): write}),))
 
-    def _average(self, sign: float) -> Head:
+    def _average(self, sign: float, group: int) -> Head:
+        others = {("apart", group): 1.0} if self.groups > 1 else {}
         logit = (
-            (Row(constant=1.0), Row.flags(a=1.0, log_n=1.0)),
+            (Row(constant=1.0), Row({("a", 0): 1.0, ("log_n", group): 1.0})),
             (Row.of("odds", 0, sign), Row.flags(plus=1.0, minus=1.0)),
-            (Row.flags(table=-_MASK), Row.flags(table=1.0)),
+            (Row.flags(table=-_MASK), Row({("table", 0): 1.0, **others})),
             (Row.flags(plus=_ROUTE, minus=_ROUTE, null=_ROUTE), Row.flags(null=1.0)),
         )
         moves = tuple(Move(Row.of("u", j), {("l", j): -sign}) for j in range(self.dim))
-        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}", logit, moves)
+        part = f", group {group}" if others else ""
+        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}{part}", logit, moves)
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -235,12 +248,18 @@ class GeneralDescent(FeatureTarget):
         top = _ODDS * float(keys.slopes.abs().max())
         at = self.design.features
         out = torch.zeros(1 + 2 * n + tables.plus.tokens, at.total, dtype=torch.float64)
-        out[0, at["null"]], out[0, at["log_n"]] = 1.0, math.log(n)
+        group = torch.arange(n) % self.groups
+        held = torch.bincount(group, minlength=self.groups).double()
+        out[0, at["null"]], out[0, at["log_n"]] = 1.0, held.clamp(min=1).log()
+        share = tables.scale * lr * top * (held[group] / n)[:, None]
         for sign, name in ((1, "plus"), (-1, "minus")):
             rows = out[1 : 1 + n] if sign > 0 else out[1 + n : 1 + 2 * n]
             rows[:, at[name]] = 1.0
             rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-            rows[:, at["u"]] = sign * tables.scale * lr * top * x.double()
+            rows[:, at["u"]] = sign * share * x.double()
+            if self.groups > 1:
+                rows[:, at["apart"]] = 1.0
+                rows[torch.arange(n), at["apart"].start + group] = 0.0
         grid = out[1 + 2 * n :]
         grid[:, at["table"]] = 1.0
         grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
@@ -250,9 +269,9 @@ class GeneralDescent(FeatureTarget):
 
     def layout(self) -> list[str]:
         return [
-            "null: null = 1, log_n = ln n",
-            "one token per sample: plus = 1, x, y, u = R lr S x",
-            "one token per sample: minus = 1, x, y, u = -R lr S x",
+            "null: null = 1, log_n = ln n_g of every group",
+            "one token per sample: plus = 1, x, y, u = R lr S x n_g/n; apart = 1 but for its group",
+            "one token per sample: minus = 1, x, y, u = -R lr S x n_g/n; apart likewise",
             "one token per table entry: table = 1, slope, bias, values, odds; l starts at 0",
         ]
 
@@ -349,8 +368,8 @@ class _Run:
 
     @property
     def _drift(self) -> float:
-        """D, in units: the norms that a stored number passes, its own rounding included."""
-        return NORM * (1 + 4 * self.spec.steps) + 1.0
+        """D, in units: the norms that a stored number passes, and how the host made it."""
+        return NORM * (1 + 4 * self.spec.steps) + _MADE
 
     @property
     def _rows(self) -> float:
@@ -403,13 +422,14 @@ class _Run:
 
     def _own(self, off: float) -> float:
         """A bound of what one step adds to l_k of a table token of its own."""
-        u, n, odds = self.a.u, self.domain.samples, 2 * math.atanh(1 / _ODDS)
+        u, odds, groups = self.a.u, 2 * math.atanh(1 / _ODDS), self.spec.groups
+        n = -(-self.domain.samples // groups)
         logs = self.tables.size + 1 + odds + abs(math.log(n))
         nu = 2 * (READ + 4) * logs + 2 * self.a.exp + 2 * (2 * n + 1) + READ + 6
         heads = inflate(nu * u) * self._step
         gates = (self._drift + 4) * u * odds / 2 * self._step
         normaliser = (2 * off + (self._drift + 4) * u * logs) ** 2 * self._step
-        stored = (4 * NORM + 6) * u * (self._top * self._size + self._step)
+        stored = (4 * NORM + 4 + 2 * groups) * u * (self._top * self._size + self._step)
         return heads + gates + normaliser + stored
 
     def derivation(self) -> tuple[Step, ...]:

@@ -127,6 +127,11 @@ class Pairs:
             return tuple(float(kind(a * spacing / self.delta)) for a in listed)
         return tuple(float(kind(float(a))) for a in self.exact)
 
+    @property
+    def ticks(self) -> list[tuple[int, int]]:
+        """Every head's j and sign; a weight of 0 has none."""
+        return [(j, s) for j, a in enumerate(self.weights, 1) if a for s in (1, -1)]
+
     @cached_property
     def defects(self) -> tuple[float, ...]:
         """|D_0|, ..., |D_{m-1}|, rounded up."""

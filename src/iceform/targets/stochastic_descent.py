@@ -166,8 +166,7 @@ class StochasticDescent(FeatureTarget):
         )
 
     def _layers(self, t: int) -> tuple[tuple[Head, ...], ...]:
-        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
-        residual = tuple(self._residual(t, j, sign) for j, sign in ticks)
+        residual = tuple(self._residual(t, j, sign) for j, sign in self.combination.ticks)
         return residual, (self._look_up(),), (*self._step(t), self._erase())
 
     def _residual(self, step: int, j: int, sign: int) -> Head:
