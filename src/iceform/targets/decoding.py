@@ -82,9 +82,7 @@ class Decoder(Target):
     @cached_property
     def combination(self) -> Pairs:
         """The pairs of heads, tuned for typical residuals."""
-        a = Arithmetic(self.torch_dtype)
-        noise = (a.exp + _TYPICAL_NOISE) * a.u
-        return Pairs.for_reach(2 * self.bound, self.pairs, a.dtype, noise)
+        return Pairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
 
     def check_decoder(self) -> None:
         """What both decoders require."""

@@ -46,7 +46,7 @@ from iceform.errors import BoundError, ShapeError
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row, hidden_among
 from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
-from iceform.targets.pairs import Pairs
+from iceform.targets.pairs import LEAK_BITS, Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rotated_account import RotatedAccount
@@ -58,12 +58,10 @@ from iceform.validation import check_positive, check_size
 __all__ = ["LinearDescent"]
 
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
-_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
 _LEAST_POSITIONS = 3
 _MOST_HALVINGS = 8
 _SEEDS = 2**63
 _MIXED = ("x", "y", "w", "v")  # by a rotation
-_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
 
 
 @dataclass(frozen=True)
@@ -152,11 +150,6 @@ class LinearDescent(FeatureTarget):
     # ------------------------------------------------------------------------------- the stream
 
     @property
-    def arithmetic(self) -> Arithmetic:
-        """Of the dtype."""
-        return Arithmetic(getattr(torch, self.dtype))
-
-    @property
     def schedule(self) -> tuple[float, ...]:
         """rho_t, one a step."""
         return self.factors or (1.0,) * self.steps
@@ -164,8 +157,7 @@ class LinearDescent(FeatureTarget):
     @cached_property
     def combination(self) -> Pairs:
         """The pairs of heads."""
-        a = self.arithmetic
-        return Pairs.for_reach(self.reach, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+        return Pairs.tuned(self.reach, self.pairs, self.torch_dtype)
 
     @cached_property
     def design(self) -> Design:
@@ -228,7 +220,7 @@ class LinearDescent(FeatureTarget):
     @property
     def leak_bits(self) -> int:
         """K."""
-        return _LEAK_BITS[self.arithmetic.dtype]
+        return LEAK_BITS[self.torch_dtype]
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -288,7 +280,7 @@ class LinearDescent(FeatureTarget):
     # ---------------------------------------------------------------------------- the certificate
 
     def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> Domain:
-        return replace(Domain.of(x, y, self.arithmetic.dtype), padding=padding)
+        return replace(Domain.of(x, y, self.torch_dtype), padding=padding)
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         a = Arithmetic(self.torch_dtype, attention)
