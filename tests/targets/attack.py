@@ -44,8 +44,8 @@ RUN = """
     from torch.nn.attention import SDPBackend, sdpa_kernel
     folder, prompts, device = sys.argv[1:]
     transformers.utils.logging.disable_progress_bar()
-    # A GPU's fused float32 attention makes its products of TF32 ones, which is not certified.
-    kernel = nullcontext() if device == "cpu" else sdpa_kernel(SDPBackend.MATH)
+    # A GPU's fused kernels may make float32 products of TF32 ones, which is not certified.
+    kernel = (lambda: sdpa_kernel(SDPBackend.MATH)) if device != "cpu" else nullcontext
     torch.set_grad_enabled(False)
     for attention in ("eager", "sdpa"):
         given, out = {}, {}
@@ -59,7 +59,7 @@ RUN = """
             for first in range(0, len(names), size):
                 some = names[first : first + size]
                 batch = torch.cat([given[name] for name in some]).to(device)
-                with kernel:
+                with kernel():
                     hidden = network(inputs_embeds=batch).last_hidden_state.cpu()
                 out |= {name: hidden[i : i + 1].clone() for i, name in enumerate(some)}
         save_file(out, Path(prompts) / f"{attention}.hidden")

@@ -163,7 +163,7 @@ def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | Non
 
 
 def _kernels(device: torch.device) -> AbstractContextManager[Any]:
-    """Attention whose products are of the dtype: a GPU's fused one splits float32 into TF32."""
+    """Products of the dtype: a GPU's fused kernels may make float32 ones of TF32."""
     return nullcontext() if device.type == "cpu" else sdpa_kernel(SDPBackend.MATH)
 
 
