@@ -120,12 +120,14 @@ class Problem:
         mask = self._of_mask(chunk).double()
         return torch.where(mask > -math.inf, mask, 0.0)
 
-    def hidden_keys(self) -> Bool[Tensor, "heads keys"]:
-        """Keys that no query sees."""
+    def hidden_keys(self) -> Bool[Tensor, "heads keys"] | None:
+        """Keys that no query sees; None where there can be none."""
         heads, _, queries, _ = self.q.shape
+        last = self.keys if self.diagonal is None else queries - 1 + self.diagonal
+        if self.mask is None and last >= self.keys - 1:
+            return None
         places = torch.arange(self.keys, device=self.q.device).expand(heads, -1)
         if self.mask is None:
-            last = self.keys if self.diagonal is None else queries - 1 + self.diagonal
             return places > last
         hidden = torch.ones_like(places, dtype=torch.bool)
         for chunk in self.chunks():
@@ -201,20 +203,22 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise DeviceError(f"{name} is on {x.device}, q on {q.device}; move one of them")
         if x.dtype != q.dtype:
             raise DtypeError(f"{name} has dtype {x.dtype}, q {q.dtype}; convert one of them")
-        check_finite(name, x)
+    check_finite(q=q, k=k, v=v)
 
 
-def check_finite(name: str, x: Tensor) -> None:
-    """No NaN and no infinity."""
-    # float8 has no isfinite of its own on every device.
-    x = x.float() if x.element_size() == 1 else x
-    if not bool(torch.isfinite(x).all()):
-        bad = ~torch.isfinite(x)
-        first = tuple(int(i) for i in bad.nonzero()[0])
-        raise BoundError(
-            f"{name} has {int(bad.sum())} entries that are NaN or infinite, the first at {first}: "
-            "no tolerance holds for them; mend the inputs"
-        )
+def check_finite(**named: Tensor) -> None:
+    """No NaN and no infinity; a GPU is asked once."""
+    # float8 can be stored and little else.
+    held = {name: x.float() if x.element_size() == 1 else x for name, x in named.items()}
+    largest = [torch.linalg.vector_norm(x, math.inf) for x in held.values()]
+    for (name, x), most in zip(held.items(), torch.stack(largest).tolist(), strict=True):
+        if not math.isfinite(most):
+            bad = ~torch.isfinite(x)
+            first = tuple(int(i) for i in bad.nonzero()[0])
+            raise BoundError(
+                f"{name} has {int(bad.sum())} entries that are NaN or infinite, the first at "
+                f"{first}: no tolerance holds for them; mend the inputs"
+            )
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:

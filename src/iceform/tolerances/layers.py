@@ -103,7 +103,7 @@ def _checked(x: Tensor, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         raise ShapeError(f"{name} is empty or a scalar, shape {tuple(x.shape)}")
     if x.shape[-1] > _MOST:
         raise BoundError(f"{name} has {x.shape[-1]} terms; sums are covered up to {_MOST}")
-    check_finite(name, x)
+    check_finite(**{name: x})
     return x.double(), rounded(x, Kind.of(dtype, _at_least(dtype)).low)
 
 
