@@ -195,9 +195,10 @@ class _Sealed:
             if not all(copy.is_alike(buffer) for buffer, copy in pairs):
                 return False
             if not any(buffer.is_cuda for buffer, _ in pairs):
-                return all(bool(copy.equals(buffer)) for buffer, copy in pairs)
+                return all(copy.equals(buffer) for buffer, copy in pairs)
             # The host waits for a GPU once.
-            return bool(torch.stack([copy.equals(buffer) for buffer, copy in pairs]).all())
+            found = [copy.equals(buffer) for buffer, copy in pairs]
+            return bool(torch.stack([torch.as_tensor(same) for same in found]).all())
 
 
 def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
@@ -241,12 +242,12 @@ class _Copy:
         """Whether shape, dtype and device are the same."""
         return self.kind == (buffer.shape, buffer.dtype, buffer.device)
 
-    def equals(self, buffer: Tensor) -> Tensor:
+    def equals(self, buffer: Tensor) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         words = _words(buffer)
         if self.places is None:
             if not buffer.is_cuda:
-                return torch.tensor(np.array_equal(words.numpy(), self.words.numpy()))
+                return np.array_equal(words.numpy(), self.words.numpy())
             return (words == self.words).all()
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))

@@ -370,8 +370,9 @@ def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _sizes(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """(max |x|, max ||x||) of what all programs have seen, float64."""
-    largest, squares = seen.flatten(0, 1).amax(0).view(dtype).double().unbind()
-    return torch.stack([largest, squares.sqrt()])
+    sizes = seen.flatten(0, 1).amax(0).view(dtype).double()
+    sizes[1].sqrt_()
+    return sizes
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:
