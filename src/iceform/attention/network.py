@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -233,6 +234,10 @@ class _Copy:
         places = words.nonzero()[:, 0]
         return cls(kind, words[places], places)
 
+    @cached_property
+    def _array(self) -> np.ndarray:
+        return self.words.numpy()
+
     @property
     def nbytes(self) -> int:
         """What it takes."""
@@ -247,7 +252,7 @@ class _Copy:
         words = _words(buffer)
         if self.places is None:
             if not buffer.is_cuda:
-                return np.array_equal(words.numpy(), self.words.numpy())
+                return np.array_equal(words.numpy(), self._array)
             return (words == self.words).all()
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))

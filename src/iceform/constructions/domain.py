@@ -150,7 +150,7 @@ class Domain:
         if seen is None:
             seen = self.watch()
             seen.watch_all(x)
-        return [largest_entry(y)[None], seen.sizes]
+        return [largest_entry(y).double()[None], seen.sizes]
 
     def _check_data_sizes(self, y: float, x: float, longest: float) -> None:
         check_largest("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
@@ -162,9 +162,9 @@ class Domain:
         """Their largest entry and, where it is bounded, their 2-norm."""
         if not w.numel():
             raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
-        largest = largest_entry(w)[None]
-        norm = unwrapped(w.detach().norm(dim=-1)).amax()[None] if self._has_w_norm else largest
-        return [largest, norm]
+        largest = largest_entry(w).double()
+        norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if self._has_w_norm else largest
+        return [largest[None], norm[None]]
 
     def check_sizes(self, largest: float, norm: float) -> None:
         """The same, knowing only their largest entry and 2-norm."""

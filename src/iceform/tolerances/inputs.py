@@ -18,7 +18,7 @@ from torch import Tensor
 from iceform.arithmetic import Format
 from iceform.errors import BoundError, DeviceError, DtypeError, ShapeError
 
-__all__ = ["Chunk", "Problem", "problem_of", "rounded"]
+__all__ = ["Chunk", "Problem", "check_finite", "problem_of", "rounded", "scale_of"]
 
 ALIGNMENTS = ("upper_left", "lower_right")
 # float64 logits held at once: 16 MB on a CPU, 512 MB on a GPU.
@@ -170,7 +170,7 @@ def problem_of(
         q=q.reshape(*kv, group, queries, q.shape[-1]),
         k=k.reshape(*kv, keys, k.shape[-1]),
         v=v.reshape(*kv, keys, v.shape[-1]),
-        scale=_scale(scale, q.shape[-1]),
+        scale=scale_of(scale, q.shape[-1]),
         mask=None if mask is None else _mask(mask, q, k, group),
         diagonal=_diagonal(causal, queries, keys),
         lead=lead,
@@ -201,6 +201,8 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ShapeError(f"{name} is empty, shape {_shape(x)}: there is nothing to attend to")
         if x.device != q.device:
             raise DeviceError(f"{name} is on {x.device}, q on {q.device}; move one of them")
+        if x.is_meta:
+            raise DeviceError(f"{name} is on the meta device and holds no numbers; give it some")
         if x.dtype != q.dtype:
             raise DtypeError(f"{name} has dtype {x.dtype}, q {q.dtype}; convert one of them")
     check_finite(q=q, k=k, v=v)
@@ -236,7 +238,8 @@ def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]
     return tuple(q.shape[:-2]), heads // kv_heads
 
 
-def _scale(scale: float | None, dim: int) -> float:
+def scale_of(scale: float | None, dim: int) -> float:
+    """Of the logits: 1/sqrt(dim) where none is given."""
     if scale is None:
         return 1 / math.sqrt(dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):

@@ -137,6 +137,14 @@ class Sums:
     spread: Tensor  # max v - min v
 
 
+def _sum(first: Tensor, *more: tuple[Tensor | float, Tensor | float]) -> Tensor:
+    """First + Σ factor size; a GPU is not asked to add what is 0."""
+    for factor, size in more:
+        if isinstance(size, Tensor) or size:
+            first = first + size * factor
+    return first
+
+
 def all_keys(keys: int) -> Tensor:
     """The ``present`` of rows that see all keys; what follows from it is found on the host."""
     return torch.tensor(float(max(1, keys)), dtype=torch.float64)
@@ -144,7 +152,7 @@ def all_keys(keys: int) -> Tensor:
 
 def reached(norms: Norms, largest: Tensor) -> tuple[Tensor, Tensor]:
     """What unscaled and scaled logits, and unnormalised sums of values, may come to."""
-    logit = (norms.q * norms.k * max(1.0, norms.scale) + norms.bias).amax()
+    logit = _sum(norms.q * norms.k * max(1.0, norms.scale), (1.0, norms.bias)).amax()
     return logit, norms.present.amax() * largest.amax()
 
 
@@ -162,7 +170,8 @@ def check_range(kind: Kind, logit: float, value: float) -> None:
 
 def own_error(norms: Norms) -> Tensor:
     """What float64 may be off by here, in the logarithm of any sum of non-negative terms."""
-    logit = norms.scale * norms.q_exact * (norms.k + norms.k_moved) + norms.bias + norms.top
+    longest = _sum(norms.k, (1.0, norms.k_moved))
+    logit = _sum(norms.scale * norms.q_exact * longest, (1.0, norms.bias)) + norms.top
     steps = 4 * (norms.dim + 16) * logit
     return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))
 
@@ -187,9 +196,9 @@ class _Steps:
         unit = kind.wide.faithful
         per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
         argument = compounded(kind.argument_steps, unit)
-        per_k = norms.scale * (per_bias * norms.q + norms.q_moved)
+        per_k = norms.scale * _sum(per_bias * norms.q, (1.0, norms.q_moved))
         per_moved = norms.scale * norms.q_exact
-        others = per_k * norms.k + per_moved * norms.k_moved + per_bias * norms.bias
+        others = _sum(per_k * norms.k, (per_moved, norms.k_moved), (per_bias, norms.bias))
         reference = argument * (norms.top + others + n.log() + 1)
         touched = 2 * norms.dim + 16 + math.sqrt(norms.dim) * (norms.q + norms.k)
         zeta = 4 * tiny * max(1.0, norms.scale) * touched
@@ -247,8 +256,7 @@ class Factors:
         """Of P-weighted ‖k̂‖, ‖k - k̂‖ and |b|."""
         # (i) one weight
         steps = _Steps.of(kind, norms)
-        mean = steps.per_k * k + steps.per_moved * k_moved
-        mean = mean + steps.per_bias * bias + steps.t
+        mean = _sum(steps.per_k * k, (steps.per_moved, k_moved), (steps.per_bias, bias)) + steps.t
         kappa = torch.exp(-steps.denominator - mean) - steps.lost
         divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
         moving = torch.expm1(steps.most) / steps.most * divided
