@@ -171,8 +171,8 @@ def unwrapped(value: Tensor) -> Tensor:
 def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
-    if value.is_cuda:  # one launch
-        largest: Tensor = torch.linalg.vector_norm(value, math.inf)
+    if value.is_cuda:  # one launch, and none to widen it
+        largest: Tensor = torch.linalg.vector_norm(value, math.inf, dtype=torch.float64)
         return largest
     least, most = torch.aminmax(value)
     return torch.maximum(most, -least)

@@ -333,6 +333,6 @@ WRITTEN = {
     ("benchmarks/README.md", "cpu, not kept"): (
         "not kept",
         "python -m benchmarks emulator",
-        "8434d8ccbac07f96",
+        "8c624240d332d25d",
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -195,7 +196,9 @@ class FrozenNetwork(nn.Module):
         assert self._sealed is not None
         flags = self._sealed.flags(self)
         device = next(self.buffers()).device
-        return torch.zeros((), device=device) if flags is None else torch.stack(flags).all()
+        if flags is None:
+            return torch.zeros((), device=device)
+        return torch.stack([torch.as_tensor(flag, device=device) for flag in flags]).all()
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """A cast is another network of the same sizes; moving it to a device is not."""
@@ -244,11 +247,16 @@ class _Sealed:
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
         flags = self.flags(network)
-        if flags is None or not any(flag.is_cuda for flag in flags):
-            return flags is not None and all(map(bool, flags))
-        return bool(torch.stack(flags).all())  # the host waits for a GPU once
+        if flags is None:
+            return False
+        far = [flag for flag in flags if isinstance(flag, Tensor)]
+        if not all(flag for flag in flags if not isinstance(flag, Tensor)):
+            return False
+        near = far[0].device if far else None
+        # The host waits for a GPU once.
+        return not far or bool(torch.stack([flag.to(near) for flag in far]).all())
 
-    def flags(self, network: FrozenNetwork) -> list[Tensor] | None:
+    def flags(self, network: FrozenNetwork) -> list[Tensor | bool] | None:
         """Whether each buffer is the copy's; None where they cannot be, by shape or structure."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
@@ -292,6 +300,10 @@ class _Copy:
         places = words.nonzero()[:, 0]
         return cls(kind, words[places], places)
 
+    @cached_property
+    def _array(self) -> np.ndarray:
+        return self.words.numpy()
+
     @property
     def nbytes(self) -> int:
         """What it takes."""
@@ -301,12 +313,12 @@ class _Copy:
         """Whether shape, dtype and device are the same."""
         return self.kind == (buffer.shape, buffer.dtype, buffer.device)
 
-    def equals(self, buffer: Tensor) -> Tensor:
+    def equals(self, buffer: Tensor) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         words = _words(buffer)
         if self.places is None:
             if not buffer.is_cuda:
-                return torch.tensor(np.array_equal(words.numpy(), self.words.numpy()))
+                return np.array_equal(words.numpy(), self._array)
             return (words == self.words).all()
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))

@@ -27,7 +27,6 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import compiled, rounding_of
-from iceform.backends.primitives import Extremes
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
@@ -368,16 +367,16 @@ class ResidualEmulator(Emulator):
         """Shapes, dtype, device, then values."""
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
-        self._check_values(x, y, w)
+        self._check_values(x, y, w, self.domain.sizes(x, y, w))
 
     def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         n, d = self.domain.samples, self.domain.dim
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
 
-    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
-        """Bounds, labels and range; ``seen`` has looked at all samples already."""
-        self.domain.check_inputs(x, y, w, seen)
+    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, sizes: Tensor) -> None:
+        """Bounds of what was measured, labels and range."""
+        self.domain.check_inputs(sizes)
         self.loss.check_labels(y)
         self.check_range(x, y, w)
 

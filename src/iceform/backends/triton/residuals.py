@@ -355,7 +355,7 @@ def _sums(
         outputs.append(partial if watch is None else _unseen(partial, w.dtype))
     built = kernel[grid](x, y, w, offsets, given, *outputs, *sizes, **options)
     if watch is not None:
-        watch.take(_sizes(outputs[-1], w.dtype))
+        watch.take(_sizes(outputs[-1], w.dtype, watch.lengths))
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
@@ -368,10 +368,12 @@ def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(*partial.shape[:2], 2, dtype=words, device=partial.device)
 
 
-def _sizes(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """(max |x|, max ||x||) of what all programs have seen, float64."""
-    largest, squares = seen.flatten(0, 1).amax(0).view(dtype).double().unbind()
-    return torch.stack([largest, squares.sqrt()])
+def _sizes(seen: Tensor, dtype: torch.dtype, lengths: bool) -> Tensor:
+    """(max |x|, max ||x||) of what all programs have seen, float64; the latter where asked for."""
+    sizes = seen.flatten(0, 1).amax(0).view(dtype).double()
+    if lengths:
+        sizes[1].sqrt_()
+    return sizes
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:
