@@ -120,7 +120,7 @@ class Interpolant:
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
         """A straight line: about 25 tokens carry any range to machine precision."""
         _check_eps(eps)
-        return MAKERS["identity"](low, high, eps)
+        return MAKERS["identity"](float(low), float(high), eps)
 
     @classmethod
     def hard(
@@ -134,7 +134,7 @@ class Interpolant:
     ) -> Interpolant:
         """The paper's regime: v_k = f(L_k) at low temperature; the error falls as 1/cells."""
         function = ScalarFunction.of(f, low, high, kinks=())
-        return MAKERS["hard"](function, Grid(low, high, cells), sharpness)
+        return MAKERS["hard"](function, Grid(float(low), float(high), cells), sharpness)
 
     @cached_property
     def keys(self) -> Keys:
