@@ -107,13 +107,13 @@ class Interpolant:
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
         function = replace(function, estimate=function.estimate or estimate)
-        return MAKERS["fit"](function, low, high, eps, tokens)
+        return MAKERS["fit"](function, float(low), float(high), eps, tokens)
 
     @classmethod
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
         """A straight line: about 25 tokens carry any range to machine precision."""
         _check_eps(eps)
-        return MAKERS["identity"](low, high, eps)
+        return MAKERS["identity"](float(low), float(high), eps)
 
     @classmethod
     def hard(
