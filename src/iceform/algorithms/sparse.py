@@ -450,7 +450,9 @@ def _screen(
     lost += (len(w) + 8) * _UNIT * float(added.sum())
     gap = 0.5 * rho * (1 - s) ** 2 + max(float(terms.sum()), 0.0) + lost
     moved = diagonal.sqrt() * math.sqrt(2 * gap) * (1 + 1e-9)
-    return gap, penalised & (s * size + moved < thresholds) & (w == 0)
+    # Thresholds are products and quotients of what was given: three roundings.
+    surely = thresholds * (1 - 8 * _UNIT)
+    return gap, penalised & (s * size + moved < surely) & (w == 0)
 
 
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:

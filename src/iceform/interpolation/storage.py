@@ -46,6 +46,7 @@ __all__ = [
     "table_from",
 ]
 
+_ALIKE = 1.25  # times what is proved: more is stated of another function
 AS_GOOD = 1 + 2.0**-20  # of the error that was proved when it was written, on whatever machine
 
 
@@ -81,18 +82,21 @@ def table_from(config: dict[str, Any], tensors: dict[str, Tensor]) -> Interpolan
     )
 
 
-def proved_again(it: Interpolant, f: ScalarFunction | None) -> Interpolant:
+def proved_again(it: Interpolant, f: ScalarFunction | None, *, alike: bool = False) -> Interpolant:
     """A table from a file with a bound that was found now; "claimed" where f is not known.
 
     Raises
     ------
     IntegrityError
-        If the bound that the file states is not reached.
+        If the bound that the file states is not reached; with ``alike`` also if far less is true:
+        then it was made for another function.
     """
     if f is None:
         return it
     if it.edges is not None:
         found = prove(it, f, it.edges)
+        if alike and not it.error <= _ALIKE * found.error:
+            raise IntegrityError(f"the table states {it.error:.3g} where {found.error:.3g} is true")
     elif it.regime in ("hard", "spectral"):
         again = regimes.on_grid(f, it.grid, it.sharpness, it.regime)
         if not torch.equal(again.values, it.values):
@@ -201,7 +205,7 @@ def _read(path: Path, f: ScalarFunction, asked: Asked) -> Interpolant | None:
         draft = table_from(kept.content, kept.tensors)
         if not _fits(draft, low, high, tokens) or f.obstacle_on(low, high) is not None:
             return None
-        found = proved_again(draft, f)
+        found = proved_again(draft, f, alike=True)
     except (ValueError, KeyError, TypeError, IceformError, RuntimeError):
         return None
     return found if eps is None or found.error <= eps else None

@@ -27,6 +27,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import exponent_of, power_of_two
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
+_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
@@ -100,6 +102,7 @@ class Metric:
     unknown: Tensor | None = (
         None  # (p, p - rank), the other directions, where they are known better
     )
+    given: Tensor | None = None  # E, where the rest was computed from it
 
     @property
     def rank(self) -> int:
@@ -110,6 +113,21 @@ class Metric:
     def whole(self) -> bool:
         """Whether all are."""
         return self.rank == len(self.scale)
+
+    @cached_property
+    def lost(self) -> float:
+        """No less than ||V'EV - L||, whatever found V and L: 0 where E is not kept.
+
+        Two products of p terms round by 2 (p + 2) u sqrt(p) ||E||_F in norm, V being as long as p
+        unit vectors to the last digits.
+        """
+        if self.given is None or not self.rank:
+            return 0.0
+        p = len(self.scale)
+        left = self.vectors.mT @ (self.given @ self.vectors)
+        apart = float((left - torch.diag(self.eigenvalues)).norm())
+        rounded = 3 * (p + 2) * _UNIT * math.sqrt(p) * float(self.given.norm())
+        return (1 + _SLACK) * (apart + rounded)
 
     @cached_property
     def whitener(self) -> Tensor:
@@ -172,15 +190,16 @@ def metric_of(matrix: Tensor, rows: int) -> Metric:
     """The metric of a Gram matrix of ``rows`` samples."""
     diagonal = matrix.diagonal()
     roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
-    scale = torch.exp2(roots.log2().round())
+    scale = power_of_two(exponent_of(math.sqrt(2) * roots) - 1)  # the nearest ones
     if not len(matrix):
         return Metric(matrix, diagonal, scale)
-    values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
+    scaled = matrix / scale / scale[:, None]
+    values, vectors = torch.linalg.eigh(scaled)
     # Each entry is a sum of rows products; eigh itself is off by about p u.
     top = float(values[-1].clamp(min=0))
     noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
     keep = values > noise
-    return Metric(vectors[:, keep], values[keep], scale, noise)
+    return Metric(vectors[:, keep], values[keep], scale, noise, given=scaled)
 
 
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
@@ -312,6 +331,7 @@ class _Sweep:
         if not metric.rank:
             return 1.0, 1.0
         gram, noise = self(metric.whitener)
-        values = torch.linalg.eigvalsh(gram)
-        noise += 8 * metric.rank * _UNIT * float(values[-1])
-        return float(values[0]) - noise, float(values[-1]) + noise
+        # Eigenvalues are within the norm of G - I of 1, whoever computes them.
+        left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
+        noise += 1.01 * min(float(left.norm()), float(left.abs().sum(1).max()))
+        return 1 - noise, 1 + noise
