@@ -31,9 +31,7 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
             # Not the Triton kernels: the compiler reads their source as it stands.
             "iceform.backends.compiled",
             "iceform.backends.primitives",
-            "iceform.backends.primitives",
             "iceform.backends.loops",
-            "iceform.backends.windowed",
             "iceform.backends.windowed",
             "iceform.interpolation.regimes",
             "iceform.interpolation.local",

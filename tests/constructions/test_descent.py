@@ -13,7 +13,7 @@ from iceform.backends import primitives
 from iceform.backends.primitives import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
 from tests.conformance import Conformance, assert_within
-from tests.constructions.test_residual import EPS, draw
+from tests.constructions.test_residual import asked, draw
 
 
 class TestGradientStep(Conformance):
@@ -26,10 +26,7 @@ class TestGradientStep(Conformance):
             0.1,
             dim=2,
             samples=5,
-            eps=EPS.get((regime, dtype), 0.5),
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
+            **asked(regime, dtype, backend, 0.5),
         )
 
     def draw(self, emulator, batch):
@@ -45,10 +42,7 @@ class TestLogisticStep(TestGradientStep):
             0.5,
             dim=2,
             samples=5,
-            eps=EPS.get((regime, dtype), 0.5),
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
+            **asked(regime, dtype, backend, 0.5),
         )
 
     def draw(self, emulator, batch):

@@ -98,8 +98,12 @@ def test_least_squares_and_ridge_against_rationals(intercept):
             assert found.certificate.error <= 1e-10 * largest, (case, found.certificate.error)
 
 
-@pytest.mark.parametrize("size", BAD)
-@pytest.mark.parametrize("name", MODELS)
+# Every model at both ends; what lies between is the same check of a source's moments.
+REFUSED = [(name, size) for name in MODELS for size in (BAD[0], BAD[-1])]
+REFUSED += [("ridge", size) for size in BAD[1:-1]]
+
+
+@pytest.mark.parametrize(("name", "size"), REFUSED)
 def test_what_cannot_be_squared_is_refused_by_name(name, size):
     model, machine = MODELS[name], Machine(3, layout="stream")
     x, y = drawn()

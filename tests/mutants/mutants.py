@@ -348,8 +348,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whitened coordinates are not checked for rounding",
         "machine/whitening.py",
-        "        return float(values[0]) - noise, float(values[-1]) + noise",
-        "        return 100 * float(values[0]), 1.0",
+        "        return 1 - noise, 1 + noise",
+        "        return 100.0, 1.0",
         ("tests/machine/test_proofs.py",),
     ),
     # ------------------------------------------------------------------ loops of the computer

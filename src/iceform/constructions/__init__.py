@@ -6,13 +6,12 @@ from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.compact_step import CompactStep
 from iceform.constructions.descent import GradientDescent
 from iceform.constructions.domain import Domain
-from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.gradients import GradientStep, ResidualMap, SampleGradients
 from iceform.constructions.hopfield import HopfieldMap, HopfieldResidual, HopfieldStep
 from iceform.constructions.least_squares import LeastSquares, RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.mlp import MLP
 from iceform.constructions.residual import Rates, ResidualEmulator, plan_look_ups, room_for
-from iceform.constructions.sample_gradients import ResidualMap, SampleGradients
 from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps, steps_needed
 from iceform.constructions.split_head import SplitAttentionHead
 from iceform.constructions.truncated_linear import TruncatedLinear

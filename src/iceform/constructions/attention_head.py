@@ -1,6 +1,6 @@
 r"""thm:attn_sim_attn_multi and thm:attn_sim_attn: an attention head, given in the prompt.
 
-The first layer looks up K, Q and V row by row (:mod:`iceform.constructions.row_layer`); the second
+The first layer looks up K, Q and V row by row (:mod:`iceform.constructions.rows`); the second
 is softmax attention on them. With every entry of K, Q and V off by at most e, and
 :math:`\delta_{ij} = e (\|K_i\|_1 + \|Q_j\|_1) + d_h e^2`, the weights of query j move by at most
 :math:`2 \tanh(\delta/2)` in the 1-norm, so
@@ -22,7 +22,7 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan
-from iceform.constructions.row_emulator import Options, RowEmulator
+from iceform.constructions.rows import Options, RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 

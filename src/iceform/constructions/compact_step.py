@@ -39,7 +39,7 @@ from iceform.backends import Backend
 from iceform.backends.primitives import is_transformed
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
-from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.gradients import GradientStep
 from iceform.constructions.residual import (
     SAME,
     LossLike,

@@ -26,7 +26,7 @@ from iceform.backends.loops import descend
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
-from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.gradients import GradientStep
 from iceform.constructions.residual import LossLike, Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError

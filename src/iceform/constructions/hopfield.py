@@ -27,8 +27,7 @@ from iceform.attention import (
 from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
-from iceform.constructions.gradient_step import GradientStep
-from iceform.constructions.sample_gradients import ResidualMap
+from iceform.constructions.gradients import GradientStep, ResidualMap
 from iceform.constructions.selection import choose
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.functions import ScalarFunction

@@ -11,7 +11,7 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork
 from iceform.certificates import Certificate
 from iceform.constructions.base import Plan
-from iceform.constructions.row_emulator import Options, RowEmulator
+from iceform.constructions.rows import Options, RowEmulator
 from iceform.interpolation import Interpolant
 from iceform.validation import check_size
 

@@ -24,7 +24,7 @@ from iceform.attention import FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Step
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Plan
-from iceform.constructions.row_emulator import Options
+from iceform.constructions.rows import Options
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant

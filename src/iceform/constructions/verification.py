@@ -19,12 +19,11 @@ from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, set_verifier
 from iceform.constructions.descent import GradientDescent
-from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.gradients import GradientStep, SampleGradients
 from iceform.constructions.hopfield import HopfieldMap
 from iceform.constructions.least_squares import RidgeRegression
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import Rates, ResidualEmulator
-from iceform.constructions.sample_gradients import SampleGradients
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.errors import ProgramError
 

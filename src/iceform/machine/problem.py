@@ -253,7 +253,6 @@ def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:
 
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 
 

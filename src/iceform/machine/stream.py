@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
-from iceform.attention.lookups import LARGEST_LOGIT
+from iceform.attention.lookups import LARGEST_LOGIT, baked
 from iceform.backends import Ablated, Backend, bind, resolve
 from iceform.certificates import Attestation, Result, Witness
 from iceform.constructions import Plan
@@ -36,7 +36,6 @@ from iceform.errors import (
 )
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant, raised
-from iceform.machine.baking import baked
 from iceform.machine.machine import Machine, Run
 from iceform.machine.program import Program
 from iceform.machine.sources import ArraySource, Source

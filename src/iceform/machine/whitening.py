@@ -42,6 +42,7 @@ __all__ = [
 
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _UNIT = torch.finfo(torch.float64).eps / 2
+_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white

@@ -1,7 +1,7 @@
 r"""The two frozen layers that a whole network is read by.
 
 read
-    One linear map, its weights in the prompt (:class:`~iceform.constructions.row_layer.RowLayer`):
+    One linear map, its weights in the prompt (:class:`~iceform.constructions.rows.RowLayer`):
     a head per output row looks up :math:`\theta_r \cdot x` on the table of the identity over
     [-1, 1]. Maps with more rows than heads are read in several prompts, and a row that reaches
     further is scaled by a power of two in the prompt, which is exact; so one set of weights serves
@@ -37,7 +37,7 @@ from iceform.backends import rounding_of
 from iceform.backends.reading import Memory, require_finite
 from iceform.backends.rows import Heads, Lifted
 from iceform.certificates.witness import Asked
-from iceform.constructions.row_layer import RowLayer
+from iceform.constructions.rows import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 

@@ -115,8 +115,8 @@ TABLES = [name for name, engine in PAIRS if engine == "stream" and "kernel" not 
 @pytest.mark.parametrize("name", [n for n in TABLES if not n.startswith("knn")])
 def test_a_specialised_stream_returns_the_machines_rows(name):
     """The table is in the weights; the data alone are read."""
+    from iceform.attention.lookups import data_tokens
     from iceform.machine import ArraySource
-    from iceform.machine.baking import data_tokens
 
     algorithm = made(name, "stream")
     x, y = example(algorithm, "stream")

@@ -1,7 +1,8 @@
-r"""One gradient step by one frozen layer.
+r"""Gradients by one frozen layer: of every sample, and one step along their mean.
 
-cor:in-context-sim-gd prints a readout that gives the mean gradient; the step needs w as well.
-Every token carries w and attention weights sum to one, so the value row
+thm:attn_sim_f is stated for the residual map, and cor:in-context-GD-attn for the gradients of the
+samples. cor:in-context-sim-gd prints a readout that gives the mean gradient; the step needs w as
+well. Every token carries w and attention weights sum to one, so the value row
 
 .. math:: w - \eta\,(v_k x_i - o_i + \lambda w)
 
@@ -11,7 +12,7 @@ shrinkage sit in the prompt, not in the weights: one frozen layer runs every sch
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
 import torch
@@ -27,10 +28,91 @@ from iceform.constructions.residual import (
     ResidualEmulator,
     three_inputs,
 )
+from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 from iceform.validation import check_matmul_precision, check_positive
 
-__all__ = ["GradientStep"]
+__all__ = ["GradientStep", "ResidualMap", "SampleGradients"]
+
+
+class SampleGradients(ResidualEmulator):
+    r"""Per-sample gradients of any loss (cor:in-context-GD-attn).
+
+    ``em(X, y, w)`` is :math:`[\nabla_w \ell_i(w)]_i`, shape (*batch, n, d): for losses on the
+    residual :math:`\ell'(w \cdot x_i - y_i) x_i`, for margins and generalised linear models as
+    :mod:`iceform.functions.losses` says.
+
+    Parameters
+    ----------
+    loss
+        A name, a :class:`Loss`, or the derivative l'(t) as a function.
+    dim, samples, bound
+        d, n and the entrywise bound of x, y and w.
+    eps
+        The sup-norm error to certify; None for the best the dtype can do.
+    regime
+        "spectral" (default) or "hard", the paper's.
+    dtype, backend
+        What the certificate is for.
+    kinks, tokens, x_norm, w_norm, y_bound, w_bound, z_range, interpolant, estimate
+        Narrower domains, a fixed table size, a ready look-up table, or leave to hold ``eps`` by
+        an estimate where f cannot be enclosed.
+    room
+        Grid tokens that the weights have room for: all functions whose tables fit share them.
+    """
+
+    def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
+        return (2, 1, 1), (self.domain.samples, self.domain.dim)
+
+    def _exactly(self, *inputs: Tensor) -> Tensor:
+        """l'(z_i) x_i, exactly (float64)."""
+        return self._exact(*three_inputs(inputs))
+
+    def _run(self, backend: Backend, *inputs: Tensor) -> Tensor:
+        return backend.run(self._encode(*inputs))[..., :-1]
+
+    def reprogram(self, loss: Any, eps: float | str | None = SAME) -> SampleGradients:
+        """Another loss on the same frozen weights: only the prompt changes.
+
+        Parameters
+        ----------
+        loss
+            As for the constructor.
+        eps
+            What it has to hold, by default what this one does; None accepts what comes out. Where
+            the present keys do, only values change; else the table is another one.
+
+        Raises
+        ------
+        PrecisionError
+            Where no table that fits into these weights holds ``eps``.
+        """
+        changed = Loss.of(loss)
+        return self._on_the_same_weights(
+            changed, eps, lambda **asked: type(self)(changed, dtype=self.dtype, **asked)
+        )
+
+
+class ResidualMap(SampleGradients):
+    """f(w.x_i - y_i) x_i for any continuous f (thm:attn_sim_f).
+
+    ``em(X, y, w)`` has shape (*batch, n, d). The error is at most max|x| times the interpolation
+    error of f, plus rounding.
+
+    Parameters
+    ----------
+    f
+        Continuous and elementwise.
+    dim, samples, bound, eps, regime, dtype, backend
+        As for :class:`SampleGradients`.
+    """
+
+    def __init__(
+        self,
+        f: Callable[[Tensor], Tensor] | ScalarFunction | Loss,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(f, **options)
 
 
 class GradientStep(ResidualEmulator):
