@@ -5,7 +5,7 @@ sample. Every statement keeps its value within a small range, so that tables sta
 comparison decides is drawn too: a run that comes too near to a tie is refused, not wrong.
 
 Rich programs also divide, take powers and roots, join vectors, combine comparisons, nest loops,
-swap states and keep them in lists.
+swap states and keep them in lists. Wild ones blow errors up and then ask questions.
 """
 
 from __future__ import annotations
@@ -222,6 +222,18 @@ class Growing:
         self.body(states)
         self.pools["GS"].append(size)
 
+    def wild(self) -> None:
+        """A loop that blows errors up, and one whose turns depend on what comes out."""
+        state, size, turns = self.fresh(), self.fresh(), self.fresh()
+        self.say(f"{state} = 0.5 + 0.4 * torch.tanh({self.pick('GS')})")
+        self.say(f"for _ in repeat({self.rng.choice(('steps', '60', '80', '99'))}):")
+        rate = self.rng.choice(("3.9", "3.99"))
+        self.say(f"    {state} = bounded({rate} * {state} * (1.0 - {state}), -0.01, 1.01)")
+        self.say(f"{size}, {turns} = 0.2 + {state}, 0.0 * {state}")
+        self.say(f"while while_({size} > {self.rng.choice(('0.2', '0.5'))}):")
+        self.say(f"    {size}, {turns} = 0.7 * {size}, 0.5 * {turns} + 1.0")
+        self.pools["GS"] += [state, size, turns]
+
     def states(self) -> dict[str, str]:
         out = {}
         for _ in range(self.rng.choice((1, 2))):
@@ -245,7 +257,9 @@ class Growing:
             self.pools[pool].append(name)
 
 
-def source(seed: int, kinks: bool = False, rich: bool = False) -> tuple[str, int]:
+def source(
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False
+) -> tuple[str, int]:
     """A program as text, and the number of features that it is for."""
     rng = random.Random(seed)
     grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich)
@@ -256,15 +270,19 @@ def source(seed: int, kinks: bool = False, rich: bool = False) -> tuple[str, int
         rng.choice(loops)()
     for _ in range(rng.randrange(1, 3)):
         grown.statement()
+    if wild:
+        grown.wild()
     outputs = {pool: names[-1] for pool, names in grown.pools.items()}
     returned = ", ".join(f'"{k}": +{v}' for k, v in outputs.items())
     head = "def program(x, y, *, p=0.7, q=vector(0.5), steps=3):\n"
     return head + "\n".join(grown.lines) + f"\n    return {{{returned}}}\n", grown.dim
 
 
-def program(seed: int, kinks: bool = False, rich: bool = False) -> tuple[Algorithm, int]:
+def program(
+    seed: int, kinks: bool = False, rich: bool = False, wild: bool = False
+) -> tuple[Algorithm, int]:
     """A program to run or to compile."""
-    text, dim = source(seed, kinks, rich)
+    text, dim = source(seed, kinks, rich, wild)
     file = f"<random program {seed}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
     words = {n: getattr(language, n) for n in language.__all__}

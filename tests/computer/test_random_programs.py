@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from iceform.computer.compile import compile
-from tests.computer.many_programs import EPS, check, on_computer
+from tests.computer.many_programs import EPS, check, on_computer, unstable
 from tests.computer.random_programs import data, program
 
 
@@ -25,6 +25,11 @@ def test_rich_programs(first):
     """Loops in loops among them: 2, 17, 36 and 57 had ranges of 1e39 once, and answers of 0."""
     found = [check(seed, kinks=seed % 5 == 0, rich=True) for seed in range(first, first + 18)]
     assert found.count("held") >= 17
+
+
+def test_programs_that_blow_errors_up():
+    """Some of them make other turns than they should; none is certified not to."""
+    assert [unstable(seed) for seed in range(8)].count("held, wild") >= 6
 
 
 @pytest.mark.parametrize("seed", [2, 36])
@@ -55,9 +60,3 @@ def test_what_is_copied_is_off_by_nothing():
 def test_programs_on_the_computer(seed):
     """Both backends; the first asks by likeness with what is the same in all components."""
     on_computer(seed, kinks=False)
-
-
-@pytest.mark.slow
-def test_ten_thousand_programs():
-    found = [check(seed, kinks=seed % 4 == 0) for seed in range(10_000, 20_000)]
-    assert found.count("held") >= 9500

@@ -167,13 +167,6 @@ class TablePair:
         """Entries of the table."""
         return len(self.slopes)
 
-    @property
-    def steepest_logit(self) -> float:
-        """Bound of |logit - largest logit| on the range: what a mask must beat."""
-        reach = max(abs(self.low), abs(self.high))
-        rise = float(self.slopes.max() - self.slopes.min()) * reach
-        return rise + float(self.biases.max() - self.biases.min())
-
 
 @dataclass(frozen=True)
 class Write:

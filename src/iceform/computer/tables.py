@@ -135,27 +135,39 @@ def _low_degree(curve: Curve | None) -> bool:
 def _polynomials(name: str, f: Curve | None, g: Curve | None, size: float) -> TablePair:
     grid = Grid(-size, size, _CELLS, _GUARDS)
     keys = grid.keys(_SHARPNESS)
-    columns = [_column(curve, grid) for curve in (f, g)]
-    return TablePair(
-        name, keys.slopes, keys.biases, columns[0].values, columns[1].values, -size, size,
-        columns[0].error, columns[1].error, _exact(f), _exact(g), columns[0].interpolant,
-        columns[1].interpolant,
-    )  # fmt: skip
+    columns = _column(f, grid), _column(g, grid)
+    return _pair(name, (keys.slopes, keys.biases), Range(-size, size), (f, g), columns)
 
 
 @dataclass(frozen=True)
 class _Column:
     values: Tensor
-    error: float
+    error: float = 0.0
     interpolant: Interpolant | None = None
-    assumptions: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, it: Interpolant | None, like: Tensor) -> _Column:
+        """Fitted, or zeros."""
+        return cls(torch.zeros_like(like)) if it is None else cls(it.values, it.error, it)
+
+
+def _pair(
+    name: str, keys: tuple[Tensor, Tensor], on: Range, curves: tuple[Curve | None, Curve | None],
+    columns: tuple[_Column, _Column], jump: float | None = None, gap: float = 0.0,
+) -> TablePair:  # fmt: skip
+    f, g = columns
+    assumed = [a for c in columns if c.interpolant is not None for a in c.interpolant.assumptions]
+    return TablePair(
+        name, *keys, f.values, g.values, on.low, on.high, f.error, g.error, _exact(curves[0]),
+        _exact(curves[1]), f.interpolant, g.interpolant, tuple(dict.fromkeys(assumed)), jump, gap,
+    )  # fmt: skip
 
 
 def _column(curve: Curve | None, grid: Grid) -> _Column:
     """A polynomial of degree two at the nodes, and the error of its look-up."""
     nodes = grid.nodes
     if curve is None:
-        return _Column(torch.zeros_like(nodes), 0.0)
+        return _Column(torch.zeros_like(nodes))
     assert not isinstance(curve, Step)
     coefficients = polynomial(curve) or ()
     a0, a1, a2 = (float(c) for c in (*coefficients, *[Fraction(0)] * 3)[:3])
@@ -222,15 +234,12 @@ def _comparison(
     slopes = torch.tensor([step.sharpness, -step.sharpness], dtype=torch.float64)
     ends = [Fraction(step.offset) + s * Fraction(step.height) for s in (1, -1)]
     values = torch.tensor([float(end) for end in ends], dtype=torch.float64)
-    columns = [torch.zeros_like(values) if c is None else values for c in (f, g)]
     rounded = max(abs(Fraction(float(end)) - end) for end in ends)
     off = step.beside() + above(rounded + Fraction(step.off))
-    errors = [0.0 if c is None else off for c in (f, g)]
-    size = _power_of_two(span.size * (1 + _ROOM))
-    return TablePair(
-        name, slopes, -slopes * step.at, columns[0], columns[1], -size, size, errors[0], errors[1],
-        _exact(f), _exact(g), jump=step.at, gap=step.gap,
-    )  # fmt: skip
+    columns = _Column(values, off), _Column(torch.zeros_like(values))
+    size, keys = _power_of_two(span.size * (1 + _ROOM)), (slopes, -slopes * step.at)
+    columns = columns if g is None else columns[::-1]
+    return _pair(name, keys, Range(-size, size), (f, g), columns, step.at, step.gap)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -300,18 +309,9 @@ def _fitted_pair(
                 "parameters, bounds to names, or ice.bounded to a value",
                 place,
             )
-    center = lead.grid.center
-    columns = [torch.zeros_like(lead.values) if it is None else it.values for it in (first, second)]
-    errors = [0.0 if it is None else it.error for it in (first, second)]
-    assumptions = dict.fromkeys(
-        a for it in (first, second) if it is not None for a in it.assumptions
-    )
-    keys = lead.keys
-    return TablePair(
-        name, keys.slopes, keys.biases - keys.slopes * center, columns[0], columns[1],
-        span.low, span.high, errors[0], errors[1], _exact(f), _exact(g), first, second,
-        tuple(assumptions),
-    )  # fmt: skip
+    keys = lead.keys.slopes, lead.keys.biases - lead.keys.slopes * lead.grid.center
+    columns = _Column.of(first, lead.values), _Column.of(second, lead.values)
+    return _pair(name, keys, span, (f, g), columns)
 
 
 def _interpolants(
