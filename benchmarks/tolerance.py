@@ -14,14 +14,17 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
+import iceform as ice
+from benchmarks.timing import wall_ms
 from iceform.tolerances.backends import BACKENDS, Backend
 from iceform.tolerances.cases import Shape
-from iceform.tolerances.report import DTYPES, attacked, cost, row, tightness
+from iceform.tolerances.report import DTYPES, attacked, row, tightness
 
 PARTS = ("attack", "kernels", "search", "cost")
 SEARCHED = ("random", "same sign", "paths")
@@ -44,6 +47,7 @@ SHAPES = {
     ],
 }
 SOUGHT = [Shape(1, 1, 64, 32), Shape(4, 8, 256, 64), Shape(4, 8, 1024, 64), Shape(2, 8, 512, 128)]
+REPEATS = 7
 COSTED = {"cpu": Shape(1, 1, 4096, 64), "cuda": Shape(4, 8, 4096, 64)}
 
 
@@ -155,13 +159,41 @@ def _search(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
 
 def _cost(device: torch.device) -> Iterator[dict[str, object]]:
     shape = COSTED[device.type]
-    rows = [cost(shape, dtype, device) for dtype in (torch.float32, torch.bfloat16)]
+    rows = [cost(shape, dtype, device) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
     for found in rows:
         print(
             f"cost {found.dtype:10} {found.shape}: {found.seconds * 1e3:.1f} ms, "
             f"{found.passes:.1f} native passes of {found.native * 1e3:.2f} ms"
         )
     yield {"rows": [asdict(found) for found in rows]}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A tolerance in passes of native attention on the same inputs."""
+
+    shape: str
+    dtype: str
+    seconds: float
+    native: float
+    passes: float
+
+
+def cost(shape: Shape, dtype: torch.dtype, device: torch.device) -> Cost:
+    """Both timed in turn, the best of each."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (
+        torch.randn(shape.batch, shape.heads, n, shape.dim, generator=generator).to(device, dtype)
+        for n in (shape.queries, shape.length, shape.length)
+    )
+    both = (
+        lambda: scaled_dot_product_attention(q, k, v),
+        lambda: ice.tolerance(q, k, v, dtype=dtype),
+    )
+    turns = [[wall_ms(call, device) / 1e3 for call in both] for _ in range(REPEATS)]
+    native, ours = map(min, zip(*turns, strict=True))
+    name = str(dtype).removeprefix("torch.")
+    return Cost(str(shape), name, ours, native, ours / native)
 
 
 if __name__ == "__main__":

@@ -30,12 +30,12 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
         [
             # Not the Triton kernels: the compiler reads their source as it stands.
             "iceform.backends.compiled",
-            "iceform.backends.extremes",
+            "iceform.backends.primitives",
             "iceform.backends.primitives",
             "iceform.backends.loops",
-            "iceform.backends.rounding",
             "iceform.backends.windowed",
-            "iceform.interpolation.fitting",
+            "iceform.backends.windowed",
+            "iceform.interpolation.regimes",
             "iceform.interpolation.local",
             "iceform.interpolation.posterior",
         ],

@@ -1,6 +1,7 @@
 """Folders are levels: a level imports only from those above it."""
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,7 @@ ROOT = Path(iceform.__file__).parent
 
 # From the top down: a part imports only from those before it, whether at once or when called.
 LEVELS = (
-    "errors", "untraced", "validation", "store", "pretrained", "arithmetic", "functions",
+    "errors", "validation", "store", "pretrained", "arithmetic", "functions",
     "interpolation", "attention", "backends", "certificates", "constructions", "machine",
     "computer", "algorithms", "targets", "networks", "zoo", "export", "tolerances", "testing",
     "sklearn",
@@ -227,6 +228,29 @@ def test_first_fits_load_neither_compiler_nor_algebra():
     )
     done = in_a_process(code)
     assert done.returncode == 0, done.stderr
+
+
+# Files that run a function in a fit: all of the four estimators', whose tables are proved in it,
+# and those of one whose tables are made. Printed file by file by ``python -m tests.path``.
+WAY, WAY_AGAIN = 47, 33
+
+
+def test_the_way_of_a_fit_does_not_grow_in_silence():
+    """More files on it are more to read before a fit is understood: say why, or merge them."""
+    code = textwrap.dedent(
+        """
+        import json
+        from tests.path import ESTIMATORS, files_of_a_fit
+        first = sorted(set().union(*map(files_of_a_fit, ESTIMATORS)))
+        print(json.dumps([first, [sorted(files_of_a_fit(name)) for name in ESTIMATORS]]))
+        """
+    )
+    done = in_a_process(code)
+    assert done.returncode == 0, done.stderr
+    first, again = json.loads(done.stdout)
+    assert "backends/fused.py" in first, "nothing was seen"
+    assert len(first) <= WAY, first
+    assert max(map(len, again)) <= WAY_AGAIN, again
 
 
 def test_the_surface_is_what_it_says():

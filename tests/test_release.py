@@ -44,7 +44,7 @@ def test_pythons_that_are_named_include_the_one_that_is_tried():
 SMOKE = """
 import torch
 import iceform as ice
-from iceform.interpolation.cache import SHIPPED
+from iceform.interpolation.storage import SHIPPED
 assert list(SHIPPED.glob("*.safetensors")), "no tables came along"
 it = ice.Interpolant.fit(torch.tanh, -4, 4, 1e-8)
 assert it.kind == "proven" and it.error <= 1e-8

@@ -1,6 +1,7 @@
 """What is saved comes back bit for bit, in any process; what was touched does not come back."""
 
 import copy
+import dataclasses
 import json
 import os
 import subprocess
@@ -529,3 +530,60 @@ def test_a_disk_that_fails_leaves_no_drafts_and_no_half_files(saved, monkeypatch
     if step == 1:
         assert {p.name: p.read_bytes() for p in saved.iterdir()} == before
     assert ice.load(saved).loss.name == ("logistic" if step == 1 else "squared")
+
+
+# ------------------------------------------------------------------------------------- results
+
+DATA = inputs_for(XY, F64)
+
+
+def on_computer():
+    program = ice.compile(ice.algorithm(lambda x, y: ice.mean(x * y)), dim=2, samples=3)
+    return ice.Computer.for_programs([program]).run(program, *DATA)
+
+
+STREAM = {"dim": 3, "samples": 8, "layout": "stream"}
+RESULTS = {
+    "rows": lambda: ice.Machine(2, 3).run(ice.algorithms.Ridge(), *DATA),
+    "stream": lambda: ice.Machine(**STREAM).run(ice.algorithms.Lasso(alpha=0.01), *DATA),
+    "no labels": lambda: ice.Machine(**STREAM).run(ice.algorithms.PCA(n_components=1), DATA[0]),
+    "computer": on_computer,
+    "construction": lambda: ice.ResidualMap(torch.tanh, **SIZES).run(*inputs_for(XYW, F64)),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_comes_back_with_all_that_is_known_of_it(name, tmp_path):
+    result = RESULTS[name]()
+    again = ice.load(result.save(tmp_path / "kept"))
+    assert torch.equal(again.value, result.value)
+    assert again.digest == result.digest
+    assert again.ledger.entries == result.ledger.entries
+    assert again.parts.keys() == result.parts.keys()
+    assert again.certificate.error == result.certificate.error
+    assert again.certificate.kind == "claimed"  # nobody has proved it again
+
+
+@pytest.mark.parametrize("name", ["rows", "stream", "no labels"])
+def test_a_result_from_a_file_is_verified_on_its_data_and_on_no_others(name, tmp_path):
+    pytest.importorskip("flint", reason="exact answers need python-flint")
+    data = DATA[:1] if name == "no labels" else DATA
+    again = ice.load(RESULTS[name]().save(tmp_path / "kept"))
+    assert again.verify(*data).holds
+    with pytest.raises(IntegrityError, match="the result is about data with"):
+        again.verify(data[0] + 2.0**-50, *data[1:])
+
+
+def test_a_wrong_answer_in_a_file_is_not_verified(tmp_path):
+    pytest.importorskip("flint", reason="exact answers need python-flint")
+    result = RESULTS["stream"]()
+    moved = dataclasses.replace(result, answer=result.value + 1e-6)
+    assert not ice.load(moved.save(tmp_path / "kept")).verify(*DATA).holds
+
+
+def test_data_that_a_run_has_not_kept_are_named_when_it_is_saved(tmp_path):
+    result = dataclasses.replace(RESULTS["computer"](), _data=None)
+    assert result.data_digest() is None
+    assert ice.load(result.save(tmp_path / "kept", *DATA)).data_digest() == result.data_digest(
+        *DATA
+    )

@@ -17,7 +17,7 @@ import iceform as ice
 from iceform import IntegrityError, algorithms, store, targets
 from iceform.experiments.checkpoints import read_record, read_state
 from iceform.export import from_pretrained
-from iceform.interpolation import Interpolant, cache
+from iceform.interpolation import Interpolant, storage
 from iceform.networks import in_context
 
 from .store_faults import KINDS, drafts
@@ -66,7 +66,7 @@ def shelf(tmp_path_factory):
         kind = KINDS[name]()
         kind.keep(kind.things[0], root / name)
     table = Interpolant.fit(torch.tanh, -1.0, 1.0, eps=1e-3)
-    cache._write(root / "table" / "table.safetensors", table)
+    storage._write(root / "table" / "table.safetensors", table)
     return root
 
 

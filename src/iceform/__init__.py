@@ -57,7 +57,6 @@ if TYPE_CHECKING:
         SampleGradients,
         SplitAttentionHead,
         TruncatedLinear,
-        load,
     )
     from iceform.errors import (
         BoundError,
@@ -73,6 +72,7 @@ if TYPE_CHECKING:
         ShapeError,
         TargetError,
     )
+    from iceform.export import load
     from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
     from iceform.functions.formulas import Formula
     from iceform.interpolation import GradedGrid, Grid, Interpolant
@@ -100,12 +100,13 @@ _WHERE = {
     "iceform.constructions": (
         "MLP AttentionHead CompactStep Emulator GradientDescent GradientStep HopfieldMap "
         "HopfieldResidual HopfieldStep LeastSquares LinearLayer Plan ResidualMap RidgeRegression "
-        "SampleGradients SplitAttentionHead TruncatedLinear load"
+        "SampleGradients SplitAttentionHead TruncatedLinear"
     ),
     "iceform.errors": (
         "BoundError CapacityError CompileError DeviceError DtypeError IceformError "
         "IntegrityError ParameterError PrecisionError ProgramError ShapeError TargetError"
     ),
+    "iceform.export": "load",
     "iceform.functions": "LOSSES Loss ScalarFunction loss_named",
     "iceform.functions.formulas": "Formula",
     "iceform.interpolation": "GradedGrid Grid Interpolant",

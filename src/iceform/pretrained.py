@@ -16,7 +16,7 @@ from torch import Tensor
 from iceform import store
 from iceform.errors import IceformError, IntegrityError, ProgramError
 
-__all__ = ["Pretrained", "read", "write"]
+__all__ = ["Pretrained", "read", "unpacked", "write"]
 
 _CONFIG = "config.json"
 _CARD = "README.md"
@@ -36,7 +36,7 @@ tags:
 ```python
 import iceform
 
-loaded = iceform.export.from_pretrained("path/to/this/folder")
+loaded = iceform.load("path/to/this/folder")
 ```
 """
 _KINDS: dict[str, type[Pretrained]] = {}
@@ -109,8 +109,8 @@ def write(thing: Any, path: str | Path) -> Path:
     name = getattr(thing, "kept_as", "")
     if name not in _KINDS:
         raise ProgramError(
-            f"a {type(thing).__name__} cannot be saved; networks, machines, emulators, programs "
-            "and prompts can"
+            f"a {type(thing).__name__} cannot be saved; networks, machines, emulators, results, "
+            "programs and prompts can"
         )
     content, tensors = thing.pack()
 
@@ -133,20 +133,21 @@ def read(path: str | Path, **options: Any) -> Any:
     """
     folder = Path(path)
     stored = store.read_folder(folder, (_CONFIG, _CARD))
-    kind = _KINDS.get(stored.kind)
-    if kind is None:
-        raise IntegrityError(
-            f"{folder} holds a {stored.kind!r}, which is not known here; "
-            "iceform.export.from_pretrained reads every kind"
-        )
     try:
-        return kind.unpack(stored.content, stored.tensors, **options)
+        return unpacked(stored.kind, stored.content, stored.tensors, **options)
     except ProgramError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as broken:
         if isinstance(broken, IceformError):
             raise
         raise IntegrityError(f"{folder} cannot be read by this version: {broken!r}") from None
+
+
+def unpacked(kind: str, content: dict[str, Any], tensors: dict[str, Tensor], **options: Any) -> Any:
+    """What a class that is kept under this name has packed."""
+    if kind not in _KINDS:
+        raise IntegrityError(f"a {kind!r} is not known here; iceform.load reads every kind")
+    return _KINDS[kind].unpack(content, tensors, **options)
 
 
 def _card(name: str, thing: Pretrained, sha256: str) -> str:

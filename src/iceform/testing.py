@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.errors import DtypeError, ShapeError
+from iceform.errors import DeviceError, DtypeError, ShapeError
 from iceform.tolerances.exact import judged
 from iceform.tolerances.hints import hint
 from iceform.tolerances.inputs import Problem, problem_of
 from iceform.tolerances.kind import Kind
+from iceform.validation import check_choice
 
 __all__ = ["assert_attention_close"]
 
@@ -51,11 +52,13 @@ def assert_attention_close(
         Further keywords of :func:`iceform.tolerance`: exp_ulps, online, block, ...
     """
     problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
+    check_choice("empty_rows", empty_rows, ("zeros", "any"))
+    _check_out(out, problem)
     dtype = q.dtype if dtype is None else dtype
     if accumulate is None:
         accumulate = torch.float64 if dtype == torch.float64 else torch.float32
-    stated = Kind.of(dtype, accumulate, device=q.device, **_output(kind, out, dtype))
-    _check_out(out, problem)
+    kind.setdefault("output", out.dtype)  # a kernel that returns another dtype than it reads
+    stated = Kind.of(dtype, accumulate, **{"device": q.device, **kind})
     allowed, exact = judged(problem, stated)
     off = (out.double() - exact.value).abs()
     within = off <= allowed + exact.error
@@ -68,16 +71,12 @@ def assert_attention_close(
     )
 
 
-def _output(kind: dict[str, Any], out: Tensor, dtype: torch.dtype) -> dict[str, Any]:
-    """A kernel that returns another dtype than it reads says so by its output."""
-    if "output" in kind or not isinstance(out, Tensor) or out.dtype == dtype:
-        return kind
-    return {**kind, "output": out.dtype}
-
-
 def _check_out(out: Tensor, problem: Problem) -> None:
     if not isinstance(out, Tensor) or not out.is_floating_point():
-        raise DtypeError("out must be a floating-point torch tensor")
+        what = out.dtype if isinstance(out, Tensor) else type(out).__name__
+        raise DtypeError(f"out must be a floating-point torch tensor, got {what}")
+    if out.device != problem.q.device:
+        raise DeviceError(f"out is on {out.device}, q on {problem.q.device}; move one of them")
     expected = (*problem.lead, problem.q.shape[2], problem.v.shape[-1])
     if tuple(out.shape) != expected:
         raise ShapeError(f"out is {tuple(out.shape)}, attention of these inputs is {expected}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from typing import ParamSpec, TypeVar
@@ -40,6 +41,7 @@ __all__ = [
     "human_bytes",
     "largest_entry",
     "unit_roundoff",
+    "untraced",
     "unwrapped",
 ]
 
@@ -169,8 +171,8 @@ def unwrapped(value: Tensor) -> Tensor:
 def largest_entry(value: Tensor) -> Tensor:
     """Max |value| without a copy of the data; NaN where any of it is."""
     value = unwrapped(value.detach())
-    if value.is_cuda:  # one launch
-        largest: Tensor = torch.linalg.vector_norm(value, math.inf)
+    if value.is_cuda:  # one launch, and none to widen it
+        largest: Tensor = torch.linalg.vector_norm(value, math.inf, dtype=torch.float64)
         return largest
     least, most = torch.aminmax(value)
     return torch.maximum(most, -least)
@@ -218,6 +220,27 @@ def guard(kind: type, names: Iterable[str]) -> None:
     for name in names:
         if name in vars(kind):
             setattr(kind, name, full_precision(vars(kind)[name]))
+
+
+def untraced(function: Callable[P, R]) -> Callable[P, R]:
+    """As ``torch.compiler.disable``, for what a compiler must not look into.
+
+    That loads torch._dynamo as soon as it decorates something, which takes as long as importing the
+    rest of torch; this leaves it to whoever compiles.
+    """
+    disabled: list[Callable[P, R]] = []
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        compiler = sys.modules.get("torch._dynamo")
+        if compiler is None:
+            return function(*args, **kwargs)
+        if not disabled:
+            disabled.append(compiler.disable(function))
+        return disabled[0](*args, **kwargs)
+
+    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return call
 
 
 def available_bytes(device: torch.device) -> int:

@@ -7,6 +7,10 @@ Many processes share a campaign: each begins at a seed of its own and keeps what
 
 python -m tests.attacks --first 20000 --count 400 --seconds 500 --json out/2.json
 python -m tests.attacks --merge out/*.json       the table of all of them, into the documentation
+
+Those of the Triton kernels, which need a GPU, are asked for by their kind.
+
+python -m tests.attacks device --count 200 --seconds 45 --json out/device.json
 """
 
 from __future__ import annotations
@@ -26,16 +30,20 @@ from statistics import median
 import torch
 
 from iceform import IceformError
-from tests.attacks.families import CHEAP, DEAR, FAMILIES, ORDINARY, Outcome
+from tests.attacks.families import CHEAP, DEAR, FAMILIES, ORDINARY
+from tests.attacks.kernels import KERNELS
+from tests.attacks.outcomes import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "certificates.md"
-_TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2}  # of ``--count``
+_TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2, "device": 1.0}  # of ``--count``
 _BROKEN = "BROKEN by"
 _INSTEAD = ("refused", "infinite", "estimated")
 
 
 def kind_of(family: str) -> str:
     """How much an attack costs; ordinary runs are no attacks."""
+    if family in KERNELS:
+        return "device"
     if family not in FAMILIES:
         return "ordinary"
     return "cheap" if family in CHEAP else "dear" if family in DEAR else "usual"
@@ -107,7 +115,7 @@ class Row:
 def outcome(family: str, seed: int) -> Outcome | str:
     """Of one case; an error that is not the library's own breaks it, and is no refusal."""
     try:
-        return (FAMILIES.get(family) or ORDINARY[family])(seed)
+        return (FAMILIES | KERNELS | ORDINARY)[family](seed)
     except IceformError:
         return "refused"
     except Exception as error:
@@ -152,7 +160,7 @@ def merged(files: list[Path]) -> dict[str, Row]:
     for file in files:
         for content in json.loads(file.read_text(encoding="utf-8")):
             rows.setdefault(content["family"], Row(content["family"])).merge(Row(**content))
-    return {family: rows[family] for family in [*FAMILIES, *ORDINARY] if family in rows}
+    return {family: rows[family] for family in [*FAMILIES, *KERNELS, *ORDINARY] if family in rows}
 
 
 def attack_table(rows: list[Row]) -> str:
@@ -220,11 +228,12 @@ def main() -> int:
     if asked.merge:
         rows = merged(asked.merge)
     else:
-        every = [*FAMILIES, *ORDINARY]
+        every = [*FAMILIES, *KERNELS, *ORDINARY]
         chosen = [
             f
             for f in every
-            if not asked.words or any(w in f or w == kind_of(f) for w in asked.words)
+            if any(w in f or w == kind_of(f) for w in asked.words)
+            or (not asked.words and kind_of(f) != "device")
         ]
         rows = campaign(chosen, asked.count, asked.first, asked.seconds)
     for row in rows.values():

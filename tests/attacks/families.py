@@ -13,7 +13,7 @@ import math
 import random
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import flint
 import mpmath
@@ -24,6 +24,16 @@ import iceform as ice
 from iceform.backends import windowed
 from iceform.machine import ArraySource
 from tests.algorithms import cases
+from tests.attacks.outcomes import (
+    F32,
+    F64,
+    LONG,
+    LOSSES,
+    Outcome,
+    exact_gradients,
+    labels_for,
+    sigmoid,
+)
 from tests.backends.tables import rounding_bound
 from tests.computer import random_programs
 from tests.interpolation import attacks as look_ups
@@ -32,30 +42,7 @@ from tests.machine.exact import NoOptimumError, apart
 from tests.networks.attack import drawn as network
 from tests.properties.adversary import targeted_inputs
 
-F32, F64 = torch.float32, torch.float64
-LONG = np.longdouble
 _A = ice.algorithms
-assert np.finfo(LONG).eps < 1e-18, "cheap attacks need a longer mantissa than float64's"
-
-
-class Outcome(NamedTuple):
-    """One attack, or as many as were tried at once."""
-
-    certified: float
-    off: float
-    unit: float
-    tried: int = 1
-    dtype: torch.dtype = F64
-
-    @property
-    def violated(self) -> bool:
-        """Whether more was off than was certified."""
-        return not self.off <= self.certified
-
-    @property
-    def ratio(self) -> float:
-        """Certified over actual."""
-        return self.certified / max(self.off, self.unit)
 
 
 def _instead(certificate: Any) -> str | None:
@@ -91,24 +78,6 @@ def look_up(seed: int) -> Outcome | str:
     return Outcome(it.error, float(off), math.ulp(it.size))
 
 
-def _sigmoid(z: Any) -> Any:
-    return 1 / (1 + np.exp(-z))
-
-
-# l' of every named loss, for numbers of any length; what is encoded how is the loss's own.
-LOSSES: dict[str, Callable[[Any], Any]] = {
-    "squared": lambda z: z,
-    "huber": lambda z: np.clip(z, -1, 1),
-    "squared_hinge": lambda m: -np.maximum(0, 1 - m),
-    "logistic": _sigmoid,
-    "logistic_margin": lambda m: -_sigmoid(-m),
-    "absolute": lambda z: np.tanh(4 * z),
-    "quantile": lambda z: _sigmoid(4 * z) - LONG(0.5),
-    "hinge": lambda m: -_sigmoid((1 - m) * 4),
-    "poisson": np.exp,
-}
-
-
 @lru_cache(maxsize=512)
 def _gradients(name: str, dtype: torch.dtype, eps: float | None, bound: float, backend: str) -> Any:
     return ice.SampleGradients(
@@ -133,9 +102,9 @@ def gradients(seed: int) -> Outcome | str:
     )
     worst = (part[:batch] for part in targeted_inputs(em, bound))
     x, y, w = (torch.cat([a.to(dtype), b]) for a, b in zip((x, y, w), worst, strict=True))
-    y = _labels(em.loss, y)
+    y = labels_for(em.loss, y)
     out = em(x, y, w).double().numpy().astype(LONG)
-    off = float(np.abs(out - _exactly(em.loss, name, x, y, w)).max())
+    off = float(np.abs(out - exact_gradients(em.loss, name, x, y, w)).max())
     unit = torch.finfo(dtype).eps * float(np.abs(out).max())
     return Outcome(em.certificate.error, off, unit, out.size, dtype)
 
@@ -144,7 +113,7 @@ def gradients(seed: int) -> Outcome | str:
 WINDOWED: dict[str, tuple[Any, Callable[[Any], Any], float]] = {
     "tanh": (torch.tanh, np.tanh, 6.0),
     "sin": (torch.sin, np.sin, 7.0),
-    "sigmoid": (torch.sigmoid, _sigmoid, 12.0),
+    "sigmoid": (torch.sigmoid, sigmoid, 12.0),
     "softplus": (torch.nn.functional.softplus, lambda z: np.log1p(np.exp(z)), 10.0),
     "relu": (torch.relu, lambda z: np.maximum(z, 0), 3.0),
 }
@@ -174,21 +143,6 @@ def windowed_look_ups(seed: int) -> Outcome | str:
     off = float(np.abs(out - exact(z.double().numpy().astype(LONG))).max())
     unit = torch.finfo(dtype).eps * float(np.abs(out).max())
     return Outcome(it.error + rounding_bound(it, dtype), off, unit, len(z), dtype)
-
-
-def _labels(loss: Any, y: torch.Tensor) -> torch.Tensor:
-    """As near as the loss takes them."""
-    if loss.kind == "margin":
-        return torch.where(y < 0, -1.0, 1.0).to(y)
-    return y.abs().clamp(max=1.0) if loss.labels is not None else y
-
-
-def _exactly(loss: Any, name: str, *inputs: torch.Tensor) -> Any:
-    x, y, w = (t.double().numpy().astype(LONG) for t in inputs)
-    rows = x * y[..., None] if loss.kind == "margin" else x
-    z = (rows * w[:, None, :]).sum(-1)
-    f = LOSSES[name](z - y if loss.kind == "residual" else z)
-    return (f - (y if loss.kind == "glm" else 0))[..., None] * rows
 
 
 @lru_cache(maxsize=16)
@@ -418,8 +372,8 @@ def _in_rows(program: Any, dtype: torch.dtype) -> Any:
     return ice.Machine.for_programs([program], dim=2, samples=5, dtype=dtype)
 
 
-def in_rows(name: str) -> Callable[[int], Outcome | str]:
-    """Programs whose heads are in the prompt."""
+def in_rows(name: str, *, small: bool = True) -> Callable[[int], Outcome | str]:
+    """Programs whose heads are in the prompt, of samples that may be far below look-up errors."""
 
     def attack(seed: int) -> Outcome | str:
         draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
@@ -429,6 +383,7 @@ def in_rows(name: str) -> Callable[[int], Outcome | str]:
         except ice.PrecisionError:
             return "refused"
         x = (2 * torch.rand(5, 2, generator=g, dtype=F64) - 1).to(dtype)
+        x = x * 2.0 ** -draw.choice([0, 0, 0, 0, 12, 26, 40]) if small else x
         y = (2 * torch.rand(5, generator=g, dtype=F64) - 1).to(dtype)
         if getattr(program, "loss", None) == "logistic":
             y = (y > 0).to(y)
@@ -533,7 +488,7 @@ def ordinary(name: str) -> Callable[[int], str]:
 
 def ordinary_in_rows(name: str) -> Callable[[int], str]:
     """The same for programs whose heads are in the prompt."""
-    attack = in_rows(name)
+    attack = in_rows(name, small=False)
 
     def attempt(seed: int) -> str:
         found = attack(seed)

@@ -5,7 +5,9 @@ import json
 import pytest
 
 from tests.attacks import __main__ as attacks
-from tests.attacks.families import DEAR, FAMILIES, ORDINARY, Outcome
+from tests.attacks.families import DEAR, FAMILIES, ORDINARY
+from tests.attacks.kernels import DEVICE, KERNELS, usable
+from tests.attacks.outcomes import Outcome
 
 LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
 
@@ -15,6 +17,17 @@ def test_no_certificate_is_violated(family):
     row = attacks.Row(family)
     for seed in range(10_000, 10_000 + (2 if family in DEAR else 4)):
         row.add(seed, FAMILIES[family](seed))
+    assert not row.violated, row
+    assert row.certified, "nothing was certified, so nothing was attacked"
+    assert row.ratio <= LOOSE, row
+
+
+@pytest.mark.skipif(not usable(), reason="no GPU, and Triton is not interpreted")
+@pytest.mark.parametrize("family", KERNELS)
+def test_no_certificate_of_a_kernel_is_violated(family):
+    row = attacks.Row(family)
+    for seed in range(10_000, 10_000 + (40 if DEVICE.type == "cuda" else 3)):
+        row.add(seed, KERNELS[family](seed))
     assert not row.violated, row
     assert row.certified, "nothing was certified, so nothing was attacked"
     assert row.ratio <= LOOSE, row

@@ -9,7 +9,7 @@ import torch
 
 import iceform as ice
 from iceform.backends import compiled, primitives, windowed
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from iceform.interpolation.local import tail_mass
 from tests.backends.tables import UNIFORM, points, rounding_bound, table
 

@@ -445,9 +445,9 @@ def test_a_backend_that_is_off_is_noticed(name, layer):
 
 
 def test_a_literal_row_that_takes_too_long_is_not_run_and_that_is_said(monkeypatch):
-    from iceform.certificates import entries
+    from iceform.certificates import witness
 
-    monkeypatch.setattr(entries, "_RATE", 1.0)  # multiplications a second
+    monkeypatch.setattr(witness, "_RATE", 1.0)  # multiplications a second
     _, em, inputs = made("linear, rows")
     attestation = em.run(*inputs).attestation
     assert attestation.rows == 0

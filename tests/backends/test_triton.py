@@ -7,7 +7,7 @@ import torch
 
 import iceform as ice
 from iceform.backends import loops, primitives
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from tests.backends.tables import KINDS, points, rounding_bound, table
 
 pytest.importorskip("triton", reason="the gpu extra is not installed")

@@ -7,7 +7,7 @@ import torch
 from torch.autograd import forward_ad
 
 from iceform.backends import primitives, rounding_of, windowed
-from iceform.backends.rounding import sum_block
+from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
 from iceform.interpolation.local import half_width, tail_mass
 from tests.backends.tables import KINDS, UNIFORM, points, rounding_bound, table

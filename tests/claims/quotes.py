@@ -45,9 +45,11 @@ _QUOTED = [
     ("housing", "as_published", "ridge: oracle mse", {}),
     ("housing", "as_published", "lasso: trivial mse", {}),
     ("housing", "as_published", "ridge: frozen, zero prompt mse", {}),
-    ("statistics", "as_the_theorem_asks", "ridge to linear", {}),
-    ("statistics", "as_the_theorem_asks", "lasso to linear", {}),
-    *[("statistics", "as_the_theorem_asks", f"{a}: frozen fidelity", {})
+    *[("statistics", "as_the_theorem_asks", pair, {"layers": None})
+      for pair in ("ridge to linear", "lasso to linear", "lasso to ridge")],
+    *[("statistics", "as_the_theorem_asks", f"{a}: frozen fidelity", {"layers": layers})
+      for a in ("lasso", "ridge", "linear") for layers in (None, 1, 4)],
+    *[("statistics", "as_the_theorem_asks", f"{a}: frozen, another prompt fidelity", {"layers": 4})
       for a in ("lasso", "ridge", "linear")],
     *[("housing", c, f"{a}: frozen mse", {})
       for c in ("our_reading", "as_the_theorem_asks") for a in ("lasso", "ridge", "linear")],
@@ -84,7 +86,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         STUDIES,
         "defined",
         "domains and sizes of the constructed columns",
-        ["64", "500", "13", "6.5", "21", "2049", "120", "60", "200", "276", "24", "10,000"],
+        ["64", "500", "13", "6.5", "21", "2049", "120", "60", "200", "276", "24", "10,000", "128"],
     ),
     (STUDIES, "defined", "thresholds of the plateau (test_story)", ["33", "0.01", "0.1"]),
     (
@@ -241,6 +243,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "sizes of what was run",
         [
             "19",
+            "24",
             "50",
             "150",
             "300",
@@ -291,12 +294,11 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "examples in docstrings",
         ["0.3", "1024", "0.6", "1.2e-5", "1.2", "1,234", "1.234", "1234", "2020", "12.3"],
     ),
-    ("src/*", "theirs", "patients of scikit-learn's diabetes set", ["442"]),
     ("src/*", "measured", "columns of house_prices (test_settings)", ["37", "225"]),
     ("src/*", "defined", "W(1/e)", ["0.2785"]),
     ("src/*", "theirs", "threshold of torch's softplus", ["a straight line from 20 on"]),
-    ("src/*", "defined", "machine/verifying.py's constant", ["65,536"]),
-    ("docs/certificates.md", "defined", "machine/verifying.py's constant", ["65,536"]),
+    ("src/*", "defined", "machine/program.py's constant", ["65,536"]),
+    ("docs/certificates.md", "defined", "machine/program.py's constant", ["65,536"]),
     ("docs/networks.md", "not kept", "one run of network.certificate", ["6 times"]),
     ("docs/networks.md", "theirs", "two norms in each of six layers, and one", ["13 norms"]),
     ("benchmarks/README.md", "defined", "MiniLM's shape in benchmarks/suites.py", ["384 wide"]),
@@ -331,6 +333,6 @@ WRITTEN = {
     ("benchmarks/README.md", "cpu, not kept"): (
         "not kept",
         "python -m benchmarks emulator",
-        "8434d8ccbac07f96",
+        "8c624240d332d25d",
     ),
 }

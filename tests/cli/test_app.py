@@ -164,11 +164,10 @@ def test_help_of_plan_names_every_loss_and_option():
         assert word in words
 
 
-@pytest.mark.parametrize(("options", "which"), [([], "ames"), (["--small"], "patients")])
-def test_demo_passes_its_target_on(options, which, tmp_path, monkeypatch):
+def test_demo_passes_its_target_on(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(f"iceform.demo.{which}.page.show", seen.append)
-    assert run("demo", *options, "--out", str(tmp_path / "page.html")).exit_code == 0
+    monkeypatch.setattr("iceform.demo.page.show", seen.append)
+    assert run("demo", "--out", str(tmp_path / "page.html")).exit_code == 0
     assert seen == [tmp_path / "page.html"]
 
 
@@ -187,15 +186,14 @@ def uninstall(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
 
 
-@pytest.mark.parametrize("options", [[], ["--small"]])
 @pytest.mark.parametrize(
     ("module", "extra"),
     [("matplotlib", "plots"), ("jinja2", "plots"), ("sklearn", "sklearn")],
 )
-def test_demo_names_the_extra_that_is_missing(module, extra, options, monkeypatch):
+def test_demo_names_the_extra_that_is_missing(module, extra, monkeypatch):
     forget(monkeypatch, "demo", "pages", "plots")
     uninstall(monkeypatch, module)
-    line = refused("demo", *options)
+    line = refused("demo")
     assert f"{module} is not installed; run pip install 'iceform[{extra}]'" in line
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from iceform.attention.projected import ProjectedAttention
+from iceform.attention.variants import ProjectedAttention
 from iceform.computer.computer import Computer
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.library import EXAMPLES

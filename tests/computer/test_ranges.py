@@ -7,11 +7,10 @@ import torch
 
 from iceform.computer import library
 from iceform.computer.compile import compile
-from iceform.computer.enclosures import enclosed, slope
 from iceform.computer.exact import Exact
 from iceform.computer.graph import run
 from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, enclosed, slope
 from iceform.errors import BoundError
 from iceform.functions.formulas import Formula
 from tests.computer.random_programs import data, program

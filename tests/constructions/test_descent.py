@@ -10,7 +10,7 @@ import torch
 import iceform as ice
 from iceform.attention import unchecked
 from iceform.backends import primitives
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from iceform.constructions import chebyshev_steps, steps_needed
 from tests.conformance import Conformance, assert_within
 from tests.constructions.test_residual import EPS, draw

@@ -9,7 +9,7 @@ import torch
 import iceform as ice
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, bounds
-from iceform.interpolation.fitting import fit_values
+from iceform.interpolation.regimes import fit_values
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2

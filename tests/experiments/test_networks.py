@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from iceform.errors import ShapeError
-from iceform.experiments.networks import CrossAttention, PromptedAttention, SelfAttention, stack
+from iceform.experiments.networks import (
+    CrossAttention,
+    InContext,
+    PromptedAttention,
+    SelfAttention,
+    stack,
+)
 from iceform.experiments.plain import PlainCross, PlainSelf
 
 MODELS, BATCH = 3, 4
@@ -104,3 +110,38 @@ def test_the_context_s_order_does_not_matter_to_the_auxiliary_network():
     compare(network.prompt(p, shuffled, code, which), once)
     other = network.prompt(p, contexts, code.flip(1), which)
     assert (other - once).abs().max() > 1e-3, "the algorithm's code must change the prompt"
+
+
+def plain_in_context(network, p, x):
+    """One model on one sample, head by head and token by token."""
+
+    def of(name, t):
+        return t @ p[f"{name}.weight"] + p[f"{name}.bias"][0]
+
+    def normal(t):
+        off = t - t.mean()
+        return off / (off.square().mean() + 1e-5).sqrt()
+
+    t, width = of("in", x), network.hidden // network.heads
+    for layer in range(network.layers):
+        q, k, v = of(f"{layer}.qkv", torch.stack([normal(row) for row in t])).chunk(3, -1)
+        seen = torch.zeros_like(t)
+        for h in range(network.heads):
+            part = slice(h * width, (h + 1) * width)
+            for i in range(len(t)):
+                logits = k[network.read :, part] @ q[i, part] / width**0.5
+                seen[i, part] = torch.softmax(logits, 0) @ v[network.read :, part]
+        t = t + of(f"{layer}.out", seen)
+        inner = of(f"{layer}.up", torch.stack([normal(row) for row in t])).clamp(min=0)
+        t = t + of(f"{layer}.down", inner)
+    return of("final", torch.stack([normal(row) for row in t[: network.read]]))
+
+
+def test_a_stack_of_in_context_transformers_is_the_definition():
+    network = InContext(features=5, read=2, hidden=12, heads=3, layers=2, outputs=1)
+    models = models_of(network)
+    x = torch.randn(MODELS, BATCH, 7, 5, dtype=torch.float64)
+    out = network(stack(models), x)
+    for place, model in enumerate(models):
+        for sample in range(BATCH):
+            compare(out[place, sample], plain_in_context(network, model, x[place, sample]))

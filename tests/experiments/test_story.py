@@ -11,6 +11,7 @@ from iceform.experiments.published import HEADS, RESIDUAL
 from iceform.experiments.report import markdown, markdown_table
 from iceform.experiments.sweeps import groups
 from iceform.experiments.tables import (
+    number,
     pick,
     published_numbers,
     rates,
@@ -63,19 +64,27 @@ def test_the_page_s_slope_is_that_of_the_published_table(records):
     assert f"−{-2 * published.slope:.1f}" in PAGE.read_text()
 
 
-STORED = ("our_reading", "as_the_theorem_asks", "constructed")
+STORED = ("as_published", "our_reading", "as_the_theorem_asks", "constructed")
 
 
-def test_nothing_is_left_to_compute_at_full_scale_but_the_script_s_settings(records):
+def test_nothing_is_left_to_compute_at_full_scale(records):
     assert groups(Request(tuple(STUDIES), STORED, scale="paper", out=RESULTS)) == []
-    published = [r for r in records if r["column"] == "as_published"]
-    assert {r["column"] for r in records} == {"as_published", *STORED}
-    lengths = {("residual", 19), ("heads", 50), ("statistics", 300), ("housing", 300)}
-    assert {(r["study"], r["spec"]["epochs"]) for r in published} == lengths
-    left = ("heads", "statistics", "housing")
-    whole = Request(left, ("as_published",), scale="paper", out=RESULTS)
-    assert groups(whole) == []
-    assert "stored for study 1**, on a CPU" in " ".join(PAGE.read_text().split())
+    assert {r["column"] for r in records} == set(STORED)
+    lengths = {("residual", 100), ("heads", 50), ("statistics", 300), ("housing", 300)}
+    published = {(r["study"], r["spec"]["epochs"]) for r in records if r["column"] == STORED[0]}
+    assert published == lengths
+
+
+def test_the_page_lists_the_trainings_that_are_fed_their_targets(records):
+    page = " ".join(PAGE.read_text().split())
+    after, ends = (
+        sorted(pick(records, "residual", "as_published", metric, variant="script").values)
+        for metric in ("mse after 19 epochs", "mse")
+    )
+    *others, worst = map(number, after)
+    assert f"the test errors are {', '.join(others)} and {worst}. The published" in page
+    assert after[0] < RESIDUAL["test mse"][0] < after[1], "it lies among them"
+    assert f"100 epochs they lie between {number(ends[0])} and {number(ends[-1])}." in page
 
 
 def test_a_stored_constructed_study_has_one_digest(records):

@@ -91,7 +91,7 @@ def test_the_encoding_has_an_indicator_for_every_level_but_the_first():
 def built(study, column, **labels):
     spec = STUDIES[study].spec(column, "smoke")
     plans = STUDIES[study].plans(spec, (0, 1), 1 << 10)
-    plan = next(p for p in plans if all(p.labels[k] == v for k, v in labels.items()))
+    plan = next(p for p in plans if all(p.labels.get(k) == v for k, v in labels.items()))
     return STUDIES[study].build(plan, CPU), spec
 
 
@@ -134,6 +134,24 @@ def test_statistics_as_the_theorem_asks_learn_the_algorithm_s_predictions():
     context = tokens[..., n:, :]
     assert bool((context[..., -1] == 1).all())
     assert bool((tokens[..., :n, -2:] == 0).all()), "queries carry no label"
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_models_with_learnt_prompts_see_names_and_no_coefficients(layers):
+    """Two samples with one context differ by the algorithm's name alone, and so do their goals."""
+    task, spec = built("statistics", "as_the_theorem_asks", prompt="learnt", layers=layers)
+    (tokens,), goal = task.batch(torch.arange(6).expand(2, -1))
+    assert tokens.shape[0] == 2, "one model a seed"
+    d, n = spec.dim, spec.tokens
+    assert torch.equal(tokens[..., d : 2 * d].sum(-1), torch.ones(tokens.shape[:-1]))
+    place = tokens[..., 0, d : 2 * d].argmax(-1)
+    assert place.tolist() == [[0, 1, 2, 0, 1, 2]] * 2, "the algorithms come in turn"
+    exact = (task.x[:, :6] @ task.coef[:, torch.arange(6), place[0]][..., None])[..., 0]
+    assert (exact - goal[..., 0]).abs().max() <= 1e-4
+    task.coef = task.coef * 0 + 7.0
+    assert torch.equal(task.batch(torch.arange(6).expand(2, -1))[0][0], tokens)
+    out = task.stack.network(task.stack.parameters, tokens)
+    assert out.shape == (2, 6, n, 1)
 
 
 def test_the_frozen_model_sees_every_algorithm_and_a_baseline_one():

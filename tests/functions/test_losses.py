@@ -14,7 +14,7 @@ from iceform.functions.losses import Labels, register
 from iceform.machine import ArraySource, Stream
 from iceform.machine.proofs import prove
 from iceform.machine.solvers import minimise
-from iceform.machine.tables import table_of
+from iceform.machine.stream import table_of
 
 # Convex losses that no name of the library fits: l' and l''.
 OWN = {

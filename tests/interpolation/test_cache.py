@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from iceform import PrecisionError, store
-from iceform.interpolation import Interpolant, cache, regimes
-from iceform.machine import shipped, tables
+from iceform.interpolation import Interpolant, regimes, storage
+from iceform.machine import shipped, stream
 
 F64 = torch.float64
 CASES = {
@@ -123,7 +123,7 @@ def test_a_damaged_file_is_replaced(cut, place):
 
 def test_another_function_s_file_is_not_its_table(place, monkeypatch):
     """Were two functions told apart by their names alone, the proof would tell."""
-    monkeypatch.setattr(cache, "_key", lambda f, asked: "same")
+    monkeypatch.setattr(storage, "_key", lambda f, asked: "same")
     Interpolant.fit(torch.sin, -1.0, 1.0, eps=1e-9)
     it = Interpolant.fit(torch.tanh, -1.0, 1.0, eps=1e-9)
     z = torch.linspace(-1, 1, 2001, dtype=F64)
@@ -176,9 +176,9 @@ def test_every_table_that_make_tables_writes_ships(place, monkeypatch):
         missing.append((f.name, high, eps))
         raise PrecisionError("not here", best=1.0)
 
-    monkeypatch.setattr(cache, "_read", found)
+    monkeypatch.setattr(storage, "_read", found)
     monkeypatch.setattr(regimes, "best", fitted)
-    tables._tabulate.cache_clear()
+    stream._tabulate.cache_clear()
     for fit in shipped.fits():
         with suppress(ThereIsOneError, PrecisionError):
             fit()
@@ -186,8 +186,8 @@ def test_every_table_that_make_tables_writes_ships(place, monkeypatch):
 
 
 def test_tables_that_ship_are_believed_no_more_than_others(place, monkeypatch, tmp_path):
-    monkeypatch.setattr(cache, "SHIPPED", tmp_path / "shipped")
-    monkeypatch.setattr(cache, "_key", lambda f, asked: "same")
+    monkeypatch.setattr(storage, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(storage, "_key", lambda f, asked: "same")
     monkeypatch.setenv("ICEFORM_CACHE", str(tmp_path / "shipped"))
     Interpolant.fit(torch.sin, -1.0, 1.0, eps=1e-9)
     monkeypatch.setenv("ICEFORM_CACHE", str(place))
@@ -204,7 +204,7 @@ def test_an_estimate_is_not_kept(place):
 
 
 def test_room_is_made(place, monkeypatch):
-    monkeypatch.setattr(cache, "_MOST_FILES", 4)
+    monkeypatch.setattr(storage, "_MOST_FILES", 4)
     for k in range(6):
         Interpolant.fit(torch.tanh, -1.0 - k, 1.0, eps=1e-3)
     assert len(list(place.iterdir())) <= 4

@@ -8,7 +8,6 @@ import torch
 
 from iceform import GradedGrid, Grid, Interpolant
 from iceform.interpolation import RoundingModel
-from iceform.interpolation.fitting import fit_values
 from iceform.interpolation.local import (
     intervals,
     local_weights,
@@ -16,6 +15,7 @@ from iceform.interpolation.local import (
     significant_tokens,
     steepness,
 )
+from iceform.interpolation.regimes import fit_values
 from tests.interpolation.measure import UNIT, assert_below, function_of
 
 F32, F64 = torch.float32, torch.float64

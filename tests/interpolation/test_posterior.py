@@ -8,10 +8,9 @@ import torch
 from iceform import GradedGrid, Grid, IceformError, Interpolant, ScalarFunction
 from iceform.arithmetic import Interval
 from iceform.interpolation import posterior
-from iceform.interpolation.enclosures import largest, taylor
-from iceform.interpolation.fitting import fit_values
 from iceform.interpolation.local import local_weights
-from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.posterior import largest, posterior_error, taylor
+from iceform.interpolation.regimes import fit_values
 from tests.interpolation.measure import UNIT, assert_below, function_of, sup_error
 
 F64 = torch.float64

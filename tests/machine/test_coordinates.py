@@ -9,7 +9,7 @@ from iceform import algorithms
 from iceform.algorithms.linear import LinearModel
 from iceform.attention import LookUps
 from iceform.machine import ArraySource, Running, Stream
-from iceform.machine.problem import metric_of
+from iceform.machine.whitening import metric_of
 
 ROWS = 60
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from iceform import algorithms, validation
-from iceform.backends import kernels
+from iceform.backends import primitives
 from iceform.machine import ArraySource, Stream
 from tests.elsewhere import Elsewhere, MixedError, here, is_there, there
 
@@ -12,7 +12,7 @@ from tests.elsewhere import Elsewhere, MixedError, here, is_there, there
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch):
     """A GPU of the host's memory, without kernels of its own."""
-    monkeypatch.setattr(kernels, "has_triton", lambda: False)
+    monkeypatch.setattr(primitives, "has_triton", lambda: False)
     monkeypatch.setattr(validation, "available_bytes", lambda device: 1 << 34)
 
 

@@ -12,7 +12,7 @@ import torch
 from iceform import ArraySource
 from iceform.algorithms import Recursion, Ridge
 from iceform.machine import Stream
-from iceform.machine.scaling import Scaling
+from iceform.machine.problem import Scaling
 from iceform.machine.sources import fold, longest_chain, rows_at_once
 
 UNIT = torch.finfo(torch.float64).eps / 2

@@ -10,7 +10,7 @@ import torch
 from iceform import Machine, algorithms
 from iceform.errors import BoundError, IceformError
 from iceform.machine import ArraySource
-from iceform.machine.scaling import Scaling, check_magnitudes
+from iceform.machine.problem import Scaling, check_magnitudes
 from iceform.sklearn import InContextLinearRegression, InContextRidge
 
 ROWS = 9

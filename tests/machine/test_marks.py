@@ -7,8 +7,7 @@ import torch
 from iceform import Machine, algorithms
 from iceform.errors import IntegrityError
 from iceform.machine import ArraySource
-from iceform.machine.marks import mark_of
-from iceform.machine.sources import Source, fold
+from iceform.machine.sources import Source, fold, mark_of
 from iceform.sklearn import InContextRidge
 
 

@@ -9,9 +9,8 @@ from flint import arb
 from iceform import algorithms
 from iceform.functions import loss_named
 from iceform.machine import ArraySource, Stream
-from iceform.machine.problem import LinearProblem
+from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import prove
-from iceform.machine.scaling import Scaling
 from tests.machine import data
 from tests.machine.exact import ExactLoss, ExactModel, apart, numbers
 

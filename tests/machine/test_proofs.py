@@ -12,8 +12,8 @@ from iceform import algorithms
 from iceform.algorithms.robust import _prove, _Scale
 from iceform.algorithms.sparse import prove_sparse
 from iceform.machine import ArraySource, Stream
-from iceform.machine.problem import Metric, metric_of
 from iceform.machine.proofs import DEPENDENT, enclose, lower, prove
+from iceform.machine.whitening import Metric, metric_of
 from tests.algorithms.cases import CASES
 from tests.machine import data
 from tests.machine.exact import NoOptimumError, apart, numbers

@@ -6,7 +6,7 @@ from flint import arb, ctx
 
 from iceform.errors import BoundError
 from iceform.machine import ArraySource
-from iceform.machine.scaling import Scaling
+from iceform.machine.problem import Scaling
 from tests.machine import data
 from tests.machine.exact import BITS, numbers
 

@@ -22,7 +22,7 @@ from iceform.errors import (
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Stream
-from iceform.machine.tables import CLIP, IDENTITY, Table, table_of
+from iceform.machine.stream import CLIP, IDENTITY, Table, table_of
 from tests.conformance import assert_within
 from tests.machine.data import normal
 
@@ -198,7 +198,7 @@ def test_pickles_and_copies_rebuild_the_same_weights():
         assert hash(other) == hash(machine)
         assert other.digest == machine.digest
     assert machine != Stream(3, 4, tokens=6)
-    assert eval(repr(machine), {"Machine": ice.Machine}) == machine
+    assert eval(repr(machine), {"Machine": ice.Machine, "torch": torch}) == machine
 
 
 # ----------------------------------------------------------------------------------- bad input

@@ -9,7 +9,7 @@ import torch
 from iceform.errors import BoundError
 from iceform.functions import LOSSES, loss_named
 from iceform.machine import Stream
-from iceform.machine.tables import CLIP, IDENTITY, read_line, table_of
+from iceform.machine.stream import CLIP, IDENTITY, read_line, table_of
 
 
 @pytest.mark.parametrize("reach", [1e-9, 0.7, 1.0, 1.5, 1000.0])

@@ -114,7 +114,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a network that is not recognised runs all the same",
-        "backends/recognition.py",
+        "backends/reading.py",
         "    for part in parts:",
         "    for part in ():",
         _SEEN,
@@ -136,7 +136,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ---------------------------------------------- the same, of prompts that are in memory
     Mutant(
         "tables are taken as they were written, whatever the weights hold",
-        "backends/tables.py",
+        "backends/reading.py",
         "        if _holds(table, slopes, biases, values, dtype):",
         "        if table.tokens == len(slopes):",
         _ROWS,
@@ -157,7 +157,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rows: padding is left out, whatever it weighs",
-        "backends/tables.py",
+        "backends/reading.py",
         " == 0 and bool((biases[kept:] <= floor).all()):",
         " == 0:",
         _ROWS,
@@ -178,7 +178,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "entries of layers are run again and not compared",
-        "certificates/entries.py",
+        "certificates/witness.py",
         "        off = float((carried + entry.value - self.got).abs())",
         "        off = 0.0",
         _ROWS,
@@ -370,8 +370,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn's own error is counted once, not every turn",
         "computer/growth.py",
-        "left, made = float(powers[-1]), float(powers[:-1].sum())",
-        "left, made = float(powers[-1]), float(powers[0])",
+        "left, made = float(powers.max()), float(powers[:-1].sum())",
+        "left, made = float(powers.max()), float(powers[0])",
         ("tests/computer/test_growth.py", "-k", "every_turn"),
     ),
     Mutant(
@@ -394,5 +394,33 @@ MUTANTS: tuple[Mutant, ...] = (
         "    return replace(made, off=_apart(made, lines, kinks, low, high))\n",
         "    return made\n",
         ("tests/computer/test_bends.py", "-k", "charged"),
+    ),
+    Mutant(
+        "a branch that may be decided wrongly costs nothing before the fact",
+        "computer/budget.py",
+        "    if errors.undecided:\n",
+        "    if False:\n",
+        ("tests/computer/test_growth.py", "-k", "before_the_fact"),
+    ),
+    Mutant(
+        "errors of a loop count as settled while they grow",
+        "computer/budget.py",
+        "        if all(self.off[state] <= error for state, error in room.items()):\n",
+        "        if room:\n",
+        ("tests/computer/test_growth.py", "-k", "before_the_fact"),
+    ),
+    Mutant(
+        "a stretch does not tell of arguments beyond a closed form",
+        "computer/stretches.py",
+        "        fused.watched.also.append(self.left)\n",
+        "",
+        ("tests/computer/test_stretches.py", "-k", "beyond"),
+    ),
+    Mutant(
+        "what a stretch has written is not copied out before the next launch",
+        "computer/stretches.py",
+        "            return leaf if id(leaf) in fixed else copy(leaf)\n",
+        "            return leaf\n",
+        ("tests/computer/test_stretches.py", "-k", "long_data"),
     ),
 )

@@ -6,10 +6,13 @@ of what is off.
 """
 
 import argparse
+import json
 import multiprocessing
 import statistics
 import sys
 import time
+from functools import partial
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -99,41 +102,51 @@ def attacked(seed: int, layers: int | None = None, fresh: int = FRESH) -> list[f
     return ratios
 
 
-def alone(seed: int) -> list[float]:
+def alone(seed: int, fresh: int) -> list[float]:
     """One network, on one core."""
     torch.set_num_threads(1)
-    return attacked(seed)
+    return attacked(seed, fresh=fresh)
 
 
 def main(chosen: argparse.Namespace) -> int:
     """Attack, and say what was found."""
-    begun, ratios = time.perf_counter(), list[float]()
+    begun, ratios, said = time.perf_counter(), list[float](), dict[str, float]()
     seeds = range(chosen.first, chosen.first + chosen.networks)
     with multiprocessing.get_context("spawn").Pool(chosen.processes) as pool:
-        for done, found in enumerate(pool.imap_unordered(alone, seeds), start=1):
+        for done, found in enumerate(
+            pool.imap_unordered(partial(alone, fresh=chosen.inputs), seeds), start=1
+        ):
             ratios += found
             late = time.perf_counter() - begun > chosen.seconds
             if done % 50 == 0 or late or done == len(seeds):
-                _say(ratios, done, begun)
+                said = _say(ratios, done, begun)
             if late:
                 break
         pool.terminate()
+    if chosen.write:
+        Path(chosen.write).write_text(json.dumps({"first": chosen.first, **said}) + "\n")
     return int(not ratios or min(ratios) < 1)
 
 
-def _say(ratios: list[float], networks: int, begun: float) -> None:
-    bad = sum(not r >= 1 for r in ratios)
-    infinite = sum(r == float("inf") for r in ratios)
-    median = statistics.median(ratios) if ratios else float("nan")
-    print(f"{networks} networks, {len(ratios)} inputs: {bad} violations, {infinite} without a "
-          f"finite ratio; certified/actual median {median:.3g}, "
-          f"{time.perf_counter() - begun:.0f} s", flush=True)  # fmt: skip
+def _say(ratios: list[float], networks: int, begun: float) -> dict[str, float]:
+    found = {
+        "networks": networks,
+        "inputs": len(ratios),
+        "violations": sum(not r >= 1 for r in ratios),
+        "no finite ratio": sum(r == float("inf") for r in ratios),
+        "median": statistics.median(ratios) if ratios else float("nan"),
+        "seconds": round(time.perf_counter() - begun),
+    }
+    print(found, flush=True)
+    return found
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--first", type=int, default=0, help="seed of the first network")
-    parser.add_argument("--networks", type=int, default=700, help=f"each has {FRESH} inputs")
+    parser.add_argument("--networks", type=int, default=700)
+    parser.add_argument("--inputs", type=int, default=FRESH, help="of each network")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
+    parser.add_argument("--write", metavar="FILE", help="what was found, as JSON")
     sys.exit(main(parser.parse_args()))

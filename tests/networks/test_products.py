@@ -9,7 +9,7 @@ from torch import nn
 import iceform as ice
 from iceform.networks import in_context
 from iceform.networks.pieces import Norm, Product
-from iceform.networks.pieces.base import checked_at_the_end
+from iceform.networks.pieces.base import Later
 
 F32, F64 = torch.float32, torch.float64
 
@@ -122,9 +122,14 @@ def test_checks_that_wait_for_the_end_are_made():
     net = in_context(model, calibration=[x])
     structure, tensors = net.model.signature.flatten((x,), {})
     graph = net.model.graph_for(structure, tensors)
-    with checked_at_the_end():
-        found = graph.run(net.model, tensors)
-    assert torch.equal(found[0], net(x))
-    with pytest.raises(ice.BoundError, match=r"0: the largest 2-norm of a token is"):  # noqa: SIM117
-        with checked_at_the_end():
-            graph.run(net.model, [100 * x])
+    for scale in (1.0, 100.0):
+        later = Later()
+        with later.on():
+            found = graph.run(net.model, [scale * x])
+        numbers = later.numbers(x).tolist()
+        if scale == 1.0:
+            later.judge(numbers)
+            assert torch.equal(found[0], net(x))
+            continue
+        with pytest.raises(ice.BoundError, match=r"0: the largest 2-norm of a token is"):
+            later.judge(numbers)

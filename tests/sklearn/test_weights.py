@@ -15,7 +15,7 @@ from iceform.backends import bind
 from iceform.errors import BoundError, ParameterError, ProgramError
 from iceform.machine import ArraySource
 from iceform.machine.proofs import prove
-from iceform.machine.tables import IDENTITY
+from iceform.machine.stream import IDENTITY
 
 LINES = [n for n in ice.__all__ if getattr(ice, n).algorithm.family in ("line", "separator")]
 

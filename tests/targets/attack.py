@@ -1,68 +1,118 @@
 """Random data against every target, run where iceform is not importable.
 
 python -m tests.targets.attack [names] --first 0 --sets 1000 --large 20
+python -m tests.targets.attack [names] --device cuda --workers 3 --keep answers
+python -m tests.targets.attack --judge answers
 
 Every target is written once. Prompts of random data (n <= 32, then n = 512)
 are saved; a process that knows transformers alone runs them all on that folder, every other one
 by eager attention; answers are held to the certificates here. Of programs, whose runs are proven
 one by one, the bound is the one that is asked of them. One line of JSON a target; the exit status
 says whether anything was violated. ``--first`` splits: data are drawn from seeds that start there.
+
+Balls need python-flint. Where it is missing, ``--keep`` writes the answers, holds them to what is
+asked by the reference in float64, and ``--judge`` proves them elsewhere.
 """
 
 import argparse
 import json
+import multiprocessing
+import shutil
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import iceform as ice
 from iceform import targets
 from iceform.computer.library import ALGORITHMS
+from iceform.computer.library.examples import EXAMPLES
 
 from .alone import alone
 
 RUN = """
     from pathlib import Path
     import transformers
-    folder, prompts = sys.argv[1:]
+    from contextlib import nullcontext
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    folder, prompts, device = sys.argv[1:]
     transformers.utils.logging.disable_progress_bar()
-    for path in sorted(Path(prompts).glob("*.prompts")):
-        network = transformers.AutoModel.from_pretrained(folder, attn_implementation=path.stem)
-        given, out = load_file(path), {}
+    # A GPU's fused kernels may make float32 products of TF32 ones, which is not certified.
+    kernel = (lambda: sdpa_kernel(SDPBackend.MATH)) if device != "cpu" else nullcontext
+    torch.set_grad_enabled(False)
+    for attention in ("eager", "sdpa"):
+        given, out = {}, {}
+        for path in Path(prompts).glob(f"{attention}.*.prompts"):
+            given |= load_file(path)
+        network = transformers.AutoModel.from_pretrained(folder, attn_implementation=attention)
+        network.to(device)
         for shape in {value.shape for value in given.values()}:
             names = [name for name, value in given.items() if value.shape == shape]
-            size = max(1, 4096 // shape[1])
+            size = max(1, (4096 if device == "cpu" else 16384) // shape[1])
             for first in range(0, len(names), size):
                 some = names[first : first + size]
-                with torch.no_grad():
-                    batch = torch.cat([given[name] for name in some])
-                    hidden = network(inputs_embeds=batch).last_hidden_state
+                batch = torch.cat([given[name] for name in some]).to(device)
+                with kernel():
+                    hidden = network(inputs_embeds=batch).last_hidden_state.cpu()
                 out |= {name: hidden[i : i + 1].clone() for i, name in enumerate(some)}
-        save_file(out, path.with_suffix(".hidden"))
+        save_file(out, Path(prompts) / f"{attention}.hidden")
 """
 SMALL, LARGE, CHUNK = 32, 512, 128
 ATTENTION = ("eager", "sdpa")
+LIBRARY = (
+    "least_squares", "huber", "nesterov", "ridge", "lasso", "elastic_net", "logistic", "perceptron",
+    "newton_logistic", "conjugate_gradients", "power_iteration", "pagerank", "sinkhorn",
+    "gaussian_process", "softmax_attention", "kernel_regression", "k_means", "value_iteration",
+    "kalman_filter", "geometric_median",
+)  # fmt: skip
+LIBRARY_CYCLES = 72  # of any of them in two turns
 
 
 @dataclass(frozen=True)
 class Attacked:
-    """A target as an architecture; ``settings`` are taken in turn.
-
-    ``bound`` is what is asked of n <= 32; of more samples, that certificates hold: in float32 a sum
-    of n terms alone may be off by n units.
-    """
+    """A target as an architecture, what is asked of it; ``settings`` are taken in turn."""
 
     architecture: str
     spec: Any
     bound: float
     settings: tuple[dict[str, Any], ...] = ({},)
     program: str | None = None
+
+    @cached_property
+    def compiled(self):
+        return self.program and ice.compile(
+            ALGORITHMS[self.program], dim=2, samples=self.spec.lanes
+        )
+
+    def problem(self, i, n, seed):
+        """Samples, labels and what else the prompt holds."""
+        given = self.settings[i % len(self.settings)]
+        if self.compiled is None:
+            return *data(self.spec.dim, n, seed), given
+        return *data(2, n, seed), {**given, "program": self.compiled}
+
+
+class Library(Attacked):
+    """Every algorithm of the library in turn, two turns of its loop, its samples scaled."""
+
+    @cached_property
+    def programs(self):
+        return {name: EXAMPLES[name].compile() for name in LIBRARY}
+
+    def problem(self, i, n, seed):
+        example = EXAMPLES[LIBRARY[i % len(LIBRARY)]]
+        scale = torch.rand(1, generator=torch.Generator().manual_seed(seed)).double() / 2
+        given = dict(example.settings)
+        if "steps" in given:
+            given["steps"] = 2
+        return (1 - scale) * example.X, example.y, {**given, "program": self.programs[example.name]}
 
 
 def _layered(name, dtype, samples=LARGE):
@@ -75,12 +125,18 @@ def _computer(name, cycles, dtype, samples=LARGE):
     return targets.StockComputer.for_programs([program], cycles, dtype)
 
 
+def _library(dtype):
+    programs = [EXAMPLES[name].compile() for name in LIBRARY]
+    return targets.StockComputer.for_programs(programs, LIBRARY_CYCLES, dtype)
+
+
 RIDGE = ({}, {"lr": 0.3, "penalty": 0.2}, {"lr": 0.2, "momentum": 0.7})
 LOSSES = ({"f": "tanh(z)", "lr": 0.5}, {"f": "sigmoid(z) - 0.5", "lr": 1.0})
-SINGLE = {"dtype": "float32", "lr": 0.2, "reach": 2.0}
+SINGLE = {"dtype": "float32", "lr": 0.2, "reach": 2.0, "groups": 4}
 LOGISTIC = ({"steps": 2, "lr": 0.25}, {"steps": 2, "lr": 0.125})
 KERNEL = ({"query": torch.tensor([0.2, -0.7]).double(), "gamma": 2.0}, {"gamma": 0.5})
 WIDE = 2 * LARGE + 64
+BOUNDS = {"float64": 1e-8, "float32": 1e-4}
 TARGETS = {
     "gpt2 least squares": lambda: Attacked(
         "gpt2", targets.LinearDescent(3, 6, positions=WIDE), 1e-10, RIDGE
@@ -104,7 +160,9 @@ TARGETS = {
     ),
     "bert any f, float32": lambda: Attacked(
         "bert",
-        targets.GeneralDescent(2, 2, positions=WIDE, dtype="float32", lr=0.125, reach=1.5),
+        targets.GeneralDescent(
+            2, 2, positions=WIDE, dtype="float32", groups=8, lr=0.125, reach=1.5
+        ),
         1e-4,
     ),
     "bert program in the weights": lambda: Attacked(
@@ -113,31 +171,21 @@ TARGETS = {
     "bert program in the weights, float32": lambda: Attacked(
         "bert", _layered("logistic", "float32"), 1e-4, LOGISTIC, program="logistic"
     ),
-    "albert program in the prompt": lambda: Attacked(
-        "albert",
-        _computer("kernel_regression", 8, "float64"),
-        1e-8,
-        KERNEL,
-        program="kernel_regression",
-    ),
-    "albert program in the prompt, float32": lambda: Attacked(
-        "albert",
-        _computer("kernel_regression", 8, "float32"),
-        1e-4,
-        KERNEL,
-        program="kernel_regression",
-    ),
-    "albert logistic in the prompt": lambda: Attacked(
-        "albert", _computer("logistic", 24, "float64"), 1e-8, LOGISTIC, program="logistic"
-    ),
-    "bert program in the prompt": lambda: Attacked(
-        "bert",
-        _computer("kernel_regression", 8, "float64"),
-        1e-8,
-        KERNEL,
-        program="kernel_regression",
-    ),
-}
+    **{
+        f"{name} {program} in the prompt{note}": partial(
+            lambda name, program, cycles, settings, dtype: Attacked(
+                name, _computer(program, cycles, dtype), BOUNDS[dtype], settings, program
+            ),
+            name, program, cycles, settings, dtype,
+        )
+        for name in ("albert", "bert")
+        for program, cycles, settings in (
+            ("kernel_regression", 8, KERNEL), ("logistic", 24, LOGISTIC),
+        )
+        for dtype, note in (("float64", ""), ("float32", ", float32"))
+    },
+    "albert library in the prompt": lambda: Library("albert", _library("float64"), 1e-8),
+}  # fmt: skip
 
 
 def data(dim, n, seed):
@@ -148,33 +196,116 @@ def data(dim, n, seed):
     return x, (x @ w / dim + 0.2 * noise).clamp(-1, 1)
 
 
-def attack(name, sets, large, folder, first=0):
-    """Data sets, violations, and the largest certified and measured errors, by n."""
-    case = TARGETS[name]()
-    model = targets.write(case.architecture, case.spec, folder / "model")
-    program = None
-    if case.program:
-        program = ice.compile(ALGORITHMS[case.program], dim=2, samples=case.spec.lanes)
-    dim = 2 if program else case.spec.dim
-    sizes = [(1 + seed * 7 % SMALL, seed) for seed in range(first, first + sets)]
-    sizes += [(LARGE, seed) for seed in range(first, first + large)]
-    found = {"sets": sets, "large": large, "violations": 0}
-    found |= dict.fromkeys(("certified", "measured", "certified_large", "measured_large"), 0.0)
-    for start in range(0, len(sizes), CHUNK):
-        chunk = dict(enumerate(sizes[start : start + CHUNK], start))
-        given = {i: dict(case.settings[i % len(case.settings)]) for i in chunk}
-        if program:
-            given = {i: {**g, "program": program} for i, g in given.items()}
-        problems = {i: data(dim, n, seed) for i, (n, seed) in chunk.items()}
-        for i, hidden in _hidden(model, problems, given, folder / f"{start}").items():
-            n, attention = sizes[i][0], _attention(i)
-            certified, measured = _judged(model, case, hidden, *problems[i], attention, given[i])
-            found["violations"] += not measured <= certified
-            found["violations"] += n <= SMALL and not certified <= case.bound
-            more = "" if n <= SMALL else "_large"
-            for kind, value in (("certified", certified), ("measured", measured)):
-                found[kind + more] = max(found[kind + more], value)
+@dataclass(frozen=True)
+class Campaign:
+    """Some data sets for one target."""
+
+    name: str
+    sets: int
+    large: int
+    first: int = 0
+
+    @cached_property
+    def case(self):
+        return TARGETS[self.name]()
+
+    @cached_property
+    def sizes(self):
+        """Number of samples and seed of every data set."""
+        small = [(1 + seed * 7 % SMALL, seed) for seed in range(self.first, self.first + self.sets)]
+        return small + [(LARGE, seed) for seed in range(self.first, self.first + self.large)]
+
+    def problem(self, i):
+        return self.case.problem(i, *self.sizes[i])
+
+    def prompt(self, i):
+        x, y, given = self.problem(i)
+        return self.case.spec.prompt(x, y, **given)
+
+    def value(self, i, hidden):
+        """The answer in a stream, as one vector."""
+        *_, given = self.problem(i)
+        found = self.case.spec.read(hidden)
+        if "program" not in given:
+            return found
+        parts = self.case.spec.found(found, given["program"])
+        return torch.cat([part.flatten() for part in parts.values()])
+
+    def judged(self, i, value):
+        """(number of samples, certified, measured)."""
+        x, y, given = self.problem(i)
+        certificate, measured = self.case.spec.judge(value, x, y, _attention(i), **given)
+        certified = self.case.bound if "program" in given else certificate.error
+        return self.sizes[i][0], certified, measured
+
+    def distance(self, i, value):
+        """From the exact algorithm in plain float64: nothing is proven, and no ball is needed."""
+        x, y, given = self.problem(i)
+        if "program" not in given:
+            return self.case.spec.distance(value, x, y, **given)
+        dtype, settings = self.case.spec.torch_dtype, dict(given)
+        program = settings.pop("program")
+        exact = program.reference(x.to(dtype).double(), y.to(dtype).double(), **settings)
+        parts = exact.values() if isinstance(exact, dict) else [exact]
+        flat = torch.cat([torch.as_tensor(part).double().flatten() for part in parts])
+        return float((value - flat).abs().max())
+
+
+def answers(campaign, folder, device="cpu", workers=1, chunk=CHUNK):
+    """What a process without iceform makes of every prompt."""
+    model = targets.write(campaign.case.architecture, campaign.case.spec, folder / "model")
+    found = {}
+    for start in range(0, len(campaign.sizes), chunk):
+        place = folder / f"{start}"
+        place.mkdir()
+        these = range(start, min(start + chunk, len(campaign.sizes)))
+        _write(campaign, place, these, workers)
+        alone(RUN, str(model.path), str(place), device)
+        for path in place.glob("*.hidden"):
+            made = load_file(path)
+            found |= {int(i): campaign.value(int(i), hidden) for i, hidden in made.items()}
+        shutil.rmtree(place)
     return found
+
+
+def verdict(campaign, found):
+    """Data sets, violations, and the largest certified and measured errors, by n."""
+    out = {"sets": campaign.sets, "large": campaign.large, "violations": 0}
+    out |= dict.fromkeys(("certified", "measured", "certified_large", "measured_large"), 0.0)
+    for i in range(len(campaign.sizes)):
+        n, certified, measured = campaign.judged(i, found[i])
+        out["violations"] += not measured <= certified
+        out["violations"] += not certified <= campaign.case.bound
+        more = "" if n <= SMALL else "_large"
+        for kind, value in (("certified", certified), ("measured", measured)):
+            out[kind + more] = max(out[kind + more], value)
+    return out
+
+
+def attack(name, sets, large, folder):
+    """Answers and verdict, on the CPU."""
+    campaign = Campaign(name, sets, large)
+    return verdict(campaign, answers(campaign, folder))
+
+
+def _write(campaign, place, these, workers):
+    """Prompts into files, one a process and attention; processes are forked, and send nothing."""
+    campaign.prompt(these[0])  # fits tables once, for all
+    parts = [(campaign, place, these[k::workers], k) for k in range(workers)]
+    others = [multiprocessing.get_context("fork").Process(target=_save, args=p) for p in parts[1:]]
+    for other in others:
+        other.start()
+    _save(*parts[0])
+    for other in others:
+        other.join()
+        assert other.exitcode == 0
+
+
+def _save(campaign, place, these, number):
+    for attention in ATTENTION:
+        some = {str(i): campaign.prompt(i) for i in these if _attention(i) == attention}
+        if some:
+            save_file(some, place / f"{attention}.{number}.prompts")
 
 
 def _attention(i):
@@ -182,30 +313,41 @@ def _attention(i):
     return ATTENTION[i // 6 % 2]
 
 
-def _hidden(model, problems, given, place):
-    """What a process without iceform makes of prompts."""
-    place.mkdir()
-    for attention in ATTENTION:
-        prompts = {
-            str(i): model.prompt(*xy, **given[i])
-            for i, xy in problems.items()
-            if _attention(i) == attention
-        }
-        if prompts:
-            save_file(prompts, place / f"{attention}.prompts")
-    alone(RUN, str(model.path), str(place))
-    made = [load_file(path) for path in place.glob("*.hidden")]
-    return {int(name): hidden for each in made for name, hidden in each.items()}
+def _keep(campaign, found, folder):
+    """Answers in a file; the largest distance from the reference in float64."""
+    off = max(campaign.distance(i, value) for i, value in found.items())
+    record = {
+        k: str(v) for k, v in vars(campaign).items() if k in ("name", "sets", "large", "first")
+    }
+    path = folder / f"{campaign.name.replace(' ', '_').replace(',', '')}.answers"
+    save_file({str(i): value.contiguous() for i, value in found.items()}, path, record)
+    return {"sets": campaign.sets, "large": campaign.large, "off": off,
+            "violations": int(not off <= campaign.case.bound)}  # fmt: skip
 
 
-def _judged(model, case, hidden, x, y, attention, given):
-    value = model.read(hidden)
-    if case.program:
-        found = case.spec.found(value, given["program"])
-        value = torch.cat([part.flatten() for part in found.values()])
-        return case.bound, case.spec.judge(value, x, y, attention, **given)[1]
-    certificate, measured = case.spec.judge(value, x, y, attention, **given)
-    return certificate.error, measured
+def _kept(path):
+    with safe_open(path, "pt") as file:
+        record = file.metadata()
+        found = {int(i): file.get_tensor(i) for i in file.keys()}  # noqa: SIM118
+    name = record.pop("name")
+    return Campaign(name, **{k: int(v) for k, v in record.items()}), found
+
+
+def _results(asked):
+    """Campaigns and what was found, one by one."""
+    if asked.judge:
+        for path in sorted(asked.judge.glob("*.answers")):
+            campaign, found = _kept(path)
+            yield campaign, verdict(campaign, found)
+        return
+    for name in asked.names or TARGETS:
+        campaign = Campaign(name, asked.sets, asked.large, asked.first)
+        with tempfile.TemporaryDirectory() as folder:
+            found = answers(campaign, Path(folder), asked.device, asked.workers, asked.chunk)
+        yield (
+            campaign,
+            (_keep(campaign, found, asked.keep) if asked.keep else verdict(campaign, found)),
+        )
 
 
 def main():
@@ -214,15 +356,17 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="seed of the first data set")
     parser.add_argument("--sets", type=int, default=1000, help="data sets of n <= 32")
     parser.add_argument("--large", type=int, default=20, help="data sets of n = 512")
-    asked = parser.parse_args()
-    wrong = 0
-    for name in asked.names or TARGETS:
-        begun = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            found = attack(name, asked.sets, asked.large, Path(folder), asked.first)
-        line = {"target": name, "first": asked.first, **found}
+    parser.add_argument("--device", default="cpu", help="where the network runs")
+    parser.add_argument("--workers", type=int, default=1, help="processes that write prompts")
+    parser.add_argument("--chunk", type=int, default=CHUNK, help="data sets a process runs")
+    parser.add_argument("--keep", type=Path, help="a folder for answers, to be judged elsewhere")
+    parser.add_argument("--judge", type=Path, help="a folder of answers")
+    wrong, begun = 0, time.monotonic()
+    for campaign, found in _results(parser.parse_args()):
+        line = {"target": campaign.name, "first": campaign.first, **found}
         print(json.dumps({**line, "seconds": round(time.monotonic() - begun, 1)}), flush=True)
         wrong += found["violations"]
+        begun = time.monotonic()
     return 1 if wrong else 0
 
 

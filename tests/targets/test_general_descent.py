@@ -39,11 +39,6 @@ def test_random_data_and_three_losses(stock):
     attack(*stock, 24)
 
 
-@pytest.mark.slow
-def test_a_thousand_random_data_sets(stock):
-    attack(*stock, 1000)
-
-
 def test_one_checkpoint_for_every_loss_step_and_number_of_samples(stock):
     model, networks = stock
     digest = targets.attest(model, networks["eager"]).weights

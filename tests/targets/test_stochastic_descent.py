@@ -41,11 +41,6 @@ def test_random_data_in_random_order(stock):
     attack(*stock, 16)
 
 
-@pytest.mark.slow
-def test_a_thousand_random_data_sets(stock):
-    attack(*stock, 1000)
-
-
 def test_what_is_certified_in_float32():
     spec = targets.StochasticDescent(2, 4, dtype="float32", lr=0.2, span=2.0)
     for n in (8, 32):

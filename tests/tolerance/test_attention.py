@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 import iceform as ice
-from iceform.errors import BoundError, DtypeError, IceformError, ShapeError
+from iceform.errors import BoundError, DeviceError, DtypeError, IceformError, ShapeError
 from iceform.tolerances import inputs as layout
 from iceform.tolerances.attack import _worst_values, attack, search, worst
 from iceform.tolerances.attention import bound
@@ -333,6 +333,7 @@ def spoiled(value):
         (bad(dtype=torch.int8), DtypeError, "rounding is modelled"),
         (bad(accumulate=torch.float16, dtype=torch.float32), BoundError, "narrower"),
         (bad(exp_ulps=-1.0), BoundError, "exp_ulps"),
+        (bad(**dict(zip("qkv", (x.to("meta") for x in some()), strict=True))), DeviceError, "meta"),
         (bad(block=0), ShapeError, "block"),
         (
             bad(q=some()[0] * 1e30, k=some()[1] * 1e30, dtype=torch.float32),

@@ -66,6 +66,9 @@ def test_a_wrong_kernel_of_ones_own_breaks_its_bound():
         (("--dtype", "int4"), "--dtype must be one of"),
         (("--device", "tpu"), "--device must be cpu or cuda"),
         (("--shape", "1", "1", "0", "8"), "at least 1"),
+        (("--kv-heads", "0"), "kv_heads must be"),
+        (("--kv-heads", "3", "--shape", "1", "4", "16", "8"), "cannot share 3"),
+        (("--attack", "0"), "--attack must be"),
     ],
 )
 def test_what_cannot_be_run_is_one_line(arguments, says):

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from iceform import tolerances
-from iceform.errors import BoundError, IceformError, ShapeError
+from iceform.errors import BoundError, DtypeError, IceformError, ShapeError
 from iceform.tolerances.kernels import round_to
 from iceform.tolerances.kind import Kind
 
@@ -110,15 +110,23 @@ def test_rounded_inputs_count():
 def test_bad_input():
     x = rows(torch.float32, 0.0)
     bad = [
-        lambda: tolerances.total(x[:, :0], dtype=torch.float32),
-        lambda: tolerances.linear(x, x[:, 1:], dtype=torch.float32),
-        lambda: tolerances.rms_norm(x, eps=-1.0, dtype=torch.float32),
-        lambda: tolerances.total(x * math.nan, dtype=torch.float32),
-        lambda: tolerances.total(x * 1e6, dtype=torch.float16),
+        (ShapeError, lambda: tolerances.total(x[:, :0], dtype=torch.float32)),
+        (ShapeError, lambda: tolerances.linear(x, x[:, 1:], dtype=torch.float32)),
+        (ShapeError, lambda: tolerances.linear(x, x, x[0, 1:], dtype=torch.float32)),
+        (ShapeError, lambda: tolerances.rms_norm(x, x[0, 1:], eps=1e-6, dtype=torch.float32)),
+        (DtypeError, lambda: tolerances.rms_norm([1.0], eps=1e-6, dtype=torch.float32)),
+        (DtypeError, lambda: tolerances.linear(x.numpy(), x, dtype=torch.float32)),
+        (BoundError, lambda: tolerances.rms_norm(x, eps=-1.0, dtype=torch.float32)),
+        (BoundError, lambda: tolerances.total(x * math.nan, dtype=torch.float32)),
+        (BoundError, lambda: tolerances.total(x * 1e6, dtype=torch.float16)),
+        (
+            BoundError,
+            lambda: tolerances.attention_norms(
+                1.0, 1.0, 1.0, keys=2, dim=2, scale=math.nan, dtype=torch.float32
+            ),
+        ),
     ]
-    for call, error in zip(
-        bad, [ShapeError, ShapeError, BoundError, BoundError, BoundError], strict=True
-    ):
+    for error, call in bad:
         with pytest.raises(error) as caught:
             call()
         assert isinstance(caught.value, IceformError)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from iceform.errors import DtypeError, ShapeError
+from iceform.errors import DtypeError, ProgramError, ShapeError
 from iceform.testing import assert_attention_close
 from tests.tolerance.planted import flash
 
@@ -31,7 +31,7 @@ def test_right_kernels_pass(dtype):
 
 
 BUGS = {
-    "scale": ({"scale": 1 / 64}, {}, "scale: applied twice"),
+    "scale": ({"scale": 1 / 64}, {}, "scale: applied twice, or 1/dim"),
     "another scale": ({"scale": 0.2}, {}, "scale: 0.2 fits"),
     "no scale": ({"scale": 1.0}, {}, "scale: none was applied"),
     "a key too few": ({"causal": True, "diagonal": -1}, {"causal": True}, "one key too few"),
@@ -108,5 +108,9 @@ def test_outputs_of_another_shape_or_kind_are_refused():
     q, k, v = some(torch.float32, n=16)
     with pytest.raises(ShapeError, match="out is"):
         assert_attention_close(sdpa(q, k, v)[..., 1:], q, k, v)
+    with pytest.raises(ProgramError, match="empty_rows must be one of"):
+        assert_attention_close(sdpa(q, k, v), q, k, v, empty_rows="zero")
+    with pytest.raises(DtypeError, match=r"out must be .* got torch.int32"):
+        assert_attention_close(sdpa(q, k, v).int(), q, k, v)
     with pytest.raises(DtypeError, match="out must be"):
         assert_attention_close([1.0], q, k, v)

@@ -25,9 +25,9 @@ def both(monkeypatch, problem, kind):
     ran = []
 
     def watched(*given):
-        row = walking.walked(*given)
-        ran.append(row is not None)
-        return row
+        out = walking.walked(*given)
+        ran.append(out is not None)
+        return out
 
     monkeypatch.setattr(walking, "_on_device", lambda q: True)
     monkeypatch.setattr(attention, "walked", watched)
@@ -78,20 +78,29 @@ def test_what_is_not_sharp_is_left_to_float64(monkeypatch, change):
     assert torch.equal(fast, slow)
 
 
-def test_the_kernel_compiles_for_gpus():
+def test_the_kernels_compile_for_gpus():
     """To machine code for two generations, with no GPU at hand."""
     code = textwrap.dedent("""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
-        from iceform.backends.triton.sums import _sums_kernel
+        from iceform.backends.triton.sums import _finish_kernel, _sums_kernel
 
         halves = dict.fromkeys(("q_ptr", "k_ptr", "c_ptr"), "*bf16")
         singles = dict.fromkeys(("w_ptr", "out_ptr", "mean_ptr", "top_ptr"), "*fp32")
         sizes = dict.fromkeys(("rows", "queries", "keys", "dim", "values", "diagonal"), "i32")
         fixed = dict(CAUSAL=True, DIM=64, VALUES=256, ROWS=128, KEYS=64, WIDEN=False, BLOCKS=0)
         kinds = {**halves, **singles, **sizes, "scale": "fp32", **dict.fromkeys(fixed, "constexpr")}
+        doubles = dict.fromkeys(("by_ptr", "of_ptr", "out_ptr"), "*fp64")
+        ends = {"sums_ptr": "*fp32", "top_ptr": "*fp32", **doubles}
+        ends |= dict.fromkeys(("rows", "values", "all_rows"), "i32")
+        ends |= dict.fromkeys(("p_unit", "out_unit"), "fp32") | {"VALUES": "constexpr"}
+        last = ASTSource(
+            fn=_finish_kernel, signature=ends | {"ROWS": "constexpr"},
+            constexprs={"VALUES": 64, "ROWS": 16},
+        )
         for capability in (80, 90):
+            assert triton.compile(last, GPUTarget("cuda", capability, 32)).asm["cubin"]
             source = ASTSource(fn=_sums_kernel, signature=kinds, constexprs=fixed)
             target = GPUTarget("cuda", capability, 32)
             made = triton.compile(source, target, options={"num_warps": 8, "num_stages": 3})

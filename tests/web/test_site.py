@@ -39,6 +39,7 @@ F64 = torch.float64
 MOST_BYTES = 25_000_000
 WITHIN = 1e-12
 LAPTOP = {"width": 1366, "height": 768}
+ABOUT_THE_BOARD = (5, 6, 7)  # steps of the lesson; the others are about what their panel shows
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -434,6 +435,9 @@ def test_every_step_of_the_lesson(browser: Browser, address: str, scheme, window
         settled(page)
         expect(page.locator("#panel[aria-busy=false]")).to_be_visible(timeout=2 * _PATIENCE)
         assert page.locator("#panel .trouble").count() == 0, step
+        shown = "#board" if step in ABOUT_THE_BOARD else "#panel"
+        top = page.evaluate(f"document.querySelector('{shown}').getBoundingClientRect().top")
+        assert top + page.evaluate("scrollY") <= 0.75 * window["height"], (step, shown, top)
         assert page.evaluate("document.documentElement.scrollWidth") <= window["width"], step
         assert page.evaluate(_AUDIT) == [], step
         if step < steps:

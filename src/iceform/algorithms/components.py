@@ -28,8 +28,8 @@ from iceform.errors import ProgramError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
-from iceform.machine.scaling import Scaling
-from iceform.machine.tables import IDENTITY
+from iceform.machine.problem import Scaling
+from iceform.machine.stream import IDENTITY
 
 __all__ = ["PCA"]
 
@@ -307,16 +307,16 @@ class _Deflation:
 def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
     """Davis and Kahan: the sine of the angle is at most the residual over the gap."""
     gram, level = (part / source.rows for part in source.reduce(_CovarianceTask(scaling)))
-    exact = torch.linalg.eigvalsh(gram)
-    # Sums of products, eigenvalues, and images of the components round; and the mean that was
-    # taken away is not exactly the mean, which adds level level' to the covariance.
+    exact, lost = _eigenvalues(gram)
+    # Sums of products and images of the components round; and the mean that was taken away is not
+    # exactly the mean, which adds level level' to the covariance.
     added = source.rows + source.count + 8 * source.dim + 32
-    noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum())
+    noise = added * _UNIT * float(gram.diagonal().sum()) + 4 * float(level.square().sum()) + lost
     noise += 4 * (added * _UNIT) ** 2 * float(gram.diagonal().sum())
     values = ((found @ gram) * found).sum(1)
     residuals = _residuals(source, scaling, found, values)
     gaps = torch.stack([_gap(exact, float(v), j) for j, v in enumerate(values)]) - noise
-    sines = torch.where(gaps > 0, residuals / gaps.clamp(min=_UNIT), math.inf)
+    sines = torch.where(gaps > 0, residuals / gaps, math.inf)
     errors = torch.where(sines < 1, math.sqrt(2) * sines, math.inf) * (1 + 1e-9)
     errors = errors + torch.stack([_stretched(v) for v in found])
     worst = int(errors.argmax())
@@ -325,6 +325,20 @@ def _prove(source: Source, scaling: Scaling, found: Tensor) -> tuple[Tensor, tup
         Step("gap", "to the nearest other eigenvalue", float(gaps[worst]), "Davis and Kahan"),
     )
     return errors, steps
+
+
+def _eigenvalues(matrix: Tensor) -> tuple[Tensor, float]:
+    """Eigenvalues, increasing, and what each is off by, whatever found them.
+
+    With V'CV = L + R and V'V = I + D those of C are within ||R|| + ||D|| ||C|| of L (Weyl and
+    Ostrowski); products of p terms round by as much again.
+    """
+    values, vectors = torch.linalg.eigh(matrix)
+    p, size = len(matrix), float(matrix.norm())
+    left = vectors.mT @ (matrix @ vectors) - torch.diag(values)
+    turned = vectors.mT @ vectors - torch.eye(p, dtype=matrix.dtype, device=matrix.device)
+    rounded = 5 * (p + 2) * _UNIT * math.sqrt(p) * size
+    return values, 1.001 * (float(left.norm()) + 2 * float(turned.norm()) * size + rounded)
 
 
 def _stretched(v: Tensor) -> Tensor:

@@ -24,8 +24,9 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, ScalarFunction
 from iceform.functions.curvature import Curvature
-from iceform.machine.problem import LinearProblem, metric_of
+from iceform.machine.problem import LinearProblem
 from iceform.machine.solvers import Solution
+from iceform.machine.whitening import metric_of
 
 __all__ = ["Expectile"]
 

@@ -19,7 +19,7 @@ from iceform.machine import Running, Source, Stream
 from iceform.machine.choices import ChoiceProblem, chances, prompts
 from iceform.machine.inside import SOLVERS, Domain
 from iceform.machine.solvers import minimise
-from iceform.machine.tables import table_of
+from iceform.machine.stream import table_of
 from iceform.validation import check_choice, check_positive, check_size
 
 __all__ = ["Logistic"]

@@ -37,11 +37,10 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
 from iceform.certificates import Step
 from iceform.functions import loss_named
-from iceform.machine.moments import split
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
-from iceform.machine.sources import ArraySource
+from iceform.machine.sources import ArraySource, split
 
 __all__ = ["Vertex", "magnified", "through_samples"]
 

@@ -18,9 +18,9 @@ from iceform.certificates import Result
 from iceform.functions import Loss, loss_named
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import Proof, prove
-from iceform.machine.running import Running
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
+from iceform.machine.stream import Running
 
 __all__ = ["Quantile"]
 

@@ -23,8 +23,8 @@ from iceform.machine.problem import (
     Encoding,
     GradientTask,
     GramTask,
-    Metric,
-    metric_of,
+    Scaling,
+    check_magnitudes,
     slip_of,
     sum_and_farthest,
 )
@@ -37,8 +37,8 @@ from iceform.machine.proofs import (
     lower,
     norm_of,
 )
-from iceform.machine.scaling import Scaling, check_magnitudes
-from iceform.machine.tables import IDENTITY
+from iceform.machine.stream import IDENTITY
+from iceform.machine.whitening import Metric, metric_of
 from iceform.validation import check_positive
 
 __all__ = ["Recursion"]

@@ -25,17 +25,11 @@ from iceform.certificates import Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
-from iceform.machine.problem import (
-    Encoding,
-    LinearProblem,
-    Metric,
-    metric_of,
-    slip_of,
-    sum_and_farthest,
-)
+from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_farthest
 from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
-from iceform.machine.tables import CLIP_SQUARED
+from iceform.machine.stream import CLIP_SQUARED
+from iceform.machine.whitening import Metric, metric_of
 
 __all__ = ["Huber"]
 

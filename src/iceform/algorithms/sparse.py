@@ -28,12 +28,11 @@ from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
 from iceform.machine.inside import SOLVERS, Domain
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform.machine.problem import Encoding, LinearProblem, Scaling, slip_of
 from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
-from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, Stand, nesterov
-from iceform.machine.tables import CLIP
-from iceform.machine.whitening import evenly, needs_sharpening, sharpened
+from iceform.machine.stream import CLIP
+from iceform.machine.whitening import Metric, evenly, metric_of, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
 __all__ = [
@@ -451,7 +450,9 @@ def _screen(
     lost += (len(w) + 8) * _UNIT * float(added.sum())
     gap = 0.5 * rho * (1 - s) ** 2 + max(float(terms.sum()), 0.0) + lost
     moved = diagonal.sqrt() * math.sqrt(2 * gap) * (1 + 1e-9)
-    return gap, penalised & (s * size + moved < thresholds) & (w == 0)
+    # Thresholds are products and quotients of what was given: three roundings.
+    surely = thresholds * (1 - 8 * _UNIT)
+    return gap, penalised & (s * size + moved < surely) & (w == 0)
 
 
 def _mean_square(problem: LinearProblem, w: Tensor) -> float:

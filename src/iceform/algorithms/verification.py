@@ -44,8 +44,7 @@ from iceform.arithmetic.balls import ball_arithmetic
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
-from iceform.machine.program import Program
-from iceform.machine.verifying import Given
+from iceform.machine.program import Given, Program
 
 __all__ = ["enclosed"]
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.powers import exponent_of, power_of_two
+
 __all__ = [
     "SUMMED", "UNIT", "Pair", "add", "div", "dot", "exp", "mul", "pair", "sub", "sum_last",
     "two_prod", "two_sum",
@@ -106,7 +108,12 @@ def mul(x: Pair, y: Pair) -> Pair:
 
 
 def div(x: Pair, y: Pair) -> Pair:
-    """X / y: three quotients, each of what the last left over."""
+    """X / y: three quotients, each of what the last left over.
+
+    y is brought near 1 by a power of two, so that products with it lose nothing that counts.
+    """
+    power = power_of_two(-exponent_of(y.hi).clamp(-1021, 1021))
+    x, y = (Pair(part.hi * power, part.lo * power) for part in (x, y))
     first = x.hi / y.hi
     rest = sub(x, mul(pair(first), y))
     second = rest.hi / y.hi
@@ -147,7 +154,7 @@ def exp(x: Pair) -> Pair:
     one = add(grown, pair(torch.ones_like(k)))
     # Two factors: 2^k alone is subnormal for k < -1022.
     half = torch.floor(k / 2)
-    scales = (torch.exp2(half), torch.exp2(k - half))
+    scales = [power_of_two(part.clamp(-1022, 1023).long()) for part in (half, k - half)]
     return Pair(*(torch.where(tiny, 0.0, t * scales[0] * scales[1]) for t in one))
 
 

@@ -125,7 +125,7 @@ class Interval:
         return Interval(torch.where(self.has_zero, 0.0, nearest), self.magnitude)
 
     def times(self, factor: float) -> Interval:
-        """Multiplied by a number >= 1 that float64 holds: nothing underflows."""
+        """Multiplied by a whole number >= 1: multiples of the least number, so exact below it."""
         return _outward(self.low * factor, self.high * factor)
 
     def over(self, divisor: float) -> Interval:
@@ -182,10 +182,11 @@ class Interval:
     # ------------------------------------------------------------------------------ functions
 
     def increasing(
-        self, compute: Callable[[Tensor], Tensor], low: float = -math.inf, high: float = math.inf
-    ) -> Interval:
-        """A library function that increases and stays within [low, high]."""
-        return computed(compute(self.low), compute(self.high)).clamped(low, high)
+        self, compute: Callable[[Tensor], Tensor], low: float = -math.inf, high: float = math.inf,
+        slack: float = LIBRARY,
+    ) -> Interval:  # fmt: skip
+        """A library function, or a few of them, that increases and stays within [low, high]."""
+        return computed(compute(self.low), compute(self.high), slack).clamped(low, high)
 
     def falling_away(self, compute: Callable[[Tensor], Tensor], peak: float) -> Interval:
         """An even, positive library function that falls from ``peak`` with the size of u."""

@@ -220,7 +220,7 @@ class Jet:
             found = h[-1] * tilt
             return found if len(h) == 2 else found - _convolved(h[1:-1], h[1:-1])
 
-        return self._chained(value.increasing(_sigmoid, 0.0, 1.0), rate)
+        return self._chained(value.increasing(_sigmoid, 0.0, 1.0, COMPOUND), rate)
 
     def tanh(self) -> Jet:
         """H' = sech^2(u) u', which is 1 - h^2."""
@@ -234,7 +234,8 @@ class Jet:
 
     def softplus(self) -> Jet:
         """ln(1 + e^u)."""
-        return self._integrated(self.value.increasing(_softplus, low=0.0), self._lower().sigmoid())
+        first = self.value.increasing(_softplus, low=0.0, slack=COMPOUND)
+        return self._integrated(first, self._lower().sigmoid())
 
     def logcosh(self) -> Jet:
         """Ln cosh u = |u| + ln(1 + e^{-2|u|}) - ln 2."""

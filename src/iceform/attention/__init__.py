@@ -1,26 +1,26 @@
 """Level 1: the literal layers, as the paper defines them."""
 
-from iceform.attention.affine import Embed, Lift
-from iceform.attention.features import Features
 from iceform.attention.inspection import LayerTrace, Trace, trace_network
 from iceform.attention.layers import (
     AttentionTrace,
+    Embed,
     Entry,
+    Features,
     Head,
-    HopfieldLayer,
+    Lift,
     LiftedAttention,
     SoftmaxAttention,
 )
 from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps
 from iceform.attention.network import (
     FrozenNetwork,
+    Prompt,
     digested,
     is_checked,
     unchecked,
     weights_digest,
 )
-from iceform.attention.projected import HeadGroup, ProjectedAttention
-from iceform.attention.prompts import Prompt
+from iceform.attention.variants import HeadGroup, HopfieldLayer, ProjectedAttention
 
 __all__ = [
     "HIDDEN",

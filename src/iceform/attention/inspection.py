@@ -26,15 +26,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.affine import Embed
-from iceform.attention.features import Features
 from iceform.attention.layers import (
     AttentionTrace,
-    HopfieldLayer,
+    Embed,
+    Features,
     LiftedAttention,
     SoftmaxAttention,
 )
 from iceform.attention.network import FrozenNetwork
+from iceform.attention.variants import HopfieldLayer
 from iceform.errors import ShapeError
 
 __all__ = ["LayerTrace", "Trace", "trace_network"]

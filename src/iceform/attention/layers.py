@@ -2,12 +2,13 @@
 
 The paper writes tokens as columns; here they are rows, as PyTorch has them, so a sequence is a
 tensor of shape (*batch, tokens, features). Weights keep the paper's orientation: ``W_K`` is
-(head_dim, features) and acts as ``tokens @ W_K.T``.
+(head_dim, features) and acts as ``tokens @ W_K.T``. The affine maps are those that the paper calls
+Lin: new tokens out of old, or where a token's features go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,12 +19,170 @@ from iceform.errors import ShapeError
 
 __all__ = [
     "AttentionTrace",
+    "Embed",
     "Entry",
+    "Features",
     "Head",
-    "HopfieldLayer",
+    "Lift",
     "LiftedAttention",
     "SoftmaxAttention",
+    "check_tokens",
+    "freeze",
 ]
+
+
+@dataclass(frozen=True)
+class Features(Mapping[str, slice]):
+    """Named, contiguous blocks of the feature axis, in order."""
+
+    sizes: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, **sizes: int) -> Features:
+        """Blocks of the given sizes, in the order given."""
+        return cls(tuple(sizes.items()))
+
+    @property
+    def total(self) -> int:
+        """The number of features."""
+        return sum(size for _, size in self.sizes)
+
+    def __getitem__(self, name: str) -> slice:
+        start = 0
+        for other, size in self.sizes:
+            if other == name:
+                return slice(start, start + size)
+            start += size
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name, _ in self.sizes)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def names(self) -> list[str]:
+        """One name per feature: ``x[0]``, ``x[1]``, ..."""
+        return [
+            name if size == 1 else f"{name}[{j}]" for name, size in self.sizes for j in range(size)
+        ]
+
+
+def freeze(module: nn.Module, **weights: Tensor | None) -> None:
+    """Give a module its weights, as buffers: no optimiser can touch them."""
+    for name, weight in weights.items():
+        module.register_buffer(name, weight)
+
+
+def check_tokens(what: str, x: Tensor, tokens: int, features: int) -> None:
+    """Refuse what is not (*batch, tokens, features)."""
+    if x.shape[-2:] != (tokens, features):
+        raise ShapeError(
+            f"this {what} takes (*batch, {tokens} tokens, {features} features), "
+            f"got {tuple(x.shape)}"
+        )
+
+
+class Lift(nn.Module):
+    r"""The affine, token-expanding map that the paper's proofs call Lin.
+
+    .. math:: \mathrm{Lift}(Z) = \sum_l A_l Z R_l + C
+
+    The paper calls it column-wise and strictly linear; its proofs need R_l (new tokens) and C.
+
+    Parameters
+    ----------
+    feature_maps
+        A_l, shape (terms, out_features, in_features).
+    token_maps
+        R_l, shape (terms, in_tokens, out_tokens).
+    constant
+        C transposed, shape (out_tokens, out_features).
+    """
+
+    feature_maps: Tensor
+    token_maps: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        feature_maps: Float[Tensor, "l q p"],
+        token_maps: Float[Tensor, "l n m"],
+        constant: Float[Tensor, "m q"],
+    ) -> None:
+        super().__init__()
+        if (feature_maps.ndim, token_maps.ndim, constant.ndim) != (3, 3, 2):
+            raise ShapeError(
+                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
+                f"and constant {tuple(constant.shape)} do not make one map: they need 3, 3, 2 axes"
+            )
+        terms, rows, _ = feature_maps.shape
+        if token_maps.shape[0] != terms or constant.shape != (token_maps.shape[2], rows):
+            raise ShapeError(
+                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
+                f"and constant {tuple(constant.shape)} do not make one map"
+            )
+        freeze(self, feature_maps=feature_maps, token_maps=token_maps, constant=constant)
+
+    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b m q"]:
+        """Expand."""
+        check_tokens("map", z, self.token_maps.shape[1], self.feature_maps.shape[2])
+        terms = self.token_maps.mT @ (z.unsqueeze(-3) @ self.feature_maps.mT)
+        return terms.sum(-3) + self.constant
+
+
+class Embed(nn.Module):
+    r"""The affine map Lin as an embedding: where a token's features go, and its position.
+
+    .. math:: \mathrm{Embed}(Z)_t = A z_t + B p_t + c
+
+    Parameters
+    ----------
+    features
+        A, shape (out_features, in_features).
+    places
+        Positions p_t, shape (tokens, places).
+    spread
+        B, shape (out_features, places).
+    constant
+        c, shape (out_features,).
+    names
+        Names of the features that it gives.
+    """
+
+    features: Tensor
+    places: Tensor
+    spread: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        features: Float[Tensor, "q p"],
+        places: Float[Tensor, "n k"],
+        spread: Float[Tensor, "q k"],
+        constant: Float[Tensor, "q"],
+        *,
+        names: Features | None = None,
+    ) -> None:
+        super().__init__()
+        wide = {len(features), len(spread), len(constant)}
+        if len(wide) != 1 or places.shape[1] != spread.shape[1]:
+            raise ShapeError(
+                f"features {tuple(features.shape)}, places {tuple(places.shape)}, spread "
+                f"{tuple(spread.shape)} and constant {tuple(constant.shape)} do not make one map"
+            )
+        freeze(self, features=features, places=places, spread=spread, constant=constant)
+        self.names = names
+
+    @property
+    def positions(self) -> Float[Tensor, "n q"]:
+        """What is added to each token."""
+        return self.places @ self.spread.mT + self.constant
+
+    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b n q"]:
+        """Embed."""
+        check_tokens("map", z, len(self.places), self.features.shape[1])
+        return z @ self.features.mT + self.positions
 
 
 _EVERY = slice(None)
@@ -128,10 +287,7 @@ class SoftmaxAttention(nn.Module):
     ) -> None:
         super().__init__()
         _check_weights(w_k, w_q, w_v, w_o, residual)
-        self.register_buffer("w_k", w_k)
-        self.register_buffer("w_q", w_q)
-        self.register_buffer("w_v", w_v)
-        self.register_buffer("w_o", w_o)
+        freeze(self, w_k=w_k, w_q=w_q, w_v=w_v, w_o=w_o)
         self.residual = residual
         count = max(len(w) for w in (w_k, w_q, w_v, w_o))
         self.labels = tuple(labels or (f"head {h}" for h in range(count)))
@@ -224,12 +380,7 @@ class SoftmaxAttention(nn.Module):
         )
 
     def _check_input(self, x: Tensor) -> None:
-        expected = (self.w_o.shape[1], self.w_k.shape[2])
-        if x.shape[-2:] != expected:
-            raise ShapeError(
-                f"this layer takes (*batch, {expected[0]} tokens, {expected[1]} features), "
-                f"got {tuple(x.shape)}"
-            )
+        check_tokens("layer", x, self.w_o.shape[1], self.w_k.shape[2])
 
 
 def _some(weights: Tensor, heads: Tensor) -> Tensor:
@@ -294,12 +445,15 @@ class LiftedAttention(SoftmaxAttention):
     ) -> None:
         super().__init__(*weights, labels=labels)
         self.group_sizes = tuple(group_sizes)
-        self.register_buffer("shared_map", shared_map)
-        self.register_buffer("shared_tokens", shared_tokens)
-        self.register_buffer("group_maps", group_maps)
-        self.register_buffer("picks", picks)
-        self.register_buffer("ramp", ramp)
-        self.register_buffer("constant", constant)
+        freeze(
+            self,
+            shared_map=shared_map,
+            shared_tokens=shared_tokens,
+            group_maps=group_maps,
+            picks=picks,
+            ramp=ramp,
+            constant=constant,
+        )
 
     def _tokens(self, x: Tensor, heads: Tensor | slice = _EVERY) -> Tensor:
         shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant
@@ -322,105 +476,4 @@ class LiftedAttention(SoftmaxAttention):
         return n * p * q + m * n * q + heads * (n * p + p * q + m * q)
 
     def _check_input(self, x: Tensor) -> None:
-        expected = (self.shared_tokens.shape[0], self.shared_map.shape[1])
-        if x.shape[-2:] != expected:
-            raise ShapeError(
-                f"this layer takes (*batch, {expected[0]} tokens, {expected[1]} features), "
-                f"got {tuple(x.shape)}"
-            )
-
-
-class HopfieldLayer(nn.Module):
-    r"""A modern Hopfield layer with frozen weights (def:hopfield).
-
-    .. math:: \mathrm{Hop}(R; Y) = W_V W_K Y\, \mathrm{Softmax}(\beta (W_K Y)^\top W_Q R)
-
-    Values are made from keys: V = W_V K. Whatever a value needs must therefore be a row of W_K Y,
-    against which W_Q R has zeros.
-
-    Parameters
-    ----------
-    w_k, w_q, w_v
-        Shapes (dim, pattern_features), (dim, state_features) and (out_features, dim).
-    beta
-        The inverse temperature.
-    patterns
-        Y, shape (stored, pattern_features), where it is part of the module: the input is then the
-        states alone. Otherwise the input's first ``stored`` tokens are the patterns.
-    stored
-        How many tokens of the input are patterns.
-    """
-
-    w_k: Tensor
-    w_q: Tensor
-    w_v: Tensor
-    beta: Tensor
-    patterns: Tensor | None
-
-    def __init__(
-        self,
-        w_k: Float[Tensor, "k p"],
-        w_q: Float[Tensor, "k r"],
-        w_v: Float[Tensor, "o k"],
-        beta: float,
-        *,
-        patterns: Float[Tensor, "n p"] | None = None,
-        stored: int | None = None,
-    ) -> None:
-        super().__init__()
-        if w_k.shape[0] != w_q.shape[0] or w_v.shape[1] != w_k.shape[0]:
-            raise ShapeError(
-                f"w_k {tuple(w_k.shape)}, w_q {tuple(w_q.shape)} and w_v {tuple(w_v.shape)} do not "
-                "make one layer"
-            )
-        if (patterns is None) == (stored is None):
-            raise ShapeError(
-                "give either the patterns or how many tokens of the input are patterns"
-            )
-        self.register_buffer("w_k", w_k)
-        self.register_buffer("w_q", w_q)
-        self.register_buffer("w_v", w_v)
-        self.register_buffer("beta", torch.tensor(beta, dtype=w_k.dtype))
-        self.register_buffer("patterns", patterns)
-        self.stored = stored
-        self.labels = ("retrieval",)
-
-    def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
-        """Retrieve."""
-        return self.attend(x).output
-
-    def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
-        """Retrieve, and say how."""
-        patterns, states = self._split(x)
-        keys = patterns @ self.w_k.mT
-        scores = self.beta * (states @ self.w_q.mT @ keys.mT)
-        weights = torch.softmax(scores, -1)
-        output = weights @ (keys @ self.w_v.mT)
-        return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
-
-    def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
-        """One number of the output."""
-        patterns, states = self._split(x)
-        keys, query = patterns @ self.w_k.mT, states[token] @ self.w_q.mT
-        return Entry(
-            self.beta * (query @ keys.mT)[None, None],
-            self.beta.abs() * (query.abs() @ keys.abs().mT)[None, None],
-            (keys @ self.w_v[feature])[None],
-            torch.ones_like(query[:1])[None],
-            sum(self.w_k.shape) + self.w_q.shape[1],
-        )
-
-    def entry_work(self, x: Float[Tensor, "n d"], token: int, feature: int) -> int:
-        """Multiplications that :meth:`entry` takes."""
-        patterns, _ = self._split(x)
-        return patterns.shape[-2] * (self.w_k.numel() + 2 * len(self.w_k)) + self.w_q.numel()
-
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        width = self.w_q.shape[1]
-        if x.ndim < 2 or x.shape[-1] != width:
-            raise ShapeError(
-                f"this layer takes (*batch, tokens, {width} features), got {tuple(x.shape)}"
-            )
-        if self.patterns is not None:
-            return self.patterns, x
-        return x[..., : self.stored, :], x[..., self.stored :, :]
+        check_tokens("layer", x, self.shared_tokens.shape[0], self.shared_map.shape[1])

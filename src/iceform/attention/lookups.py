@@ -33,11 +33,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.attention.affine import Embed
-from iceform.attention.features import Features
-from iceform.attention.layers import SoftmaxAttention
-from iceform.attention.network import FrozenNetwork
-from iceform.attention.prompts import Prompt
+from iceform.attention.layers import Embed, Features, SoftmaxAttention
+from iceform.attention.network import FrozenNetwork, Prompt
 from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
 from iceform.validation import check_capacity, common_batch

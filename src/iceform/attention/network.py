@@ -1,4 +1,4 @@
-"""FrozenNetwork: layers in order, and a digest of their weights."""
+"""FrozenNetwork: layers in order, and a digest of their weights; Prompt: what it reads."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -14,21 +15,65 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.features import Features
-from iceform.attention.layers import HopfieldLayer, SoftmaxAttention
-from iceform.attention.projected import ProjectedAttention
+from iceform.attention.layers import Features, SoftmaxAttention
+from iceform.attention.variants import HopfieldLayer, ProjectedAttention
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
+from iceform.pretrained import Pretrained
 from iceform.validation import full_precision
 
 __all__ = [
     "FrozenNetwork",
+    "Prompt",
     "digested",
     "is_checked",
     "outside_transforms",
     "unchecked",
     "weights_digest",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt(Pretrained, kept_as="Prompt"):
+    """Tokens, and names for what they hold.
+
+    Attributes
+    ----------
+    tokens
+        Shape (*batch, tokens, features).
+    features
+        Names of the feature axis.
+    roles
+        What each token is, in words.
+    """
+
+    tokens: Float[Tensor, "*b n d"]
+    features: Features
+    roles: tuple[str, ...]
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The named features of every token."""
+        return self.tokens[..., self.features[name]]
+
+    # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        return "Tokens for a frozen network to read.", {}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        features = [list(pair) for pair in self.features.sizes]
+        return {"features": features, "roles": list(self.roles)}, {"tokens": self.tokens}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Prompt:
+        features = Features(tuple((str(name), int(size)) for name, size in content["features"]))
+        tokens = tensors["tokens"]
+        if tuple(tokens.shape[-2:]) != (len(content["roles"]), features.total):
+            raise IntegrityError(
+                f"tokens of shape {tuple(tokens.shape)} do not fit their description"
+            )
+        return Prompt(tokens, features, tuple(content["roles"]))
+
 
 _CHECKED: ContextVar[bool] = ContextVar("weights are checked before they run", default=True)
 
@@ -141,6 +186,20 @@ class FrozenNetwork(nn.Module):
             self._sealed = _Sealed.of(self)
         return found
 
+    @property
+    def is_flagged(self) -> bool:
+        """Whether :meth:`unchanged` can tell: the weights are on a GPU, and a copy beside them."""
+        return self._sealed is not None and all(b.is_cuda for b in self.buffers())
+
+    def unchanged(self) -> Tensor:
+        """Whether every bit is as it was sealed, a flag on a GPU that nobody waits for."""
+        assert self._sealed is not None
+        flags = self._sealed.flags(self)
+        device = next(self.buffers()).device
+        if flags is None:
+            return torch.zeros((), device=device)
+        return torch.stack([torch.as_tensor(flag, device=device) for flag in flags]).all()
+
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """A cast is another network of the same sizes; moving it to a device is not."""
         kinds = {b.dtype for b in self.buffers()}
@@ -187,17 +246,26 @@ class _Sealed:
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
+        flags = self.flags(network)
+        if flags is None:
+            return False
+        far = [flag for flag in flags if isinstance(flag, Tensor)]
+        if not all(flag for flag in flags if not isinstance(flag, Tensor)):
+            return False
+        near = far[0].device if far else None
+        # The host waits for a GPU once.
+        return not far or bool(torch.stack([flag.to(near) for flag in far]).all())
+
+    def flags(self, network: FrozenNetwork) -> list[Tensor | bool] | None:
+        """Whether each buffer is the copy's; None where they cannot be, by shape or structure."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
             if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
-                return False
+                return None
             pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
             if not all(copy.is_alike(buffer) for buffer, copy in pairs):
-                return False
-            if not any(buffer.is_cuda for buffer, _ in pairs):
-                return all(bool(copy.equals(buffer)) for buffer, copy in pairs)
-            # The host waits for a GPU once.
-            return bool(torch.stack([copy.equals(buffer) for buffer, copy in pairs]).all())
+                return None
+            return [copy.equals(buffer) for buffer, copy in pairs]
 
 
 def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
@@ -232,6 +300,10 @@ class _Copy:
         places = words.nonzero()[:, 0]
         return cls(kind, words[places], places)
 
+    @cached_property
+    def _array(self) -> np.ndarray:
+        return self.words.numpy()
+
     @property
     def nbytes(self) -> int:
         """What it takes."""
@@ -241,12 +313,12 @@ class _Copy:
         """Whether shape, dtype and device are the same."""
         return self.kind == (buffer.shape, buffer.dtype, buffer.device)
 
-    def equals(self, buffer: Tensor) -> Tensor:
+    def equals(self, buffer: Tensor) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         words = _words(buffer)
         if self.places is None:
             if not buffer.is_cuda:
-                return torch.tensor(np.array_equal(words.numpy(), self.words.numpy()))
+                return np.array_equal(words.numpy(), self._array)
             return (words == self.words).all()
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))

@@ -5,12 +5,9 @@ numbers out of both (of look-ups it never holds more than a chunk of tokens) and
 rounding; ``triton`` does the same by its own GPU kernels.
 """
 
-from iceform.backends.ablated import Ablated
-from iceform.backends.base import Backend, bind, resolve, rounding_of
-from iceform.backends.fused import Fused
-from iceform.backends.gpu import Triton
-from iceform.backends.literal import Literal
-from iceform.backends.rounding import Rounding
+from iceform.backends.base import Ablated, Backend, Literal, bind, resolve, rounding_of
+from iceform.backends.fused import Fused, Triton
+from iceform.backends.windowed import Rounding
 
 __all__ = [
     "Ablated",

@@ -1,8 +1,10 @@
 """Backend: how the forward pass of a frozen network is evaluated.
 
 A backend is made from a network, and everything that it computes with comes out of that network's
-matrices and a prompt's tokens. ``literal`` multiplies them: it is the definition. Others may use
-what they recognise in the matrices, and refuse a network in which they do not.
+matrices and a prompt's tokens. :class:`Literal` multiplies them: it is the definition. Others may
+use what they recognise in the matrices, and refuse a network in which they do not.
+:class:`Ablated`, which cannot be asked for by name, is what a run would return if attention did
+nothing.
 
 A new backend is one file: subclass :class:`Backend`, give it a ``name`` and its ``rounding``, and
 supply :meth:`Backend.run`.
@@ -11,19 +13,19 @@ supply :meth:`Backend.run`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt, is_checked
-from iceform.backends.extremes import Extremes
-from iceform.backends.rounding import Rounding
-from iceform.errors import DeviceError
+from iceform.backends.primitives import Extremes
+from iceform.backends.windowed import Rounding
+from iceform.errors import DeviceError, ProgramError
 from iceform.validation import check_choice, full_precision, guard
 
-__all__ = ["Backend", "bind", "resolve", "rounding_of"]
+__all__ = ["Ablated", "Backend", "Literal", "bind", "resolve", "rounding_of"]
 
 AnyPrompt = Prompt | LookUps | Average
 _BORDER = ("count", "run", "total")  # where prompts come in
@@ -122,3 +124,61 @@ def bind(network: FrozenNetwork, name: str, *, later: bool = False) -> Backend:
     if name not in Backend.kinds:
         raise DeviceError(f"no backend is called {name!r}; there are {', '.join(Backend.kinds)}")
     return Backend.kinds[name](network, later=later)
+
+
+class Literal(Backend):
+    """W_K, W_Q, W_V and W_O on the literal tokens of a prompt."""
+
+    name = "literal"
+    rounding = Rounding(literal=True)
+
+    def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+        if isinstance(prompt, LookUps):
+            rows = self._rows(prompt.chunks(), slice(0, prompt.layout.samples))
+            rows = rows[..., : prompt.count, :]
+            return torch.cat([rows[..., : prompt.x.shape[-1]], rows[..., -1:]], -1)
+        if isinstance(prompt, Average):
+            first = prompt.layout.samples
+            rows = self._rows(prompt.chunks(), slice(first, first + prompt.sharing))
+            return rows[: len(prompt.points), : prompt.values.shape[1]]
+        out: Tensor = self._on(prompt.tokens)(prompt.tokens)
+        return out
+
+    def _rows(self, chunks: Iterable[Tensor], queries: slice) -> Tensor:
+        """What the given queries of every prompt return, prompts one after the other."""
+        parts = [self._on(c)(c)[..., queries, :].flatten(-3, -2) for c in chunks]
+        return torch.cat(parts, -2)
+
+    def _on(self, tokens: Tensor) -> torch.nn.Module:
+        there = all(b.device == tokens.device for b in self.network.buffers())
+        return self.network if there else self.network.to(tokens.device)
+
+
+class Ablated(Backend):
+    """Attention taken out: the difference it makes says how much of an answer attention computes.
+
+    Look-ups return what is looked up, and averages weigh all tokens alike.
+    """
+
+    rounding = Rounding(literal=False)
+
+    def __init__(self, network: FrozenNetwork) -> None:
+        super().__init__(network)
+        self.name = "none: attention taken out"
+
+    def run(self, prompt: Prompt | LookUps | Average) -> Tensor:
+        if isinstance(prompt, Average):
+            return _alike(prompt)
+        if not isinstance(prompt, LookUps):
+            raise ProgramError("attention can be taken out of look-ups and averages only")
+        looked = prompt.weighed(prompt.residuals())[..., None]
+        row = looked * prompt.x.to(looked) + prompt.keep * prompt.w[..., None, :]
+        return torch.cat([row, looked.expand(*row.shape[:-1], 1)], -1)
+
+
+def _alike(prompt: Average) -> Tensor:
+    """The mean value of the tokens that each point sees."""
+    if prompt.seen is None:
+        return prompt.values.mean(0).expand(len(prompt.points), -1)
+    shares = prompt.seen.to(prompt.values)
+    return shares @ prompt.values / shares.sum(1, keepdim=True)

@@ -32,9 +32,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from iceform.interpolation.cache import folder
+from iceform.interpolation.storage import folder
 
-__all__ = ["derivative", "look_up", "pass_over", "prepare", "read", "ready", "sizes"]
+__all__ = ["derivative", "look_up", "pass_over", "prepare", "read", "ready"]
 
 _SOURCE = Path(__file__).with_name("look_up.c")
 _FLAGS = "-O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -shared -fPIC"
@@ -219,10 +219,10 @@ def _entries(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Oper
 
 
 def read(
-    z: Tensor, kind: tuple[int, bool, bool], operands: _Operands, down: Tensor | None,
-    up: Tensor | None, reach: float, slope: float,
-) -> Tensor:  # fmt: skip
-    """A(clip(z down, reach)) up + slope relu(z down - reach); down and up one a feature.
+    z: Tensor, kind: tuple[int, bool, bool], operands: _Operands, floor: Tensor | None,
+    up: Tensor | None, by: Tensor | None, reach: float, slope: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As :func:`iceform.backends.primitives.read`; floor, up and by have one a feature.
 
     The last axis of z has the features.
     """
@@ -230,46 +230,27 @@ def read(
     assert library is not None
     call = getattr(library, f"read_{_DTYPES[z.dtype]}")
     z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
-    out = torch.empty_like(z)
+    out, starts = torch.empty_like(z), range(0, z.numel(), _PART)
     shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
     beyond = torch.tensor([reach, slope], dtype=z.dtype)
-    scales = [None if t is None else _repeated(t, dim).to(z) for t in (down, up)]
+    most = torch.empty(len(starts), dtype=z.dtype)
+    scales = [None if t is None else _repeated(t, dim).to(z) for t in (floor, up, by)]
     given = [None if t is None else _at(t) for t in scales]
     tables = [_at(t) for t in operands]
 
     def part(start: int) -> None:
         count, offset = (ctypes.c_int64(n) for n in (min(_PART, z.numel() - start), start % dim))
         call(_at(z, start * size), _at(out, start * size), count, offset, ctypes.c_int64(dim),
-             *given, _at(beyond), shape, *tables)  # fmt: skip
+             *given, _at(beyond), _at(most, start // _PART * size), shape, *tables)  # fmt: skip
 
-    _shared_out(part, range(0, z.numel(), _PART))
-    return out
+    _shared_out(part, starts)
+    return out, most.amax(0, keepdim=True)
 
 
 def _repeated(numbers: Tensor, dim: int) -> Tensor:
     """From the beginning again, so that any ``_LANES`` from a feature on can be read."""
     times = 1 + -(-_LANES // dim)
     return numbers.expand(dim).repeat(times)
-
-
-def sizes(z: Tensor) -> Tensor:
-    """The largest |z| of every feature, which the last axis has; not a number where one is not."""
-    library = _library.get()
-    assert library is not None
-    call, flat = getattr(library, f"sizes_{_DTYPES[z.dtype]}"), z.reshape(-1, z.shape[-1])
-    flat = flat.contiguous()
-    rows, dim = flat.shape
-    step = max(1, _PART // dim)
-    starts = range(0, rows, step)
-    most, size = torch.empty(len(starts), dim, dtype=z.dtype), z.element_size()
-
-    def part(start: int) -> None:
-        count = ctypes.c_int64(min(step, rows - start))
-        call(_at(flat, start * dim * size), count, ctypes.c_int64(dim),
-             _at(most, start // step * dim * size))  # fmt: skip
-
-    _shared_out(part, starts)
-    return most.amax(0)
 
 
 def pass_over(

@@ -3,7 +3,8 @@
 What it computes with is read from the matrices and the prompt (:mod:`iceform.backends.reading`), so
 another valid network or prompt gives that one's answer; a network that is not recognised is
 refused. Look-ups stand for their tokens (:mod:`iceform.backends.reading`); prompts whose tokens are
-in memory are read layer by layer (:mod:`iceform.backends.rows`).
+in memory are read layer by layer (:mod:`iceform.backends.rows`). ``triton`` is the same and insists
+on its GPU kernels.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from iceform.attention import Average, LookUps, Prompt
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import primitives, rows
 from iceform.backends.base import Backend
-from iceform.backends.extremes import Extremes
-from iceform.backends.reading import Reading, read_layer, read_table
-from iceform.backends.rounding import Rounding
+from iceform.backends.primitives import Extremes, has_triton
+from iceform.backends.reading import Reading, padded, read_layer
+from iceform.backends.windowed import Rounding
+from iceform.errors import DeviceError
 
-__all__ = ["Fused"]
+__all__ = ["Fused", "Triton"]
 
 
 class Fused(Backend):
@@ -62,7 +64,7 @@ class Fused(Backend):
         return out if self.reading.plain else self._read(out, prompt)[..., :count, :]
 
     def _looked(self, prompt: LookUps) -> Tensor:
-        table = read_table(prompt, self.reading)
+        table = self.reading.table(prompt)
         return primitives.interpolate(self.reading.residuals(prompt), table, self.name)
 
     def _read(self, out: Tensor, prompt: LookUps) -> Tensor:
@@ -83,7 +85,7 @@ class Fused(Backend):
     def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         if not self.reading.plain or prompt.factors is not None:
             return super().total(prompt, watch)
-        table = read_table(prompt, self.reading)
+        table = self.reading.table(prompt)
         x, y, w = prompt.x, prompt.y, prompt.w
         total = primitives.residual_sum(x, y, w, table, prompt.offsets, self.name, watch)
         if not prompt.keep:
@@ -107,18 +109,18 @@ class Fused(Backend):
         """Every point's own average."""
         reading, points, keys = self.reading, prompt.points, prompt.keys
         if reading.free is not None:
-            points = _wide(points, len(reading.free)) @ reading.free.to(points)
+            points = padded(points, len(reading.free)) @ reading.free.to(points)
         if reading.free_shift is not None:
-            points = _wide(points, len(reading.free_shift)) + reading.free_shift.to(points)
+            points = padded(points, len(reading.free_shift)) + reading.free_shift.to(points)
         biases = reading.free_bias * prompt.biases
-        logits = torch.addmm(biases, points, _wide(keys, points.shape[1]).mT)
+        logits = torch.addmm(biases, points, padded(keys, points.shape[1]).mT)
         if prompt.seen is not None:
             logits.sub_((~prompt.seen).to(logits).mul_(reading.free_bias * HIDDEN))
         few = _few(logits, prompt.values) if prompt.seen is not None else None
         out = torch.softmax(logits, -1) @ prompt.values if few is None else few
         if reading.values is None:
             return out
-        wide = _wide(out, len(reading.values)) @ reading.values.to(out).mT
+        wide = padded(out, len(reading.values)) @ reading.values.to(out).mT
         return wide[:, : prompt.values.shape[1]]
 
     def _mixed(self, prompt: Average) -> Tensor:
@@ -152,5 +154,15 @@ def _few(logits: Tensor, values: Tensor) -> Tensor | None:
     return (torch.softmax(top.values, -1)[:, None] @ values[top.indices])[:, 0]
 
 
-def _wide(t: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
+class Triton(Fused):
+    """As fused, and refused where a kernel cannot run."""
+
+    name = "triton"
+    rounding = Rounding(literal=False)
+
+    @classmethod
+    def require(cls) -> None:
+        if not has_triton():
+            raise DeviceError(
+                "backend='triton' needs Triton; install iceform[gpu], or use backend='fused'"
+            )

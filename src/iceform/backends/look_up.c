@@ -48,6 +48,9 @@ typedef struct {
 #undef MAGIC
 #undef TAYLOR
 #undef TERMS
+#undef SIZE
+#undef HIGHEST
+#undef LOWEST
 
 #define REAL double
 #define WORD int64_t
@@ -249,46 +252,62 @@ void NAME(look_up)(const REAL *z, REAL *out, int64_t count, const shape *s, cons
     NAME(all)(NAME(lanes), z, out, count, s, numbers, ratios, values);
 }
 
-/* A(clip(z down, reach)) up + slope relu(z down - reach), entry by entry: down and up, or none, have
-   a number for every feature, dim of them and LANES more from the beginning; the first entry is of
-   feature offset. out may be z. */
+#define SIZE(x) ((x) & (WORD)~((WORD)1 << (8 * sizeof(WORD) - 1)))
+#define HIGHEST ((WORD)(2 * BIAS - 2) << BITS) /* powers of two whose inverses are numbers too */
+#define LOWEST ((WORD)8 << BITS)
+
+/* A(z / s) s up where floor is given, s the power of two that |z| and floor are at most; else
+   A(clip(z, reach)) + slope relu(z - reach). floor, up and by, or none, have a number for every
+   feature, dim of them and LANES more from the beginning; the first entry is of feature offset.
+   most is the largest |z| by, by its bits: not a number where one is not. out may be z. */
 void NAME(read)(const REAL *z, REAL *out, int64_t count, int64_t offset, int64_t dim,
-                const REAL *down, const REAL *up, const REAL *beyond, const shape *s,
-                const REAL *numbers, const REAL *ratios, const REAL *values) {
+                const REAL *floor, const REAL *up, const REAL *by, const REAL *beyond, REAL *most,
+                const shape *s, const REAL *numbers, const REAL *ratios, const REAL *values) {
     REAL reach = beyond[0], slope = beyond[1], given[LANES], held[LANES], found[LANES];
+    REAL power[LANES];
+    WORD largest = 0;
     for (int64_t start = 0; start < count; start += LANES) {
-        int64_t here = count - start < LANES ? count - start : LANES;
-        const REAL *by = down ? down + (start + offset) % dim : 0;
-        const REAL *scale = up ? up + (start + offset) % dim : 0;
+        int64_t here = count - start < LANES ? count - start : LANES, at = (start + offset) % dim;
         for (int64_t i = 0; i < here; i++) given[i] = z[start + i];
-        for (int64_t i = here; i < LANES; i++) given[i] = numbers[0];
-        if (by)
-            for (int i = 0; i < LANES; i++) given[i] *= by[i];
+        for (int64_t i = here; i < LANES; i++) given[i] = 0;
         for (int i = 0; i < LANES; i++) {
-            REAL t = given[i] > reach ? reach : given[i]; /* what is not a number stays */
-            held[i] = t < -reach ? -reach : t;
+            REAL sized = by ? given[i] * by[at + i] : given[i];
+            WORD bits;
+            memcpy(&bits, &sized, sizeof bits);
+            bits = SIZE(bits);
+            largest = bits > largest ? bits : largest;
         }
+        if (floor)
+            for (int i = 0; i < LANES; i++) {
+                WORD bits, least, inverse;
+                memcpy(&bits, given + i, sizeof bits);
+                memcpy(&least, floor + at + i, sizeof least);
+                bits = SIZE(bits);
+                bits = bits > least ? bits : least;
+                bits = bits < HIGHEST ? bits : HIGHEST;
+                bits = bits > LOWEST ? bits : LOWEST;
+                bits = (bits + (((WORD)1 << BITS) - 1)) & ~(((WORD)1 << BITS) - 1);
+                inverse = ((WORD)(2 * BIAS) << BITS) - bits;
+                REAL down;
+                memcpy(&down, &inverse, sizeof down);
+                memcpy(power + i, &bits, sizeof bits);
+                held[i] = given[i] * down;
+            }
+        else
+            for (int i = 0; i < LANES; i++) {
+                REAL t = given[i] > reach ? reach : given[i]; /* what is not a number stays */
+                held[i] = t < -reach ? -reach : t;
+            }
         NAME(lanes)(held, found, s, numbers, ratios, values);
-        if (slope != 0)
+        if (floor)
+            for (int i = 0; i < LANES; i++) found[i] *= power[i];
+        else if (slope != 0)
             for (int i = 0; i < LANES; i++) found[i] += given[i] > reach ? slope * (given[i] - reach) : 0;
-        if (scale)
-            for (int i = 0; i < LANES; i++) found[i] *= scale[i];
+        if (up)
+            for (int i = 0; i < LANES; i++) found[i] *= up[at + i];
         memcpy(out + start, found, here * sizeof *out);
     }
-}
-
-/* The largest |z| of every feature, by its bits: not a number where one is not. */
-void NAME(sizes)(const REAL *z, int64_t rows, int64_t dim, REAL *restrict most) {
-    memset(most, 0, dim * sizeof *most);
-    for (int64_t row = 0; row < rows; row++, z += dim)
-        for (int64_t k = 0; k < dim; k++) {
-            WORD here, there;
-            memcpy(&here, z + k, sizeof here);
-            memcpy(&there, most + k, sizeof there);
-            here &= (WORD)~((WORD)1 << (8 * sizeof(WORD) - 1));
-            there = here > there ? here : there;
-            memcpy(most + k, &there, sizeof there);
-        }
+    memcpy(most, &largest, sizeof largest);
 }
 
 void NAME(derivative)(const REAL *z, REAL *out, int64_t count, const shape *s,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from iceform.backends.kernels import own_kernels
+from iceform.backends.primitives import own_kernels
 
 __all__ = ["descend", "repeat"]
 

@@ -4,12 +4,18 @@ Plain torch (:func:`plain_interpolate`) is the oracle: every token's weight, a c
 equally spaced tokens, anything large goes through :mod:`iceform.backends.windowed` instead, and
 on a GPU through the kernels of :mod:`iceform.backends.triton` where they can run. The
 certificate of the fused backend covers all of these.
+
+A pass over samples can hand each part on while it is in cache (:class:`Extremes`), so that checking
+them costs no second reading; on a GPU the sizes stay there until somebody asks.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from types import ModuleType
 
 import torch
 from jaxtyping import Float
@@ -17,27 +23,142 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import compiled, windowed
-from iceform.backends.extremes import Extremes
-from iceform.backends.kernels import is_transformed, kernels_for
-from iceform.backends.rounding import sum_block
+from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
-from iceform.validation import common_batch
+from iceform.validation import common_batch, largest_entry, unwrapped
 
 __all__ = [
+    "Extremes",
     "attention",
+    "has_triton",
     "interpolate",
-    "largest",
+    "is_transformed",
+    "kernels_for",
+    "longest",
+    "norm",
+    "own_kernels",
     "plain_interpolate",
+    "power_of_two",
     "project",
     "read",
     "residual_map",
     "residual_sum",
 ]
 
+
+def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
+    """The Triton kernels where they should run, else None.
+
+    "triton" insists on them and says why they cannot run; other backends take them for anything
+    on a GPU that they can do.
+    """
+    insisted = backend == "triton"
+    if not insisted and (not tensor.is_cuda or not has_triton()):
+        return None
+    if torch.compiler.is_compiling() or is_transformed(tensor):
+        return None
+    from iceform.backends import triton
+
+    if insisted:
+        triton.require(tensor, it)
+        return triton
+    able = triton.can_run(tensor) and triton.can_look_up(it, tensor.dtype)
+    return triton if able else None
+
+
+def own_kernels(tensor: Tensor, backend: str) -> ModuleType | None:
+    """The kernels that look nothing up, where they can run on ``tensor``."""
+    if backend != "triton" and (not tensor.is_cuda or not has_triton()):
+        return None
+    from iceform.backends import triton
+
+    return triton if triton.can_run(tensor) else None
+
+
+def is_transformed(tensor: Tensor) -> bool:
+    """Whether it is inside torch.func's vmap or grad, which want plain operations."""
+    if torch.compiler.is_compiling():
+        return False
+    wrapped: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return wrapped
+
+
+@lru_cache(maxsize=1)
+def has_triton() -> bool:
+    """Whether Triton is installed."""
+    return importlib.util.find_spec("triton") is not None
+
+
+_CACHED = 1 << 22  # bytes of samples that stay in cache between two looks at them
+
+
+class Extremes:
+    r"""max :math:`|x_{ij}|` and max :math:`\|x_i\|_2` of samples.
+
+    Parameters
+    ----------
+    length
+        What no row may be longer than. Since :math:`\|x\|_2 \le \sqrt d \max_j |x_j|`, lengths are
+        measured only where the largest entry does not settle it; None never measures them.
+    backend
+        "triton" insists on its kernel; others use it on a GPU.
+    """
+
+    def __init__(self, length: float | None, backend: str = "fused") -> None:
+        self._length = length
+        self._backend = backend
+        self._seen: list[Tensor] = []
+
+    def __call__(self, part: Tensor) -> None:
+        """Look at some more samples, shape (..., d)."""
+        self._seen.append(self._measure(part.detach()))
+
+    @property
+    def lengths(self) -> bool:
+        """Whether rows are to be measured beside entries."""
+        return self._length is not None
+
+    def take(self, sizes: Tensor) -> None:
+        """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
+        self._seen.append(sizes)
+
+    def watch_all(self, x: Tensor) -> None:
+        """Look at all samples, on a CPU in parts that are read from memory once."""
+        if x.device.type != "cpu" or x.numel() * x.element_size() <= _CACHED:
+            self(x)
+            return
+        rows = x.detach().reshape(-1, x.shape[-1])
+        for part in rows.split(max(1, _CACHED // (x.shape[-1] * x.element_size()))):
+            self(part)
+
+    @property
+    def sizes(self) -> Tensor:
+        """(largest entry, a bound of the longest row), float64; not a number where x has any.
+
+        The bound is the length itself wherever that exceeds what was allowed.
+        """
+        if len(self._seen) == 1:
+            return self._seen[0]
+        return torch.stack(self._seen).amax(0)
+
+    def _measure(self, part: Tensor) -> Tensor:
+        kernels = own_kernels(part, self._backend)
+        if kernels is not None:
+            found: Tensor = kernels.extremes(part)
+            return found
+        largest = largest_entry(part).double()
+        longest = largest * math.sqrt(part.shape[-1])
+        # On a GPU nothing is decided here, since the host would have to wait.
+        if self._length is not None and (part.is_cuda or not bool(longest <= self._length)):
+            longest = unwrapped(part.norm(dim=-1)).amax().double()
+        return torch.stack([largest, longest])
+
+
 _CHUNK = 1 << 22  # (samples, grid tokens) entries held at once: 32 MiB of float64
 _ROWS_BYTES = 1 << 22  # of samples looked at together: they are read twice, so they stay in cache
 _ALIGNED = 128  # rows, so that only the last chunk has a block that is not whole
 _SMALL = 1 << 12  # weights: below this one softmax is quicker than a look-up's own call
+_EXPONENTS = {torch.float64: 1000.0, torch.float32: 118.0}  # inverses of powers are numbers
 _WIDENED = (torch.bfloat16, torch.float16)  # looked up in float32
 
 
@@ -73,43 +194,79 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
 def read(
     z: Float[Tensor, "*b d"],
     it: Interpolant,
-    down: Tensor | None = None,
+    floor: Tensor | None = None,
     up: Tensor | None = None,
+    by: Tensor | None = None,
     reach: float = math.inf,
     slope: float = 0.0,
-) -> Float[Tensor, "*b d"]:
-    """A(z down) up, a scale for every feature; beyond ``reach`` a line of ``slope`` goes on.
+) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "1"]]:
+    """A(z / s) s up, s the power of two that |z| and ``floor`` are at most; and max |z| by.
 
-    z is used up. On the CPU that is one loop over it.
+    Without a floor z is looked up as it is, and beyond ``reach`` a line of ``slope`` goes on.
+    Floors, ``up`` and ``by`` have a number for every feature, or one for all. Where z has what is
+    not a number the maximum is none. On the CPU that is one loop, on a GPU one kernel.
     """
-    if z.ndim and _is_plain(z) and (window := windowed.window_of(it, z.dtype)) is not None:
+    z = z if z.ndim else z[None]
+    plain = _is_plain(z)
+    if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
-        return compiled.read(z.detach(), window.kind, operands, down, up, reach, slope)
-    z = z if down is None else z.mul_(down)
-    inner = z if math.isinf(reach) else z.clamp(-reach, reach)
-    out = interpolate(inner, it)
-    if slope:
-        out = out + slope * (z - inner).clamp(min=0.0)
-    return out if up is None else out * up
+        return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
+    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
+        found: tuple[Tensor, Tensor] = kernels.read(z, it, floor, up, by, reach, slope)
+        return found
+    size = z.detach().abs()
+    if floor is not None:
+        power = power_of_two(torch.maximum(size, floor.to(z)))
+        out = _looked_up(z / power, it) * power
+    else:
+        inner = z if math.isinf(reach) else z.clamp(-reach, reach)
+        out = _looked_up(inner, it)
+        out = out + slope * (z - inner).clamp(min=0.0) if slope else out
+    return out if up is None else out * up, (size if by is None else size * by).amax()[None]
 
 
-def largest(z: Tensor) -> Tensor:
-    """The largest |z| of every feature, (..., d) to (d,); not a number where one is not.
+def power_of_two(sizes: Tensor) -> Tensor:
+    """The least power of two that is no smaller, among those with inverses that are numbers."""
+    most = _EXPONENTS[sizes.dtype]
+    return torch.exp2(torch.log2(sizes).ceil().clamp(min=-most, max=most))
 
-    Sizes are not checked here: while a graph is captured they are symbols.
+
+def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
+    """By its definition where code is being compiled."""
+    if torch.compiler.is_compiling():
+        return it.weights(z) @ it.values.to(z)
+    return interpolate(z, it)
+
+
+def longest(x: Tensor) -> Float[Tensor, "1"]:
+    """The largest 2-norm along the last axis; not a number where x has what is none."""
+    if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
+        return kernels.longest(x)  # type: ignore[no-any-return]
+    return x.detach().norm(dim=-1).amax()[None]
+
+
+def norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, share: float,
+    line: Interpolant, root: Interpolant, *, centred: bool,
+) -> tuple[Tensor, Tensor] | None:  # fmt: skip
+    """A LayerNorm or RMSNorm with all its steps looked up by one kernel; None where there is none.
+
+    As :func:`iceform.backends.triton.norm` has it.
     """
-    z = z.detach()
-    if _is_plain(z):
-        return compiled.sizes(z)
-    low, high = torch.aminmax(z.reshape(-1, z.shape[-1]), dim=0)
-    return torch.maximum(high, -low)
+    kernels = kernels_for(x, line, "fused") if _is_plain(x) and x.is_cuda else None
+    if kernels is None or not kernels.can_norm(x.shape[-1], line, x.dtype, x.device):
+        return None
+    found: tuple[Tensor, Tensor] = kernels.norm(
+        x, weight, bias, epsilon, share, line, root, centred=centred
+    )
+    return found
 
 
 def _is_plain(z: Tensor) -> bool:
-    """Whether nobody follows what is computed, and loops in C can compute it."""
+    """Whether nobody follows what is computed, so that loops and kernels can compute it."""
     if torch.compiler.is_compiling() or (torch.is_grad_enabled() and z.requires_grad):
         return False
-    return z.numel() > 0 and not is_transformed(z) and compiled.ready(z)
+    return z.numel() > 0 and not is_transformed(z)
 
 
 def plain_interpolate(z: Float[Tensor, "*b"], it: Interpolant) -> Float[Tensor, "*b"]:

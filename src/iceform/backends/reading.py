@@ -1,8 +1,8 @@
-r"""What a fused pass takes out of the look-up layer's matrices.
+r"""What a fused pass takes out of a network's matrices, and how it refuses what is not there.
 
-With :math:`K = W_K A`, :math:`Q = W_Q A`, :math:`V = W_V A` for the embedding's A, and the
-positions' part of keys and queries, a query with coefficients w meets the token k of its sample
-with the logit
+**The look-up layer.** With :math:`K = W_K A`, :math:`Q = W_Q A`, :math:`V = W_V A` for the
+embedding's A, and the positions' part of keys and queries, a query with coefficients w meets the
+token k of its sample with the logit
 
 .. math:: s_k \big( w^\top F x + (f_w \cdot w - \lambda)(y + m) + f_x \cdot x \big) + g b_k
    + \text{positions},
@@ -11,31 +11,230 @@ F, f, lambda and g being blocks of Q'K. Whatever they are, that is a look-up of
 :math:`z = (w^\top F x + \dots)/\lambda - y` in the table with slopes :math:`\lambda s_k` and biases
 :math:`g b_k`, as long as the positions' part is 0 for a query's own tokens and below -M/2 for all
 others. Where something else stands in the matrices the network is not one of these, and is refused.
+
+**Tables.** A head whose logits are :math:`s_k z + b_k` and whose values are :math:`v_k` is a
+look-up table. Where its keys are those of a table that the network says was written, to the
+rounding of the weights' dtype, and its values are the same bits, it is that table. Otherwise it is
+read as it stands: on equally spaced tokens
+
+.. math:: s_k = \sigma + 2 \frac{c}{h} p_k, \qquad b_k = b + (s_0 - s_k) m - c\, p_k^2
+
+with :math:`p_k = k - (N-1)/2`, from which c, h and the centre m follow (a softmax does not see
+sigma and b); any other keys are taken one by one.
+
+Tokens that pad a layer have slope and value 0 and a bias so low that they do not count. Two tokens
+in the middle of the table have opposite slopes, so one of them has at least the mean of their
+biases as its logit, whatever z is: padding that lies :math:`\log(n 2^8/u)` below that adds
+:math:`2^{-8}` units of rounding at most, and is left out.
 """
 
 from __future__ import annotations
 
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Generic, NoReturn, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from iceform.attention import Embed, FrozenNetwork, HopfieldLayer, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN, MARGIN, LookUps
-from iceform.backends.recognition import (
-    Memory,
-    holding,
-    refuse,
-    require_finite,
-    require_zero,
-    unless_identity,
-    unless_zero,
-)
-from iceform.backends.tables import rebuild
-from iceform.interpolation import Interpolant
-from iceform.validation import unit_roundoff
+from iceform.attention.network import outside_transforms
+from iceform.errors import IntegrityError
+from iceform.interpolation import GivenGrid, Grid, Interpolant
+from iceform.validation import unit_roundoff, untraced
 
-__all__ = ["Reading", "read_layer", "read_table"]
+__all__ = [
+    "EVEN_UNITS",
+    "Memory",
+    "Reading",
+    "even_grid",
+    "holding",
+    "padded",
+    "read_layer",
+    "read_table",
+    "rebuild",
+    "refuse",
+    "require_finite",
+    "require_zero",
+    "unless_identity",
+    "unless_zero",
+]
+
+T = TypeVar("T")
+
+_KEPT = 64  # networks whose readings are remembered
+
+
+def refuse(why: str) -> NoReturn:
+    """A network that is not one of those that are recognised."""
+    raise IntegrityError(
+        f"the fused backend does not recognise this network: {why}; use backend='literal'"
+    )
+
+
+def require_zero(what: str, *parts: Tensor) -> None:
+    """Refuse a network whose ``what`` is not exactly 0."""
+    for part in parts:
+        if part.numel() and bool((part != 0).any()):
+            refuse(f"{what} should be 0 and reaches {float(part.abs().max()):.3g}")
+
+
+def require_finite(module: nn.Module) -> None:
+    """Refuse weights that are not numbers."""
+    for name, weight in module.named_buffers():
+        if not bool(torch.isfinite(weight).all()):
+            refuse(f"{name} holds NaN or infinity")
+
+
+def unless_identity(matrix: Tensor) -> Tensor | None:
+    """The matrix; None where it is the identity, possibly with rows of zeros below."""
+    return None if torch.equal(matrix, torch.eye(*matrix.shape, dtype=matrix.dtype)) else matrix
+
+
+def unless_zero(vector: Tensor) -> Tensor | None:
+    """The vector; None where it is zero."""
+    return vector if bool((vector != 0).any()) else None
+
+
+def holding(network: FrozenNetwork, digest: str | None) -> FrozenNetwork:
+    """The network, if its weights are those of a digest; under another nothing is remembered."""
+    if digest is not None and network.digest != digest:
+        network.check()  # says it better
+        raise IntegrityError(
+            f"the weights hash to {network.digest[:12]} and are read as {digest[:12]}: they were "
+            "changed meanwhile"
+        )
+    return network
+
+
+class Memory(Generic[T]):
+    """What was read of the networks seen last, by the digest of their weights."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Hashable, T] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable | None, make: Callable[[], T]) -> T:
+        """What is known under a key, or made now; None is never remembered."""
+        found: T = self._get(key, make)
+        return found
+
+    @untraced
+    def _get(self, key: Hashable | None, make: Callable[[], T]) -> T:
+        if key is None:
+            return make()
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+                return self._known[key]
+        with outside_transforms():
+            made = make()
+        with self._lock:
+            self._known[key] = made
+            while len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+        return made
+
+
+_KEY_UNITS = 4  # roundings of a key on its way into the weights and out: two factors, two products
+EVEN_UNITS = 8  # of the largest key, that equally spaced tokens may be off
+_LEAK_BITS = 8  # what padding may weigh is this many bits below rounding
+
+
+def read_table(
+    slopes: Tensor,
+    biases: Tensor,
+    values: Tensor,
+    written: Sequence[Interpolant],
+    dtype: torch.dtype,
+) -> Interpolant:
+    """The table of logits s z + b, from keys and values as weights of ``dtype`` hold them."""
+    unit = unit_roundoff(dtype)
+    kept = len(slopes) - _padding(slopes, biases, values, unit)
+    slopes, biases, values = slopes[:kept], biases[:kept], values[:kept]
+    for table in written:
+        if _holds(table, slopes, biases, values, dtype):
+            return table
+    return rebuild(slopes, biases, values, unit)
+
+
+def _padding(slopes: Tensor, biases: Tensor, values: Tensor, unit: float) -> int:
+    """How many of the last tokens can be left out."""
+    idle = (slopes == 0) & (values == 0)
+    count = int(idle.flip(0).long().cumprod(0).sum())
+    while count and count < len(slopes):
+        kept = len(slopes) - count
+        left, right = (kept - 1) // 2, kept // 2
+        # Weights of float32 hold a margin to rounding.
+        needed = (math.log(count) + _LEAK_BITS * math.log(2) - math.log(unit)) * (1 - 2 * unit)
+        floor = 0.5 * float(biases[left] + biases[right]) - needed
+        if float(slopes[left] + slopes[right]) == 0 and bool((biases[kept:] <= floor).all()):
+            return count
+        count -= 1
+    return 0
+
+
+def _holds(
+    table: Interpolant, slopes: Tensor, biases: Tensor, values: Tensor, dtype: torch.dtype
+) -> bool:
+    if table.tokens != len(slopes) or not torch.equal(values, table.values.to(dtype).double()):
+        return False
+    keys, allowed = table.keys, _KEY_UNITS * unit_roundoff(dtype)
+    moved = keys.slopes * table.grid.center
+    return bool(
+        ((slopes - keys.slopes).abs() <= allowed * keys.slopes.abs()).all()
+        and (
+            (biases - (keys.biases - moved)).abs() <= allowed * (keys.biases.abs() + moved.abs())
+        ).all()
+    )
+
+
+def rebuild(
+    slopes: Tensor, biases: Tensor, values: Tensor, unit: float, center: float = 0.0
+) -> Interpolant:
+    """Any keys, of logits s (z - center) + b: equally spaced tokens where they are that."""
+    grid = even_grid(slopes, biases, unit, center)
+    if grid is not None:
+        return Interpolant(grid[0], grid[1], values, "given", math.inf)
+    given = GivenGrid(-math.inf, math.inf, center, slopes, biases)
+    return Interpolant(given, 0.0, values, "given", math.inf)  # type: ignore[arg-type]
+
+
+def even_grid(
+    slopes: Tensor, biases: Tensor, unit: float, center: float = 0.0
+) -> tuple[Grid, float] | None:
+    """Equally spaced tokens and their sharpness, if the keys are theirs to rounding.
+
+    Sharpness and spacing come from the ends and the middle, which is where rounding moves them
+    least: by less than a unit, where second differences would be off by the number of tokens.
+    """
+    last = len(slopes) - 1
+    if last < 2:
+        return None
+    places = torch.arange(last + 1, dtype=torch.float64) - 0.5 * last
+    half, inner = 0.5 * last, 0.5 * (last % 2)
+    middle = 0.5 * float(biases[last // 2] + biases[(last + 1) // 2])
+    sharpness = (middle - 0.5 * float(biases[0] + biases[-1])) / (half**2 - inner**2)
+    steep = float(slopes[-1] - slopes[0]) / last
+    if not (sharpness > 0 and steep > 0):
+        return None
+    tilt = float(biases[-1] - biases[0]) / last
+    base = 0.5 * float(slopes[0] + slopes[-1])
+    even = base + steep * places
+    curve = middle + tilt * places - sharpness * (places.square() - inner**2)
+    allowed = EVEN_UNITS * unit
+    if not bool(((slopes - even).abs() <= allowed * slopes.abs().max()).all()):
+        return None
+    if not bool(((biases - curve).abs() <= allowed * biases.abs().max()).all()):
+        return None
+    spacing, middle_at = 2 * sharpness / steep, center - tilt / steep
+    grid = Grid(middle_at - half * spacing, middle_at + half * spacing, last)
+    return grid, sharpness
+
 
 _readings: Memory[Reading] = Memory()
 
@@ -76,14 +275,32 @@ class Reading:
         """Z of every sample."""
         x, y, w = prompt.x.to(prompt.w.dtype), prompt.y, prompt.w
         if self.form is not None:
-            w = _padded(w, len(self.form)) @ self.form.to(w)
+            w = padded(w, len(self.form)) @ self.form.to(w)
         if self.shift is not None:
-            w = _padded(w, len(self.shift)) + self.shift.to(w)
-        z = (_padded(x, w.shape[-1]) @ w[..., None])[..., 0] - y
+            w = padded(w, len(self.shift)) + self.shift.to(w)
+        z = (padded(x, w.shape[-1]) @ w[..., None])[..., 0] - y
         if self.label is not None:
-            factor = _padded(prompt.w, len(self.label)) @ self.label.to(w)
+            factor = padded(prompt.w, len(self.label)) @ self.label.to(w)
             z = z + factor[..., None] * (y + prompt.table.grid.center)
         return z
+
+    def table(self, prompt: LookUps) -> Interpolant:
+        """The table that the tokens hold, as the network's keys see it.
+
+        Where it is bit for bit the one that the prompt was written from, it is that one.
+        """
+        slopes = prompt.slopes if self.scale == 1 else self.scale * prompt.slopes
+        biases = prompt.biases if self.bias == 1 else self.bias * prompt.biases
+        written = prompt.table
+        found = (
+            (slopes, written.keys.slopes),
+            (biases, written.keys.biases),
+            (prompt.values, written.values),
+        )
+        if all(a is b or torch.equal(a, b) for a, b in found):
+            return written
+        center, unit = written.grid.center, unit_roundoff(torch.float64)
+        return rebuild(slopes, biases, prompt.values, unit, center)
 
     @property
     def plain(self) -> bool:
@@ -92,7 +309,8 @@ class Reading:
         return all(part is None for part in parts)
 
 
-def _padded(t: Tensor, width: int) -> Tensor:
+def padded(t: Tensor, width: int) -> Tensor:
+    """With zeros, up to this many features."""
     return torch.nn.functional.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t
 
 
@@ -185,22 +403,3 @@ def _check_positions(
 def _same(rows: Tensor) -> Tensor:
     require_zero("queries that differ from each other", rows - rows[:1])
     return rows[0]
-
-
-def read_table(prompt: LookUps, reading: Reading) -> Interpolant:
-    """The table that the tokens hold, as the network's keys see it.
-
-    Where it is bit for bit the one that the prompt was written from, it is that one.
-    """
-    slopes = prompt.slopes if reading.scale == 1 else reading.scale * prompt.slopes
-    biases = prompt.biases if reading.bias == 1 else reading.bias * prompt.biases
-    table = prompt.table
-    found = (
-        (slopes, table.keys.slopes),
-        (biases, table.keys.biases),
-        (prompt.values, table.values),
-    )
-    if all(a is b or torch.equal(a, b) for a, b in found):
-        return table
-    center, unit = table.grid.center, unit_roundoff(torch.float64)
-    return rebuild(slopes, biases, prompt.values, unit, center)

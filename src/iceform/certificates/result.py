@@ -1,26 +1,402 @@
-"""Result: an answer, its proof, what it ran on, and what was computed where."""
+"""What every run returns: an answer, its proof, what it ran on, and what was computed where.
+
+A :class:`Result` holds a :class:`Certificate` (a proven error, what it is made of, and where it
+holds), an :class:`Attestation` (which weights ran, and what running some of it again through them
+has shown) and a :class:`Ledger` of what was computed where:
+
+``prompt``
+    Written into tokens: affine in the data, with coefficients that the program fixes.
+``attention``
+    By the frozen network.
+``readout``
+    A fixed linear map of what the network returned.
+``host``
+    Everything else that was computed from data: Gram matrices, step sizes, stopping, proofs.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from iceform.certificates.attestation import Attestation
-from iceform.certificates.certificate import Certificate, Verification
-from iceform.certificates.ledger import Ledger
-from iceform.errors import IceformError, ProgramError, ShapeError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
+from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision
 
-__all__ = ["Result"]
+__all__ = [
+    "PLACES",
+    "Attestation",
+    "Certificate",
+    "Excess",
+    "Ledger",
+    "Result",
+    "Step",
+    "Verification",
+    "joined",
+    "weakest",
+]
+
+_SHOWN = 12  # entries of an answer that fit on a screen
 
 
-@dataclass(frozen=True, eq=False)
-class Result:
+@dataclass(frozen=True)
+class Step:
+    """One line of a derivation: a symbol, the formula it comes from, and its value."""
+
+    symbol: str
+    formula: str
+    value: float
+    why: str
+
+
+@dataclass(frozen=True)
+class Excess:
+    """F(found) - min F <= ``bound``: how far an objective F is above its least value.
+
+    F is the mean loss with its penalty, in the units of the data. ``over`` says of which lines it
+    is the least; all of them where it is empty.
+    """
+
+    bound: float
+    over: str = ""
+
+    def explain(self) -> str:
+        """As a sentence."""
+        lines = f"{self.over}" if self.over else "all lines"
+        what = "F the mean loss with its penalty"
+        return f"F(found) - min F <= {self.bound:.3e} over {lines} (proven), {what}"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What ball arithmetic found on one instance."""
+
+    holds: bool
+    measured: float  # a proven upper bound of the error of the numbers the emulator returned
+    certified: float
+    bits: int
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate:
+    """A sup-norm bound for every input in ``domain``, rounding included.
+
+    Attributes
+    ----------
+    error
+        The bound: |compared| <= error in every entry.
+    terms
+        Its parts, which add up to ``error``: interpolation, leak, rounding, and where they apply
+        propagation and convergence.
+    domain
+        What the inputs must satisfy; the emulator refuses others.
+    dtype, backend
+        The arithmetic and the evaluation it holds for.
+    derivation
+        Where each number comes from.
+    assumptions
+        What the proof takes for granted; empty where nothing.
+    compared
+        The difference that is bounded: an emulation's from the exact algorithm, or an answer's
+        from the exact optimum.
+    kind
+        "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
+        file and was not proved again.
+    excess
+        What is proven of the objective, where that says more than the distance does: curvature is
+        weak, or nothing bounds the distance at all.
+    """
+
+    error: float
+    terms: Mapping[str, float]
+    domain: Mapping[str, float | str]
+    dtype: torch.dtype
+    backend: str
+    derivation: tuple[Step, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    compared: str = "emulated - exact"
+    kind: str = "proven"
+    excess: Excess | None = None
+    _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
+
+    @classmethod
+    def total(cls, terms: Mapping[str, float], **rest: Any) -> Certificate:
+        """The certificate whose error is the sum of its terms, rounded up."""
+        # A term that is not a number bounds nothing.
+        terms = {name: math.inf if math.isnan(v) else v for name, v in terms.items()}
+        error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
+        return cls(math.nextafter(error, math.inf) if error else 0.0, terms, **rest)
+
+    @property
+    def statement(self) -> str:
+        """What is bounded by how much, in one line."""
+        return f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"
+
+    def __repr__(self) -> str:
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"Certificate({self.statement}, {dtype}, {self.backend} backend)"
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def explain(self) -> str:
+        """The derivation with its numbers, as text."""
+        wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
+        lines = [self.statement]
+        if self.excess is not None:
+            lines.append(self.excess.explain())
+        lines += ["", "holds for"]
+        lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
+        dtype = str(self.dtype).removeprefix("torch.")
+        lines += [f"  arithmetic: {dtype}, {self.backend} backend"]
+        lines += ["", "because"] if self.derivation else []
+        for step in self.derivation:
+            lines.append(f"  {step.symbol:<{wide}} = {step.value:<11.4g} {step.formula}")
+            lines.append(f"  {'':<{wide}}   {'':<11} {step.why}")
+        lines += ["", "terms"]
+        lines += [f"  {name:<{wide}} = {value:.3e}" for name, value in self.terms.items()]
+        lines += [f"  {'error':<{wide}} = {self.error:.3e}"]
+        if self.assumptions:
+            lines += ["", "taking for granted that"]
+            lines += [f"  {a}" for a in self.assumptions]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, derivation included, for JSON."""
+        return {
+            "error": self.error,
+            "compared": self.compared,
+            "kind": self.kind,
+            "excess": None if self.excess is None else vars(self.excess),
+            "terms": dict(self.terms),
+            "domain": dict(self.domain),
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "backend": self.backend,
+            "derivation": [vars(step) for step in self.derivation],
+            "assumptions": list(self.assumptions),
+        }
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Certificate:
+        """What :meth:`to_dict` said, which nobody has proved again: it is "claimed"."""
+        plain = {name: said[name] for name in ("terms", "domain", "backend", "compared")}
+        return cls(
+            **plain,
+            error=float(said["error"]),
+            dtype=getattr(torch, said["dtype"]),
+            derivation=tuple(Step(**step) for step in said["derivation"]),
+            assumptions=tuple(said["assumptions"]),
+            kind="claimed",
+            excess=None if said["excess"] is None else Excess(**said["excess"]),
+        )
+
+    def to_json(self) -> str:
+        """All of it as JSON, derivation included."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
+        """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).
+
+        The exact algorithm is enclosed by balls of ``bits`` bits; the emulator's own output is a
+        floating-point number and so known exactly. Slow: keep the instance small.
+        """
+        if self._verifier is None:
+            raise ProgramError(
+                "this certificate came without what it speaks of, from a file, say; verify that of "
+                "the emulator, run or fit itself"
+            )
+        return self._verifier(*inputs, certified=self.error, bits=bits)
+
+
+def weakest(kinds: Iterable[str]) -> str:
+    """What a bound that rests on several is: no better than the weakest of them."""
+    return min(kinds, key=("claimed", "estimated", "proven").index, default="proven")
+
+
+def _show(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def _digest(*data: Tensor) -> str:
+    """SHA-256 of samples, labels and what samples weigh; no labels are labels of 0."""
+    found = hashlib.sha256()
+    zeros = [data[0].new_zeros(len(data[0]))] if len(data) == 1 else []
+    for part in [*data, *zeros]:
+        found.update(repr(tuple(part.shape)).encode())
+        found.update(part.detach().to("cpu", torch.float64).contiguous().numpy().data)
+    return found.hexdigest()
+
+
+def joined(digests: Iterable[str]) -> str:
+    """One SHA-256 for several, in order."""
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Attestation:
+    """What is known of a run beside its proof.
+
+    Attributes
+    ----------
+    weights
+        SHA-256 of the weights used in this run.
+    expected
+        SHA-256 that the sizes imply.
+    backend
+        How the network was evaluated.
+    rows
+        Query rows, drawn at random, that were run again through the literal matrices.
+    difference
+        The largest difference found.
+    allowed
+        What the certificates of both evaluations allow of it.
+    note
+        What the numbers do not say; for a run without attestation, why there is none.
+    """
+
+    weights: str
+    expected: str
+    backend: str
+    rows: int = 0
+    difference: float = 0.0
+    allowed: float = 0.0
+    note: str = ""
+
+    @classmethod
+    def none(cls, why: str, backend: str = "none") -> Attestation:
+        """No attestation, and the reason."""
+        return cls("", "", backend, note=why)
+
+    @classmethod
+    def together(cls, parts: Sequence[Attestation]) -> Attestation:
+        """Of a run on several networks: their digests as one, and the row nearest to its limit."""
+        missing = [part for part in parts if not part.weights]
+        if missing or not parts:
+            return missing[0] if missing else cls.none("nothing ran")
+        checked = [part for part in parts if part.rows]
+        worst = max(checked, key=_share, default=parts[0])
+        return cls(
+            joined(part.weights for part in parts),
+            joined(part.expected for part in parts),
+            parts[0].backend,
+            sum(part.rows for part in parts),
+            worst.difference,
+            worst.allowed,
+            "" if checked else worst.note,
+        )
+
+    @property
+    def ok(self) -> bool:
+        """Whether the weights are those of the sizes and the rows agree."""
+        return bool(self.weights) and self.weights == self.expected and self.within
+
+    @property
+    def within(self) -> bool:
+        """Whether the rows that were run again agree."""
+        return self.difference <= self.allowed
+
+    def explain(self) -> str:
+        """In words."""
+        if not self.weights:
+            return f"not attested: {self.note}"
+        same = (
+            "as its sizes imply"
+            if self.weights == self.expected
+            else (f"but its sizes imply {self.expected[:12]}")
+        )
+        lines = [f"weights {self.weights[:12]} ran, {same} ({self.backend} backend)"]
+        if self.backend == "literal":
+            lines.append("every row went through the literal matrices")
+        elif self.rows:
+            lines.append(
+                f"{self.rows} rows drawn at random and run again through the literal matrices: "
+                f"off by {self.difference:.1e}, {self.allowed:.1e} allowed"
+            )
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def _share(part: Attestation) -> float:
+    """How much of what is allowed was found; infinite where more."""
+    return part.difference / part.allowed if part.within and part.allowed else math.inf
+
+
+PLACES = ("prompt", "attention", "readout", "host")
+
+
+@dataclass(eq=False)
+class Ledger:
+    """How often what was done where.
+
+    Attributes
+    ----------
+    times
+        Times by (place, what).
+    """
+
+    times: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def note(self, where: str, what: str, times: int = 1) -> None:
+        """Count something that was done."""
+        if where not in PLACES:
+            raise ValueError(f"where must be one of {', '.join(PLACES)}, got {where!r}")
+        self.times[where, what] = self.times.get((where, what), 0) + times
+
+    def __iter__(self) -> Iterator[tuple[str, str, int]]:
+        """(place, what, times), place by place."""
+        for place in PLACES:
+            for (where, what), times in self.times.items():
+                if where == place:
+                    yield where, what, times
+
+    @property
+    def entries(self) -> tuple[tuple[str, str, int], ...]:
+        """(place, what, times), place by place."""
+        return tuple(self)
+
+    @property
+    def host(self) -> tuple[str, ...]:
+        """What the host computed from data."""
+        return tuple(what for where, what, _ in self if where == "host")
+
+    def merge(self, other: Ledger) -> None:
+        """Count what another ledger holds."""
+        for where, what, times in other:
+            self.note(where, what, times)
+
+    def explain(self) -> str:
+        """A line for each."""
+        shown = [(where, what, f"x {times}" if times > 1 else "") for where, what, times in self]
+        return "\n".join(f"{where:<9} {what} {times}".rstrip() for where, what, times in shown)
+
+    def __str__(self) -> str:
+        return self.explain()
+
+    def to_dict(self) -> list[dict[str, Any]]:
+        """For JSON."""
+        return [{"where": a, "what": b, "times": c} for a, b, c in self]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result(Pretrained, kept_as="Result"):
     """What every run returns.
 
     Attributes
@@ -43,6 +419,9 @@ class Result:
         Whether a loop ended below its tolerance.
     history
         Lengths of the steps of a loop.
+
+    ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
+    what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
     """
 
     answer: Tensor | Callable[[], Tensor]
@@ -56,13 +435,25 @@ class Result:
     history: tuple[float, ...] = ()
     _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
-    _save: Callable[..., Any] | None = field(default=None, repr=False)
+    _data: str | None = field(default=None, repr=False)
 
     @cached_property
     @full_precision
     def value(self) -> Tensor:
         """The answer, be it coefficients, components, a retrieved state or an output."""
         return self.answer if isinstance(self.answer, Tensor) else self.answer()
+
+    def __repr__(self) -> str:
+        """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
+        parts = [self._shown(), self._unsettled(), self.certificate.statement]
+        parts.append(str(self.attestation).partition("\n")[0])
+        return "Result(\n  " + ",\n  ".join(part for part in parts if part) + "\n)"
+
+    def _shown(self) -> str:
+        if not isinstance(self.answer, Tensor) and "value" not in vars(self):
+            return "a value that is computed when it is asked for"
+        few = self.value.numel() <= _SHOWN
+        return repr(self.value) if few else f"a tensor of shape {tuple(self.value.shape)}"
 
     @property
     def digest(self) -> str:
@@ -110,7 +501,15 @@ class Result:
         return math.inf if bool(moved.isnan()) else float(moved)
 
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
-        """The exact answer enclosed in ball arithmetic, beside this one."""
+        """The exact answer enclosed in ball arithmetic, beside this one.
+
+        A result from a file is given its data, which must be those it was saved with.
+        """
+        if inputs and self._data is not None and _digest(*inputs) != self._data:
+            raise IntegrityError(
+                f"these data have the SHA-256 {_digest(*inputs)[:12]}..., and the result is about "
+                f"data with {self._data[:12]}...; give the same X and y"
+            )
         return self.certificate.verify(*inputs, bits=bits)
 
     def explain(self) -> str:
@@ -129,6 +528,64 @@ class Result:
             f"NOT CONVERGED: stopped after {self.passes} passes{left}; the certificate is of where "
             "it stopped"
         )
+
+    # ---------------------------------------------------------------------------------- files
+
+    def data_digest(self, *data: Tensor) -> str | None:
+        """SHA-256 of the data of the run: of those given, or as the run has kept them."""
+        kept = getattr(self.certificate._verifier, "data", None)
+        data = data or (kept() if kept is not None else ())
+        return _digest(*data) if data else self._data
+
+    def save(self, path: str | Path, *data: Tensor) -> Path:
+        """Write it into a folder: answer, certificate, attestation, ledger.
+
+        Large data are not kept with a run; ``save(path, X, y)`` says which they were.
+        """
+        return write(replace(self, _data=self.data_digest(*data)), path)
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        known = {"What is known of it": self.explain()}
+        known |= {"Its data, SHA-256": self._data} if self._data else {}
+        return "The answer of a run of a frozen network.", known
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        parts = {f"part.{k}": v for k, v in self.parts.items()}
+        parts |= {f"error.{k}": v for k, v in self.errors.items()}
+        tensors = {k: v for k, v in parts.items() if isinstance(v, Tensor)}
+        program = getattr(self.certificate._verifier, "program", None)
+        try:
+            made, its = program.pack() if isinstance(program, Pretrained) else (None, {})
+        except ProgramError:  # a function of the user's own, which files do not hold
+            made, its = None, {}
+        content = {
+            **self.to_dict(),
+            "history": list(self.history),
+            "certificate": self.certificate.to_dict(),
+            "plain": {k: v for k, v in parts.items() if k not in tensors},
+            "data": self.data_digest(),
+            "program": made,
+        }
+        return content, {"value": self.value, **tensors, **{f"its.{k}": v for k, v in its.items()}}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Result:
+        held = {**content["plain"], **tensors}
+        under = {
+            kind: {k.removeprefix(kind): v for k, v in held.items() if k.startswith(kind)}
+            for kind in ("part.", "error.", "its.")
+        }
+        ledger = Ledger({(e["where"], e["what"]): e["times"] for e in content["ledger"]})
+        found = cls(
+            tensors["value"], Certificate.from_dict(content["certificate"]),
+            Attestation(**content["attestation"]), ledger, content["passes"], under["part."],
+            under["error."], content["converged"], tuple(content["history"]),
+            _data=content["data"],
+        )  # fmt: skip
+        if content["program"] is None:
+            return found
+        made: Result = unpacked("Program", content["program"], under["its."]).verifiable(found)
+        return made
 
     def to_dict(self) -> dict[str, Any]:
         """What is kept of it in a file, the tensors aside."""

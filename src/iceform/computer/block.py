@@ -39,7 +39,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork
-from iceform.attention.projected import ProjectedAttention
+from iceform.attention.variants import ProjectedAttention
 from iceform.computer.heads import HeadPlan, Masks, Term, group
 from iceform.computer.layout import ENTRY, KINDS, OPERANDS, READ_FIELDS, Layout, code
 from iceform.computer.sizes import Margins

@@ -8,14 +8,23 @@ from it by at most the derivative of that instruction over the ranges,
 .. math:: e_{dst} \le |\partial_a|\, e_a + |\partial_b|\, e_b + |\partial_{ab}|\, e_a e_b + own,
 
 which is the sum over all ways through the program of products of derivatives, each enclosed over
-its range. A counted loop is followed turn by turn for the number of turns that is given, another
-one until its errors settle or, where they do not, without bound. Where more is proven of a loop at
-the given parameters (:mod:`~iceform.computer.growth`), its states' errors are followed in that norm
-too, and the least bound counts.
+its range. That is so for arguments that their table holds: others get an average of its values, and
+are off by no more than these and the range allow. What memory may hold has to be what masks cover.
+
+**Loops.** E, the errors at the start of a turn, become M(E), and M is monotone. So errors that M
+brings no further (M(E) <= E, tried with E a little larger than what was reached) bound those after
+any number of turns. Until then a counted loop is followed turn by turn, for the number of turns
+that is given; of another one that does not settle, M(infinity) is known. Where more is proven of a
+loop at the given parameters (:mod:`~iceform.computer.growth`), its states' errors are followed in
+that norm too, and the least bound counts.
+
+**Turns.** All of this compares runs that make the same turns. They do where FLAG has the sign that
+it should have: what it compares stays further from a tie than its errors reach, for all data that
+are not refused (:mod:`~iceform.computer.proofs`). Where that is not known, nothing is: the
+certificate is infinite and says which line decides.
 
 What is not in reach this way is said: the errors of a loop whose turns undo each other's errors in
-some other way grow here, turn by turn. A run's own certificate (:mod:`~iceform.computer.proofs`)
-does not depend on any of this.
+some other way grow here, turn by turn. A run's own certificate does not depend on any of this.
 """
 
 from __future__ import annotations
@@ -33,6 +42,7 @@ from iceform.computer.growth import Growth
 from iceform.computer.instructions import Assembly, Instruction, TablePair
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
+from iceform.computer.sizes import FLAG_GAP, largest_result, largest_value
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
@@ -41,8 +51,10 @@ from iceform.validation import unit_roundoff
 
 __all__ = ["Budget", "budget", "certify"]
 
-_SETTLED = 1 + 2.0**-20  # errors that grow by less than this a turn are taken to their limit
-_MOST_TURNS = 4000  # of a data-dependent loop before its errors are given up
+_ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
+_MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
+_SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be
+_HULL = 1 + 2.0**-10  # rounding of an average of a table's values, in any dtype
 _LOGITS = 2.0**-20  # relative: what logits, and exp of them, round by in float32 at most
 _HELD = 2.0**20  # sizes in memory that kinks' rounding is stated for
 _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
@@ -52,13 +64,16 @@ _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 class Budget:
     """What one instruction adds: its table's error and its rounding.
 
-    ``shift`` is what rounding moves the argument of a comparison by.
+    ``shift`` is what rounding moves the argument of a comparison by, ``room`` how far arguments may
+    be off and still be the table's, ``most`` what the result is off by where they are not.
     """
 
     table: float
     rounding: float
     folded: float
     shift: float = 0.0
+    room: float = math.inf
+    most: float = math.inf
 
     @property
     def total(self) -> float:
@@ -89,8 +104,17 @@ def budget(
             if table.jump is None
             else _shift(assembled.assembly, i, bounds, samples, width, dtype)
         )
-        out[virtual] = Budget(table.f_error + table.g_error, rounding, virtual.folded, shift)
+        own = table.f_error + table.g_error, rounding, virtual.folded
+        most = virtual.dst.range.size + _HULL * largest_result(assembled.assembly, i)
+        most = most if math.isfinite(sum(own)) else math.inf
+        out[virtual] = Budget(*own, shift, _room(virtual, table), most)
     return out
+
+
+def _room(i: VirtualInstruction, table: TablePair) -> float:
+    """From the arguments of an instruction to the ends of its table."""
+    spans = [span for span, curve in ((i.plus, i.f), (i.minus, i.g)) if curve is not None]
+    return min(min(span.low - table.low, table.high - span.high) for span in spans)
 
 
 def _shift(
@@ -145,18 +169,24 @@ def _by_interpolants(table: TablePair, terms: int, dtype: torch.dtype) -> float:
     return total
 
 
+_NOTHING = Budget(0.0, 0.0, 0.0)
+
+
 @dataclass
 class _Errors:
     """Errors of registers, carried through the code."""
 
     own: Mapping[VirtualInstruction, Budget]
     width: int
-    turns: Mapping[VirtualLoop, float]
+    turns: Mapping[VirtualLoop, tuple[int, int]]
     growths: Mapping[VirtualLoop, tuple[Growth, ...]]
+    flag: Register
+    held: float  # the largest value that masks cover
     off: dict[Register, float] = field(default_factory=dict)
     before: Register | None = None
     used: dict[VirtualLoop, dict[tuple[int, ...], Growth]] = field(default_factory=dict)
     sure: dict[Register, float] = field(default_factory=dict)  # sizes that comparisons have
+    undecided: dict[str, str] = field(default_factory=dict)  # what may go another way, and how
 
     def code(self, code: Code) -> None:
         """In order."""
@@ -168,10 +198,10 @@ class _Errors:
 
     def loop(self, loop: VirtualLoop) -> None:
         """Turn by turn, and in every norm that something is proven in: the least counts."""
-        begin = dict(self.off)
+        begin, undecided = dict(self.off), dict(self.undecided)
         self._followed(loop)
         least = {state: self.off.get(state, 0.0) for state in loop.states}
-        turn_by_turn = self.off
+        turn_by_turn, self.undecided = (self.off, self.undecided), {}
         for growth in self.growths.get(loop, ()):
             states = [loop.states[k] for k in growth.states]
             bound = self._grown(loop, growth, states, begin, least)
@@ -179,30 +209,56 @@ class _Errors:
                 self.used.setdefault(loop, {})[growth.states] = growth
             least |= {state: min(least[state], bound / state.scale) for state in states}
         if loop not in self.used:
-            self.off = turn_by_turn
+            self.off, self.undecided = turn_by_turn
             return
-        self.off = {**begin, **least}
+        if loop.counter is not None:
+            least[loop.counter] = turn_by_turn[0].get(loop.counter, 0.0)
+        self.off, self.undecided = {**begin, **least}, undecided
         self.code(loop.body)
-        for state, error in least.items():
-            self.off[state] = max(error, begin.get(state, 0.0))
+        for register, error in least.items():
+            self.off[register] = max(error, begin.get(register, 0.0))
 
     def _followed(self, loop: VirtualLoop) -> None:
-        """Turn by turn; the errors after any number of turns are those after the most."""
-        most = int(self.turns.get(loop, _MOST_TURNS))
-        for _ in range(most):
-            start = dict(self.off)
-            self.code(loop.body)
-            for register, error in start.items():
-                self.off[register] = max(self.off.get(register, 0.0), error)
-            if all(e <= _SETTLED * start.get(r, 0.0) or e == start.get(r, 0.0)
-                   for r, e in self.off.items()):  # fmt: skip
-                break
-            if not self._finite():
-                self.off = dict.fromkeys(self.off, math.inf)
-                break
-        else:
-            if loop not in self.turns:
-                self.off = dict.fromkeys(self.off, math.inf)
+        """Turn by turn, from the least number of turns that there may be to the most."""
+        least, most = self.turns.get(loop, (0, _MOST_TURNS))
+        asked = 8
+        for turn in range(1, most + 1):
+            counted = 0.0 if loop.counter is None else self.off.get(loop.counter, 0.0)
+            if turn > least:
+                self._turn(loop, dict(self.off))
+            else:
+                self.code(loop.body)
+            if turn < asked:
+                continue
+            asked *= 2
+            if self._settles(loop):
+                if loop.counter is not None:  # it is off by as much more in every turn
+                    more = (self.off[loop.counter] - counted) * (most - turn)
+                    self.off[loop.counter] += more * (1 + most * (_OUTWARD - 1))
+                    self._turn(loop, dict(self.off))
+                return
+        if loop not in self.turns:
+            self._turn(loop, {**self.off, **dict.fromkeys(loop.states, math.inf)})
+            self._turn(loop, dict(self.off))  # what is only copied is known now
+
+    def _turn(self, loop: VirtualLoop, start: dict[Register, float]) -> None:
+        """One more turn from given errors, or none."""
+        begin, self.off = self.off, start
+        self.code(loop.body)
+        for register, error in begin.items():
+            self.off[register] = max(self.off.get(register, 0.0), error)
+
+    def _settles(self, loop: VirtualLoop) -> bool:
+        """Whether errors a little larger stay so; then they are the errors."""
+        held = self.off, self.undecided
+        room = {state: _ROOM * self.off.get(state, 0.0) for state in loop.states}
+        self.off, self.undecided = {**self.off, **room}, dict(self.undecided)
+        self.code(loop.body)
+        if all(self.off[state] <= error for state, error in room.items()):
+            self.off |= room
+            return True
+        self.off, self.undecided = held
+        return False
 
     def _grown(
         self,
@@ -216,7 +272,7 @@ class _Errors:
 
         Other states are off by what is known of them.
         """
-        turns = int(self.turns[loop]) if loop in self.turns else None
+        turns = self.turns[loop][1] if loop in self.turns else None
         self.off = {**begin, **least, **dict.fromkeys(states, 0.0)}
         self.code(loop.body)
         own = growth.norm([self._entries(s, self.off[s]) for s in states])
@@ -227,24 +283,25 @@ class _Errors:
         """What a state's value is off by, in each of so many entries; its register holds less."""
         return error * state.scale, state.width or 1
 
-    def _finite(self) -> bool:
-        return all(e < 1e30 for e in self.off.values())
-
     def one(self, i: VirtualInstruction) -> None:
         """One instruction."""
         a, b = self._operand(i.a), self._operand(i.b)
-        own = self.own[i].total if i in self.own else 0.0
+        own = self.own.get(i, _NOTHING)
         step = i.f if isinstance(i.f, Comparison) else i.g
         if isinstance(step, Comparison) and math.isfinite(step.gap):
-            self.off[i.dst] = (self._compared(i, step, a + b) + own) * _OUTWARD
-            self.before = i.dst
-            return
-        self.sure.pop(i.dst, None)
-        bend = _bend(i) if a and b else 0.0
-        bent = bend * a * b if bend else 0.0
-        gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
-        self.off[i.dst] = (gains + bent + own) * _OUTWARD
+            error = self._compared(i, step, a + b)
+        else:
+            self.sure.pop(i.dst, None)
+            bend = _bend(i) if a and b else 0.0
+            gains = math.fsum(g * e for g, e in zip(i.gains, (a, b), strict=True) if g and e)
+            error = gains + (bend * a * b if bend else 0.0) if a + b <= own.room else math.inf
+        off = self.off[i.dst] = min((error + own.total) * _OUTWARD, own.most)
         self.before = i.dst
+        line = f"line {i.place.line}" if i.place is not None else "a line of the compiler's"
+        if i.dst is self.flag and not off < _SURE:
+            self.undecided[f"turns decided in {line}"] = "perhaps others than the exact program's"
+        if not off <= max(self.held - i.dst.range.size, i.dst.range.size / _HELD):
+            self.undecided[f"values in {line}"] = "perhaps larger than what masks cover"
 
     def _compared(self, i: VirtualInstruction, step: Comparison, moved: float) -> float:
         """A comparison of what is off by ``moved``, and so nearer to a tie than its gap.
@@ -253,7 +310,7 @@ class _Errors:
         """
         first = i.a[0].register if len(i.a) == 1 and not i.b else None
         known = self.sure.get(first) if first is not None and step.at == 0 else None
-        own = self.own.get(i, Budget(0.0, 0.0, 0.0))
+        own = self.own.get(i, _NOTHING)
         apart = step.sharpness * ((step.gap - moved if known is None else known) - own.shift)
         apart *= 1 - _LOGITS
         if abs(step.height) == 1 and step.offset == 0:
@@ -291,7 +348,7 @@ def certify(
     fused: Fused,
     assembled: Assembled,
     ranges: Ranges,
-    turns: Mapping[VirtualLoop, float],
+    turns: Mapping[VirtualLoop, tuple[int, int]],
     growths: Mapping[VirtualLoop, tuple[Growth, ...]],
     dtype: torch.dtype = torch.float64,
     backend: str = "literal",
@@ -299,15 +356,19 @@ def certify(
     """The certificate over the domain, and every instruction's own error."""
     width = assembled.assembly.width
     own = budget(assembled, ranges.domain.samples, width, dtype, backend)
-    errors = _Errors(own, width, turns, growths, _written(assembled, ranges.domain, dtype))
+    written = _written(assembled, ranges.domain, dtype)
+    held = largest_value(assembled.assembly)
+    errors = _Errors(own, width, turns, growths, fused.flag, held, written)
     errors.code(fused.code)
     terms = {name: errors.off.get(register, 0.0) for name, (register, _) in fused.outputs.items()}
+    if errors.undecided:
+        terms = dict.fromkeys(terms, math.inf)
     worst = max(terms.values())
     assumptions = dict.fromkeys(a for t in assembled.assembly.tables for a in t.assumptions)
     certificate = Certificate(
         worst,
         {"tables, rounding and what they grow to": worst},
-        domain=_domain(ranges, turns, errors.used),
+        domain=_domain(ranges, turns, errors),
         dtype=dtype,
         backend=backend,
         derivation=tuple(
@@ -337,19 +398,15 @@ def _written(assembled: Assembled, domain: Domain, dtype: torch.dtype) -> dict[R
 
 
 def _domain(
-    ranges: Ranges,
-    turns: Mapping[VirtualLoop, float],
-    used: Mapping[VirtualLoop, Mapping[tuple[int, ...], Growth]],
+    ranges: Ranges, turns: Mapping[VirtualLoop, tuple[int, int]], errors: _Errors
 ) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"x": str(ranges.domain.x), "y": str(ranges.domain.y)}
     domain.update({name: str(r) for name, r in ranges.domain.parameters.items()})
     for assumed in ranges.assumed.values():
         domain[assumed.name] = f"{assumed.range}, checked in every run"
     if turns:
-        domain["turns"] = ", ".join(f"{int(t)}" for t in turns.values())
-    if used:
-        told = "; ".join(
-            dict.fromkeys(growth.told for each in used.values() for growth in each.values())
-        )
-        domain["parameters"] = f"those given; {told}"
-    return domain
+        domain["turns"] = ", ".join(str(most) for _, most in turns.values())
+    grown = [growth.told for each in errors.used.values() for growth in each.values()]
+    if grown:
+        domain["parameters"] = f"those given; {'; '.join(dict.fromkeys(grown))}"
+    return {**domain, **errors.undecided}

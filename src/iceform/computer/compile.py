@@ -5,7 +5,8 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +19,7 @@ from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
 from iceform.computer.checkpoint import Checkpoint, writer
-from iceform.computer.exact import run_exactly
+from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
 from iceform.computer.graph import Graph, Parameter
@@ -29,10 +30,12 @@ from iceform.computer.language import Algorithm
 from iceform.computer.places import refuse
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
+from iceform.computer.scalars import Values
 from iceform.computer.tables import Tables
+from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
-from iceform.errors import ProgramError
-from iceform.validation import check_size
+from iceform.errors import BoundError, ProgramError
+from iceform.validation import check_positive, check_size
 
 __all__ = ["Program", "compile"]
 
@@ -52,6 +55,13 @@ class Program:
     assembled: Assembled
     fused: Fused
     eps: float
+
+    def __repr__(self) -> str:
+        tables, n = self.assembly.tables, len(self.assembly.instructions)
+        return (
+            f"Program({self.name}, dim={self.graph.dim}, samples={self.samples}, eps={self.eps}: "
+            f"{n} instructions, {len(tables)} tables with {sum(t.tokens for t in tables)} entries)"
+        )
 
     @property
     def name(self) -> str:
@@ -75,7 +85,10 @@ class Program:
 
     def parameters(self, **settings: Any) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
-        return self.algorithm.values(self.graph.dim, settings)
+        found = self.algorithm.values(self.graph.dim, settings)
+        for name in self.counts:
+            whole(float(found[name]))
+        return found
 
     @property
     def counts(self) -> set[str]:
@@ -125,17 +138,12 @@ class Program:
     ) -> tuple[Certificate, dict[VirtualInstruction, Budget]]:
         """What is known before the fact at given parameters, and what every instruction adds."""
         given = self.parameters(**settings)
+        self.domain.check_parameters(given)
         scalars = {n: float(v[0]) for n, v in given.items() if not self.graph.parameters[n].vector}
-        counted = [loop for loop in _virtual_loops(self.fused.code) if loop.counted]
-        turns = {
-            loop: scalars[loop.counted] if loop.counted in scalars else float(loop.counted)
-            for loop in counted
-        }
-        grown = {
-            loop: tuple(growths(loop.source, self.ranges, scalars))
-            for loop in _virtual_loops(self.fused.code)
-            if loop.source is not None
-        }
+        values, loops = Values(self.ranges, scalars), list(_virtual_loops(self.fused.code))
+        counts = {loop: values[n] for loop in loops if (n := loop.source.count) is not None}
+        turns = {loop: (math.ceil(c.low), math.floor(c.high)) for loop, c in counts.items()}
+        grown = {loop: tuple(growths(loop.source, values)) for loop in loops}
         return certify(self.fused, self.assembled, self.ranges, turns, grown, dtype, backend)
 
     @cached_property
@@ -246,7 +254,7 @@ def compile(
         d, and the largest n.
     domain
         What the data may be: None for \\|x\\|, \\|y\\| <= 1, a number B for \\|x\\|, \\|y\\| <= B,
-        or ``{"x": (low, high), "y": (low, high)}``.
+        or ``{"x": (low, high), "y": (low, high)}``; None for one that is not named.
     eps
         The error that tables are made for.
     bounds
@@ -265,6 +273,7 @@ def compile(
         )
     check_size("dim", dim)
     check_size("samples", samples)
+    check_positive("eps", eps)
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
     _check_traced(algorithm, graph, space)
@@ -311,12 +320,11 @@ def _shown(value: Tensor) -> str:
     return f"{float(value.flatten()[0]):.6g}"
 
 
-def _virtual_loops(code: Code) -> list[VirtualLoop]:
-    found = []
+def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:
     for item in code.items:
         if isinstance(item, VirtualLoop):
-            found += [item, *_virtual_loops(item.body)]
-    return found
+            yield item
+            yield from _virtual_loops(item.body)
 
 
 def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) -> Domain:
@@ -326,17 +334,16 @@ def _domain(graph: Graph, domain: Any, samples: int, ranges: Mapping[str, Any]) 
             f"{graph.name} has no parameter {sorted(unknown)[0]!r} to give a range; it has "
             f"{', '.join(graph.parameters) or 'none'}"
         )
-    given = (
-        domain
-        if isinstance(domain, Mapping)
-        else dict.fromkeys(("x", "y"), 1.0 if domain is None else domain)
-    )
+    given = domain if isinstance(domain, Mapping) else dict.fromkeys(("x", "y"), domain)
+    for name in set(given) - {"x", "y"}:
+        raise ProgramError(f"domain has the ranges of x and y, got one of {name!r}")
+    x, y = (_range(n, 1.0 if given.get(n) is None else given[n]) for n in ("x", "y"))
     counts = _counts(graph)
     parameters = {
         name: _range(name, ranges[name]) if name in ranges else _usual(p, name in counts)
         for name, p in graph.parameters.items()
     }
-    return Domain(_range("x", given["x"]), _range("y", given["y"]), parameters, samples)
+    return Domain(x, y, parameters, samples)
 
 
 def _counts(graph: Graph) -> set[str]:
@@ -346,10 +353,20 @@ def _counts(graph: Graph) -> set[str]:
 
 
 def _range(name: str, given: Any) -> Range:
+    """``(low, high)``, or a number for +-that."""
     if isinstance(given, Range):
         return given
-    low, high = given if isinstance(given, (tuple, list)) else (-abs(given), abs(given))
-    return Range(float(low), float(high))
+    pair = (-abs(given), abs(given)) if is_number(given) else given
+    try:
+        low, high = map(float, pair)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not (low <= high and math.isfinite(high - low)):
+        raise BoundError(
+            f"the range of {name} must be a number, or (low, high), finite and in order; got "
+            f"{given!r}"
+        )
+    return Range(low, high)
 
 
 def _usual(parameter: Parameter, counts: bool) -> Range:

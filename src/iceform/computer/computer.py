@@ -249,7 +249,14 @@ class Computer:
         backend
             "literal" or "fused".
         settings
-            Parameters of the algorithm, by name.
+            Parameters of the algorithm, by name; others than at compile time are another prompt.
+
+        Raises
+        ------
+        BoundError
+            If data, parameters or a state leave what the program was compiled for.
+        PrecisionError
+            If a comparison came too near to a tie.
         """
         return run(self, program, x, y, backend=backend, **settings)
 

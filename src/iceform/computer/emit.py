@@ -5,24 +5,32 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
+import torch
+
 from iceform.arithmetic.intervals import above
 from iceform.computer.bends import Bent, bent
-from iceform.computer.clean import clean_states
-from iceform.computer.curves import (
+from iceform.computer.forms import (
+    Form,
+    Pair,
+    Pending,
+    Slots,
+    affine,
     at_zero,
     mirrored,
     negative,
+    of_register,
+    operation,
     quarter_square,
     scale_of,
     steepest,
     times,
 )
-from iceform.computer.forms import Form, Pair, Pending, Slots, affine, of_register, operation
 from iceform.computer.graph import Block, Graph, Loop, Node, Place
 from iceform.computer.instructions import Write
 from iceform.computer.places import refuse
 from iceform.computer.ranges import Range, Ranges
 from iceform.computer.virtual import Code, Curve, Read, Register, Step, VirtualInstruction
+from iceform.functions.formulas.functions import evaluate
 
 __all__ = ["Emitter", "Late", "reads_of", "short_name", "total_of"]
 
@@ -500,3 +508,53 @@ def _as_register(late: Late) -> Register | None:
 def short_name(node: Node) -> str:
     """What a note calls a node."""
     return node.name or {"apply": "function", "mul": "product", "add": "sum"}.get(node.op, node.op)
+
+
+# ---------------------------------------------------------------------------------------------
+# which values are zero beyond their vector, told from the graph alone: a program may run on a
+# computer wider than it needs, and what lies beyond a vector must add nothing to sums
+# ---------------------------------------------------------------------------------------------
+
+
+def clean_states(block: Block) -> set[Node]:
+    """The states whose start is clean and that every turn keeps so."""
+    known: dict[Node, bool] = {}
+    _cleaned_block(block, known)
+    return {n for n, clean in known.items() if n.op == "state" and clean}
+
+
+def _cleaned_block(block: Block, known: dict[Node, bool]) -> None:
+    for item in block.items:
+        if isinstance(item, Loop):
+            _cleaned_loop(item, known)
+        else:
+            known[item] = item.width is not None and _clean(item, [known[a] for a in item.args])
+
+
+def _cleaned_loop(loop: Loop, known: dict[Node, bool]) -> None:
+    for c in loop.carried:
+        known[c.state] = known[c.start]
+    while True:
+        _cleaned_block(loop.body, known)
+        spoilt = [c for c in loop.carried if known[c.state] and not known[c.next]]
+        if not spoilt:
+            break
+        for c in spoilt:
+            known[c.state] = False
+    for c in loop.carried:
+        known[c.result] = known[c.state]
+
+
+def _clean(node: Node, args: list[bool]) -> bool:
+    if node.op in ("data", "parameter", "concat", "mask"):
+        return True
+    if node.op == "constant":
+        return float(node.attr) == 0
+    if node.op == "apply":
+        zero = evaluate(node.attr, torch.zeros(1, dtype=torch.float64))
+        return args[0] and float(zero) == 0
+    if node.op == "mul":
+        return any(args)
+    if node.op in ("add", "maximum", "minimum", "mean", "bounded", "spread", "stored"):
+        return all(args)
+    return False

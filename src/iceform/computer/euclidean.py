@@ -28,9 +28,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from iceform.computer.enclosures import slope
-from iceform.computer.graph import Block, Loop, Node
-from iceform.computer.ranges import Range
+from iceform.computer.graph import Node
+from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.functions.formulas import trees
 
@@ -126,8 +125,9 @@ def euclidean(part: Part, values: Values) -> float | None:
     if len(part.carried) != 1 or width is None or carried.state.samples:
         return None
     walk = _Walk(values, values.largest_square(width))
+    known: dict[Node, _Slope | _Bent] = {carried.state: _Slope("vector", identity=_ONE)}
     try:
-        found = walk.block(part.body, carried.state).get(carried.next)
+        found = part.walk(known, lambda node, _: walk.node(node, known)).get(carried.next)
         return None if found is None else walk.norm(found)
     except OtherError:
         return None
@@ -137,15 +137,6 @@ def euclidean(part: Part, values: Values) -> float | None:
 class _Walk:
     values: Values
     largest: float
-
-    def block(self, block: Block, state: Node) -> dict[Node, _Slope | _Bent]:
-        """The slope of every node that depends on the state."""
-        known: dict[Node, _Slope | _Bent] = {state: _Slope("vector", identity=_ONE)}
-        for item in block.items:
-            assert not isinstance(item, Loop)
-            if any(a in known for a in item.args):
-                known[item] = self.node(item, known)
-        return known
 
     def norm(self, found: _Slope | _Bent) -> float:
         """Of a vector's derivative."""

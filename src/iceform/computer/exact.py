@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -11,7 +12,7 @@ from iceform.computer.graph import MOST_TURNS, Graph, Node, Place, run
 from iceform.errors import ProgramError
 from iceform.functions.formulas.functions import evaluate
 
-__all__ = ["Exact", "as_column", "run_exactly", "shown"]
+__all__ = ["Exact", "as_column", "run_exactly", "shown", "whole"]
 
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
@@ -66,10 +67,7 @@ class Exact:
 
     def whole(self, value: Tensor) -> int:
         """A number of turns."""
-        turns = float(value)
-        if turns != int(turns) or turns < 0:
-            raise ProgramError(f"repeat takes a whole number of turns, got {turns:g}")
-        return int(turns)
+        return whole(float(value))
 
     def _spread(self, value: Tensor) -> Tensor:
         return value if value.ndim == 2 else value.expand(self.samples, -1)
@@ -79,6 +77,13 @@ class Exact:
         if bias is not None:
             scores = scores + self._spread(bias)[:, 0]
         return torch.softmax(scores, -1) @ self._spread(v)
+
+
+def whole(turns: float) -> int:
+    """A number of turns, or a refusal."""
+    if not (math.isfinite(turns) and turns == int(turns) and turns >= 0):
+        raise ProgramError(f"repeat takes a whole number of turns, got {turns:g}")
+    return int(turns)
 
 
 def run_exactly(
@@ -93,7 +98,10 @@ def run_exactly(
 
 def as_column(value: object, vector: bool) -> Tensor:
     """Data or a parameter as the arithmetic has it: float64, scalars 1 wide."""
-    tensor = torch.as_tensor(value, dtype=torch.float64)
+    try:
+        tensor = torch.as_tensor(value, dtype=torch.float64)
+    except (TypeError, ValueError):
+        raise ProgramError(f"data and parameters are numbers, got {value!r}") from None
     return tensor if vector else tensor[..., None]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from iceform.computer.budget import Budget
 from iceform.computer.instructions import Instruction, TablePair, Variable, Write
 from iceform.computer.virtual import VirtualInstruction
+from iceform.functions.formulas.printing import brief
 
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
@@ -70,8 +71,7 @@ def curve(table: TablePair, column: str) -> str:
     function = getattr(table, f"exact_{column}")
     if function is None:
         return "0"
-    name = str(function.name)
-    return name if len(name) <= 40 else name[:37] + "..."
+    return brief(str(function.name), 40)
 
 
 def _instructions(program: Program) -> Iterator[str]:

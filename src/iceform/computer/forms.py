@@ -5,23 +5,33 @@ r"""Values that are not yet computed: what an operand, or a table, can still tak
 * A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
   functions, and any expression of one variable, is one look-up.
 * A :class:`Pair` is F(a + b) - G(a - b) with two curves.
+
+Curves are trees of formulas and steps; what is known of them stands here too.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+import torch
+
 from iceform.arithmetic.intervals import above
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, slope
 from iceform.computer.virtual import Curve, Read, Register, Step
 from iceform.functions.formulas import trees
+from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.polynomials import line, polynomial
 
 __all__ = [
-    "Form", "Pair", "Pending", "Slots", "affine", "compose", "of_register", "operation", "paired",
-    "scaled_curve",
+    "Form", "Pair", "Pending", "Slots", "affine", "at_zero", "compose", "mirrored", "negative",
+    "of_register", "operation", "paired", "quarter_square", "scale_of", "scaled_curve", "steepest",
+    "times",
 ]  # fmt: skip
+
+_PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
+_MOST_BITS = 300  # of a scale: a product of three is still a number, and one over it too
 
 Z = trees.Variable()
 
@@ -135,6 +145,63 @@ def affine(slope: float, intercept: float) -> trees.Node:
     elif slope != 1:
         out = operation("*", slope, Z)
     return out if intercept == 0 else operation("+", out, intercept)
+
+
+def quarter_square(k: float, shift: float) -> trees.Node:
+    """A quarter of k (z + shift)^2."""
+    square = operation("^", affine(1.0, shift), 2.0)
+    return operation("*", 0.25 * k, square)
+
+
+def steepest(curve: Curve, on: Range) -> float:
+    """Bound of the slope of a curve away from the gap of a step."""
+    if isinstance(curve, Step):
+        return 2 * curve.sharpness * curve.beside()
+    low, high = (
+        slope(curve, on.low, on.high)
+        if on.low < on.high
+        else slope(curve, on.low - 2.0**-20, on.high + 2.0**-20)
+    )
+    return max(abs(low), abs(high))
+
+
+def mirrored(curve: Curve) -> Curve:
+    """The curve of -z."""
+    if isinstance(curve, Step):
+        return replace(curve, at=-curve.at, height=-curve.height)
+    return compose(curve, affine(-1.0, 0.0))
+
+
+def negative(curve: Curve) -> Curve:
+    """-curve."""
+    if isinstance(curve, Step):
+        return replace(curve, offset=-curve.offset, height=-curve.height)
+    return operation("neg", curve)
+
+
+def times(curve: Curve, factor: float) -> Curve:
+    """A curve by a power of two."""
+    if isinstance(curve, Step):
+        off = above(abs(Fraction(factor)) * Fraction(curve.off))
+        return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
+    return operation("*", factor, curve)
+
+
+def scale_of(range: Range) -> float:
+    """The power of two that a register divides a value by: 1 unless it is large or small.
+
+    A product by squares is off by rounding of the square of the larger factor.
+    """
+    if range.size == 0 or 1 / _PLAIN_SIZE <= range.size <= _PLAIN_SIZE:
+        return 1.0
+    return 2.0 ** max(-_MOST_BITS, min(round(math.log2(range.size)), _MOST_BITS))
+
+
+def at_zero(curve: Curve) -> float:
+    """The value at 0; 1 for a step, which has none there."""
+    if isinstance(curve, Step):
+        return 1.0
+    return float(evaluate(curve, torch.zeros(1, dtype=torch.float64)))
 
 
 def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from iceform.computer.curves import scale_of
-from iceform.computer.forms import Form, Pending, of_register
+from iceform.computer.forms import Form, Pending, of_register, scale_of
 from iceform.computer.graph import Block, Graph, Loop, Node, Place
 from iceform.computer.ranges import Range, Ranges
 from iceform.computer.select import Selector
@@ -101,7 +100,7 @@ class Fuser(Selector):
         self._body(loop, states, counter)
         held = tuple(states.values())
         body = self.code[loop.body]
-        made = VirtualLoop(counter, body, guarded, loop.place, _count(loop), loop, held)
+        made = VirtualLoop(counter, body, guarded, loop, held)
         self.code[outer].items.append(made)
         for carried in loop.carried:
             self.late[carried.result] = of_register(states[carried.state])
@@ -195,13 +194,4 @@ class Fuser(Selector):
         self._write_flag(held, Step(0.0, _DECIDED / gap, gap, 0.0, 1.0), place)
 
     def _write_flag(self, form: Form, step: Step, place: Place | None) -> None:
-        self._write_flag_pending(Pending(step, form, form.range), place)
-
-    def _write_flag_pending(self, pending: Pending, place: Place | None) -> None:
-        self._look_up(self.flag, pending, "another turn?", place)
-
-
-def _count(loop: Loop) -> str:
-    """What counts the turns: a parameter's name, a number, or nothing that is known."""
-    known = loop.count is not None and loop.count.op in ("parameter", "constant")
-    return str(loop.count.attr) if known and loop.count is not None else ""
+        self._look_up(self.flag, Pending(step, form, form.range), "another turn?", place)

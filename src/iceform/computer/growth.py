@@ -28,10 +28,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from iceform.computer.enclosures import slope
 from iceform.computer.euclidean import euclidean
-from iceform.computer.graph import Block, Loop, Node
-from iceform.computer.ranges import Range, Ranges
+from iceform.computer.graph import Loop, Node
+from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.computer.spectral import spectral
 
@@ -71,13 +70,13 @@ class Growth:
         return math.sqrt(math.fsum(n * e * e for e, n in errors)) * _OUTWARD
 
     def after(self, turns: int | None, begin: float, own: float) -> float:
-        """The error after so many turns, or after any number of them."""
+        """The error in so many turns, or in any number of them."""
         if turns is None:
             if not self.rate < 1:
                 return math.inf
             return max(begin, (self.rate * begin + own / (1 - self.rate)) * _OUTWARD)
         powers = self._powers(turns)
-        left, made = float(powers[-1]), float(powers[:-1].sum())
+        left, made = float(powers.max()), float(powers[:-1].sum())  # in any of the turns
         total = (left * begin if begin else 0.0) + (made * own if own else 0.0)
         return max(begin, total * (1 + turns * 2.0**-50) * _OUTWARD)
 
@@ -87,11 +86,11 @@ class Growth:
         return self.rate ** torch.arange(turns + 1, dtype=torch.float64) * _OUTWARD
 
 
-def growths(loop: Loop, ranges: Ranges, settings: Mapping[str, float]) -> Iterator[Growth]:
+def growths(loop: Loop, values: Values) -> Iterator[Growth]:
     """What is proven of a loop at given scalar parameters, in every way there is."""
     if any(isinstance(item, Loop) for item in loop.body.items):
         return
-    values, needs = Values(ranges, settings), _needs(loop)
+    needs = _needs(loop)
     for states in _groups([needs[c.next] for c in loop.carried]):
         part = Part(loop.body, tuple(loop.carried[k] for k in states))
         rate = euclidean(part, values)
@@ -192,13 +191,6 @@ class _Largest:
 
     values: Values
 
-    def block(self, block: Block, known: dict[Node, _Moved]) -> dict[Node, _Moved]:
-        for item in block.items:
-            assert not isinstance(item, Loop)
-            if any(a in known for a in item.args):
-                known[item] = self.node(item, [known.get(a) for a in item.args])
-        return known
-
     def node(self, node: Node, moved: list[_Moved | None]) -> _Moved:
         """By the operation."""
         known = {
@@ -253,7 +245,7 @@ class _Largest:
 def _largest(part: Part, values: Values) -> float | None:
     known = {c.state: _Moved({c.state: Range(1.0, 1.0)}) for c in part.carried}
     try:
-        found = _Largest(values).block(part.body, known)
+        found = part.walk(known, _Largest(values).node)
     except OtherError:
         return None
     sizes = [found[c.next].size for c in part.carried if c.next in found]

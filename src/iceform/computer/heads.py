@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.attention.projected import HeadGroup
+from iceform.attention.variants import HeadGroup
 from iceform.computer.layout import Layout
 
 __all__ = ["MASK", "HeadPlan", "Masks", "Term", "group"]

@@ -34,7 +34,7 @@ from iceform.computer.graph import MOST_TURNS, Arithmetic, Graph, Node, Paramete
 from iceform.computer.places import here, refuse
 from iceform.computer.torch_names import maximum, minimum, where
 from iceform.computer.trace import Tracer, traced
-from iceform.computer.values import Value, applied, emit, function
+from iceform.computer.values import Value, applied, emit, function, is_number
 from iceform.errors import ProgramError, ShapeError
 
 __all__ = [
@@ -241,6 +241,13 @@ class Running:
         return self.arithmetic.compute(node, list(args))
 
 
+_TAKEN = {
+    **dict.fromkeys(("x", "y", "X"), "the data"),
+    **dict.fromkeys(("one", "samples"), "what a prompt calls 1 and the number of samples"),
+    **dict.fromkeys(("program", "backend", "dtype"), "how a program is run"),
+}
+
+
 class Algorithm:
     """A function of the language; calling it runs it on tensors."""
 
@@ -248,6 +255,9 @@ class Algorithm:
         self.function = function
         update_wrapper(self, function)
         self.name = function.__name__
+
+    def __repr__(self) -> str:
+        return f"<algorithm {self.name}{inspect.signature(self.function)}>"
 
     @cached_property
     def place(self) -> Place:
@@ -270,9 +280,14 @@ class Algorithm:
 
     def _parameter(self, argument: inspect.Parameter) -> Parameter:
         default = argument.default
+        if argument.name in _TAKEN:
+            raise refuse(
+                f"a parameter cannot be called {argument.name}: that is {_TAKEN[argument.name]}",
+                self.place,
+            )
         if isinstance(default, Vector):
             return Parameter(argument.name, default.value, vector=True)
-        if isinstance(default, bool) or not isinstance(default, (int, float)):
+        if not is_number(default):
             raise refuse(
                 f"parameter {argument.name} needs a number, or ice.vector(), as its default",
                 self.place,

@@ -28,7 +28,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork
-from iceform.attention.projected import HeadGroup, ProjectedAttention
+from iceform.attention.variants import HeadGroup, ProjectedAttention
 
 __all__ = ["Cycle", "Graphed", "every_entry", "loop", "needed_entries"]
 

@@ -1,7 +1,7 @@
 r"""Look-ups by softmax over a table's entries, for many arguments at once.
 
 Few arguments are looked up by the softmax over all entries. For many, equally spaced keys are
-recognised by their own numbers (:func:`iceform.backends.tables.even_grid`): then the table is a
+recognised by their own numbers (:func:`iceform.backends.reading.even_grid`): then the table is a
 :class:`~iceform.Interpolant` and is looked up in a window around each argument, by the certified
 code of :mod:`iceform.backends`; if it has few entries, :class:`Rational` finds them all by one
 exponential; and if its values lie on a parabola, :class:`Quadratic` says what
@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.backends import primitives
-from iceform.backends.tables import EVEN_UNITS, even_grid
+from iceform.backends.reading import EVEN_UNITS, even_grid
 from iceform.computer.products import Product
 from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.bounds import lattice_sum, linear_reproduction, mass_beyond, nome

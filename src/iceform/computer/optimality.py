@@ -21,9 +21,8 @@ from iceform.certificates import Certificate, Ledger
 from iceform.errors import ShapeError
 from iceform.functions import Loss
 from iceform.functions.losses import loss_named
-from iceform.machine.problem import LinearProblem
+from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import certificate_of, prove
-from iceform.machine.scaling import Scaling
 from iceform.machine.sources import ArraySource
 from iceform.validation import check_positive
 

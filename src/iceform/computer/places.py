@@ -6,12 +6,16 @@ import linecache
 import sys
 from pathlib import Path
 
+import torch
+
 from iceform.computer.graph import Place
 from iceform.errors import CompileError
 
 __all__ = ["here", "raised", "refuse"]
 
-_OURS = str(Path(__file__).parent)
+_OURS = Path(__file__).parent
+_LIBRARY = str(_OURS / "library")  # is written in the language
+_INSIDE = (str(_OURS), str(Path(torch.__file__).parent), "<frozen")
 
 
 def here() -> Place | None:
@@ -34,9 +38,7 @@ def raised(error: BaseException) -> Place | None:
 
 
 def _internal(file: str) -> bool:
-    torch = sys.modules["torch"].__file__ or ""
-    inside = file.startswith((_OURS, str(Path(torch).parent), "<frozen"))
-    return inside and not file.startswith(str(Path(_OURS) / "library"))
+    return file.startswith(_INSIDE) and not file.startswith(_LIBRARY)
 
 
 def refuse(message: str, place: Place | None) -> CompileError:

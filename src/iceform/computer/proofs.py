@@ -1,36 +1,271 @@
 r"""What is proven of a run: the exact program, enclosed on the same data.
 
 The answer that was computed is a list of floating-point numbers, known exactly. The exact program
-is run in ball arithmetic (:mod:`~iceform.computer.balls`) with as many bits as it takes for the
+is run in ball arithmetic with as many bits as it takes for the
 radius of its answer to be a small share of the distance. The distance is then enclosed, whatever
 the tables, the rounding and the attention did: the proof rests on the graph of the algorithm alone.
 
 Two things are refused. A comparison that came nearer to a tie than its table can tell apart, since
 the run may have taken the other turn; and a state that left the bound that it was compiled with.
+
+**Balls.** A value is an array of balls (``flint.arb``): midpoints of some hundred bits, and radii
+that hold every rounding. Data and parameters are floating-point numbers, so known exactly. A
+comparison is decided where its ball does not contain 0; how near it came to a tie is noted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic
-from iceform.computer.balls import Balls, UndecidedError, ball_array, uppermost
-from iceform.computer.graph import Graph, Node, run
+from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.computer.exact import whole
+from iceform.computer.graph import Graph, Node, Place, run
 from iceform.computer.places import refuse
 from iceform.computer.ranges import Assumed, Ranges
 from iceform.errors import BoundError, PrecisionError
+from iceform.functions.formulas import trees
 
-__all__ = ["Enclosure", "enclose"]
+__all__ = ["Balls", "Enclosure", "UndecidedError", "available", "enclose"]
 
 _BITS = 128  # to begin with
 _MOST_BITS = 1 << 13
 _SHARE = 2.0**-10  # of the distance that the radius of the exact answer may be
 _NOTHING = 2.0**-60  # distances below this need no finer radius
+Array = Any  # numpy arrays of flint.arb, which ships no types
+
+
+class UndecidedError(PrecisionError):
+    """A comparison whose ball contains 0, or a bound that a ball straddles: more bits may tell."""
+
+
+def available() -> bool:
+    """Whether there is ball arithmetic."""
+    try:
+        import flint  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def ball_array(values: Tensor) -> Array:
+    """Floating-point numbers as balls of radius 0."""
+    arb = ball_arithmetic().arb
+    flat = values.detach().double().cpu().numpy()
+    return np.frompyfunc(lambda v: arb(float(v)), 1, 1)(flat)
+
+
+def lowest(ball: Any) -> float:
+    """A double that is at most every point of a ball; 0 of the ball that is exactly 0."""
+    if ball == 0:
+        return 0.0
+    return math.nextafter(float(ball.lower()), -math.inf) if ball.is_finite() else -math.inf
+
+
+# ---------------------------------------------------------------------------------------------
+# functions
+# ---------------------------------------------------------------------------------------------
+
+
+def _sigmoid(u: Any) -> Any:
+    return 1 / (1 + (-u).exp())
+
+
+def _softplus(u: Any) -> Any:
+    """log(1 + e^u) = relu(u) + log1p(e^-|u|)."""
+    return _larger(u, u * 0) + (-abs(u)).exp().log1p()
+
+
+def _logcosh(u: Any) -> Any:
+    size = abs(u)
+    return size + (-2 * size).exp().log1p() - ball_arithmetic().arb.const_log2()
+
+
+def _larger(u: Any, v: Any) -> Any:
+    return u.max(v)
+
+
+def _sign(u: Any) -> Any:
+    if u > 0:
+        return u * 0 + 1
+    if u < 0:
+        return u * 0 - 1
+    if u == 0:
+        return u * 0
+    raise UndecidedError("the sign of a number that may be 0 cannot be decided")
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "+": lambda a, b: a + b,
+    "-": lambda a, b: a - b,
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: a / b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "atan": lambda a: a.atan(),
+    "cos": lambda a: a.cos(),
+    "cosh": lambda a: a.cosh(),
+    "exp": lambda a: a.exp(),
+    "expm1": lambda a: a.expm1(),
+    "log": lambda a: a.log(),
+    "log1p": lambda a: a.log1p(),
+    "logcosh": _logcosh,
+    "max": _larger,
+    "min": lambda a, b: a.min(b),
+    "relu": lambda a: _larger(a, a * 0),
+    "sigmoid": _sigmoid,
+    "sign": _sign,
+    "sin": lambda a: a.sin(),
+    "sinh": lambda a: a.sinh(),
+    "softplus": _softplus,
+    "sqrt": lambda a: a.sqrt(),
+    "step": lambda a: (1 + _sign(a)) / 2,
+    "tan": lambda a: a.tan(),
+    "tanh": lambda a: a.tanh(),
+    "clip": lambda a, low, high: _larger(a, low).min(high),
+}
+
+
+def _evaluated(tree: trees.Node, z: Array) -> Array:
+    if isinstance(tree, trees.Variable):
+        return z
+    if isinstance(tree, trees.Number):
+        return np.full(z.shape, _rational(tree.value), dtype=object)
+    if tree.name == "^":
+        return _powered(_evaluated(tree.arguments[0], z), tree.arguments[1])
+    parts = [_evaluated(a, z) for a in tree.arguments]
+    return np.frompyfunc(_FUNCTIONS[tree.name], len(parts), 1)(*parts)
+
+
+def _powered(base: Array, exponent: trees.Node) -> Array:
+    assert isinstance(exponent, trees.Number)
+    value = exponent.value
+    if value.denominator == 1:
+        return np.frompyfunc(lambda b: b ** int(value), 1, 1)(base)
+    return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
+
+
+def _rational(value: Fraction) -> Any:
+    flint = ball_arithmetic()
+    return flint.arb(flint.fmpq(value.numerator, value.denominator))
+
+
+# ---------------------------------------------------------------------------------------------
+# the arithmetic
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Balls:
+    """Arrays of balls, in the shapes of :class:`iceform.computer.exact.Exact`.
+
+    ``nearest`` is, for every comparison, a lower bound of how near it came to a tie, and
+    ``reached`` an upper one.
+    """
+
+    samples: int
+    nearest: dict[Node, float] = field(default_factory=dict)
+    reached: dict[Node, float] = field(default_factory=dict)
+    turns: int = 0
+
+    def constant(self, node: Node) -> Array:
+        """The value of a constant or a mask."""
+        arb = ball_arithmetic().arb
+        if node.op == "constant":
+            return np.full(node.width or 1, arb(float(node.attr)), dtype=object)
+        first, width = node.attr
+        inside = [float(first <= k < first + width) for k in range(node.width or 1)]
+        return np.array([arb(v) for v in inside], dtype=object)
+
+    def compute(self, node: Node, args: list[Array]) -> Array:
+        """The value of an operation."""
+        compute: Callable[..., Array] = getattr(self, f"_{node.op}")
+        return compute(node, *args)
+
+    def positive(self, value: Array, where: Place | None) -> bool:
+        """Whether a condition's value, 0 or 1, is 1."""
+        goes_on = bool(value[0] > 0.5)
+        self.turns += goes_on
+        return goes_on
+
+    def whole(self, value: Array) -> int:
+        """A number of turns."""
+        return whole(float(value[0].mid()))
+
+    # --------------------------------------------------------------------------------- operations
+
+    def _add(self, node: Node, a: Array, b: Array) -> Array:
+        return a + b
+
+    def _mul(self, node: Node, a: Array, b: Array) -> Array:
+        # A square is never negative; its ball should not be either.
+        return np.frompyfunc(lambda t: t**2, 1, 1)(a) if a is b else a * b
+
+    def _apply(self, node: Node, a: Array) -> Array:
+        return _evaluated(node.attr, a)
+
+    def _maximum(self, node: Node, a: Array, b: Array) -> Array:
+        return np.frompyfunc(_larger, 2, 1)(a, b)
+
+    def _minimum(self, node: Node, a: Array, b: Array) -> Array:
+        return np.frompyfunc(lambda u, v: u.min(v), 2, 1)(a, b)
+
+    def _step(self, node: Node, a: Array) -> Array:
+        sizes = [abs(t) for t in a.flat]
+        least, surely = min(map(lowest, sizes)), min(map(uppermost, sizes))
+        self.nearest[node] = min(self.nearest.get(node, math.inf), least)
+        self.reached[node] = min(self.reached.get(node, math.inf), surely)
+        if any(t.contains(0) for t in a.flat):
+            raise UndecidedError("a comparison is too close to a tie to be decided")
+        arb = ball_arithmetic().arb
+        return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
+
+    def _sum(self, node: Node, a: Array) -> Array:
+        return a.sum(-1, keepdims=True)
+
+    def _mean(self, node: Node, a: Array) -> Array:
+        return a.sum(-2) / self.samples
+
+    def _bounded(self, node: Node, a: Array) -> Array:
+        return a
+
+    def _stored(self, node: Node, a: Array) -> Array:
+        return a
+
+    def _spread(self, node: Node, a: Array) -> Array:
+        shape = (self.samples, node.width or 1) if node.samples else (node.width or 1,)
+        return np.broadcast_to(a, shape)
+
+    def _component(self, node: Node, a: Array) -> Array:
+        return a[..., node.attr : node.attr + 1]
+
+    def _concat(self, node: Node, *parts: Array) -> Array:
+        rows = [self._lanes(p) if node.samples else p for p in parts]
+        return np.concatenate(rows, -1)
+
+    def _lanes(self, a: Array) -> Array:
+        return a if a.ndim == 2 else np.broadcast_to(a, (self.samples, len(a)))
+
+    def _attend(self, node: Node, q: Array, k: Array, v: Array, bias: Array = None) -> Array:
+        scores = (q[..., None, :] * self._lanes(k)).sum(-1)
+        if bias is not None:
+            scores = scores + self._lanes(bias)[:, 0]
+        # Taking off one number from all scores changes nothing and keeps exp small.
+        top = np.frompyfunc(lambda t: t.mid(), 1, 1)(scores).max(-1, keepdims=True)
+        weights = np.frompyfunc(lambda t: t.exp(), 1, 1)(scores - top)
+        total = weights.sum(-1, keepdims=True)
+        return (weights[..., None] * self._lanes(v)).sum(-2) / total
+
+
+# ---------------------------------------------------------------------------------------------
+# a run
+# ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,19 +19,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 
-from iceform.computer.enclosures import enclosed
+from iceform.arithmetic import Interval
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node
 from iceform.computer.places import refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
+from iceform.functions.formulas.calculus import derivative
+from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.polynomials import line
 
-__all__ = ["Assumed", "Domain", "Range", "Ranges", "drawn", "find_ranges"]
+__all__ = [
+    "Assumed", "Domain", "Range", "Ranges", "drawn", "enclosed", "find_ranges", "slope",
+]  # fmt: skip
 
 _SAFETY = 2.0
 _DRAWS = 8
@@ -40,6 +45,22 @@ _LARGEST = 1e6  # a state that was seen larger than this is unbounded
 _PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4
 _ROUNDS = 12  # of joining before states that still grow are given a bound
 _TURNS = 2000  # of a while_ loop in a draw
+_CELLS = 256  # that a range is cut into for a scalar function
+
+
+@lru_cache(maxsize=4096)
+def enclosed(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
+    """Bounds of the values on [low, high], kinks and jumps included; infinite where none are."""
+    edges = torch.linspace(low, high, _CELLS + 1, dtype=torch.float64)
+    edges[0], edges[-1] = low, high
+    found = jets(tree, Interval(edges[:-1], edges[1:]), 0).value
+    return float(found.low.min()), float(found.high.max())
+
+
+@lru_cache(maxsize=4096)
+def slope(tree: trees.Node, low: float, high: float) -> tuple[float, float]:
+    """Bounds of the difference quotients on [low, high], kinks included."""
+    return enclosed(derivative(tree), low, high)
 
 
 @dataclass(frozen=True)
@@ -162,10 +183,15 @@ class Domain:
 
     def check(self, X: Any, y: Any, parameters: Mapping[str, Any]) -> None:
         """Refuse data outside."""
-        for name, value, allowed in (
-            ("X", X, self.x), ("y", y, self.y),
-            *((n, v, self.parameters[n]) for n, v in parameters.items()),
-        ):  # fmt: skip
+        self._check([("X", X, self.x), ("y", y, self.y)])
+        self.check_parameters(parameters)
+
+    def check_parameters(self, parameters: Mapping[str, Any]) -> None:
+        """Refuse parameters outside."""
+        self._check([(n, v, self.parameters[n]) for n, v in parameters.items()])
+
+    def _check(self, values: list[tuple[str, Any, Range]]) -> None:
+        for name, value, allowed in values:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])

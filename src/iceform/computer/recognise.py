@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork
-from iceform.attention.projected import HeadGroup, ProjectedAttention
+from iceform.attention.variants import HeadGroup, ProjectedAttention
 from iceform.computer.block import LAYERS, Block
 from iceform.computer.heads import MASK, HeadPlan
 from iceform.computer.layout import ENTRY, OPERANDS

@@ -68,6 +68,7 @@ from iceform.computer.lookups import (
     rational_rounding,
     uniform,
 )
+from iceform.computer.sizes import largest_result
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
@@ -294,9 +295,8 @@ def _stored_argument(table: TablePair, unit: float) -> float:
 
 def _result_before(assembly: Assembly, instruction: Instruction) -> float:
     """Bound of r, the result of the instruction before."""
-    before = [i for i in assembly.instructions if i.next == instruction.address]
-    tables = [assembly.table(i.table) for i in before]
-    return max((float(t.f.abs().max() + t.g.abs().max()) for t in tables), default=0.0)
+    before = (i for i in assembly.instructions if i.next == instruction.address)
+    return max((largest_result(assembly, i) for i in before), default=0.0)
 
 
 @dataclass(frozen=True)

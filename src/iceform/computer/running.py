@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import Certificate, Ledger, Result, Step
-from iceform.computer.balls import available
 from iceform.computer.compile import Program
-from iceform.computer.proofs import Enclosure
+from iceform.computer.proofs import Enclosure, available
 from iceform.errors import ProgramError, ShapeError
 
 if TYPE_CHECKING:
@@ -35,26 +34,7 @@ def run(
     backend: str = "literal",
     **settings: Any,
 ) -> Result:
-    """Run a compiled program from its first instruction to its halt.
-
-    Parameters
-    ----------
-    computer, program
-        The frozen block and what it is to execute.
-    X, y
-        Data within the program's domain, shapes (n, d) and (n,).
-    backend
-        "literal" or "fused".
-    **settings
-        Parameters of the algorithm; others than at compile time are another prompt.
-
-    Raises
-    ------
-    BoundError
-        If data, parameters or a state leave what the program was compiled for.
-    PrecisionError
-        If a comparison came too near to a tie.
-    """
+    """:meth:`Computer.run`."""
     if not isinstance(program, Program):
         raise ProgramError(
             f"run takes a compiled program, got {type(program).__name__}; compile it first, or use "

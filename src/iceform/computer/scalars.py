@@ -6,15 +6,19 @@ With them, what proofs about a loop's turns share.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar
 
-from iceform.computer.graph import Block, Carried, Node
+from iceform.computer.graph import Block, Carried, Loop, Node
 from iceform.computer.ranges import Range, Ranges
 from iceform.functions.formulas.polynomials import polynomial
 
 __all__ = ["OtherError", "Part", "Values"]
+
+
+D = TypeVar("D")
 
 
 class OtherError(Exception):
@@ -27,6 +31,16 @@ class Part:
 
     body: Block
     carried: tuple[Carried, ...]
+
+    def walk(
+        self, known: dict[Node, D], rule: Callable[[Node, list[D | None]], D]
+    ) -> dict[Node, D]:
+        """What is known of every node that depends on the states, by what is of its arguments."""
+        for item in self.body.items:
+            assert not isinstance(item, Loop)
+            if any(a in known for a in item.args):
+                known[item] = rule(item, [known.get(a) for a in item.args])
+        return known
 
 
 def _around(value: Fraction) -> Range:

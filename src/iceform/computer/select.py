@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from iceform.arithmetic.intervals import above
 from iceform.computer.bends import bent
-from iceform.computer.curves import scale_of
 from iceform.computer.emit import Emitter, Late, reads_of, short_name
 from iceform.computer.forms import (
     Form,
@@ -24,6 +23,7 @@ from iceform.computer.forms import (
     of_register,
     operation,
     paired,
+    scale_of,
     scaled_curve,
 )
 from iceform.computer.graph import Node

@@ -30,6 +30,7 @@ __all__ = [
     "Sizes",
     "largest_logit",
     "largest_result",
+    "largest_value",
     "largest_written",
     "likenesses",
     "underflow",
@@ -149,7 +150,7 @@ class Sizes:
             instructions=_addresses(program),
             table_tokens=max(1, sum(t.tokens for t in program.tables)),
             logits=math.ceil(largest_logit(program)),
-            values=math.ceil(_largest_value(program)),
+            values=math.ceil(largest_value(program)),
         )
 
     @classmethod
@@ -181,7 +182,7 @@ def _addresses(program: Assembly) -> int:
     return max(1 + last, len(program.instructions))
 
 
-def _largest_value(program: Assembly) -> float:
+def largest_value(program: Assembly) -> float:
     """Bound of what memory holds: ranges of what is looked up, and of answers.
 
     Values between the two are operands of some look-up, and within its range; what data start with

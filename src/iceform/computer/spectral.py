@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.computer.graph import Block, Loop, Node
+from iceform.computer.graph import Node
 from iceform.computer.ranges import Range
 from iceform.computer.scalars import OtherError, Part, Values
 
@@ -75,13 +75,6 @@ _BY_X = {"vector": "product", "scalar": "sample"}
 class _Walk:
     values: Values
 
-    def block(self, block: Block, known: dict[Node, _Part]) -> dict[Node, _Part]:
-        for item in block.items:
-            assert not isinstance(item, Loop)
-            if any(a in known for a in item.args):
-                known[item] = self.node(item, [known.get(a) for a in item.args])
-        return known
-
     def node(self, node: Node, parts: list[_Part | None]) -> _Part:
         present = [p for p in parts if p is not None]
         if node.op == "add":
@@ -121,7 +114,7 @@ def spectral(part: Part, values: Values) -> Callable[[int], Tensor] | None:
         return None
     known = {s: _Part("vector", {s: (Range(1.0, 1.0),)}) for s in states}
     try:
-        found = _Walk(values).block(part.body, known)
+        found = part.walk(known, _Walk(values).node)
     except OtherError:
         return None
     still = _Part("vector", {})

@@ -27,12 +27,11 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.curves import steepest
-from iceform.computer.enclosures import enclosed
+from iceform.computer.forms import steepest
 from iceform.computer.graph import Place
 from iceform.computer.instructions import TablePair
 from iceform.computer.places import refuse
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, enclosed
 from iceform.computer.virtual import Curve, Step, VirtualInstruction
 from iceform.errors import IceformError, PrecisionError
 from iceform.functions import ScalarFunction
@@ -40,8 +39,8 @@ from iceform.functions.formulas import Formula, trees
 from iceform.functions.formulas.polynomials import polynomial
 from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.interpolation.bounds import linear_reproduction
-from iceform.interpolation.fitting import Fit, fit_values
 from iceform.interpolation.posterior import posterior_error
+from iceform.interpolation.regimes import Fit, fit_values
 
 __all__ = ["Tables"]
 
@@ -198,7 +197,7 @@ def _exact(curve: Curve | None) -> ScalarFunction | None:
     if curve is None:
         return None
     if isinstance(curve, Step):
-        return ScalarFunction(_jump(curve), "a jump")
+        return ScalarFunction(_Jump(curve), "a jump")
     formula = Formula(curve, "z")
     return ScalarFunction(formula, str(formula))
 
@@ -209,10 +208,6 @@ class _Jump:
 
     def __call__(self, z: Tensor) -> Tensor:
         return self.step.offset + self.step.height * torch.where(z > self.step.at, 1.0, -1.0).to(z)
-
-
-def _jump(step: Step) -> _Jump:
-    return _Jump(step)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from iceform.computer.places import here, refuse
-from iceform.computer.values import Value, combine, foreign, function
+from iceform.computer.values import Value, combine, foreign, function, is_number
 from iceform.functions.formulas import trees
 
 __all__ = ["call", "clamp", "maximum", "minimum", "where"]
@@ -43,8 +43,8 @@ def _extreme(op: str, a: Any, b: Any) -> Value:
     """Of two values, or of a value and a number, in either order."""
     if not isinstance(a, Value):
         a, b = b, a
-    if isinstance(b, (int, float)):
-        arguments = (trees.Variable(), trees.Number(Fraction(b)))
+    if is_number(b):
+        arguments = (trees.Variable(), trees.Number(Fraction(float(b))))
         value: Value = a.apply(trees.Operation(op[:3], arguments))
         return value
     return combine(op, a, b)

@@ -19,7 +19,7 @@ from typing import Any
 
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, Parameter, Place
 from iceform.computer.places import here, raised, refuse
-from iceform.computer.values import Value
+from iceform.computer.values import Value, is_number
 
 __all__ = ["Tracer", "traced"]
 
@@ -36,6 +36,7 @@ class Tracer:
         self.home: dict[Node, Block] = {}
         self.written: dict[tuple[Any, ...], Node] = {}
         self.loops: dict[tuple[int, int], _Turns] = {}
+        self.open: list[Place | None] = []  # loops whose turns go on
 
     def emit(self, node: Node, args: tuple[Node, ...]) -> Node:
         """Write a node into the innermost block that an argument belongs to."""
@@ -140,6 +141,7 @@ class _Turns:
             self.start = names
             self.held = names
             self.tracer.enter()
+            self.tracer.open.append(self.place)
             return True
         changed = {n for n in self.start if self._changed(n, names)}
         settled = changed <= set(self.states) and self._shapes_hold(names) and self.rounds > 1
@@ -173,7 +175,7 @@ class _Turns:
         """Run the body again with a state under every name that changes."""
         for name in changed - set(self.began):
             self.began[name] = self._began(name)
-        shapes = {n: self._joined(n, names[n]) for n in changed}
+        shapes = {n: self._joined(n, names.get(n)) for n in changed}
         self.tracer.leave()
         self.tracer.enter()
         self.states = {}
@@ -194,6 +196,8 @@ class _Turns:
         return node, False, None
 
     def _joined(self, name: str, now: Any) -> tuple[bool, int | None]:
+        if now is None:
+            raise refuse(f"{name} has no value after a turn of this loop", self.place)
         if not isinstance(now, Value):
             raise refuse(
                 f"{name} is a Python {type(now).__name__} that changes in this loop; begin with "
@@ -228,6 +232,7 @@ class _Turns:
     def _finish(self, names: dict[str, Any], condition: Value | None) -> None:
         again = None if condition is None else condition.read()
         body = self.tracer.blocks[-1]
+        self.tracer.open.pop()
         carried = tuple(self._carried(name, names[name]) for name in sorted(self.states))
         self.tracer.leave()
         self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place))
@@ -280,9 +285,7 @@ def _leaves(names: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     pairs = names.items() if isinstance(names, dict) else enumerate(names)
     for key, value in pairs:
         place = f"{path}[{key!r}]" if path else str(key)
-        if isinstance(value, Value) or (
-            isinstance(value, (int, float)) and not isinstance(value, bool)
-        ):
+        if isinstance(value, Value) or is_number(value):
             yield place, value
         elif isinstance(value, (list, tuple, dict)):
             yield from _leaves(value, place)
@@ -310,8 +313,16 @@ def traced(
         returned = function(x, y, **settings)
     except TypeError as error:  # of Python or NumPy, which know nothing of values
         raise refuse(
-            f"{error}; values take operators and torch's functions", raised(error)
+            f"{error}; values take operators and torch's functions, and where torch wants no "
+            "number, ice.maximum, ice.minimum and ice.where do",
+            raised(error),
         ) from error
+    if tracer.open:
+        raise refuse(
+            "this loop is left by break, return or an exception: how many turns a program makes "
+            "is for ice.repeat or ice.while_ to say",
+            tracer.open[-1],
+        )
     packed, outputs = _outputs(tracer, returned, place)
     block = tracer.blocks[0]
     names = frozenset(c.name for loop in block.loops() for c in loop.carried)

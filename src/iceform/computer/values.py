@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
-from typing import Any, ClassVar, NoReturn, Protocol
+from numbers import Real
+from typing import Any, ClassVar, NoReturn, Protocol, TypeGuard
 
 from iceform.computer.graph import Node, Place
 from iceform.computer.places import here, refuse
 from iceform.errors import CompileError
 from iceform.functions.formulas import Formula, trees
 
-__all__ = ["Scope", "Value", "applied", "combine", "emit", "foreign", "function"]
+__all__ = ["Scope", "Value", "applied", "combine", "emit", "foreign", "function", "is_number"]
 
-Number = int | float
 _Z = trees.Variable()
 
 
@@ -48,7 +48,7 @@ class Value:
     # ------------------------------------------------------------------------------- arithmetic
 
     def __add__(self, other: Any) -> Value:
-        if _number(other):
+        if is_number(other):
             return self.apply(_operation("+", _Z, _literal(other)))
         return combine("add", self, other)
 
@@ -56,7 +56,7 @@ class Value:
         return self.apply(_operation("+", _literal(_checked(other)), _Z))
 
     def __sub__(self, other: Any) -> Value:
-        if _number(other):
+        if is_number(other):
             return self.apply(_operation("-", _Z, _literal(other)))
         return self + -_checked_value(other, self)
 
@@ -64,7 +64,7 @@ class Value:
         return self.apply(_operation("-", _literal(_checked(other)), _Z))
 
     def __mul__(self, other: Any) -> Value:
-        if _number(other):
+        if is_number(other):
             return self.apply(_operation("*", _literal(other), _Z))
         return combine("mul", self, other)
 
@@ -72,7 +72,9 @@ class Value:
         return self * _checked(other)
 
     def __truediv__(self, other: Any) -> Value:
-        if _number(other):
+        if is_number(other):
+            if other == 0:
+                raise refuse("this divides by 0", here())
             return self.apply(_operation("/", _Z, _literal(other)))
         return self * (1.0 / _checked_value(other, self))
 
@@ -80,7 +82,7 @@ class Value:
         return self.apply(_operation("/", _literal(_checked(other)), _Z))
 
     def __pow__(self, exponent: Any) -> Value:
-        if not _number(exponent) or abs(exponent) > 16:
+        if not is_number(exponent) or abs(float(exponent)) > 16:
             raise refuse(f"a power must be a number from -16 to 16, got {exponent!r}", here())
         if exponent in (0, 1):
             return self * 0.0 + 1.0 if exponent == 0 else +self
@@ -164,10 +166,12 @@ class Value:
     # ---------------------------------------------------------------- what Python may not ask for
 
     def __bool__(self) -> bool:
-        self._decided("if, and, or, while or assert", "ice.where, ice.while_, & and |")
+        self._decided(
+            "if, and, or, max or a < b < c", "ice.where, ice.while_, ice.maximum, & and |"
+        )
 
     def __float__(self) -> float:
-        self._decided("float()", "the value itself")
+        self._decided("float(), or math", "the value itself, and torch's functions")
 
     def __int__(self) -> int:
         self._decided("int()", "the value itself")
@@ -176,7 +180,7 @@ class Value:
         self._decided("range() or an index", "ice.repeat(steps)")
 
     def __iter__(self) -> Any:
-        self._decided("iteration", "v[0], v[1], ...")
+        self._decided("iteration", "v.sum(), or v[0], v[1], ...")
 
     def __len__(self) -> int:
         self._decided("len()", "sum() and ice.mean")
@@ -262,21 +266,22 @@ def _operation(name: str, *arguments: trees.Node) -> trees.Node:
     return trees.Operation(name, arguments)
 
 
-def _literal(value: Number) -> trees.Node:
-    value = float(value)
+def _literal(number: Real) -> trees.Node:
+    value = float(number)
     if value - value != 0:
         raise refuse(f"a constant must be finite, got {value}", here())
     return trees.Number(Fraction(value))
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_number(value: Any) -> TypeGuard[Real]:
+    """Whether something is a number of Python's or NumPy's."""
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def _checked(value: Any) -> Number:
-    if not _number(value):
+def _checked(value: Any) -> Real:
+    if not is_number(value):
         raise foreign(value)
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _checked_value(value: Any, beside: Value) -> Value:

@@ -143,10 +143,8 @@ class VirtualLoop:
     counter: Register | None
     body: Code
     guarded: bool  # whether it may make no turn, so that FLAG is asked before the first
-    place: Place | None = None
-    counted: str = ""  # the parameter or the number that counts its turns
-    source: Loop | None = None
-    states: tuple[Register, ...] = ()
+    source: Loop
+    states: tuple[Register, ...]
 
 
 @dataclass(eq=False)

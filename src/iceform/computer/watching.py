@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork
-from iceform.attention.projected import ProjectedAttention
+from iceform.attention.variants import ProjectedAttention
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Instruction
 from iceform.computer.literal import Cycle

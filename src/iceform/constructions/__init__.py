@@ -17,8 +17,6 @@ from iceform.constructions.schedules import SCHEDULES, Schedule, chebyshev_steps
 from iceform.constructions.split_head import SplitAttentionHead
 from iceform.constructions.truncated_linear import TruncatedLinear
 
-load = Emulator.load
-
 __all__ = [
     "MLP",
     "SCHEDULES",
@@ -43,7 +41,6 @@ __all__ = [
     "SplitAttentionHead",
     "TruncatedLinear",
     "chebyshev_steps",
-    "load",
     "plan_look_ups",
     "room_for",
     "steps_needed",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan
-from iceform.constructions.row_emulator import RowEmulator
+from iceform.constructions.row_emulator import Options, RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 
@@ -72,39 +72,21 @@ class AttentionHead(RowEmulator):
         value_dim: int,
         tokens: int,
         *,
-        bound: float = 1.0,
-        weight_bound: float | None = None,
-        reach: float | None = None,
-        eps: float | None = 1e-6,
-        encoding: str = "rows",
-        regime: str = "spectral",
         heads: int = 1,
         grid_tokens: int | None = None,
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        nonzeros: int | None = None,
-        interpolant: Interpolant | None = None,
+        **options: Unpack[Options],
     ) -> None:
         check_size("head_dim", head_dim)
         check_size("value_dim", value_dim)
         check_size("heads", heads)
         marks = [""] if heads == 1 else [str(h) for h in range(heads)]
         super().__init__(
-            nonzeros=nonzeros,
             dim=dim,
             samples=tokens,
             rows=(head_dim, head_dim, value_dim) * heads,
             names=tuple(f"{name}{mark}" for mark in marks for name in "KQV"),
-            bound=bound,
-            weight_bound=weight_bound,
-            reach=reach,
-            eps=eps,
-            regime=regime,
-            encoding=encoding,
-            dtype=dtype,
-            backend=backend,
             tokens=grid_tokens,
-            interpolant=interpolant,
+            **options,
         )
 
     @property
@@ -180,25 +162,7 @@ class AttentionHead(RowEmulator):
             Step("logits", "rounding of the second layer's logits", logits, "(d_h + 4) u terms"),
             Step("tanh", "tanh((delta + logits)/2)", moved, "how far attention weights move"),
         )
-        return self._certificate(terms, steps, it, self._describe())
-
-    def _certificate(
-        self,
-        terms: dict[str, float],
-        steps: tuple[Step, ...],
-        it: Interpolant,
-        domain: dict[str, float | str],
-    ) -> Certificate:
-        return Certificate.total(
-            terms,
-            domain=domain,
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=steps,
-            assumptions=it.assumptions,
-            kind=it.kind,
-            _verifier=self._verify,
-        )
+        return self._proved(terms, self._describe(), steps, it)
 
     def certify(self, *inputs: Tensor, queries: slice = _ALL) -> Certificate:
         r"""A sharper certificate for given inputs, of the outputs of the given query tokens.
@@ -223,9 +187,8 @@ class AttentionHead(RowEmulator):
         each = math.fsum(looked.values())
         step = Step("e", "error of an entry of K, Q, V", each, "then weighted by attention")
         domain = {**self._describe(), "data": "as given"}
-        return self._certificate(
-            terms, (*self._steps(self.interpolant, looked), step), self.interpolant, domain
-        )
+        steps = (*self._steps(self.interpolant, looked), step)
+        return self._proved(terms, domain, steps, self.interpolant)
 
     def _certify_head(
         self, x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor, queries: slice

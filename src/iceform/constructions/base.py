@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.attention.network import outside_transforms
 from iceform.backends import Backend, bind, resolve
-from iceform.certificates import Certificate, Result, Verification, Witness
+from iceform.certificates import Certificate, Result, Step, Verification, Witness, weakest
 from iceform.constructions.in_graph import InGraph
 from iceform.errors import (
     BoundError,
@@ -29,7 +29,6 @@ from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import describe_table, proved_again, table_from
 from iceform.pretrained import Pretrained
-from iceform.untraced import untraced
 from iceform.validation import (
     check_capacity,
     check_dtype,
@@ -37,6 +36,7 @@ from iceform.validation import (
     check_matmul_precision,
     full_precision,
     guard,
+    untraced,
 )
 
 __all__ = ["Emulator", "Plan", "Prompt"]
@@ -154,6 +154,11 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
         """Keyword arguments that rebuild this emulator, JSON only; functions by name."""
 
     # ------------------------------------------------------------------------ what it inherits
+
+    def extra_repr(self) -> str:
+        """What it was asked for, and what is proven of it."""
+        asked = {k: v for k, v in self._config().items() if isinstance(v, (int, float, str)) and v}
+        return ", ".join([*(f"{k}={v}" for k, v in asked.items()), self.certificate.statement])
 
     @full_precision
     def reference(self, *inputs: Tensor) -> Tensor:
@@ -302,6 +307,28 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
+
+    def _proved(
+        self,
+        terms: Mapping[str, float],
+        domain: Mapping[str, float | str],
+        steps: Iterable[Step],
+        *rests_on: Interpolant | Certificate,
+        assumed: tuple[str, ...] = (),
+    ) -> Certificate:
+        """What ``terms`` add up to: no better proven than what it rests on, or than assumptions."""
+        found = dict.fromkeys(a for part in rests_on for a in part.assumptions)
+        kinds = [part.kind for part in rests_on] + ["estimated"] * bool(assumed)
+        return Certificate.total(
+            terms,
+            domain=domain,
+            dtype=self.dtype,
+            backend=self.backend,
+            derivation=tuple(steps),
+            assumptions=(*found, *assumed),
+            kind=weakest(kinds),
+            _verifier=self._verify,
+        )
 
     def _verify(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         """One instance in ball arithmetic, by what :func:`set_verifier` was given."""

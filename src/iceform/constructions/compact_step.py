@@ -28,7 +28,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import torch
 from torch import Tensor
@@ -36,11 +36,19 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, Prompt, SoftmaxAttention
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import Backend
-from iceform.backends.kernels import is_transformed
-from iceform.certificates import Certificate, Step, weakest
+from iceform.backends.primitives import is_transformed
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
-from iceform.constructions.gradient_step import GradientStep, LossLike
-from iceform.constructions.residual import SAME, Rates, check_logits, room_for, three_inputs
+from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.residual import (
+    SAME,
+    LossLike,
+    Options,
+    Rates,
+    check_logits,
+    room_for,
+    three_inputs,
+)
 from iceform.constructions.selection import choose
 from iceform.errors import PrecisionError, ProgramError
 from iceform.functions import ScalarFunction
@@ -75,14 +83,7 @@ class CompactStep(GradientStep):
         loss: LossLike,
         lr: float = 1.0,
         l2: float = 0.0,
-        *,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
-        eps: float | None = 1e-6,
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         loss = Loss.of(loss)
         if loss.kind != "residual":
@@ -90,11 +91,9 @@ class CompactStep(GradientStep):
                 f"log-weights are of f(w.x - y), and {loss.name!r} is a loss of {loss.kind}s; use "
                 "GradientStep"
             )
-        check_size("samples", samples)
-        super().__init__(
-            loss, lr, l2, dim=dim, samples=samples, bound=bound, eps=eps, dtype=dtype,
-            backend=backend, **{**options, "regime": "spectral"},
-        )  # fmt: skip
+        check_size("samples", options["samples"])
+        options["regime"] = "spectral"
+        super().__init__(loss, lr, l2, **options)
 
     # ------------------------------------------------------------------------ the look-up tables
 
@@ -173,17 +172,8 @@ class CompactStep(GradientStep):
             Step("delta", "rounding of log-weights", delta, "first layer, softmax of the second"),
             Step("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
         )
-        assumptions = tuple(dict.fromkeys(a for t in tables for a in t.assumptions))
-        return Certificate.total(
-            {"interpolation": moved, "rounding": more + sums},
-            domain=self.domain.describe(),
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=steps,
-            assumptions=assumptions,
-            kind=weakest([t.kind for t in tables]),
-            _verifier=self._verify,
-        )
+        terms = {"interpolation": moved, "rounding": more + sums}
+        return self._proved(terms, self.domain.describe(), steps, *tables)
 
     # --------------------------------------------------------------------------- prompt, weights
 

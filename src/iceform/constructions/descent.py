@@ -23,17 +23,16 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, rounding_of
 from iceform.backends.loops import descend
-from iceform.certificates import Certificate, Step, weakest
+from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
-from iceform.constructions.gradient_step import GradientStep, LossLike
-from iceform.constructions.residual import Rates, rebuild_with_loss
+from iceform.constructions.gradient_step import GradientStep
+from iceform.constructions.residual import LossLike, Rates, rebuild_with_loss
 from iceform.constructions.schedules import Schedule
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, common_batch, unit_roundoff
+from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
 
 __all__ = ["GradientDescent"]
 
@@ -231,16 +230,7 @@ class GradientDescent(Emulator):
                 "2-norm; polynomials in the eigenvalues" if self._quadratic else "2-norm; norms",
             ),
         )
-        return Certificate.total(
-            parts,
-            domain=domain,
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=derivation,
-            assumptions=(*self.interpolant.assumptions, *self._assumptions),
-            kind=weakest([self.interpolant.kind, *["estimated"] * bool(self._assumptions)]),
-            _verifier=self._verify,
-        )
+        return self._proved(parts, domain, derivation, self.interpolant, assumed=self._assumptions)
 
     # ------------------------------------------------------------------------------ evaluation
 

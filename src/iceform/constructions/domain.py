@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.backends.extremes import Extremes
+from iceform.backends.primitives import Extremes
 from iceform.errors import BoundError, ShapeError
 from iceform.validation import (
     check_largest,
@@ -127,27 +127,30 @@ class Domain:
 
     def check_data(self, x: Tensor, y: Tensor, seen: Extremes | None = None) -> None:
         """Refuse samples or labels outside the domain; ``seen`` has looked at all samples."""
-        self._check_data_sizes(*self._sizes_of_data(x, y, seen).tolist())
+        self._check_data_sizes(*torch.cat(self._sizes_of_data(x, y, seen)).tolist())
 
     def check_coefficients(self, w: Tensor) -> None:
         """Refuse coefficients outside the domain."""
-        self.check_sizes(*self._sizes_of_coefficients(w).tolist())
+        self.check_sizes(*torch.cat(self._sizes_of_coefficients(w)).tolist())
 
-    def check_inputs(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
-        """Both; the host waits for a GPU once."""
-        sizes = [self._sizes_of_data(x, y, seen), self._sizes_of_coefficients(w)]
-        y_size, x_size, longest, *of_w = torch.cat(sizes).tolist()
-        self._check_data_sizes(y_size, x_size, longest)
+    def sizes(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> Tensor:
+        """What :meth:`check_inputs` asks for; no GPU is waited for."""
+        return torch.cat([*self._sizes_of_data(x, y, seen), *self._sizes_of_coefficients(w)])
+
+    def check_inputs(self, sizes: Tensor) -> None:
+        """Refuse samples, labels or coefficients outside the domain, once they are measured."""
+        y, x, longest, *of_w = sizes.tolist()
+        self._check_data_sizes(y, x, longest)
         self.check_sizes(*of_w)
 
-    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: Extremes | None) -> Tensor:
+    def _sizes_of_data(self, x: Tensor, y: Tensor, seen: Extremes | None) -> list[Tensor]:
         for name, value in (("x", x), ("y", y)):
             if not value.numel():
                 raise ShapeError(f"{name} is empty, shape {tuple(value.shape)}")
         if seen is None:
             seen = self.watch()
             seen.watch_all(x)
-        return torch.cat([largest_entry(y).double()[None], seen.sizes])
+        return [largest_entry(y).double()[None], seen.sizes]
 
     def _check_data_sizes(self, y: float, x: float, longest: float) -> None:
         check_largest("y", y, self.y, "scale the labels or raise bound= (or y_bound=)")
@@ -155,13 +158,13 @@ class Domain:
         if self._has_x_norm:
             check_largest("||x||_2", longest, self.x_norm, "raise x_norm=")
 
-    def _sizes_of_coefficients(self, w: Tensor) -> Tensor:
+    def _sizes_of_coefficients(self, w: Tensor) -> list[Tensor]:
         """Their largest entry and, where it is bounded, their 2-norm."""
         if not w.numel():
             raise ShapeError(f"w is empty, shape {tuple(w.shape)}")
         largest = largest_entry(w).double()
         norm = unwrapped(w.detach().norm(dim=-1)).amax().double() if self._has_w_norm else largest
-        return torch.stack([largest, norm])
+        return [largest[None], norm[None]]
 
     def check_sizes(self, largest: float, norm: float) -> None:
         """The same, knowing only their largest entry and 2-norm."""

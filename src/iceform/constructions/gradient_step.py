@@ -11,23 +11,26 @@ shrinkage sit in the prompt, not in the weights: one frozen layer runs every sch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
 from iceform.backends import Backend, bind, rounding_of
-from iceform.backends.extremes import Extremes
-from iceform.backends.kernels import is_transformed
-from iceform.constructions.residual import SAME, Rates, ResidualEmulator, three_inputs
-from iceform.functions import ScalarFunction
+from iceform.backends.primitives import Extremes, is_transformed
+from iceform.constructions.residual import (
+    SAME,
+    LossLike,
+    Options,
+    Rates,
+    ResidualEmulator,
+    three_inputs,
+)
 from iceform.functions.losses import Loss
 from iceform.validation import check_matmul_precision, check_positive
 
-__all__ = ["GradientStep", "LossLike"]
-
-LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
+__all__ = ["GradientStep"]
 
 
 class GradientStep(ResidualEmulator):
@@ -44,7 +47,7 @@ class GradientStep(ResidualEmulator):
         The step size eta.
     l2
         lambda of the penalty (lambda/2) ||w||^2.
-    dim, samples, bound, eps, regime, dtype, backend
+    dim, samples, bound, eps, regime, dtype, backend, options
         As for :class:`SampleGradients`.
     """
 
@@ -53,29 +56,10 @@ class GradientStep(ResidualEmulator):
         loss: LossLike,
         lr: float = 1.0,
         l2: float = 0.0,
-        *,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
-        eps: float | None = 1e-6,
-        regime: str = "spectral",
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         rates = Rates(check_positive("lr", lr), lr * check_positive("l2", l2, zero=True))
-        super().__init__(
-            Loss.of(loss),
-            dim=dim,
-            samples=samples,
-            bound=bound,
-            eps=eps,
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
-            rates=rates,
-            **options,
-        )
+        super().__init__(loss, rates=rates, **options)
         self._program = {"lr": float(lr), "l2": float(l2)}
         self._warm_up()
 
@@ -105,7 +89,8 @@ class GradientStep(ResidualEmulator):
         """Check the inputs, then run the frozen network on their prompts.
 
         Where the pass shows its samples to the check as it reads them, values are checked after
-        it and before anything is returned: they are read from memory once.
+        it and before anything is returned: they are read from memory once. A GPU measures what is
+        left while the host compares weights.
         """
         if not self._can_watch(*inputs):
             return super().forward(*inputs)
@@ -116,9 +101,10 @@ class GradientStep(ResidualEmulator):
         backend = bind(self.network, self.backend, later=True)
         try:
             step = self._step(backend, x, y, w, self.rates, seen)
+            sizes = self.domain.sizes(x, y, w, seen)
         finally:
             backend.settle()
-        self._check_values(x, y, w, seen)
+        self._check_values(x, y, w, sizes)
         return step
 
     def _can_watch(self, *inputs: Tensor) -> bool:

@@ -121,16 +121,8 @@ class HopfieldMap(Emulator):
             Step("sup|A-f|", "look-up against f on the line's range", it.error, "as for a head"),
             Step("rounding", "look-up in floating point", terms["rounding"], "logits, exp, sums"),
         )
-        return Certificate.total(
-            terms,
-            domain={"samples x dim": f"{self.samples} x {self.dim}", "max |z|": self.bound},
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=steps,
-            assumptions=it.assumptions,
-            kind=it.kind,
-            _verifier=self._verify,
-        )
+        sizes = f"{self.samples} x {self.dim}"
+        return self._proved(terms, {"samples x dim": sizes, "max |z|": self.bound}, steps, it)
 
     @cached_property
     def certificate(self) -> Certificate:

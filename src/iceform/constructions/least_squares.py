@@ -26,8 +26,7 @@ from iceform.constructions.schedules import Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, check_size, check_tensors
+from iceform.validation import check_positive, check_size, check_tensors, untraced
 
 __all__ = ["LeastSquares", "RidgeRegression"]
 
@@ -178,20 +177,13 @@ class RidgeRegression(Emulator):
             "convergence", "contraction times ||w*||", left, f"{self.passes} passes from w = 0"
         )
         low, high = self.eigenvalues
-        return Certificate.total(
-            {**inner.terms, "convergence": left},
-            domain={
-                **inner.domain,
-                "eigenvalues of X'X/n": f"in [{low:.6g}, {high:.6g}]",
-                "||w*||_2": self.radius,
-            },
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=(*inner.derivation, step),
-            assumptions=inner.assumptions,
-            kind=inner.kind,
-            _verifier=self._verify,
-        )
+        domain = {
+            **inner.domain,
+            "eigenvalues of X'X/n": f"in [{low:.6g}, {high:.6g}]",
+            "||w*||_2": self.radius,
+        }
+        terms = {**inner.terms, "convergence": left}
+        return self._proved(terms, domain, (*inner.derivation, step), inner)
 
     def check(self, *inputs: Tensor) -> None:
         """Shapes and bounds, then the eigenvalues of X'X/n."""

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import FrozenNetwork
 from iceform.certificates import Certificate
 from iceform.constructions.base import Plan
-from iceform.constructions.row_emulator import RowEmulator
+from iceform.constructions.row_emulator import Options, RowEmulator
 from iceform.interpolation import Interpolant
 from iceform.validation import check_size
 
@@ -38,6 +37,8 @@ class LinearLayer(RowEmulator):
     nonzeros
         For sparse data: at most this many nonzero products theta_j x_j in a sum. Then ``reach``
         bounds sum_j |theta_j x_j|, and rounding is certified for that many products.
+    tokens
+        A fixed number of grid tokens instead of as many as eps needs.
     eps, regime, encoding, dtype, backend
         As for :class:`AttentionHead`.
     """
@@ -48,34 +49,16 @@ class LinearLayer(RowEmulator):
         out_features: int,
         *,
         samples: int = 1,
-        bound: float = 1.0,
-        weight_bound: float | None = None,
-        reach: float | None = None,
-        eps: float | None = 1e-6,
-        regime: str = "spectral",
-        encoding: str = "rows",
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
         tokens: int | None = None,
-        nonzeros: int | None = None,
-        interpolant: Interpolant | None = None,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(
-            nonzeros=nonzeros,
             dim=in_features,
             samples=samples,
             rows=(check_size("out_features", out_features),),
             names=("theta",),
-            bound=bound,
-            weight_bound=weight_bound,
-            reach=reach,
-            eps=eps,
-            regime=regime,
-            encoding=encoding,
-            dtype=dtype,
-            backend=backend,
             tokens=tokens,
-            interpolant=interpolant,
+            **options,
         )
 
     @property
@@ -85,16 +68,7 @@ class LinearLayer(RowEmulator):
 
     def _certify(self, it: Interpolant) -> Certificate:
         looked = self._looked(it)
-        return Certificate.total(
-            looked,
-            domain=self._describe(),
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=self._steps(it, looked),
-            assumptions=it.assumptions,
-            kind=it.kind,
-            _verifier=self._verify,
-        )
+        return self._proved(looked, self._describe(), self._steps(it, looked), it)
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 2), (self.samples, self.out_features)

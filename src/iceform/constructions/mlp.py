@@ -17,15 +17,14 @@ from torch import Tensor, nn
 from iceform.attention import FrozenNetwork, Layout, LookUps
 from iceform.backends import Backend, bind, rounding_of
 from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest
-from iceform.certificates.attestation import joined
+from iceform.certificates.result import joined
 from iceform.constructions.in_graph import InGraph
 from iceform.constructions.linear import LinearLayer
 from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
-from iceform.validation import check_positive, check_size
+from iceform.validation import check_positive, check_size, untraced
 
 __all__ = ["MLP"]
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Required, Self, TypedDict
 
 import torch
 from torch import Tensor
@@ -27,7 +27,6 @@ from torch import Tensor
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import compiled, rounding_of
-from iceform.backends.extremes import Extremes
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
@@ -38,7 +37,19 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
 
-__all__ = ["SAME", "Rates", "ResidualEmulator", "check_logits", "room_for", "three_inputs"]
+__all__ = [
+    "PLAIN",
+    "SAME",
+    "LossLike",
+    "Options",
+    "Rates",
+    "ResidualEmulator",
+    "check_logits",
+    "room_for",
+    "three_inputs",
+]
+
+LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
 SAME = "same"  # the eps of the emulator that is reprogrammed
 
@@ -71,21 +82,46 @@ class Rates:
     shrink: float = 0.0
 
 
+PLAIN = Rates()
+
+
+class Options(TypedDict, total=False):
+    """What a construction on residuals is asked for by keyword."""
+
+    dim: Required[int]
+    samples: Required[int]
+    bound: float
+    eps: float | None
+    regime: str
+    dtype: torch.dtype
+    backend: str
+    kinks: Sequence[float] | None
+    tokens: int | None
+    x_norm: float | None
+    w_norm: float | None
+    y_bound: float | None
+    w_bound: float | None
+    z_range: tuple[float, float] | None
+    interpolant: Interpolant | None
+    estimate: bool
+    room: int | None
+
+
 class ResidualEmulator(Emulator):
     """What every construction on residuals shares: tokens, margin, keys and the certificate."""
 
     def __init__(
         self,
-        loss: Loss,
+        loss: LossLike,
         *,
         dim: int,
         samples: int,
-        bound: float,
-        eps: float | None,
-        regime: str,
-        dtype: torch.dtype,
-        backend: str,
-        rates: Rates,
+        bound: float = 1.0,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        rates: Rates = PLAIN,
         kinks: Sequence[float] | None = None,
         tokens: int | None = None,
         x_norm: float | None = None,
@@ -98,6 +134,7 @@ class ResidualEmulator(Emulator):
         room: int | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
+        self.loss = loss = Loss.of(loss)
         self.regime = check_choice("regime", regime, ("spectral", "hard"))
         self.domain = Domain.of(
             dim,
@@ -112,7 +149,6 @@ class ResidualEmulator(Emulator):
             dtype=self.dtype,
         )
         self.rates = rates
-        self.loss = loss
         compiled.prepare(samples)  # beside the search for a table
         self._asked: dict[str, Any] = {
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
@@ -262,16 +298,7 @@ class ResidualEmulator(Emulator):
             Step("u", "unit roundoff", unit, f"half of eps of {self.dtype}"),
             Step("rounding", "look-up in floating point", looked, "logits, exp, sums, products"),
         )
-        return Certificate.total(
-            terms,
-            domain=d.describe(),
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=steps,
-            assumptions=it.assumptions,
-            kind=it.kind,
-            _verifier=self._verify,
-        )
+        return self._proved(terms, d.describe(), steps, it)
 
     def _carried(self, it: Interpolant, rates: Rates) -> float:
         """Rounding of what rides along in the value rows: products, offsets and w."""
@@ -340,16 +367,16 @@ class ResidualEmulator(Emulator):
         """Shapes, dtype, device, then values."""
         x, y, w = three_inputs(inputs)
         self._check_shapes(x, y, w)
-        self._check_values(x, y, w)
+        self._check_values(x, y, w, self.domain.sizes(x, y, w))
 
     def _check_shapes(self, x: Tensor, y: Tensor, w: Tensor) -> None:
         n, d = self.domain.samples, self.domain.dim
         device = x.device if isinstance(x, Tensor) else torch.device("cpu")
         check_tensors({"x": (x, (n, d)), "y": (y, (n,)), "w": (w, (d,))}, self.dtype, device)
 
-    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, seen: Extremes | None = None) -> None:
-        """Bounds, labels and range; ``seen`` has looked at all samples already."""
-        self.domain.check_inputs(x, y, w, seen)
+    def _check_values(self, x: Tensor, y: Tensor, w: Tensor, sizes: Tensor) -> None:
+        """Bounds of what was measured, labels and range."""
+        self.domain.check_inputs(sizes)
         self.loss.check_labels(y)
         self.check_range(x, y, w)
 

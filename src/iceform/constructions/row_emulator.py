@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -28,10 +28,25 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-__all__ = ["RowEmulator"]
+__all__ = ["Options", "RowEmulator"]
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
+
+
+class Options(TypedDict, total=False):
+    """What a construction with weights in the prompt is asked for by keyword."""
+
+    bound: float
+    weight_bound: float | None
+    reach: float | None
+    nonzeros: int | None
+    eps: float | None
+    regime: str
+    encoding: str
+    dtype: torch.dtype
+    backend: str
+    interpolant: Interpolant | None
 
 
 class RowEmulator(Emulator):
@@ -47,17 +62,17 @@ class RowEmulator(Emulator):
         samples: int,
         rows: tuple[int, ...],
         names: tuple[str, ...],
-        bound: float,
-        weight_bound: float | None,
-        reach: float | None,
-        eps: float | None,
-        regime: str,
-        encoding: str,
-        dtype: torch.dtype,
-        backend: str,
-        tokens: int | None,
-        interpolant: Interpolant | None,
+        bound: float = 1.0,
+        weight_bound: float | None = None,
+        reach: float | None = None,
         nonzeros: int | None = None,
+        eps: float | None = 1e-6,
+        regime: str = "spectral",
+        encoding: str = "rows",
+        dtype: torch.dtype = torch.float64,
+        backend: str = "auto",
+        tokens: int | None = None,
+        interpolant: Interpolant | None = None,
     ) -> None:
         super().__init__(eps=eps, dtype=dtype, backend=backend)
         self.dim, self.samples = check_size("dim", dim), check_size("samples", samples)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor
 
 from iceform.backends import Backend
-from iceform.constructions.residual import SAME, Rates, ResidualEmulator, three_inputs
+from iceform.constructions.residual import SAME, Options, ResidualEmulator, three_inputs
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 
@@ -41,32 +40,6 @@ class SampleGradients(ResidualEmulator):
     room
         Grid tokens that the weights have room for: all functions whose tables fit share them.
     """
-
-    def __init__(
-        self,
-        loss: str | Loss | ScalarFunction | Callable[[Tensor], Tensor],
-        *,
-        dim: int,
-        samples: int,
-        bound: float = 1.0,
-        eps: float | None = 1e-6,
-        regime: str = "spectral",
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        **options: Any,
-    ) -> None:
-        super().__init__(
-            Loss.of(loss),
-            dim=dim,
-            samples=samples,
-            bound=bound,
-            eps=eps,
-            regime=regime,
-            dtype=dtype,
-            backend=backend,
-            rates=Rates(),
-            **options,
-        )
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1, 1), (self.domain.samples, self.domain.dim)
@@ -117,6 +90,6 @@ class ResidualMap(SampleGradients):
     def __init__(
         self,
         f: Callable[[Tensor], Tensor] | ScalarFunction | Loss,
-        **options: Any,
+        **options: Unpack[Options],
     ) -> None:
         super().__init__(f, **options)

@@ -11,7 +11,7 @@ import torch
 from iceform.errors import PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, Interpolant, regimes
-from iceform.interpolation.cache import recalled
+from iceform.interpolation.storage import recalled
 from iceform.validation import unit_roundoff
 
 __all__ = ["choose"]
@@ -127,5 +127,4 @@ def _cached(
     f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None
 ) -> Interpolant:
     """Fits cost up to seconds; the losses of the library are asked for again and again."""
-    asked = (low, high, eps, tokens)
-    return recalled(f, asked, lambda: regimes.best(f, *asked))
+    return recalled(f, low, high, eps, tokens)

@@ -16,7 +16,7 @@ target, and the second layer's blocks are in the proof's order.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -24,6 +24,7 @@ from iceform.attention import FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Step
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Plan
+from iceform.constructions.row_emulator import Options
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
@@ -59,34 +60,17 @@ class SplitAttentionHead(AttentionHead):
         tokens: int,
         *,
         split: int = 1,
-        bound: float = 1.0,
-        weight_bound: float | None = None,
-        reach: float | None = None,
         sharpness: float | None = None,
-        eps: float | None = None,
         heads: int = 1,
-        dtype: torch.dtype = torch.float64,
-        backend: str = "auto",
-        interpolant: Interpolant | None = None,  # the sizes imply it
+        **options: Unpack[Options],
     ) -> None:
         self.split = check_size("split", split)
         self._sharpness = sharpness
-        del interpolant
-        super().__init__(
-            dim,
-            head_dim,
-            value_dim,
-            tokens,
-            bound=bound,
-            weight_bound=weight_bound,
-            reach=reach,
-            eps=eps,
-            encoding="embedding",
-            regime="hard",
-            heads=heads,
-            dtype=dtype,
-            backend=backend,
-        )
+        fixed: Options = {"encoding": "embedding", "regime": "hard", "interpolant": None}
+        for name in fixed.keys() & options.keys() - {"interpolant"}:  # the sizes imply that one
+            raise TypeError(f"{name} is not an option here: the theorem fixes it")
+        options = {"eps": None, **options, **fixed}
+        super().__init__(dim, head_dim, value_dim, tokens, heads=heads, **options)
 
     @cached_property
     def line(self) -> TruncatedLinear:

@@ -37,8 +37,8 @@ from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.interpolation import Grid, Interpolant, bounds
-from iceform.interpolation.enclosures import largest, taylor
 from iceform.interpolation.local import intervals, local_weights
+from iceform.interpolation.posterior import largest, taylor
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -206,19 +206,13 @@ class TruncatedLinear(Emulator):
             Step("error", "of the summed look-ups", error, "h/2 and tails, or mesh enclosure"),
         )
         where = "all reals" if self.regime == "hard" else f"[{s.low:.6g}, {s.high:.6g}]"
-        return Certificate.total(
-            terms,
-            domain={
-                "samples x dim": f"{self.samples} x {self.dim}",
-                "max |x|": self.bound,
-                "max |w|, |t|": self.weight_bound,
-                "w.x + t": f"in {where}",
-            },
-            dtype=self.dtype,
-            backend=self.backend,
-            derivation=steps,
-            _verifier=self._verify,
-        )
+        domain: dict[str, float | str] = {
+            "samples x dim": f"{self.samples} x {self.dim}",
+            "max |x|": self.bound,
+            "max |w|, |t|": self.weight_bound,
+            "w.x + t": f"in {where}",
+        }
+        return self._proved(terms, domain, steps)
 
     def _hard_error(self) -> float:
         size = max(abs(self.split.low), abs(self.split.high))

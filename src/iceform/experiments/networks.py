@@ -28,7 +28,10 @@ from torch import Tensor
 
 from iceform.errors import ShapeError
 
-__all__ = ["CrossAttention", "Network", "PromptedAttention", "SelfAttention", "attend", "stack"]
+__all__ = [
+    "CrossAttention", "InContext", "Network", "PromptedAttention", "SelfAttention", "attend",
+    "stack",
+]  # fmt: skip
 
 Parameters = dict[str, Tensor]
 
@@ -325,6 +328,60 @@ class PromptedAttention(Network):
     def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
         x, contexts, code, which = inputs
         return self.with_prompt(parameters, x, self.prompt(parameters, contexts, code, which))
+
+
+@dataclass(frozen=True)
+class InContext(Network):
+    r"""A transformer of several layers that learns from the pairs of its context.
+
+    A layer is :math:`t \mathrel{+}= A(n(t))`, then :math:`t \mathrel{+}= W_2\,
+    \mathrm{relu}(W_1 n(t))`, with n the normalisation of every token and A softmax attention of
+    all tokens to those of the context, the ones behind the first ``read``. Queries do not see each
+    other.
+    """
+
+    features: int
+    read: int
+    hidden: int
+    heads: int
+    layers: int
+    outputs: int
+
+    def __post_init__(self) -> None:
+        check_width(self.hidden, self.heads)
+
+    def initial(self, generator: torch.Generator) -> Parameters:
+        h, p = self.hidden, {}
+        shapes = {"in": (self.features, h), "final": (h, self.outputs)}
+        for layer in range(self.layers):
+            of_layer = {"qkv": (h, 3 * h), "out": (h, h), "up": (h, 4 * h), "down": (4 * h, h)}
+            shapes |= {f"{layer}.{name}": shape for name, shape in of_layer.items()}
+        for name, shape in shapes.items():
+            p[f"{name}.weight"], p[f"{name}.bias"] = _linear(*shape, generator)
+        return p
+
+    def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
+        (x,) = inputs
+        m, b, rows, _ = x.shape
+
+        def of(name: str, t: Tensor) -> Tensor:
+            return _affine(t, parameters[f"{name}.weight"], parameters[f"{name}.bias"])
+
+        def normal(t: Tensor) -> Tensor:
+            return torch.nn.functional.layer_norm(t, (self.hidden,))
+
+        t = of("in", x.reshape(m, b * rows, -1))
+        for layer in range(self.layers):
+            q, k, v = (
+                each.reshape(m * b, rows, self.heads, -1).transpose(1, 2)
+                for each in of(f"{layer}.qkv", normal(t)).split(self.hidden, -1)
+            )
+            k, v = k[:, :, self.read :], v[:, :, self.read :]
+            weights = torch.softmax(q @ k.mT / math.sqrt(q.shape[-1]), -1)
+            t = t + of(f"{layer}.out", (weights @ v).transpose(1, 2).reshape(m, b * rows, -1))
+            t = t + of(f"{layer}.down", of(f"{layer}.up", normal(t)).relu())
+        asked = t.view(m, b, rows, -1)[:, :, : self.read].reshape(m, b * self.read, -1)
+        return of("final", normal(asked)).view(m, b, self.read, -1)
 
 
 def check_width(hidden: int, heads: int) -> None:

@@ -3,7 +3,9 @@ r"""Study 3: lasso, ridge and least squares by one trained model, the coefficien
 In the script the labels are :math:`\langle x, w\rangle` plus noise with w given, for all three
 "algorithms": one bilinear task. In ``as_the_theorem_asks`` each algorithm is fitted on a context of
 (x, y) pairs, the model sees the context and the algorithm's coefficients, and its fidelity to the
-algorithm's predictions is measured as well as its error on the labels.
+algorithm's predictions is measured as well as its error on the labels. Beside it stand models that
+see the context and not the coefficients: a vector of each algorithm, learnt with the rest, is their
+prompt.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch import Tensor
 from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
 from iceform.experiments.algorithms import lasso, least_squares, ridge
-from iceform.experiments.networks import Parameters, SelfAttention, stack
+from iceform.experiments.networks import InContext, Network, Parameters, SelfAttention, stack
 from iceform.experiments.randomness import generator, shared, take
 from iceform.experiments.study import (
     Plan,
@@ -66,6 +68,9 @@ class StatisticsSpec(Spec):
         in turn.
     alpha_ridge, alpha_lasso
         scikit-learn's penalties; ridge's is the text's.
+    in_context, in_context_epochs, in_context_seeds, in_context_hidden
+        Layers of the models that are not given the coefficients (1: the study's own network), how
+        long and how often they are trained, and the width of those with several layers.
     """
 
     hidden: int = 48
@@ -80,6 +85,10 @@ class StatisticsSpec(Spec):
     alpha_lasso: float = 0.5
     schedules: tuple[str, ...] = SCHEDULES
     constructed_contexts: int = 4
+    in_context: tuple[int, ...] = ()
+    in_context_epochs: int = 24
+    in_context_seeds: int = 3
+    in_context_hidden: int = 128
 
     @property
     def train(self) -> int:
@@ -122,11 +131,13 @@ class StatisticsStudy(Study):
             )
         elif column != "our_reading":
             paper = replace(paper, context=48, noise=1.0, schedules=("cosine",))
+        if column == "as_the_theorem_asks":
+            paper = replace(paper, in_context=(1, 4))
         if scale != "smoke":
             return paper
         return replace(
             paper, samples=200, epochs=2, seeds=2, schedules=("constant",), constructed_contexts=1,
-            fresh=40 if paper.fresh else 0,
+            fresh=40 if paper.fresh else 0, in_context_epochs=2, in_context_seeds=2,
         )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
@@ -138,6 +149,14 @@ class StatisticsStudy(Study):
             Plan(spec, (("schedule", schedule),), part, len(MODELS))
             for schedule in spec.schedules
             for part in split_seeds(seeds, together // len(MODELS))
+        ] + [
+            Plan(
+                replace(spec, epochs=spec.in_context_epochs),
+                (("schedule", spec.schedules[0]), ("prompt", "learnt"), ("layers", layers)),
+                part,
+            )
+            for layers in spec.in_context
+            for part in split_seeds(seeds[: spec.in_context_seeds], together)
         ]
 
     def build(self, plan: Plan, device: torch.device) -> Trainable:
@@ -209,7 +228,7 @@ def _dot(x: Tensor, w: Tensor) -> Tensor:
 
 
 class _Statistics(Trainable):
-    """A frozen model and three baselines for each seed."""
+    """A frozen model and three baselines for each seed; no baselines where prompts are learnt."""
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         spec = plan.spec
@@ -217,16 +236,16 @@ class _Statistics(Trainable):
         self.plan, self.spec = plan, spec
         data = _drawn(spec, plan.seeds, device)
         self.x, self.labels, self.coef, self.context = data.x, data.labels, data.coef, data.context
-        # A token is [x; w], and with a context [x; w; y; whether it is of the context].
-        more = 2 if spec.context else 0
-        network = SelfAttention(
-            2 * spec.dim + more, spec.tokens + spec.context, spec.tokens, spec.hidden, spec.heads,
-            spec.points + spec.context, 1, final=True,
-        )  # fmt: skip
+        self.learnt = plan.labels.get("prompt") == "learnt"
+        self.models = MODELS[: plan.models]
+        # What every sample's w is replaced by: the name of an algorithm. Its image under the
+        # first map is the vector that is learnt for it.
+        self.names = torch.eye(len(ALGORITHMS), spec.dim, device=device)
+        network = self._network()
         start = [
             network.initial(generator("cpu", spec.study, seed, model, "start"))
             for seed in plan.seeds
-            for model in MODELS
+            for model in self.models
         ]
         training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
         self.stack = Stack(
@@ -234,6 +253,17 @@ class _Statistics(Trainable):
         )
         self._baselines = torch.arange(len(ALGORITHMS), device=device)[:, None]
         self.mixed = torch.stack([self._algorithms(seed, device) for seed in plan.seeds])
+
+    def _network(self) -> Network:
+        """A token is [x; w], and with a context [x; w; y; whether it is of the context]."""
+        spec, layers = self.spec, int(self.plan.labels.get("layers", 1))
+        features = 2 * spec.dim + (2 if spec.context else 0)
+        if layers > 1:
+            return InContext(features, spec.tokens, spec.in_context_hidden, 4, layers, 1)
+        return SelfAttention(
+            features, spec.tokens + spec.context, spec.tokens, spec.hidden, spec.heads,
+            spec.points + spec.context, 1, final=True,
+        )  # fmt: skip
 
     def _algorithms(self, seed: int, device: torch.device) -> Tensor:
         """What the frozen model learns of every sample: drawn once, or in turn."""
@@ -264,22 +294,24 @@ class _Statistics(Trainable):
         """The frozen model learns one algorithm of a sample, each baseline its own."""
         sets, size = index.shape
         mixed = self.mixed.gather(1, index)[:, None]
-        which = torch.cat([mixed, self._baselines.expand(sets, -1, size)], 1)  # (S, models, B)
+        baselines = self._baselines.expand(sets, -1, size)
+        which = torch.cat([mixed, baselines], 1)[:, : len(self.models)]  # (S, models, B)
         row = torch.arange(sets, device=index.device)[:, None, None]
         at = index[:, None]
         w, labels = self.coef[row, at, which], self.labels[row, at, which]
-        x = take(self.x, index)[:, None].expand(-1, len(MODELS), -1, -1, -1)
-        context = take(self.context, index)[:, None].expand(-1, len(MODELS), -1, -1, -1)
+        x = take(self.x, index)[:, None].expand(-1, len(self.models), -1, -1, -1)
+        context = take(self.context, index)[:, None].expand(-1, len(self.models), -1, -1, -1)
         goal = self._goal(x, w, labels)
-        return (self._tokens(x, w, context).flatten(0, 1),), goal.flatten(0, 1)[..., None]
+        prompt = self.names[which] if self.learnt else w
+        return (self._tokens(x, prompt, context).flatten(0, 1),), goal.flatten(0, 1)[..., None]
 
     # -------------------------------------------------------------------------------- judgement
 
     @torch.no_grad()
     def judge(self, parameters: Parameters, curves: Curves) -> list[Record]:
         models = {
-            name: {k: p[place :: len(MODELS)] for k, p in parameters.items()}
-            for place, name in enumerate(MODELS)
+            name: {k: p[place :: len(self.models)] for k, p in parameters.items()}
+            for place, name in enumerate(self.models)
         }
         metrics: list[dict[str, float]] = [{} for _ in self.plan.seeds]
         for place, algorithm in enumerate(ALGORITHMS):
@@ -291,10 +323,10 @@ class _Statistics(Trainable):
         ]
 
     def _lines(self, curves: Curves, place: int) -> dict[str, list[float]]:
-        first = place * len(MODELS)
+        first = place * len(self.models)
         return {
             f"train {model}": [float(c[first + i]) for c in curves.train]
-            for i, model in enumerate(MODELS)
+            for i, model in enumerate(self.models)
         }
 
     def _judge_algorithm(
@@ -306,10 +338,11 @@ class _Statistics(Trainable):
     ) -> None:
         labels = self.labels[:, self.spec.train :, place]
         exact = _dot(self.x[:, self.spec.train :], self.coef[:, self.spec.train :, place])
+        called = {"frozen": "frozen", "baseline": algorithm, "linear baseline": "linear"}
         made = {
-            "frozen": self._predict(models["frozen"], place, "right"),
-            "baseline": self._predict(models[algorithm], place, "right"),
-            "linear baseline": self._predict(models["linear"], place, "right"),
+            name: self._predict(models[model], place, "right")
+            for name, model in called.items()
+            if model in models
         }
         made |= {
             f"frozen, {kind} prompt": self._predict(models["frozen"], place, kind)
@@ -346,14 +379,17 @@ class _Statistics(Trainable):
         parts = []
         for part in chunks(self.spec.test, _EVALUATED):
             at = slice(self.spec.train + int(part[0]), self.spec.train + int(part[-1]) + 1)
-            w = self.coef[:, at, algorithm]
+            prompts = self.coef[:, at]
+            if self.learnt:
+                prompts = self.names.expand(*prompts.shape)
+            w = prompts[:, :, algorithm]
             if prompt == "zero":
                 w = torch.zeros_like(w)
             elif prompt == "random":
                 source = generator(w.device, self.spec.study, "ablation", int(part[0]))
                 w = torch.randn(w.shape, generator=source, device=w.device)
             elif prompt == "another":
-                w = self.coef[:, at, (algorithm + 1) % len(ALGORITHMS)]
+                w = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
             tokens = self._tokens(self.x[:, at], w, self.context[:, at])
             parts.append(self.stack.network(parameters, tokens)[..., 0])
         return torch.cat(parts, 1)

@@ -66,6 +66,11 @@ class Summary:
         off = math.fsum((v - self.mean) ** 2 for v in self.values)
         return math.sqrt(off / (len(self.values) - 1))
 
+    @property
+    def range(self) -> str:
+        """The lowest and the highest."""
+        return f"{number(min(self.values))} to {number(max(self.values))}"
+
     def __str__(self) -> str:
         return with_deviation((self.mean, self.deviation))
 
@@ -307,6 +312,9 @@ def _without_empty_columns(table: Table) -> Table:
     return Table(table.caption, tuple(table.header[i] for i in kept), rows)
 
 
+_GIVEN: dict[str, str | int | None] = {"prompt": None}  # not a learnt one: study 3
+
+
 def _variants(study: str) -> list[dict[str, str]]:
     """Study 3 has a learning rate that is constant and one that decays, study 4 only the former."""
     return [{"schedule": s} for s in SCHEDULES] if study == "statistics" else [{}]
@@ -323,7 +331,7 @@ def _comparison(
         for variant in [{}] if column == "their_script" else _variants(study):
             note = "".join(f", {v}" for v in variant.values())
             for model in ("baseline", "frozen"):
-                get = _get(records, study, column, **variant)
+                get = _get(records, study, column, **variant, **_GIVEN)
                 cells = [get(f"{a}: {model} mse") for a in ALGORITHMS]
                 if set(cells) != {"–"}:
                     rows.append((f"{column.replace('_', ' ')}{note}, {model}", *cells))
@@ -333,7 +341,7 @@ def _comparison(
 def _ablation(records: Records, study: str, column: str, measure: str) -> Table | None:
     rows = []
     for variant in _variants(study):
-        get = _get(records, study, column, **variant)
+        get = _get(records, study, column, **variant, **_GIVEN)
         note = "".join(f"{v}, " for v in variant.values())
         kinds = {"right prompt": "frozen"} | {
             f"{k} prompt" if k != "another" else "another algorithm's prompt": f"frozen, {k} prompt"
@@ -356,7 +364,7 @@ def _ablation(records: Records, study: str, column: str, measure: str) -> Table 
 def _yardsticks(
     records: Records, study: str, column: str, schedule: str | None = None
 ) -> Table | None:
-    get = _get(records, study, column, schedule=schedule)
+    get = _get(records, study, column, schedule=schedule, **_GIVEN)
     rows = [
         (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
         for label, metric in (
@@ -403,7 +411,7 @@ def _constructed(records: Records, study: str) -> Table | None:
 
 
 def _between(records: Records) -> Table | None:
-    get = _get(records, "statistics", "as_the_theorem_asks")
+    get = _get(records, "statistics", "as_the_theorem_asks", **_GIVEN)
     pairs = ("lasso to ridge", "lasso to linear", "ridge to linear")
     cells = tuple(get(p) for p in pairs)
     if set(cells) == {"–"}:
@@ -413,6 +421,27 @@ def _between(records: Records) -> Table | None:
         pairs,
         (cells,),
     )
+
+
+def _in_context(records: Records) -> Table | None:
+    """Models that see the context alone beside those that are given coefficients."""
+    asked = "as_the_theorem_asks"
+    own = [r for r in records if r["study"] == "statistics" and "layers" in r["variant"]]
+    kinds: dict[str, tuple[str, dict[str, str | int | None]]] = {
+        f"context and a learnt prompt, {layers} layer{'s' if layers > 1 else ''}, {epochs} epochs":
+        (asked, {"layers": layers})
+        for layers, epochs in sorted({(r["variant"]["layers"], r["spec"]["epochs"]) for r in own})
+    }  # fmt: skip
+    if not kinds:
+        return None
+    kinds["context and the coefficients"] = (asked, {"layers": None})
+    kinds["constructed, context alone"] = ("constructed", {})
+    rows = []
+    for label, (column, variant) in kinds.items():
+        get = _get(records, "statistics", column, **variant)
+        rows.append((label, *(get(f"{a}: frozen fidelity") for a in ALGORITHMS)))
+    return Table("What is the model given? MSE to the algorithm's predictions", ("", *ALGORITHMS),
+                 tuple(rows))  # fmt: skip
 
 
 _BILINEAR = ("as_published", "our_reading")  # columns whose label is the task, not an algorithm
@@ -426,6 +455,7 @@ def _statistics(records: Records) -> Iterable[Table]:
         *(_yardsticks(records, "statistics", "as_the_theorem_asks", s) for s in SCHEDULES),
         _between(records),
         _ablation(records, "statistics", "as_the_theorem_asks", "fidelity"),
+        _in_context(records),
         _constructed(records, "statistics"),
     )
 
@@ -452,7 +482,7 @@ def _present(*tables: Table | None) -> Iterable[Table]:
 _WITHIN = 2.0  # deviations of both together, for a number to count as reproduced
 _STEADY = 1 / 3  # of the mean: trainings that deviate by more decide nothing
 _WHY = {
-    ("residual", "train mse"): "the targets are in the input, which the text does not say",
+    ("residual", "train mse"): "with the targets in the input, which the text does not say",
     ("residual", "test mse"): "the same",
     ("heads", "4"): "after 50 epochs most of these networks stand on a plateau",
     ("statistics", "baseline, ridge"): "nor does the script have baselines",
@@ -516,9 +546,10 @@ def readers(records: Records) -> Table:
         why = _WHY.get((number_.study, number_.name), "")
         rows.append(
             (f"{number_.study}: {number_.name}", with_deviation(number_.cell), shown(found),
+             "–" if found is None else found.range,
              column or "–", f"{verdict}: {why}" if why else verdict)
         )  # fmt: skip
-    header = ("number", "published", "ours", "of which column", "reproduced")
+    header = ("number", "published", "ours", "lowest to highest", "of which column", "reproduced")
     return Table("Every number of section 6", header, tuple(rows))
 
 
@@ -546,11 +577,11 @@ def _series(label: str, found: dict[str, Summary | published.Cell | None]) -> Se
 
 
 _LEAK = ("targets fed", "not fed")
-_TRAINED = {
+_TRAINED: dict[str, dict[str, str | int | None]] = {
     "their_script": {},
     "as_published": {"schedule": "constant"},
     "our_reading": {"schedule": "constant"},
-    "as_the_theorem_asks": {"schedule": "cosine"},
+    "as_the_theorem_asks": {"schedule": "cosine", **_GIVEN},
 }
 
 

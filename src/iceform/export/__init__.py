@@ -11,7 +11,9 @@ from typing import Any
 from iceform.errors import ProgramError
 from iceform.export.hub import from_pretrained, save_pretrained
 
-__all__ = ["from_pretrained", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
+__all__ = ["from_pretrained", "load", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
+
+load = from_pretrained
 
 
 def onnx(thing: Any, path: str | Path, *, check: bool = True, example: Any = None) -> Path:

@@ -14,7 +14,7 @@ KEPT = (algorithms, attention, constructions, machine, networks)
 
 
 def save_pretrained(thing: Any, path: str | Path) -> Path:
-    """Write a network, machine, emulator, program or prompt into the folder ``path``.
+    """Write a network, machine, emulator, result, program or prompt into the folder ``path``.
 
     Raises
     ------

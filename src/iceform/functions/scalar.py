@@ -92,8 +92,11 @@ class ScalarFunction:
         if id(self.call) not in self._kept:
             try:
                 found: Tape | str = trace(self.call, KNOWN)
+                enclose(found, Interval.of(0.5), 1)  # operations take what they are given
             except UntraceableError as error:
                 found = str(error)
+            except TypeError as error:
+                found = f"it calls an operation in a way that is not enclosed: {error}"
             self._kept[id(self.call)] = (self.call, found)
         return self._kept[id(self.call)][1]
 

@@ -26,6 +26,12 @@ __all__ = ["Step", "Tape", "UntraceableError", "Use", "trace"]
 _LENGTHS = (7, 11, 2)  # of the tensors that are traced
 _MOST = 2000  # operations
 _VIEWS = frozenset({"alias", "detach"})
+# What returns conditions; of two of them, torch's sum is "or" and a cast to bool is "not 0".
+_CONDITIONS = frozenset(
+    {"gt", "ge", "lt", "le", "eq", "ne", "alias", "clone", "detach", "where", "_to_copy"}
+    | {"mul", "maximum", "minimum"}  # of 0 and 1 what they are of numbers
+    | {f"{kind}_{how}" for kind in ("logical", "bitwise") for how in ("and", "not", "or", "xor")}
+)
 _REDUCTIONS = frozenset({"sum", "mean", "amax", "amin", "logsumexp", "prod"})
 
 
@@ -127,6 +133,8 @@ class _Recorder:
         if isinstance(value, int | float):
             if math.isnan(value):
                 raise UntraceableError("it has a NaN among its constants")
+            if float(value) != value:
+                raise UntraceableError(f"it computes with {value}, which is no float64")
             return float(value)
         raise UntraceableError(f"it passes a {type(value).__name__} to torch")
 
@@ -244,9 +252,10 @@ def _recorder_of(tree: Any) -> _Recorder:
 
 def _written(recorder: _Recorder, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = func.overloadpacket.__name__
-    stacked = name == "stack" or (name in _REDUCTIONS and args[0].parts is not None)
-    if stacked:
-        return _stack(recorder, *args, **kwargs) if name == "stack" else _reduced(name, args)
+    if name == "stack":
+        return _stack(recorder, *args, **kwargs)
+    if name in _REDUCTIONS and args[0].parts is not None:
+        return _reduced(name, args, kwargs)
     in_place = name.endswith("_") and func._schema.is_mutable
     name = name.rstrip("_") if in_place else name
     if name not in recorder.known:
@@ -266,6 +275,10 @@ def _followed(
 ) -> Any:
     """What an operation returns, written down: a tensor without entries, and what else there is."""
     shape, dtype, several = _meta(recorder, func, args, kwargs)
+    if dtype == torch.bool and name == "_to_copy" and args[0].dtype != torch.bool:
+        name, args, kwargs = "ne", (*args[:1], 0.0), {}
+    if dtype == torch.bool and name not in _CONDITIONS:
+        raise UntraceableError(f"{func} of conditions is not enclosed")
     place = recorder.write(_step(recorder, name, (*args, *more), kwargs))
     out = _Hollow(recorder, place, shape, dtype)
     return (out, *several) if several is not None else out
@@ -317,13 +330,13 @@ def _stack(recorder: _Recorder, tensors: Any, dim: int = 0) -> _Hollow:
     return _Hollow(recorder, -1, tuple(shape), torch.float64, (axis, uses))
 
 
-def _reduced(name: str, args: Any) -> _Hollow:
+def _reduced(name: str, args: Any, kwargs: dict[str, Any]) -> _Hollow:
     """A sum or the like over the entries of a stack."""
     stack, *rest = args
     axis, entries = stack.parts
     axes = rest[0] if rest else None
     axes = [axes] if isinstance(axes, int) else axes
-    if axes is None or [a % 2 for a in axes] != [axis] or (len(rest) > 1 and rest[1]):
+    if axes is None or [a % 2 for a in axes] != [axis] or any(rest[1:]) or kwargs:
         raise UntraceableError(f"it takes a {name} over all entries")
     recorder = stack.recorder
     place = recorder.write(Step(f"stacked_{name}", (entries,)))

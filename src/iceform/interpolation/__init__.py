@@ -1,6 +1,6 @@
 """Level 0: scalar functions as a softmax over a grid of tokens."""
 
-from iceform.interpolation import making as making  # makes itself known
+from iceform.interpolation import storage as storage  # puts its maker of tables in place
 from iceform.interpolation.grid import GivenGrid, GradedGrid, Grid, Keys
 from iceform.interpolation.interpolant import Interpolant
 from iceform.interpolation.local import RoundingModel

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from jaxtyping import Float
@@ -22,10 +21,10 @@ from iceform.interpolation.local import (
     steepness,
 )
 
-__all__ = ["Interpolant"]
+__all__ = ["MAKERS", "Interpolant"]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Interpolant:
     r"""A look-up table read by softmax: :math:`A(z) = \sum_k p_k(z) v_k`.
 
@@ -66,9 +65,16 @@ class Interpolant:
     function: ScalarFunction | None = None
     assumptions: tuple[str, ...] = ()
     kind: str = "proven"
-    edges: Tensor | None = field(default=None, repr=False)
-    _rounding: dict[RoundingModel, float] = field(default_factory=dict, repr=False)
-    _windows: dict[float, int | None] = field(default_factory=dict, repr=False)
+    edges: Tensor | None = None
+    _rounding: dict[RoundingModel, float] = field(default_factory=dict)
+    _windows: dict[float, int | None] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        name = "f" if self.function is None else self.function.name
+        return (
+            f"Interpolant({name} on [{self.grid.low:g}, {self.grid.high:g}], {len(self.values)} "
+            f"tokens, {self.regime}, |A - f| <= {self.error:.3e} ({self.kind}))"
+        )
 
     @classmethod
     def fit(
@@ -108,13 +114,13 @@ class Interpolant:
         _check_eps(eps)
         function = ScalarFunction.of(f, low, high, kinks)
         function = replace(function, estimate=function.estimate or estimate)
-        return _MAKER[0].fit(function, low, high, eps, tokens)
+        return MAKERS["fit"](function, float(low), float(high), eps, tokens)
 
     @classmethod
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
         """A straight line: about 25 tokens carry any range to machine precision."""
         _check_eps(eps)
-        return _MAKER[0].identity(low, high, eps)
+        return MAKERS["identity"](low, high, eps)
 
     @classmethod
     def hard(
@@ -128,7 +134,7 @@ class Interpolant:
     ) -> Interpolant:
         """The paper's regime: v_k = f(L_k) at low temperature; the error falls as 1/cells."""
         function = ScalarFunction.of(f, low, high, kinks=())
-        return _MAKER[0].hard(function, Grid(low, high, cells), sharpness)
+        return MAKERS["hard"](function, Grid(low, high, cells), sharpness)
 
     @cached_property
     def keys(self) -> Keys:
@@ -196,7 +202,7 @@ class Interpolant:
     def refit(self, f: Callable[[Tensor], Tensor] | ScalarFunction) -> Interpolant:
         """Another function on the same tokens: same keys, other values, its own error."""
         function = ScalarFunction.of(f, self.low, self.high)
-        return _MAKER[0].refit(function, self.grid, self.sharpness, self.regime)
+        return MAKERS["refit"](function, self.grid, self.sharpness, self.regime)
 
     def with_values(self, values: Tensor, error: float) -> Interpolant:
         """The same keys with values given by hand."""
@@ -231,37 +237,9 @@ class Interpolant:
         return self.weights(z) @ self.values.to(z)
 
 
-class Maker(Protocol):
-    """How tables come about. Regimes and the cache need tables, and make themselves known."""
-
-    def fit(
-        self,
-        function: ScalarFunction,
-        low: float,
-        high: float,
-        eps: float | None,
-        tokens: int | None,
-    ) -> Interpolant:
-        """The smallest table that holds ``eps``."""
-
-    def identity(self, low: float, high: float, eps: float | None) -> Interpolant:
-        """A straight line."""
-
-    def hard(self, function: ScalarFunction, grid: Grid, sharpness: float | None) -> Interpolant:
-        """The paper's regime."""
-
-    def refit(
-        self, function: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, regime: str
-    ) -> Interpolant:
-        """Another function on the same tokens."""
-
-
-_MAKER: list[Maker] = []
-
-
-def set_maker(maker: Maker) -> None:
-    """Say how tables come about."""
-    _MAKER[:] = [maker]
+# How tables come about: by name of the method above. Regimes and the store need tables, and put
+# themselves here.
+MAKERS: dict[str, Callable[..., Interpolant]] = {}
 
 
 def _check_eps(eps: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The four ways to choose tokens, sharpness and values, and the certificate of each.
+r"""The four ways to choose tokens, sharpness and values, and the certificate of each.
 
 hard
     The paper's: v_k = f(L_k), low temperature, error ~ omega_f(h)/2, so 1/P.
@@ -8,6 +8,15 @@ fitted
     Moderate temperature, fitted v_k: exponentially exact for smooth f.
 graded
     Fitted, on tokens that crowd geometrically at the kinks of f.
+
+Values are fitted by regularised least squares: with Phi the weights at sample points and
+v0 = f(L_k),
+
+.. math:: v = v_0 + V \, \mathrm{diag}\!\left(\frac{\sigma}{\sigma^2 + (\lambda\sigma_1)^2}\right)
+          U^\top (f - \Phi v_0), \qquad \Phi = U \Sigma V^\top.
+
+Regularising toward f(L_k) instead of 0 keeps the values tame where Phi is nearly singular. Every
+lambda of a scan is tried, and the best one whose values stay below twice f's size is kept.
 """
 
 from __future__ import annotations
@@ -17,23 +26,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from iceform.arithmetic import Interval
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
-from iceform.interpolation.fitting import Fit, fit_values
-from iceform.interpolation.grid import GradedGrid, Grid
+from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.hard import MOST_HARD_CELLS, hard, hard_for
-from iceform.interpolation.interpolant import Interpolant
+from iceform.interpolation.interpolant import MAKERS, Interpolant
 from iceform.interpolation.posterior import posterior_error
 
 __all__ = [
     "MOST_FITTED_TOKENS",
     "MOST_HARD_CELLS",
+    "Fit",
     "best",
     "check_enclosed",
     "check_tokens",
+    "fit_values",
     "fitted",
     "graded",
     "hard",
@@ -41,6 +52,63 @@ __all__ = [
     "on_grid",
     "spectral",
 ]
+
+_SAMPLES = 12  # sample points per token for the fit
+_ROUGH_SAMPLES = 4
+_CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
+_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
+_TAME = 2.0  # largest |v| allowed, relative to f
+_FEWEST = 512  # sample and check points in all, so that small grids see narrow features
+_MANY = 128  # cells beyond which half the samples per cell do
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Fitted values and the largest error seen at the check points."""
+
+    values: Tensor
+    seen: float
+    size: float  # max |f| at the check points
+
+
+def fit_values(
+    f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, *, rough: bool = False
+) -> Fit:
+    """Fit f on the grid's range at the given sharpness; ``rough`` is for comparing grids."""
+    keys = grid.keys(sharpness)
+    start = f.extended(grid.nodes, grid.low, grid.high)
+    samples, tried = (_ROUGH_SAMPLES, _CHECKS // 2) if rough else (_SAMPLES, _CHECKS)
+    points = _between(grid.mesh(_per_cell(grid, samples)))
+    phi = _weights(grid, keys, points)
+    u, sigma, vt = torch.linalg.svd(phi, full_matrices=False)
+    residual = u.T @ (f(points) - phi @ start)
+    damping = sigma[:, None] / (sigma[:, None].square() + (_LAMBDAS * sigma[0]).square())
+    candidates = start[:, None] + vt.T @ (damping * residual[:, None])
+    candidates = torch.cat([candidates, start[:, None]], 1)
+
+    checks = _between(grid.mesh(_per_cell(grid, tried)))
+    errors = (_weights(grid, keys, checks) @ candidates - f(checks)[:, None]).abs().amax(0)
+    tame = candidates.abs().amax(0) <= _TAME * max(float(start.abs().max()), 1e-300)
+    tame[-1] = True
+    errors = errors.masked_fill(~tame | ~errors.isfinite(), torch.inf)
+    best = int(errors.argmin())
+    size = float(f(checks).abs().max())
+    return Fit(candidates[:, best].contiguous(), float(errors[best]), size)
+
+
+def _per_cell(grid: Grid | GradedGrid, wanted: int) -> int:
+    fewer = wanted // 2 + 1 if grid.cells > _MANY else wanted
+    return max(fewer, -(-_FEWEST // grid.cells))
+
+
+def _between(edges: Tensor) -> Tensor:
+    return torch.cat([edges[:1], 0.5 * (edges[1:] + edges[:-1]), edges[-1:]])
+
+
+def _weights(grid: Grid | GradedGrid, keys: Keys, z: Tensor) -> Tensor:
+    t = z[:, None] - grid.center
+    return torch.softmax(t * keys.slopes + keys.biases, -1)
+
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
@@ -374,3 +442,6 @@ def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:
             best=it.error,
         )
     return it
+
+
+MAKERS.update(identity=spectral, hard=hard, refit=on_grid)

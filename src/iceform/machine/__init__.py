@@ -1,16 +1,13 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
-from iceform.machine.machine import Machine
-from iceform.machine.problem import Coordinates, GramTask, LinearProblem
-from iceform.machine.program import Program, Sizes, Target
+from iceform.machine.machine import Machine, Run
+from iceform.machine.problem import GramTask, LinearProblem, Scaling
+from iceform.machine.program import Given, Program, Sizes, Target, stored
 from iceform.machine.rows import Heads, Rows
-from iceform.machine.running import Run, Running
-from iceform.machine.scaling import Scaling
 from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov, whitened_at
 from iceform.machine.sources import ArraySource, Source
-from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, CLIP_SQUARED, IDENTITY, Table
-from iceform.machine.verifying import Given, stored, verifiable
+from iceform.machine.stream import CLIP, CLIP_SQUARED, IDENTITY, Running, Stream, Table
+from iceform.machine.whitening import Coordinates
 
 __all__ = [
     "CLIP",
@@ -39,6 +36,5 @@ __all__ = [
     "minimise",
     "nesterov",
     "stored",
-    "verifiable",
     "whitened_at",
 ]

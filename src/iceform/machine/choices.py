@@ -39,8 +39,7 @@ from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.curvature import Curvature
-from iceform.machine.moments import split
-from iceform.machine.problem import Coordinates, LinearProblem, metric_of
+from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import (
     Proof,
     certificate_of,
@@ -51,8 +50,9 @@ from iceform.machine.proofs import (
     tree_sum,
     unbounded,
 )
-from iceform.machine.running import Running
-from iceform.machine.scaling import Scaling
+from iceform.machine.sources import split
+from iceform.machine.stream import Running
+from iceform.machine.whitening import Coordinates, metric_of
 from iceform.validation import check_capacity
 
 __all__ = ["ChoiceProblem", "certificate_of_choices", "chances", "choose", "prove_choices"]

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, pair
-from iceform.machine.problem import LinearProblem, Metric
-from iceform.machine.scaling import Scaling
+from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.whitening import Metric
 
 __all__ = ["exactly_dependent"]
 

@@ -31,12 +31,10 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant
-from iceform.machine.problem import Encoding, LinearProblem
-from iceform.machine.running import Running
-from iceform.machine.scaling import Scaling
+from iceform.machine.problem import Encoding, LinearProblem, Scaling
 from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.sources import Source
-from iceform.machine.tables import CLIP, IDENTITY
+from iceform.machine.stream import CLIP, IDENTITY, Running
 from iceform.validation import check_positive
 
 __all__ = ["SOLVERS", "Domain", "InsideProblem", "descend_inside", "problem_inside"]

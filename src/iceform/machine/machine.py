@@ -7,21 +7,22 @@ length as many prompts. Either way the weights depend on sizes and bounds only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 
 import torch
 from torch import Tensor
 
+from iceform.arithmetic.doubled import Doubled
 from iceform.attention import FrozenNetwork, Prompt
 from iceform.attention.inspection import Trace, trace_network
-from iceform.certificates import Result
+from iceform.certificates import Attestation, Certificate, Ledger, Result, Step
 from iceform.constructions import Plan
 from iceform.errors import ProgramError
 from iceform.machine.program import Program
 from iceform.machine.sources import Source
-from iceform.machine.verifying import verifiable
 from iceform.pretrained import Pretrained
 from iceform.validation import check_choice, full_precision, guard
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from iceform.machine.rows import Rows
     from iceform.machine.stream import Stream
 
-__all__ = ["Machine"]
+__all__ = ["Machine", "Run"]
 
 # Where calls come in from outside, whatever modes are on there.
 _BORDER = ("__init__", "attend", "average", "look_up", "prompt", "specialize", "start", "trace")
@@ -153,6 +154,11 @@ class Machine(Pretrained, kept_as="Machine"):
 
     # ---------------------------------------------------------------------------- what it inherits
 
+    def __repr__(self) -> str:
+        names = ("dim", "samples", "eps", "tokens", "layout", "dtype", "backend")
+        sizes = ", ".join(f"{n}={getattr(self, n)!r}" for n in names if hasattr(self, n))
+        return f"Machine({sizes})"
+
     def card(self) -> tuple[str, dict[str, str]]:
         what = (
             "One frozen softmax-attention module that runs every program it is sized for, by "
@@ -193,7 +199,7 @@ class Machine(Pretrained, kept_as="Machine"):
         """
         self.check_runs(program)
         result = self._run(program, x, y)
-        result = verifiable(result, program, x, y)
+        result = program.verifiable(result, x, y)
         return replace(result, _ablated=_Again(self, program, x, y))
 
     def check_runs(self, program: Any) -> None:
@@ -228,3 +234,70 @@ class _Again:
 
     def __call__(self) -> Tensor:
         return self.machine._ablated(self.program, self.x, self.y).value
+
+
+_AGAIN = 1 << 20  # numbers up to which an algorithm is done again in pairs of float64
+
+
+class Run:
+    """A machine in a run: its ledger, and how answers get their names.
+
+    Attributes
+    ----------
+    machine
+        What runs.
+    ledger
+        What was done where so far.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine: Any = machine
+        self.ledger = Ledger()
+
+    @property
+    def backend(self) -> str:
+        """How the network is evaluated."""
+        return str(self.machine.backend)
+
+    def check_dim(self, dim: int) -> None:
+        """Refuse data with more features than the machine has."""
+        self.machine.check_dim(dim)
+
+    def attest(self) -> Attestation:
+        """Which weights ran, as they are now."""
+        network = self.machine.network
+        return Attestation(network.check(), network.expected or "", self.backend)
+
+    def compared(
+        self, found: Tensor, again: Callable[[], Doubled], numbers: int, before: Certificate
+    ) -> Certificate:
+        """What the answer is off by from the algorithm done again; ``before`` if that is blurred.
+
+        ``before`` holds for whatever the network may return; ``again`` encloses the exact answer on
+        the data as they are, in pairs of float64, of which it takes about ``numbers``.
+        """
+        if numbers > _AGAIN:
+            return before
+        self.ledger.note("host", "the proof: the exact algorithm again, in pairs of float64")
+        gap, off = (float(part.max()) for part in again().apart(found))
+        if not off < math.inf or before.error < off:
+            return before
+        return Certificate.total(
+            {"distance from the exact answer": gap, "rounding of that": off},
+            domain={**before.domain, "data": "as given"},
+            dtype=before.dtype,
+            backend=before.backend,
+            derivation=(
+                Step("before", "certified before the run", before.error, "whatever the data"),
+                Step("gap", "largest |computed - exact|", gap, "exact: enclosed after the run"),
+                Step("off", "what that may be off by", off, "pairs of float64, 98 bits"),
+            ),
+        )
+
+    def result(
+        self, answer: Tensor | Callable[[], Tensor], certificate: Certificate, passes: int,
+        **rest: Any,
+    ) -> Result:  # fmt: skip
+        """An answer with this run's name to it."""
+        certificate = replace(certificate, backend=self.backend)
+        return Result(answer, certificate, self.attest(), self.ledger, passes, **rest)

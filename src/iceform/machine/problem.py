@@ -1,15 +1,27 @@
 r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scaled data.
 
-Samples that have weights c_i count by them, mean_i (.) being sum_i c_i (.) / sum_i c_i: in a prompt
-c_i is a factor of the sample's value rows.
-
-Its gradient is one pass of the frozen machine over the data.
+Its gradient is one pass of the frozen machine over the data. Samples that have weights c_i count by
+them, mean_i (.) being sum_i c_i (.) / sum_i c_i: in a prompt c_i is a factor of the sample's value
+rows.
 
 **Coordinates.** With a matrix T, w = T u and :math:`x \cdot w = (T^\top x) \cdot u`: prompts that
 hold :math:`T^\top x_i` for x_i and u for w ask for the same look-ups, and their rows add up to the
 gradient in u, :math:`T^\top \nabla F`. A step against it is a gradient step in those coordinates;
 w = T u is the linear map back. Which T (a host's choice, from the curvature), and in which passes,
 is up to the solver; proofs are about w and the samples as scaled, whatever was written.
+
+**Magnitudes.** The rounding model of the proofs is relative: it holds where nothing overflows, and
+where what underflows is far below what is bounded. Scaled samples and labels are about 1. What is
+not are their sizes s_j and t, in squares s_j^2, in ratios t/s_j whose squares add up to lengths,
+and in penalties q_j = l2/s_j^2. Where the largest entry of every column and of the labels is 0 or
+within :math:`2^{\pm 200}`, sizes are within :math:`2^{-260} \dots 2^{200}`: what varies less than
+:math:`2^{-49}` of its mean counts as constant, and :math:`2^{-11}` is left for the root of the
+number of samples. Ratios are then within :math:`2^{\pm 460}` and, with l2 within
+:math:`2^{-300} \dots 2^{250}` or 0, penalties within :math:`2^{-700} \dots 2^{770}`; a penalty that
+shortens lengths leaves t/sqrt(l2), at least :math:`2^{-385}`. All of these and the squares of
+lengths are normal numbers. Anything else is refused by :func:`check_magnitudes` and
+:meth:`Scaling.penalty` before a number is returned. Dividing a column or the labels by a power of
+two is exact, and multiplies or divides the coefficients by it.
 """
 
 from __future__ import annotations
@@ -18,27 +30,230 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from iceform.errors import PrecisionError
+from iceform.arithmetic.double_double import div, pair, two_sum
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss
 from iceform.functions.curvature import Curvature
 from iceform.interpolation import Interpolant
-from iceform.machine.moments import split
-from iceform.machine.running import Running
-from iceform.machine.scaling import Scaling
-from iceform.machine.sources import Source
-from iceform.machine.tables import Table, table_of
+from iceform.machine.sources import Source, split
+from iceform.machine.stream import Running, Table, table_of
+
+if TYPE_CHECKING:
+    from iceform.machine.whitening import Coordinates
 
 __all__ = [
-    "Coordinates", "Encoding", "LinearProblem", "Metric", "metric_of", "slip_of",
+    "Encoding",
+    "LinearProblem",
+    "Scaling",
+    "check_magnitudes",
+    "slip_of",
     "sum_and_farthest",
-]  # fmt: skip
+]
+
+_LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
+_PENALTIES = (2.0**-300, 2.0**250)
+_FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """x -> [(x - mean) / scale, 1] and y -> (y - center) / size.
+
+    Attributes
+    ----------
+    mean, scale
+        Shapes (d,); a column that does not vary has scale 1.
+    center, size
+        Of the labels.
+    intercept
+        Whether a constant feature is appended.
+    """
+
+    mean: Tensor
+    scale: Tensor
+    center: float
+    size: float
+    intercept: bool
+
+    @classmethod
+    def of(
+        cls, source: Source, *, intercept: bool, labels: bool = True, columns: bool = True
+    ) -> Scaling:
+        """Learn it from the data in one sweep.
+
+        Parameters
+        ----------
+        source
+            The data.
+        intercept
+            Whether there is one; without it nothing is centred.
+        labels
+            Whether labels are numbers that may be scaled.
+        columns
+            A scale for each column; False takes one scale for all.
+        """
+        n = source.total
+        check_magnitudes(source, products=labels)
+        known = source.moments(products=labels)
+        mean, squares = known.mean, known.spread
+        center, label_squares = known.center, known.label_spread
+        if not intercept:
+            squares, label_squares = squares + n * mean.square(), label_squares + n * center**2
+            mean, center = torch.zeros_like(mean), 0.0
+        elif not labels:
+            center = 0.0
+        scale = (squares / n).sqrt()
+        # Rounding leaves a constant column with a spread of about u |mean|.
+        flat = scale <= 8 * torch.finfo(torch.float64).eps * mean.abs()
+        scale = torch.where(flat | (scale == 0), torch.ones_like(scale), scale)
+        if not columns:
+            scale = torch.full_like(scale, float((squares / n).mean().sqrt()) or 1.0)
+        size = math.sqrt(label_squares / n) if labels else 1.0
+        return cls(mean, scale, center, size or 1.0, intercept)
+
+    @property
+    def dim(self) -> int:
+        """Features after scaling."""
+        return len(self.mean) + self.intercept
+
+    def samples(self, x: Tensor) -> Tensor:
+        """Scaled samples, shape (n, dim), each entry within 2 u of exact relative to itself.
+
+        ``mean`` and ``scale`` are given numbers, however they were found: only a difference and a
+        quotient round, and the proofs rely on it.
+        """
+        out = x.new_empty(len(x), self.dim)
+        scaled = out[:, : len(self.mean)]
+        torch.sub(x, self.mean, out=scaled).div_(self.scale)
+        if self.intercept:
+            out[:, -1] = 1.0
+        return out
+
+    def labels(self, y: Tensor) -> Tensor:
+        """Scaled labels."""
+        return (y - self.center) / self.size if (self.center or self.size != 1) else y
+
+    def lows(self, x: Tensor) -> Tensor:
+        """What scaled samples were rounded by, to be added to them; itself within 2^-97 of them."""
+        low = _lost(x, self.mean, self.scale)
+        return torch.cat([low, low.new_zeros(len(x), 1)], 1) if self.intercept else low
+
+    def label_lows(self, y: Tensor) -> Tensor:
+        """The same of the labels."""
+        return _lost(y, y.new_tensor(self.center), y.new_tensor(self.size))
+
+    def label_reach(self, source: Source) -> float:
+        """The largest scaled label of a source."""
+        known = source.moments(products=False)
+        return max(known.high - self.center, self.center - known.low) / self.size
+
+    def second_moments(self, source: Source) -> Tensor | None:
+        """Mean of x x' over a source's scaled samples, by its moments: no further sweep.
+
+        None where the data lie so far from zero that their mean is not known well enough.
+        """
+        known = source.moments(products=True)
+        assert known.products is not None
+        if float((known.mean.abs() / self.scale).max()) > _FAR_OFF:
+            return None
+        shift = (known.mean - self.mean) / self.scale
+        inner = known.products / source.total / self.scale / self.scale[:, None]
+        inner = inner + torch.outer(shift, shift)
+        if not self.intercept:
+            return inner
+        last = torch.cat([shift, shift.new_ones(1)])
+        return torch.cat([torch.cat([inner, shift[:, None]], 1), last[None]])
+
+    def raw(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Coefficients and intercept of the data as they came."""
+        coef = self.size * w[: len(self.mean)] / self.scale
+        constant = self.size * w[-1] + self.center if self.intercept else w.new_zeros(())
+        return coef, constant - self.mean @ coef
+
+    def scaled(self, coef: Tensor, intercept: Tensor) -> Tensor:
+        """The other way: coefficients of scaled data, to begin with."""
+        w = coef * self.scale / self.size
+        if not self.intercept:
+            return w
+        constant = (intercept + self.mean @ coef - self.center) / self.size
+        return torch.cat([w, constant.reshape(1)])
+
+    def intercept_slip(self, coef: Tensor, intercept: Tensor) -> Tensor:
+        """What rounding in :meth:`raw` may have taken from the intercept."""
+        unit = torch.finfo(torch.float64).eps / 2
+        terms = self.mean.abs() @ coef.abs() + intercept.abs() + abs(self.center)
+        return (len(coef) + 8) * unit * terms
+
+    def functionals(self) -> Tensor:
+        """Rows a with raw coefficient = a.w (then the intercept), shape (d + intercept, dim)."""
+        d = len(self.mean)
+        rows = torch.diag(self.size / self.scale)
+        if not self.intercept:
+            return rows
+        out = torch.zeros(d + 1, d + 1, dtype=rows.dtype, device=rows.device)
+        out[:d, :d] = rows
+        out[d, :d], out[d, d] = -self.size * self.mean / self.scale, self.size
+        return out
+
+    def penalty(self, l2: float) -> Tensor:
+        """Weights q with l2 ||coef||^2 = sum_j q_j w_j^2 size^2; the intercept is free."""
+        if l2 and not _PENALTIES[0] <= l2 <= _PENALTIES[1]:
+            raise BoundError(
+                f"the penalty beside the mean loss is {l2:.3g}, certified are 0 and "
+                f"{_PENALTIES[0]:.1e} to {_PENALTIES[1]:.1e}; use another penalty, or divide the "
+                "samples and the labels by a power of two"
+            )
+        q = l2 / self.scale.square()
+        return torch.cat([q, q.new_zeros(1)]) if self.intercept else q
+
+
+def check_magnitudes(source: Source, *, products: bool = True) -> None:
+    """Refuse columns and labels whose squares leave what the proofs cover.
+
+    Parameters
+    ----------
+    source
+        The data; their moments are computed by one sweep, which is kept.
+    products
+        Whether that sweep is to find products of columns too, for whoever asks next.
+    """
+    known = source.moments(products=products)
+    for j, size in enumerate(known.largest.tolist()):
+        _check_magnitude(f"column {j} of the samples", size)
+    _check_magnitude("the labels", max(abs(known.low), abs(known.high)))
+
+
+def _check_magnitude(what: str, size: float) -> None:
+    # Written so that NaN fails: every comparison with NaN is false.
+    if size == 0 or _LEAST <= size <= _MOST:
+        return
+    if not math.isfinite(size):
+        found = "holds NaN or infinity; fill or remove what is missing"
+    else:
+        found = (
+            f"reaches {size:.3g}, certified are 0 and {_LEAST:.1e} to {_MOST:.1e}, where squares "
+            f"neither overflow nor underflow; divide by a power of two, 2^{_exponent(size)} say"
+        )
+    raise BoundError(f"{what}: it {found}")
+
+
+def _exponent(size: float) -> int:
+    return math.frexp(size)[1]
+
+
+def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:
+    """(values - center)/size less the float64 that is computed of it."""
+    exact = div(two_sum(values, -center), pair(size.expand_as(values)))
+    return (exact.hi - (values - center) / size) + exact.lo
+
 
 _UNIT = torch.finfo(torch.float64).eps / 2
+_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 
 
@@ -261,136 +476,3 @@ def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:
     themselves; then z sums p products.
     """
     return (len(w) + 4) * _UNIT * (samples.abs() @ w.abs() + labels.abs())
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinates:
-    """w = T u for an invertible T.
-
-    Attributes
-    ----------
-    turned
-        T, shape (p, p).
-    inverse
-        The transpose of its inverse.
-    rank
-        How many of the coordinates are stepped along, the first ones.
-    """
-
-    turned: Tensor
-    inverse: Tensor
-    rank: int
-
-    def of(self, w: Tensor) -> Tensor:
-        """U."""
-        return self.inverse.mT @ w
-
-    def back(self, u: Tensor) -> Tensor:
-        """W."""
-        return self.turned @ u
-
-    def gradient(self, slope: Tensor) -> Tensor:
-        """The gradient in w of one in u."""
-        return self.inverse @ slope
-
-    def along(self, slope: Tensor) -> Tensor:
-        """A step in u: the slope, where it is stepped along."""
-        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])
-
-
-@dataclass(frozen=True, eq=False)
-class Metric:
-    """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
-
-    T = S^{-1} V L^{-1/2} has T T' = H^{-1}. Scaling by S makes what is kept independent of the
-    units of the coefficients: only eigenvalues above what rounding leaves of zero ones are.
-    """
-
-    vectors: Tensor  # V, (p, rank)
-    eigenvalues: Tensor  # L, (rank,), increasing
-    scale: Tensor  # S, (p,), powers of two
-    noise: float = 0.0  # eigenvalues of E up to this are rounding
-    unknown: Tensor | None = (
-        None  # (p, p - rank), the other directions, where they are known better
-    )
-
-    @property
-    def rank(self) -> int:
-        """How many eigenvalues are kept."""
-        return len(self.eigenvalues)
-
-    @property
-    def whole(self) -> bool:
-        """Whether all are."""
-        return self.rank == len(self.scale)
-
-    @cached_property
-    def whitener(self) -> Tensor:
-        """T, shape (p, rank)."""
-        return self.vectors / self.eigenvalues.sqrt() / self.scale[:, None]
-
-    @cached_property
-    def factor(self) -> Tensor:
-        """S V L^{1/2}, whose product with its transpose is H, shape (p, rank)."""
-        return self.vectors * self.eigenvalues.sqrt() * self.scale[:, None]
-
-    @cached_property
-    def largest(self) -> float:
-        """The largest eigenvalue of H."""
-        return float(torch.linalg.matrix_norm(self.factor, 2)) ** 2 if self.rank else 0.0
-
-    def size(self, w: Tensor) -> float:
-        """||w|| in the metric."""
-        return float((self.factor.mT @ w).norm())
-
-    def norm(self, gradient: Tensor) -> float:
-        """||g|| in the inverse metric: the length of the step it asks for."""
-        return float((self.whitener.mT @ gradient).norm())
-
-    def step(self, gradient: Tensor) -> Tensor:
-        """H^+ g."""
-        step: Tensor = self.whitener @ (self.whitener.mT @ gradient)
-        return step
-
-    def unseen(self, gradient: Tensor) -> Tensor:
-        """The part of g that H knows nothing of, as a direction d with H d = 0."""
-        turned = gradient / self.scale
-        return (turned - self.vectors @ (self.vectors.mT @ turned)) / self.scale
-
-    def null(self) -> Tensor:
-        """Directions d with H d = 0, shape (p, p - rank)."""
-        rest = self.unknown
-        if rest is None and self.whole:
-            rest = self.vectors[:, :0]
-        elif rest is None:
-            rest = torch.linalg.svd(self.vectors).U[:, self.rank :]
-        return rest / self.scale[:, None]
-
-    @cached_property
-    def coordinates(self) -> Coordinates:
-        """Those in which H is the identity where it is known, and 0 in the others."""
-        rest = self.null()
-        turned = torch.cat([self.whitener, rest], 1)
-        return Coordinates(
-            turned, torch.cat([self.factor, rest * self.scale.square()[:, None]], 1), self.rank
-        )
-
-    @property
-    def condition(self) -> float:
-        """Largest over least eigenvalue of E that is not zero."""
-        return float(self.eigenvalues[-1] / self.eigenvalues[0]) if self.rank else 1.0
-
-
-def metric_of(matrix: Tensor, rows: int) -> Metric:
-    """The metric of a Gram matrix of ``rows`` samples."""
-    diagonal = matrix.diagonal()
-    roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
-    scale = torch.exp2(roots.log2().round())
-    if not len(matrix):
-        return Metric(matrix, diagonal, scale)
-    values, vectors = torch.linalg.eigh(matrix / scale / scale[:, None])
-    # Each entry is a sum of rows products; eigh itself is off by about p u.
-    top = float(values[-1].clamp(min=0))
-    noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
-    keep = values > noise
-    return Metric(vectors[:, keep], values[keep], scale, noise)

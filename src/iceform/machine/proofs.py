@@ -33,11 +33,10 @@ from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.curvature import Curvature
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.moments import split
 from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
-from iceform.machine.sources import Source
-from iceform.machine.whitening import Weigh, evenly, needs_sharpening, sharpened
+from iceform.machine.problem import Encoding, LinearProblem, slip_of
+from iceform.machine.sources import Source, split
+from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
 
 __all__ = ["Proof", "certificate_of", "data_of", "prove"]
 
@@ -167,22 +166,20 @@ def apart_of(metric: Metric, slips: Tensor) -> float:
     """How far T'HT may be from the identity for every such H."""
     if not metric.rank:
         return 0.0
-    shift = float((slips / metric.scale.square()).sum())
-    shift += 8 * len(metric.scale) * _UNIT * float(metric.eigenvalues[-1])
+    shift = float((slips / metric.scale.square()).sum()) + metric.lost
     return shift / float(metric.eigenvalues[0])
 
 
 def lower(metric: Metric, slips: Tensor) -> Metric | None:
     """A metric below every H whose entries are within sqrt(e_j e_k) of the computed one.
 
-    None where the least eigenvalue that is kept may be zero.
+    None where the least eigenvalue that is kept may be zero. How eigenvectors were found does not
+    matter: for x = S^{-1} V c, x'Hx is c'V'EVc and so at least c'(L - shift)c.
     """
-    shift = float((slips / metric.scale.square()).sum())
-    if metric.rank:  # and what eigh is off by
-        shift += 8 * len(metric.scale) * _UNIT * float(metric.eigenvalues[-1])
-        if not float(metric.eigenvalues[0]) > 2 * shift:
-            return None
-    return replace(metric, eigenvalues=metric.eigenvalues - shift)
+    shift = float((slips / metric.scale.square()).sum()) + metric.lost
+    if metric.rank and not float(metric.eigenvalues[0]) > 2 * shift:
+        return None
+    return replace(metric, eigenvalues=metric.eigenvalues - shift, given=None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,13 +205,15 @@ class EnclosureTask:
             f, f_off = z.hi, torch.zeros_like(f_off)
         steepest, concordance = self.curvature.steepest, self.curvature.concordance
         slope = 2 * bend if steepest is None else torch.full_like(f, steepest)
+        if steepest is None and concordance is not None:  # l'' grows by e^{s |dz|} at most
+            slope = (1 + _SLACK) * bend * torch.exp(concordance * (off + z.lo.abs()))
         looked, lost = self._moved(f, bend, z.lo, slope)
         lookup = slope * off + f_off + lost
         size = samples.abs()
         heavy = self.encoding.weigh(bend, y)
         gram = (samples * heavy[:, None]).mT @ samples
         slip = slip_of(samples, self.w, labels)
-        moved = (concordance or 0.0) * slip + gram_slip(len(x), self.chunks)
+        moved = torch.expm1((concordance or 0.0) * slip) + gram_slip(len(x), self.chunks)
         slips = self.encoding.weigh(bend * moved + bend_off, y) @ samples.square()
         heights = add(looked, Pair(-offsets, torch.zeros_like(offsets)))
         weights = split(y)[1]
@@ -409,7 +408,7 @@ def _by_curvature(
     gradient, error, hessian, slips = enclosed
     computed = metric_of(hessian, problem.source.rows)
     metric, apart = lower(computed, slips), apart_of(computed, slips)
-    if needs_sharpening(computed):
+    if metric is None or needs_sharpening(computed):
         white = sharpened(problem, w, hessian, _weigh(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
@@ -421,7 +420,9 @@ def _by_curvature(
     first = Step("nu", "norm of the gradient in the inverse Hessian", nu, "enclosed, not looked up")
     if facts.quadratic:
         last = Step("D", "nu", nu, "the objective is quadratic")
-        newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
+        newton = None
+        if apart < 1:
+            newton = Newton(gradient, error, apart / (1 - apart), computed.whitener)
         return Proof.of(nu, metric, first, last, newton=newton, **vars(known))
     if facts.concordance is not None:
         (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
@@ -438,7 +439,7 @@ def _weigh(problem: LinearProblem, facts: Curvature) -> Weigh:
 
     def weigh(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
         _, _, bend, off = facts.enclose(problem.loss.derivative, z)
-        return bend, off + 2 * (facts.concordance or 0.0) * slip * bend
+        return bend, off + torch.expm1((1 + _SLACK) * (facts.concordance or 0.0) * slip) * bend
 
     return evenly if facts.quadratic else weigh
 

@@ -1,7 +1,7 @@
 """The tables that ship with the library: ``make tables`` writes them.
 
 They are what estimators ask for in a first fit, and common activations on ranges of a few powers of
-two. A table is kept by :mod:`iceform.interpolation.cache` wherever ``ICEFORM_CACHE`` says: here,
+two. A table is kept by :mod:`iceform.interpolation.storage` wherever ``ICEFORM_CACHE`` says: here,
 in the library's own folder.
 """
 
@@ -19,9 +19,8 @@ from torch.nn import functional as F
 from iceform.errors import PrecisionError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
-from iceform.interpolation.cache import SHIPPED
-from iceform.machine.stream import Stream
-from iceform.machine.tables import CLIP, CLIP_SQUARED, Table, table_of
+from iceform.interpolation.storage import SHIPPED
+from iceform.machine.stream import CLIP, CLIP_SQUARED, Stream, Table, table_of
 
 __all__ = ["ACTIVATIONS", "fits", "main", "tables"]
 

@@ -1,7 +1,28 @@
-"""Where data come from: anything that can be walked over in chunks, as often as needed.
+r"""Where data come from: anything that can be walked over in chunks, as often as needed.
 
-What is walked over must be the same every time: a pass that reads other numbers than those before
-it is refused (:mod:`iceform.machine.marks`).
+**Marks.** A proof is about one set of numbers, and every pass reads them again: a pass that reads
+other numbers than those before it is refused. The mark of a chunk is three sums over its entries v
+with fixed factors r in (1/2, 1], multiples of 2^-21:
+
+* of the bits of v as whole numbers modulo 2^64, which any change of one number changes;
+* of the bits of fl(r v), which also changes when numbers change places;
+* of r with the sign of v, exact in any order up to 2^32 entries, since two changed signs cancel in
+  the sums of bits.
+
+Marks of chunks combine in their order as m -> P m + m', P odd. Equal data have equal marks wherever
+they lie. A change of any one number changes the mark for certain, a change of several nearly so;
+nothing is claimed of changes made to deceive.
+
+**Moments** are found in one sweep. Two sets of n_a and n_b samples with means m_a and m_b and
+centred sums of products :math:`M = \sum_i (x_i - m)(x_i - m)^\top` combine, with
+:math:`\delta = m_b - m_a`, to
+
+.. math:: m = m_a + \tfrac{n_b}{n} \delta, \qquad
+   M = M_a + M_b + \tfrac{n_a n_b}{n} \delta\delta^\top,
+
+which loses nothing to cancellation however far from zero the data lie. Samples that have weights
+count by them; weights travel beside the labels: a chunk's y is (n,), or (n, 2) of labels and
+weights.
 """
 
 from __future__ import annotations
@@ -10,7 +31,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, wraps
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, wraps
 from itertools import islice
 from typing import Any
 
@@ -18,24 +40,175 @@ import torch
 from torch import Tensor
 
 from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
-from iceform.machine.marks import Marked, MarkedCombine
-from iceform.machine.moments import Moments, MomentsTask, merged
 from iceform.validation import check_size
 
 __all__ = [
     "ArraySource",
     "Combine",
+    "Marked",
+    "MarkedCombine",
+    "Moments",
     "Source",
     "Task",
     "fold",
     "longest_chain",
+    "mark_of",
     "one_thread",
     "rows_at_once",
+    "split",
 ]
 
 # One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
+
+_FACTOR = 0x9E3779B1  # odd: its multiples spread over 32 bits
+_STEP = 0x5851F42D4C957F2D  # P
+_WHOLE = 1 << 21  # times r is a whole number
+
+
+def mark_of(x: Tensor, y: Tensor) -> Tensor:
+    """The mark of a chunk, int64, shape (3,)."""
+    return _sums(x.detach().double()) * _STEP + _sums(y.detach().double().reshape(len(y), -1))
+
+
+def _sums(values: Tensor) -> Tensor:
+    factors = _factors(*values.shape, values.device)
+    return torch.stack(
+        [
+            values.view(torch.int64).sum(),
+            (values * factors).view(torch.int64).sum(),
+            (torch.copysign(factors, values).sum() * _WHOLE).long(),
+        ]
+    )
+
+
+@lru_cache(maxsize=4)
+def _factors(rows: int, columns: int, device: torch.device) -> Tensor:
+    """r, shape (rows, columns)."""
+    places = torch.arange(1, rows * columns + 1, device=device).reshape(rows, columns)
+    mixed = ((places * _FACTOR) & 0xFFFFFFFF) >> 12
+    return (mixed + _WHOLE // 2 + 1).double() / _WHOLE
+
+
+@dataclass(frozen=True, eq=False)
+class Marked:
+    """A task that returns the mark of its chunk before everything else."""
+
+    task: Task
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        return [mark_of(x, y), *self.task(x, y)]
+
+
+@dataclass(frozen=True, eq=False)
+class MarkedCombine:
+    """Marks by their order, the rest as ever."""
+
+    combine: Combine
+
+    def __call__(self, first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        mark = first[0] * _STEP + second[0]
+        return [mark, *self.combine(first[1:], second[1:])]
+
+
+def split(y: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Labels and weights of a chunk; None where it has no weights."""
+    return (y, None) if y.ndim == 1 else (y[:, 0], y[:, 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """What one sweep tells of samples and labels.
+
+    Attributes
+    ----------
+    rows
+        How many, or what they weigh where they have weights.
+    mean
+        Of the samples, shape (d,).
+    spread
+        sum_i (x_i - mean)^2 per column, shape (d,).
+    products
+        sum_i (x_i - mean)(x_i - mean)', shape (d, d), where asked for.
+    center, label_spread
+        The same of the labels.
+    low, high
+        The least and the largest label.
+    largest
+        max_i |x_i| per column, shape (d,).
+    """
+
+    rows: float
+    mean: Tensor
+    spread: Tensor
+    products: Tensor | None
+    center: float
+    label_spread: float
+    low: float
+    high: float
+    largest: Tensor
+
+    @classmethod
+    def of_sums(cls, parts: Sequence[Tensor]) -> Moments:
+        """From what :class:`MomentsTask` returned for everything."""
+        rows, mean, second, center, label_spread, low, high, largest = parts
+        products = second if second.ndim == 2 else None
+        spread = second if products is None else products.diagonal()
+        return cls(
+            float(rows), mean, spread, products,
+            float(center), float(label_spread), float(low), float(high), largest,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class MomentsTask:
+    """Count, means and centred moments of a chunk, (d, d) or only its diagonal."""
+
+    products: bool
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        y, weights = split(y)
+        if weights is not None:
+            return self._weighed(x, y, weights)
+        mean, center = x.mean(0), y.mean()
+        moved, labels = x - mean, y - center
+        second = moved.mT @ moved if self.products else moved.square_().sum(0)
+        count = mean.new_tensor(float(len(x)))
+        least, most = torch.aminmax(x, dim=0)
+        largest = torch.maximum(most, -least)
+        return [count, mean, second, center, labels @ labels, *torch.aminmax(y), largest]
+
+    def _weighed(self, x: Tensor, y: Tensor, weights: Tensor) -> list[Tensor]:
+        count = weights.sum()
+        mean, center = weights @ x / count, weights @ y / count
+        moved, labels = x - mean, y - center
+        second = (
+            (moved * weights[:, None]).mT @ moved if self.products else weights @ moved.square()
+        )
+        spread = weights @ labels.square()
+        return [count, mean, second, center, spread, *torch.aminmax(y), x.abs().amax(0)]
+
+
+def merged(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+    """The moments of two disjoint sets of samples together."""
+    n_a, mean_a, moment_a, center_a, spread_a, low_a, high_a, largest_a = first
+    n_b, mean_b, moment_b, center_b, spread_b, low_b, high_b, largest_b = second
+    rows = n_a + n_b
+    share, weight = n_b / rows, n_a * n_b / rows
+    delta, shift = mean_b - mean_a, center_b - center_a
+    between = torch.outer(weight * delta, delta) if moment_a.ndim == 2 else weight * delta.square()
+    return [
+        rows,
+        mean_a + share * delta,
+        moment_a + moment_b + between,
+        center_a + share * shift,
+        spread_a + spread_b + weight * shift.square(),
+        torch.minimum(low_a, low_b),
+        torch.maximum(high_a, high_b),
+        torch.maximum(largest_a, largest_b),
+    ]
+
 
 # Entries of a chunk. On a CPU it and what is computed from it stay in a core's cache.
 _ENTRIES = {"cpu": 1 << 15}

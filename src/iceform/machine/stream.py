@@ -1,22 +1,29 @@
-r"""Stream: one frozen look-up layer that data of any length streams through.
+"""Stream: one frozen look-up layer that data of any length streams through.
 
 It is the layer of :mod:`iceform.attention.lookups`, with everything that describes a task in the
 prompt: the frozen matrices only say where in a token key, query, value and position are, and hold
 the margin. A chunk of data is as many prompts as its samples fill; the readout adds their answers.
+
+A table lives in the prompt, so one that grows with the data (the same function on [-R, R] for
+R = 1, 2, 4, ...) is another prompt to the same frozen weights.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.attention import FrozenNetwork, Layout, LookUps, Prompt
+from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
 from iceform.attention.lookups import LARGEST_LOGIT
-from iceform.backends import resolve
-from iceform.certificates import Result
+from iceform.backends import Ablated, Backend, bind, resolve
+from iceform.certificates import Attestation, Result, Witness
 from iceform.constructions import Plan
 from iceform.constructions.residual import plan_look_ups
 from iceform.errors import (
@@ -27,15 +34,115 @@ from iceform.errors import (
     ProgramError,
     ShapeError,
 )
-from iceform.interpolation import Interpolant
+from iceform.functions import Loss, ScalarFunction
+from iceform.interpolation import Interpolant, raised
 from iceform.machine.baking import baked
-from iceform.machine.machine import Machine
+from iceform.machine.machine import Machine, Run
 from iceform.machine.program import Program
-from iceform.machine.running import Running
 from iceform.machine.sources import ArraySource, Source
 from iceform.validation import check_capacity, check_dtype, check_eps, check_size
 
-__all__ = ["LARGEST_LOGIT", "Stream"]
+__all__ = [
+    "CLIP",
+    "CLIP_SQUARED",
+    "IDENTITY",
+    "LARGEST_LOGIT",
+    "Running",
+    "Stream",
+    "Table",
+    "read_line",
+    "table_of",
+]
+
+
+_WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
+_NARROWEST = 2.0**-6
+# A function that bends within some width gets tokens that crowd there on ranges wider than this.
+_WIDE = 16.0
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """A scalar function, tabulated as wide as it is needed.
+
+    Parameters
+    ----------
+    function
+        f.
+    tokens
+        Grid tokens of a table; None takes as many as a straight line needs (about 25).
+    bend
+        Where f bends, and within what width; None where it has kinks or bends everywhere.
+    raised
+        A table and what f is above its function: the same tokens, every value moved by as much.
+    """
+
+    function: ScalarFunction
+    tokens: int | None
+    bend: tuple[float, float] | None = None
+    raised: tuple[Table, float] | None = None
+
+    def on(self, reach: float) -> Interpolant:
+        """The table on [-R, R], R being the least power of two that covers ``reach``."""
+        if not reach <= _WIDEST:
+            raise BoundError(
+                f"a residual reaches {reach:.3g}, beyond {_WIDEST:.3g}: the iteration diverges or "
+                "the data are not scaled"
+            )
+        return _tabulate(self, 2.0 ** math.ceil(math.log2(max(reach, _NARROWEST))))
+
+
+@lru_cache(maxsize=256)
+def _tabulate(table: Table, reach: float) -> Interpolant:
+    f = table.function
+    if table.tokens is None:
+        return Interpolant.identity(-reach, reach)
+    if table.bend is not None and reach > _WIDE * table.bend[1]:
+        f = replace(f, kinks=(table.bend[0],))
+    if table.raised is not None:
+        below, by = table.raised
+        return raised(below.on(reach), by, f)
+    return Interpolant.fit(f, -reach, reach, tokens=table.tokens)
+
+
+IDENTITY = Table(ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0)), None)
+
+
+def read_line(machine: Running | Stream, z: Tensor) -> Tensor:
+    """Z itself, however large, read from the frozen machine's table of a line.
+
+    A line through 0 may be read in any unit: powers of two leave the digits as they are.
+    """
+    reach = float(z.abs().max()) if z.numel() else 0.0
+    if not math.isfinite(reach):
+        raise BoundError(
+            f"a prediction is {reach}: the samples hold NaN or infinity, or are so large that "
+            "products overflow; fill or remove what is missing, and scale the rest down"
+        )
+    if reach == 0:
+        return z
+    unit = 2.0 ** math.ceil(math.log2(reach))
+    return machine.look_up(IDENTITY.on(1.0), z / unit) * unit
+
+
+# clip(z, -1, 1): Huber's derivative, and what a soft threshold takes away from z.
+CLIP = Table(ScalarFunction(lambda z: z.clamp(-1, 1), "clip", (-1.0, 1.0)), 129)
+# Its square, whose mean says how large residuals are.
+CLIP_SQUARED = Table(
+    ScalarFunction(lambda z: z.clamp(-1, 1).square(), "clip squared", (-1.0, 1.0)), 129
+)
+
+
+@lru_cache(maxsize=64)
+def table_of(loss: Loss | Callable[[Tensor], Tensor], tokens: int) -> Table:
+    """The table of a loss's derivative, or of a function."""
+    if isinstance(loss, Loss):
+        derivative = loss.derivative
+        wanted = None if derivative.affine == (1.0, 0.0) else tokens
+        below = None if loss.raised is None else (table_of(loss.raised[0], tokens), loss.raised[1])
+        return Table(derivative, wanted, loss.curvature.corner, below)
+    return Table(ScalarFunction(loss, getattr(loss, "__name__", "f")), tokens)
+
 
 _SAMPLES, _TOKENS = 8, 129  # by default: samples of a prompt, and grid tokens of each
 
@@ -75,10 +182,6 @@ class Stream(Machine):
             "dim": self.dim, "samples": self.samples, "eps": self.eps, "tokens": self.tokens,
             "dtype": self.dtype, "backend": self.backend,
         }  # fmt: skip
-
-    def __repr__(self) -> str:
-        sizes = f"dim={self.dim}, samples={self.samples}, tokens={self.tokens}"
-        return f"Machine({sizes}, layout='stream', backend={self.backend!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and self._sizes == other._sizes
@@ -243,3 +346,131 @@ def _source(x: Tensor | Source, y: Tensor | None) -> Source:
 
 def _rebuilt(sizes: dict[str, Any]) -> Stream:
     return Stream(**sizes)
+
+
+class Running(Run):
+    """A stream in a run: its backend under watch, and the ledger of what was done where.
+
+    In another process it is the same machine in a run of its own, which nobody watches.
+
+    Parameters
+    ----------
+    machine
+        What runs.
+    attention
+        False takes it out: look-ups return what is looked up.
+    """
+
+    machine: Stream
+
+    def __init__(self, machine: Stream, *, attention: bool = True) -> None:
+        super().__init__(machine)
+        self.witness: Backend = (
+            Witness(bind(machine.network, machine.backend), self.ledger)
+            if attention
+            else Ablated(machine.network)
+        )
+
+    def __reduce__(self) -> tuple[object, tuple[Stream, bool]]:
+        return _elsewhere, (self.machine, isinstance(self.witness, Witness))
+
+    @property
+    def dim(self) -> int:
+        """Features of a sample."""
+        return self.machine.dim
+
+    @property
+    def tokens(self) -> int:
+        """Grid tokens per sample."""
+        return self.machine.tokens
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the weights that run."""
+        return self.witness.digest or ""
+
+    def attest(self) -> Attestation:
+        """Which weights ran, and what running rows again literally shows."""
+        if isinstance(self.witness, Witness):
+            return self.witness.attest()
+        return Attestation.none("attention was taken out")
+
+    # ---------------------------------------------------------------------------------- prompts
+
+    def look_ups(
+        self,
+        table: Interpolant,
+        x: Float[Tensor, "n d"],
+        y: Float[Tensor, "n"],
+        w: Float[Tensor, "d"],
+        offsets: Float[Tensor, "n"] | None = None,
+        factors: Float[Tensor, "n"] | None = None,
+    ) -> LookUps:
+        """The prompts that answer sample i with c_i (A(w.x_i - y_i) - o_i) (x_i, 1)."""
+        self.machine.check_table(table)
+        offsets = None if offsets is None else self._cast(offsets)
+        factors = None if factors is None else self._cast(factors)
+        x, y, w = self._cast(x), self._cast(y), self._cast(w)
+        return LookUps(self.machine.geometry, table, x, y, w, offsets, factors=factors)
+
+    def kernel(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Average:  # fmt: skip
+        """The prompts that answer a point with the values' average, by e^{-gamma ||q - x_j||^2}.
+
+        Of equally near samples the earlier one is preferred by the factor e^{ties}. ``seen`` hides
+        samples from points.
+        """
+        order = torch.arange(len(x), dtype=x.dtype, device=x.device)
+        biases = -gamma * x.square().sum(-1) - ties * order
+        return self.asked(2 * gamma * x, biases, values, points, seen)
+
+    def weighed(
+        self, logs: Float[Tensor, "q n"], values: Tensor, seen: Bool[Tensor, "q n"]
+    ) -> Tensor:
+        """The values' average by e^{logs}, of what each row of ``logs`` sees: keys are 0."""
+        zero = logs.new_zeros(max(logs.shape), 1)
+        asked = self.asked(zero[: logs.shape[1]], logs, values, zero[: len(logs)], seen)
+        return self.witness.run(asked).to(values)
+
+    def asked(
+        self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor,
+        seen: Tensor | None = None,
+    ) -> Average:  # fmt: skip
+        """The prompts that answer a point with the values' average, by e^{q.key_j + bias_j}."""
+        keys, biases, values, points = (self._cast(t) for t in (keys, biases, values, points))
+        return Average(self.machine.geometry, keys, biases, values, points, seen)
+
+    def _cast(self, t: Tensor) -> Tensor:
+        """As the machine's dtype holds it."""
+        return t.to(self.machine.dtype)
+
+    # ------------------------------------------------------------------------------- evaluation
+
+    def total(self, prompt: LookUps) -> Float[Tensor, "d"]:
+        """The sum of the samples' rows: one pass of the frozen layer, and a sum by the readout."""
+        return self.witness.total(prompt)
+
+    def count(self, prompt: LookUps) -> Tensor:
+        """The sum of the look-ups themselves."""
+        return self.witness.count(prompt)
+
+    def look_up(self, table: Interpolant, z: Tensor) -> Tensor:
+        """A(z) for every entry: numbers are samples of one feature, and w is 1."""
+        flat = z.reshape(-1, 1)
+        zeros, one = flat.new_zeros(len(flat)), flat.new_ones(1)
+        rows = self.witness.run(self.look_ups(table, flat, zeros, one))
+        return rows[:, -1].reshape(z.shape).to(z)
+
+    def average(
+        self, x: Tensor, values: Tensor, points: Tensor, gamma: float, ties: float = 0.0,
+        seen: Bool[Tensor, "q n"] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The values' kernel average at the points."""
+        return self.witness.run(self.kernel(x, values, points, gamma, ties, seen)).to(values)
+
+
+@lru_cache(maxsize=16)
+def _elsewhere(machine: Stream, attention: bool) -> Running:
+    return Running(machine, attention=attention)

@@ -1,9 +1,10 @@
-r"""Metrics of ill-conditioned data, from the samples and not from their Gram matrix.
+r"""Metrics: coordinates in which a Hessian is the identity, also where data are ill-conditioned.
 
-A Gram matrix holds the squares of the singular values of X, so rounding hides those below
-:math:`10^{-7}` of the largest. Written in coordinates T in which the directions that are known have
-length 1, the same samples have another Gram matrix, G = T'HT, that shows the next seven digits; its
-eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off by at most
+**Sharper than a Gram matrix**, which holds the squares of the singular values of X, so rounding
+hides those below :math:`10^{-7}` of the largest. Written in coordinates T in which the directions
+that are known have length 1, the same samples have another Gram matrix, G = T'HT, that shows the
+next seven digits; its eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off
+by at most
 :math:`e_i = (p + 4) u |T|' |x_i|`, so that G is off in norm by at most
 
 .. math:: \sigma = 2 \sqrt{AB} + B + c A + W, \qquad
@@ -21,14 +22,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
+from iceform.arithmetic import exponent_of, power_of_two
+from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
-__all__ = ["Whitened", "evenly", "needs_sharpening", "sharpened"]
+__all__ = [
+    "Coordinates",
+    "Metric",
+    "Whitened",
+    "evenly",
+    "metric_of",
+    "needs_sharpening",
+    "sharpened",
+]
 
+_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _UNIT = torch.finfo(torch.float64).eps / 2
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
@@ -38,6 +50,156 @@ _BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
 _MOST = 1024  # coefficients: an eigendecomposition costs their cube
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """w = T u for an invertible T.
+
+    Attributes
+    ----------
+    turned
+        T, shape (p, p).
+    inverse
+        The transpose of its inverse.
+    rank
+        How many of the coordinates are stepped along, the first ones.
+    """
+
+    turned: Tensor
+    inverse: Tensor
+    rank: int
+
+    def of(self, w: Tensor) -> Tensor:
+        """U."""
+        return self.inverse.mT @ w
+
+    def back(self, u: Tensor) -> Tensor:
+        """W."""
+        return self.turned @ u
+
+    def gradient(self, slope: Tensor) -> Tensor:
+        """The gradient in w of one in u."""
+        return self.inverse @ slope
+
+    def along(self, slope: Tensor) -> Tensor:
+        """A step in u: the slope, where it is stepped along."""
+        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])
+
+
+@dataclass(frozen=True, eq=False)
+class Metric:
+    """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
+
+    T = S^{-1} V L^{-1/2} has T T' = H^{-1}. Scaling by S makes what is kept independent of the
+    units of the coefficients: only eigenvalues above what rounding leaves of zero ones are.
+    """
+
+    vectors: Tensor  # V, (p, rank)
+    eigenvalues: Tensor  # L, (rank,), increasing
+    scale: Tensor  # S, (p,), powers of two
+    noise: float = 0.0  # eigenvalues of E up to this are rounding
+    unknown: Tensor | None = (
+        None  # (p, p - rank), the other directions, where they are known better
+    )
+    given: Tensor | None = None  # E, where the rest was computed from it
+
+    @property
+    def rank(self) -> int:
+        """How many eigenvalues are kept."""
+        return len(self.eigenvalues)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all are."""
+        return self.rank == len(self.scale)
+
+    @cached_property
+    def lost(self) -> float:
+        """No less than ||V'EV - L||, whatever found V and L: 0 where E is not kept.
+
+        Two products of p terms round by 2 (p + 2) u sqrt(p) ||E||_F in norm, V being as long as p
+        unit vectors to the last digits.
+        """
+        if self.given is None or not self.rank:
+            return 0.0
+        p = len(self.scale)
+        left = self.vectors.mT @ (self.given @ self.vectors)
+        apart = float((left - torch.diag(self.eigenvalues)).norm())
+        rounded = 3 * (p + 2) * _UNIT * math.sqrt(p) * float(self.given.norm())
+        return (1 + _SLACK) * (apart + rounded)
+
+    @cached_property
+    def whitener(self) -> Tensor:
+        """T, shape (p, rank)."""
+        return self.vectors / self.eigenvalues.sqrt() / self.scale[:, None]
+
+    @cached_property
+    def factor(self) -> Tensor:
+        """S V L^{1/2}, whose product with its transpose is H, shape (p, rank)."""
+        return self.vectors * self.eigenvalues.sqrt() * self.scale[:, None]
+
+    @cached_property
+    def largest(self) -> float:
+        """The largest eigenvalue of H."""
+        return float(torch.linalg.matrix_norm(self.factor, 2)) ** 2 if self.rank else 0.0
+
+    def size(self, w: Tensor) -> float:
+        """||w|| in the metric."""
+        return float((self.factor.mT @ w).norm())
+
+    def norm(self, gradient: Tensor) -> float:
+        """||g|| in the inverse metric: the length of the step it asks for."""
+        return float((self.whitener.mT @ gradient).norm())
+
+    def step(self, gradient: Tensor) -> Tensor:
+        """H^+ g."""
+        step: Tensor = self.whitener @ (self.whitener.mT @ gradient)
+        return step
+
+    def unseen(self, gradient: Tensor) -> Tensor:
+        """The part of g that H knows nothing of, as a direction d with H d = 0."""
+        turned = gradient / self.scale
+        return (turned - self.vectors @ (self.vectors.mT @ turned)) / self.scale
+
+    def null(self) -> Tensor:
+        """Directions d with H d = 0, shape (p, p - rank)."""
+        rest = self.unknown
+        if rest is None and self.whole:
+            rest = self.vectors[:, :0]
+        elif rest is None:
+            rest = torch.linalg.svd(self.vectors).U[:, self.rank :]
+        return rest / self.scale[:, None]
+
+    @cached_property
+    def coordinates(self) -> Coordinates:
+        """Those in which H is the identity where it is known, and 0 in the others."""
+        rest = self.null()
+        turned = torch.cat([self.whitener, rest], 1)
+        return Coordinates(
+            turned, torch.cat([self.factor, rest * self.scale.square()[:, None]], 1), self.rank
+        )
+
+    @property
+    def condition(self) -> float:
+        """Largest over least eigenvalue of E that is not zero."""
+        return float(self.eigenvalues[-1] / self.eigenvalues[0]) if self.rank else 1.0
+
+
+def metric_of(matrix: Tensor, rows: int) -> Metric:
+    """The metric of a Gram matrix of ``rows`` samples."""
+    diagonal = matrix.diagonal()
+    roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
+    scale = power_of_two(exponent_of(math.sqrt(2) * roots) - 1)  # the nearest ones
+    if not len(matrix):
+        return Metric(matrix, diagonal, scale)
+    scaled = matrix / scale / scale[:, None]
+    values, vectors = torch.linalg.eigh(scaled)
+    # Each entry is a sum of rows products; eigh itself is off by about p u.
+    top = float(values[-1].clamp(min=0))
+    noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
+    keep = values > noise
+    return Metric(vectors[:, keep], values[keep], scale, noise, given=scaled)
 
 
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
@@ -169,6 +331,7 @@ class _Sweep:
         if not metric.rank:
             return 1.0, 1.0
         gram, noise = self(metric.whitener)
-        values = torch.linalg.eigvalsh(gram)
-        noise += 8 * metric.rank * _UNIT * float(values[-1])
-        return float(values[0]) - noise, float(values[-1]) + noise
+        # Eigenvalues are within the norm of G - I of 1, whoever computes them.
+        left = gram - torch.eye(metric.rank, dtype=gram.dtype, device=gram.device)
+        noise += 1.01 * min(float(left.norm()), float(left.abs().sum(1).max()))
+        return 1 - noise, 1 + noise

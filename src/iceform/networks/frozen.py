@@ -22,6 +22,7 @@ other weights get their prompts, and what they make of them comes back.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -33,19 +34,18 @@ from torch.nn import functional as F
 
 from iceform.attention import Features, FrozenNetwork, LiftedAttention, SoftmaxAttention
 from iceform.backends import rounding_of
-from iceform.backends.recognition import Memory, require_finite
+from iceform.backends.reading import Memory, require_finite
 from iceform.backends.rows import Heads, Lifted
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.constructions.row_layer import RowLayer
 from iceform.interpolation import Interpolant, regimes
-from iceform.untraced import untraced
-from iceform.validation import check_capacity, common_batch, unit_roundoff
+from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
-__all__ = ["FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
+__all__ = ["SLACK", "FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
 
 _FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
-_SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
+SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x
 _LEAK_BITS = 8  # masked tokens' mass is kept this many bits below rounding
 _FINEST = 2.0**-45  # relative: a finer table is not certified in float64, whose values round
 _FINEST_UNITS = 2.0**-3  # the same in float32, in unit roundoffs
@@ -93,7 +93,7 @@ class NetworkSizes:
 
 def identity_table(eps: float | None, dtype: torch.dtype) -> Interpolant:
     """The line on [-1, 1] that every linear map is read from, to ``eps`` of its range."""
-    reach = 1.0 + _SLACK
+    reach = 1.0 + SLACK
     narrow = dtype == torch.float32
     finest = unit_roundoff(dtype) * _FINEST_UNITS if narrow else _FINEST
     wanted = max(finest, 0.0 if eps is None else eps / 2)
@@ -122,6 +122,7 @@ class Maps:
     @classmethod
     def of(cls, network: FrozenNetwork, carried: Features) -> Maps:
         """Read both layers; ``carried`` names what a token of the second carries."""
+        network = copy.deepcopy(network).cpu()
         require_finite(network)
         first, second = network.layers
         assert isinstance(first, LiftedAttention)
@@ -154,12 +155,8 @@ class FrozenLayers:
     def __init__(self, sizes: NetworkSizes, table: Interpolant, dtype: torch.dtype) -> None:
         self.sizes, self.table, self.dtype = sizes, table, dtype
         self._maps: Maps | None = None
+        self._read = ""  # the digest of the weights that were read
         self.rows = RowLayer(sizes.inputs, 1, (sizes.rows,), ("theta",), table, "rows", 0.0)
-
-    @property
-    def slack(self) -> float:
-        """How far a computed product may be off before it leaves the table."""
-        return _SLACK
 
     @property
     def features(self) -> Features:
@@ -202,10 +199,21 @@ class FrozenLayers:
         IntegrityError
             If they are not those that the sizes imply, or hold what is no number.
         """
-        digest = self.network.check()
-        key = (digest, self.sizes, self.table.error)
+        self._read = self.network.check()
+        key = (self._read, self.sizes, self.table.error)
         self._maps = _maps.get(key, lambda: Maps.of(self.network, self.features))
-        return digest
+        return self._read
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether the network's flag tells that the weights are those that were read."""
+        known = self._maps is not None and self._read == self.network.expected
+        return known and self.network.is_flagged
+
+    def to(self, device: torch.device) -> None:
+        """Move the weights: they are checked where they are, without waiting on a GPU."""
+        if "network" in vars(self):
+            self.network.to(device)
 
     @property
     def maps(self) -> Maps:

@@ -16,9 +16,9 @@ from iceform.networks.convert import Conversion
 from iceform.networks.graph import Graph, Node
 from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import Piece, Settings
-from iceform.networks.pieces.base import checked_at_the_end
+from iceform.networks.replaying import Replays
 from iceform.networks.structure import Signature, flatten, unflatten
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Model", "cast"]
 
@@ -71,6 +71,7 @@ class Model(Parts):
         self.strict = strict
         self.left: dict[str, str] = {}
         self.settled = False
+        self.replays = Replays()
         self._wide: list[nn.Module] = []
 
     # ----------------------------------------------------------------------------------- running
@@ -79,13 +80,12 @@ class Model(Parts):
         """As the original's."""
         given, tensors = self.signature.flatten(args, kwargs)
         graph = self.graph_for(given, tensors)
-        device = tensors[0].device if tensors else torch.device("cpu")
-        if device.type == "cpu" or torch.compiler.is_compiling():
-            results = graph.run(self, tensors)
-        else:
-            with checked_at_the_end():
-                results = graph.run(self, tensors)
-        return unflatten(graph.output, results)
+        if self.settings.mode != "run" or torch.compiler.is_exporting():
+            return unflatten(graph.output, graph.run(self, tensors))
+        if tensors and tensors[0].is_cuda and not torch.compiler.is_compiling():
+            return unflatten(graph.output, self.replays.run(self, graph, tensors))
+        self.settings.layers.check()
+        return unflatten(graph.output, graph.run(self, tensors))
 
     def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of such a call; captured now, and checked, if there is none."""

@@ -286,7 +286,6 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         if not torch.compiler.is_exporting():
             check_matmul_precision(self.settings.dtype)
             self._check_dtypes((*args, *kwargs.values()))
-            self.frozen.check()
         return self.model(*args, **kwargs)
 
     @full_precision
@@ -342,6 +341,8 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
                 "instead of casting it"
             )
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.settings.frozen is not None:
+            self.settings.frozen.to(fn(torch.zeros((), dtype=self.settings.dtype)).device)
         return self
 
     # ------------------------------------------------------------------------------ what is known

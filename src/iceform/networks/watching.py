@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform.attention import is_checked
 from iceform.backends import rounding_of
 from iceform.certificates import Attestation, Ledger
-from iceform.certificates.entries import run_again
+from iceform.certificates.witness import run_again
 from iceform.errors import IntegrityError
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from torch import Tensor
 
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Certificate
-from iceform.machine import ArraySource, Source, verifiable
-from iceform.machine.tables import read_line
+from iceform.machine import ArraySource, Source
+from iceform.machine.stream import read_line
 from iceform.sklearn._base import InContext, as_tensor, is_dask, on_host
 
 __all__ = ["FAMILIES"]
@@ -156,7 +156,7 @@ class Batches(Line):
             self._batches = self.as_algorithm().batches()  # type: ignore[attr-defined]
         machine = self._machine(source)
         found = self._batches.update(machine.start(), source)
-        found = verifiable(found, self.as_algorithm())
+        found = self.as_algorithm().verifiable(found)
         self._take(machine, self._as_stored(found, source))
         return self
 

@@ -12,8 +12,7 @@ from iceform.targets.layered_program import LayeredProgram
 from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.stochastic_descent import StochasticDescent
 from iceform.targets.stock_computer import StockComputer
-from iceform.targets.stock_descent import StockDescent
-from iceform.targets.stock_program import StockProgram
+from iceform.targets.stock_program import StockDescent, StockProgram
 from iceform.targets.target import Target
 from iceform.targets.written_descent import WrittenDescent
 

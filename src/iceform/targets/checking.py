@@ -9,12 +9,14 @@ user's. Quantised, merged or adapted weights are not the ones the certificate is
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iceform import store
 from iceform.certificates import Attestation, Certificate
@@ -88,6 +90,8 @@ def check(
         "eager" or "sdpa".
     dtype
         To load in; None for the folder's own, the only one that is certified.
+    device
+        Where it runs. Off the CPU "sdpa" is torch's own composition of products and softmax.
     parameters
         What is in the prompt: step size, penalty and the like.
 
@@ -104,7 +108,8 @@ def check(
     stock = network(model, attention, dtype).to(device)
     found = attest(model, stock)
     _check_certified(model, x, y, attention, parameters)
-    value = model.spec.run(stock, x, y, **parameters)
+    with _kernels(torch.device(device)):
+        value = model.spec.run(stock, x, y, **parameters)
     certificate, measured = model.spec.judge(value, x, y, attention, **parameters)
     return Checked(value, measured, certificate, found)
 
@@ -155,6 +160,11 @@ def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | Non
     return kind.from_pretrained(
         model.path, attn_implementation=attention, dtype=wanted, local_files_only=True
     ).eval()
+
+
+def _kernels(device: torch.device) -> AbstractContextManager[Any]:
+    """Products of the dtype: a GPU's fused kernels may make float32 ones of TF32."""
+    return nullcontext() if device.type == "cpu" else sdpa_kernel(SDPBackend.MATH)
 
 
 def attest(model: StockModel, stock: Any) -> Attestation:

@@ -82,9 +82,7 @@ class Decoder(Target):
     @cached_property
     def combination(self) -> Pairs:
         """The pairs of heads, tuned for typical residuals."""
-        a = Arithmetic(self.torch_dtype)
-        noise = (a.exp + _TYPICAL_NOISE) * a.u
-        return Pairs.for_reach(2 * self.bound, self.pairs, a.dtype, noise)
+        return Pairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
 
     def check_decoder(self) -> None:
         """What both decoders require."""
@@ -177,19 +175,16 @@ class Decoder(Target):
     ) -> tuple[Head, ...]:
         """Pairs whose logits are t (asks . a - label), beside the weights."""
         out = []
-        for j, a in enumerate(self.combination.weights, 1):
-            for sign in (1, -1):
-                t = sign * j * self.combination.delta
-                logit = (
-                    *((Row.of(asks, k, t), Row.of("a", k)) for k in range(self.dim)),
-                    (Row(constant=-t), Row.of("label")),
-                    (Row(constant=1.0), Row.of("weight")),
-                    (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
-                    routed(others, 4 * MASK),
-                )
-                out.append(
-                    Head(f"pair, t = {t:+g}", logit, moves(sign * a * 2.0 ** (LEAK_BITS - 1)))
-                )
+        for j, sign in self.combination.ticks:
+            t, a = sign * j * self.combination.delta, sign * self.combination.weights[j - 1]
+            logit = (
+                *((Row.of(asks, k, t), Row.of("a", k)) for k in range(self.dim)),
+                (Row(constant=-t), Row.of("label")),
+                (Row(constant=1.0), Row.of("weight")),
+                (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
+                routed(others, 4 * MASK),
+            )
+            out.append(Head(f"pair, t = {t:+g}", logit, moves(a * 2.0 ** (LEAK_BITS - 1))))
         return tuple(out)
 
     def square_heads(self, hidden: Sequence[str], others: Sequence[str]) -> tuple[Head, ...]:

@@ -1,8 +1,8 @@
 r"""Descent for generalised linear models, two layers a step, any bounded f, in an encoder.
 
-**Algorithm.** w <- w - lr mean(f(w.x_i - y_i) x_i), from w = 0. f is the derivative of the loss, as
-a formula; |f| < R. Loss, step size and number of samples are in the tokens, so one checkpoint
-serves them all: the weights depend on the dimension and the number of steps.
+**Algorithm.** w <- w - lr mean(f(w.x_i - y_i) x_i), from w = 0 (``bounded_descent``). Loss,
+step size and number of samples are in the tokens, so one checkpoint serves them all: the weights
+depend on the dimension and the number of steps.
 
 **Tokens.** A null token; two tokens per sample, of sign s = + and -, that hold x_i, y_i and
 u_i = s R lr S x_i; one token per table entry k, that holds its slope s_k, its bias b_k, two values
@@ -20,6 +20,10 @@ alpha(o_k) = 1/(1 + e^{-o_k}) together. The heads at o_k and -o_k differ by
 (alpha(o_k) - alpha(-o_k)) g lr S = s_k lr g for tanh(o_k/2) = s_k/S, S = 1.25 max|s_k|: that is
 what l_k loses. The same layer looks a up again and subtracts it.
 
+With ``groups`` the samples of a group g have heads and a null logit ln n_g of their own, and
+u_i has the factor n_g/n: the means of the groups add up to that of all, and a head adds up
+2 n_g + 1 terms.
+
 Should the normaliser be off by a factor 1 + e, alpha(o) and alpha(-o) both move by
 alpha(1 - alpha) e: their difference does not, to first order.
 
@@ -35,19 +39,16 @@ the stream's norms do to any stored number, relatively: NORM units each, 1 + 4 T
 * What differs between table tokens goes into r: rounding of both heads (nu units of alpha R lr S X
   each, and their alphas add up to one), of o_k, of l_k itself, and the second order of the
   normaliser. nu has twice a logit's and an exponential's (in the weight and in the normaliser),
-  2 n + 1 for each of the two sums, and the value's.
+  2 n_g + 1 for each of the two sums, and the value's; 2 heads for every group are written.
 * The map w -> w - lr grad is multiplied by at most q = max |1 - lr lambda|, lambda in the hull of
   f' times the eigenvalues of X'X/n.
-
-The residuals must stay within the table's range along the run. Of data this is known from the
-exact iterates, which the certificate takes from the reference.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -55,80 +56,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Step
 from iceform.functions.formulas import Formula
-from iceform.interpolation import Interpolant, RoundingModel
-from iceform.interpolation.local import local_weights
+from iceform.interpolation import RoundingModel
+from iceform.targets.bounded_descent import MASK, ROUTE, BoundedDescent, Run
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
 from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
-from iceform.targets.tables import Bounded, fitted
-from iceform.targets.target import FeatureTarget
-from iceform.validation import check_positive, check_size
 
-__all__ = ["GeneralDescent", "Tables"]
+__all__ = ["GeneralDescent"]
 
-_MASK = 4096.0  # hides tokens; above every logit of a table by far
-_ROUTE = 4 * _MASK  # of the null token for those that do not ask: beats mask and logits
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
-_LARGEST_LOGIT = _MASK / 8
-_SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
-
-
-@dataclass(frozen=True, eq=False)
-class Tables:
-    """a_+ and a_- on one grid, for one f and range."""
-
-    plus: Interpolant
-    minus: Interpolant
-    scale: float  # R
-    slopes: tuple[float, float]  # bounds of f'
-
-    @classmethod
-    def of(cls, f: str, reach: float, dtype: torch.dtype) -> Tables:
-        """Fitted on [-reach, reach], proven there."""
-        return _tables(f, float(reach), dtype)
-
-    @property
-    def assumptions(self) -> tuple[str, ...]:
-        """Of the two tables."""
-        return tuple(dict.fromkeys(self.plus.assumptions + self.minus.assumptions))
-
-    @property
-    def error(self) -> float:
-        """Of either table, in exact arithmetic."""
-        return max(self.plus.error, self.minus.error)
-
-    @property
-    def size(self) -> float:
-        """The largest value."""
-        return max(self.plus.size, self.minus.size)
-
-    @cached_property
-    def spread(self) -> float:
-        """sup_z E|v - A|: what logits off by a little, each by its own, move a look-up by."""
-        return max(
-            float((w.tilted * (w.values.abs() + w.value_drift[:, None])).sum(-1).max())
-            for table in (self.plus, self.minus)
-            for w in local_weights(table, table.grid.mesh(4))
-        )
-
-    def rounding(self, model: RoundingModel) -> float:
-        """Of either table."""
-        return max(self.plus.rounding(model), self.minus.rounding(model))
-
-
-@lru_cache(maxsize=16)
-def _tables(f: str, reach: float, dtype: torch.dtype) -> Tables:
-    known = Bounded.of(f, reach)
-    plus = fitted(f"log({known.term('+')}/2)", reach, dtype)
-    minus = plus.refit(Formula.parse(f"log({known.term('-')}/2)").function)
-    return Tables(plus, minus, known.scale, known.slopes)
+_MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
 
 
 @dataclass(frozen=True)
-class GeneralDescent(FeatureTarget):
+class GeneralDescent(BoundedDescent):
     """Gradient descent for any bounded f, as a residual stream of an encoder.
 
     Parameters
@@ -141,6 +85,9 @@ class GeneralDescent(FeatureTarget):
         Tokens that a prompt may have: 1 + 2 n + table entries.
     dtype
         "float64" or "float32".
+    groups
+        Parts that samples are averaged in, each by heads of its own. In float32 a sum of hundreds
+        of terms rounds by more than everything else.
     f
         The loss's derivative as a formula of the residual z; in the prompt.
     lr
@@ -149,13 +96,9 @@ class GeneralDescent(FeatureTarget):
         The range of the tables: residuals must stay within; in the prompt.
     """
 
-    dim: int
-    steps: int
     positions: int = 512
     dtype: str = "float64"
-    f: str = field(default="tanh(z)", kw_only=True)
-    lr: float = field(default=0.5, kw_only=True)
-    reach: float = field(default=3.0, kw_only=True)
+    groups: int = 1
 
     kind: ClassVar[str] = "general_descent"
     title: ClassVar[str] = "gradient descent for generalised linear models, two layers a step"
@@ -165,23 +108,8 @@ class GeneralDescent(FeatureTarget):
         "a causal mask hides the state from the samples before it, and f(w.x_i - y_i) must be "
         "looked up at every sample",
     )
-    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
-
-    def __post_init__(self) -> None:
-        for name in ("dim", "steps", "positions"):
-            check_size(name, getattr(self, name))
-        self._settings({})
-
-    def _settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
-        self.check_parameters(given)
-        f = str(given.get("f", self.f))
-        lr = check_positive("lr", given.get("lr", self.lr))
-        return f, lr, check_positive("reach", given.get("reach", self.reach))
-
-    def tables(self, **parameters: Any) -> Tables:
-        """The prompt's tables."""
-        f, _, reach = self._settings(parameters)
-        return Tables.of(f, reach, self.torch_dtype)
+    looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")
 
     # ------------------------------------------------------------------------------- the stream
 
@@ -190,11 +118,13 @@ class GeneralDescent(FeatureTarget):
         d = self.dim
         features = Features.of(
             plus=1, minus=1, table=1, null=1, x=d, u=d, y=1, a=1, l=d, slope=1, bias=1, values=2,
-            odds=1, log_n=1,
+            odds=1, log_n=self.groups, **({"apart": self.groups} if self.groups > 1 else {}),
         )  # fmt: skip
         look = tuple(self._look(sign, 1.0) for sign in ("plus", "minus"))
         erase = tuple(self._look(sign, -1.0) for sign in ("plus", "minus"))
-        move = tuple(self._average(sign) for sign in (1.0, -1.0))
+        move = tuple(
+            self._average(sign, group) for sign in (1.0, -1.0) for group in range(self.groups)
+        )
         return Design(features, (look, move + erase) * self.steps)
 
     def _look(self, sign: str, write: float) -> Head:
@@ -204,8 +134,8 @@ class GeneralDescent(FeatureTarget):
             *asks,
             (Row.of("y", 0, -1.0), Row.of("slope")),
             (Row(constant=1.0), Row.of("bias")),
-            (Row.flags(**{sign: -_MASK}), Row.flags(plus=1.0, minus=1.0, null=1.0)),
-            (Row.flags(**{other: _ROUTE}, table=_ROUTE, null=_ROUTE), Row.flags(null=1.0)),
+            (Row.flags(**{sign: -MASK}), Row.flags(plus=1.0, minus=1.0, null=1.0)),
+            (Row.flags(**{other: ROUTE}, table=ROUTE, null=ROUTE), Row.flags(null=1.0)),
         )
         value = Row.of("values", 0 if sign == "plus" else 1)
         role = (
@@ -213,46 +143,54 @@ class GeneralDescent(FeatureTarget):
         )
         return Head(role, logit, (Move(value, {("a", 0): write}),))
 
-    def _average(self, sign: float) -> Head:
+    def _average(self, sign: float, group: int) -> Head:
+        others = {("apart", group): 1.0} if self.groups > 1 else {}
         logit = (
-            (Row(constant=1.0), Row.flags(a=1.0, log_n=1.0)),
+            (Row(constant=1.0), Row({("a", 0): 1.0, ("log_n", group): 1.0})),
             (Row.of("odds", 0, sign), Row.flags(plus=1.0, minus=1.0)),
-            (Row.flags(table=-_MASK), Row.flags(table=1.0)),
-            (Row.flags(plus=_ROUTE, minus=_ROUTE, null=_ROUTE), Row.flags(null=1.0)),
+            (Row.flags(table=-MASK), Row({("table", 0): 1.0, **others})),
+            (Row.flags(plus=ROUTE, minus=ROUTE, null=ROUTE), Row.flags(null=1.0)),
         )
         moves = tuple(Move(Row.of("u", j), {("l", j): -sign}) for j in range(self.dim))
-        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}", logit, moves)
+        part = f", group {group}" if others else ""
+        return Head(f"mean gradient, odds {'+' if sign > 0 else '-'}{part}", logit, moves)
 
     # -------------------------------------------------------------------------- prompt and answer
 
     def tokens(
         self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
     ) -> Float[Tensor, "t f"]:
-        _, lr, _ = self._settings(parameters)
+        _, lr, _ = self.settings(parameters)
         tables = self.tables(**parameters)
-        check_data(x, y, self.dim, (self.positions - 1 - tables.plus.tokens) // 2)
-        keys, n = tables.plus.keys, len(x)
+        check_data(x, y, self.dim, (self.positions - 1 - tables.tokens) // 2)
+        keys, n = tables.keys, len(x)
         top = _ODDS * float(keys.slopes.abs().max())
         at = self.design.features
-        out = torch.zeros(1 + 2 * n + tables.plus.tokens, at.total, dtype=torch.float64)
-        out[0, at["null"]], out[0, at["log_n"]] = 1.0, math.log(n)
+        out = torch.zeros(1 + 2 * n + tables.tokens, at.total, dtype=torch.float64)
+        group = torch.arange(n) % self.groups
+        held = torch.bincount(group, minlength=self.groups).double()
+        out[0, at["null"]], out[0, at["log_n"]] = 1.0, held.clamp(min=1).log()
+        share = tables.scale * lr * top * (held[group] / n)[:, None]
         for sign, name in ((1, "plus"), (-1, "minus")):
             rows = out[1 : 1 + n] if sign > 0 else out[1 + n : 1 + 2 * n]
             rows[:, at[name]] = 1.0
             rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-            rows[:, at["u"]] = sign * tables.scale * lr * top * x.double()
+            rows[:, at["u"]] = sign * share * x.double()
+            if self.groups > 1:
+                rows[:, at["apart"]] = 1.0
+                rows[torch.arange(n), at["apart"].start + group] = 0.0
         grid = out[1 + 2 * n :]
         grid[:, at["table"]] = 1.0
         grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
-        grid[:, at["values"]] = torch.stack([tables.plus.values, tables.minus.values], 1)
+        grid[:, at["values"]] = torch.stack([table.values for table in tables.each], 1)
         grid[:, at["odds"]] = 2 * torch.atanh(keys.slopes / top)[:, None]
         return out
 
     def layout(self) -> list[str]:
         return [
-            "null: null = 1, log_n = ln n",
-            "one token per sample: plus = 1, x, y, u = R lr S x",
-            "one token per sample: minus = 1, x, y, u = -R lr S x",
+            "null: null = 1, log_n = ln n_g of every group",
+            "one token per sample: plus = 1, x, y, u = R lr S x n_g/n; apart = 1 but for its group",
+            "one token per sample: minus = 1, x, y, u = -R lr S x n_g/n; apart likewise",
             "one token per table entry: table = 1, slope, bias, values, odds; l starts at 0",
         ]
 
@@ -266,77 +204,42 @@ class GeneralDescent(FeatureTarget):
         off, wrong = features.radius[-1, at["l"]], features.radius[-1, at["slope"]]
         return Ball(value, (off + value.abs() * wrong) / (slope - wrong).clamp(min=0))
 
-    def path(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "t d"]:
-        """The exact iterates w_0, ..., w_T, in float64."""
-        f, lr, _ = self._settings(parameters)
+    def path(
+        self, x: Tensor, y: Tensor, **parameters: Any
+    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "t n"]]:
+        f, lr, _ = self.settings(parameters)
         formula, x, y = Formula.parse(f), x.double(), y.double()
         out = [x.new_zeros(self.dim)]
         for _ in range(self.steps):
             out.append(out[-1] - lr * x.T @ formula(x @ out[-1] - y) / len(x))
-        return torch.stack(out)
-
-    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
-        return self.path(x, y, **parameters)[-1]
+        path = torch.stack(out)
+        return path, path @ x.T - y
 
     # ---------------------------------------------------------------------------- the certificate
-
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        plain = Domain.of(x, y, self.torch_dtype)
-        path = self.path(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
-        residuals = path @ x.double().T - y.double()
-        up = 1 + 2.0**-20  # far more than float64 did to the path
-        largest, reach = float(path.norm(dim=1).max()), float(residuals.abs().max())
-        return replace(plain, size=largest * up, reach=reach * up)
 
     def typical(self) -> Domain:
         plain = Domain.box(self.dim, 16, 1.0)
         reach = self.reach * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=(reach - 1) / plain.rows)
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
-        f, lr, reach = self._settings(parameters)
-        a = Arithmetic(self.torch_dtype, attention)
-        run = _Run(self, domain, self.tables(**parameters), lr, reach, a)
-        return Certificate.total(
-            run.terms(),
-            domain={**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=run.derivation(),
-            assumptions=a.assumptions + run.tables.assumptions,
-            compared="stock network's answer - exact algorithm's",
-        )
+    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+        _, lr, reach = self.settings(parameters)
+        return _Run(self, domain, self.tables(**parameters), lr, reach, a)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """The account of one run, as the module's docstring has it."""
-
+class _Run(Run):
     spec: GeneralDescent
-    domain: Domain
-    tables: Tables
-    lr: float
-    reach: float
-    a: Arithmetic
 
-    def terms(self) -> dict[str, float]:
-        """The error's parts; infinite if residuals could leave the tables' range."""
-        if self._largest_logit > _LARGEST_LOGIT:
-            return {"range": math.inf}
-        found = self._account()
-        fits = self.domain.reach + self.domain.rows * math.fsum(found.values()) <= self.reach
-        small = math.fsum(found.values()) <= _SLACK
-        return found if fits and small else {"range": math.inf}
-
-    def _account(self) -> dict[str, float]:
+    def parts(self) -> dict[str, float]:
         tables = self.tables
         out = {"tables": 0.0, "look-ups": 0.0, "averages": 0.0}
         apart, left, q = 0.0, 0.0, self._growth
         for t in range(self.spec.steps):
             arrives = q ** (self.spec.steps - 1 - t)
-            moved = math.expm1(min(self._rows * apart, 1.0)) * tables.spread * SECOND_ORDER
+            moved = math.expm1(min(self.rows * apart, 1.0)) * tables.spread * SECOND_ORDER
             rounded = self._look_up + moved
-            scale = arrives * self.lr * tables.scale * self._rows
+            scale = arrives * self.lr * tables.scale * self.rows
             out["tables"] += scale * tables.error
             out["look-ups"] += scale * (rounded + left)
             off = tables.error + rounded + left
@@ -344,35 +247,27 @@ class _Run:
             out["averages"] += arrives * (self._common + own / self._last)
             left += 2 * self._look_up + 4 * self.a.u * tables.size
             apart += 2 * own
-        out["averages"] += READ * self.a.u * self._size
-        return {name: value * SECOND_ORDER for name, value in out.items()}
+        out["averages"] += READ * self.a.u * self.size
+        return out
 
     @property
     def _drift(self) -> float:
-        """D, in units: the norms that a stored number passes, its own rounding included."""
-        return NORM * (1 + 4 * self.spec.steps) + 1.0
-
-    @property
-    def _rows(self) -> float:
-        return self.domain.rows * SECOND_ORDER
-
-    @property
-    def _size(self) -> float:
-        return self.domain.size + _SLACK
+        """D, in units: the norms that a stored number passes, and how the host made it."""
+        return NORM * (1 + 4 * self.spec.steps) + _MADE
 
     @cached_property
     def _top(self) -> float:
         """S."""
-        return _ODDS * float(self.tables.plus.keys.slopes.abs().max())
+        return _ODDS * float(self.tables.keys.slopes.abs().max())
 
     @property
     def _last(self) -> float:
-        return abs(float(self.tables.plus.keys.slopes[-1]))
+        return abs(float(self.tables.keys.slopes[-1]))
 
     @cached_property
-    def _largest_logit(self) -> float:
-        keys = self.tables.plus.keys
-        terms = keys.slopes.abs() * (self._rows * self._size + self.domain.label)
+    def largest_logit(self) -> float:
+        keys = self.tables.keys
+        terms = keys.slopes.abs() * (self.rows * self.size + self.domain.label)
         return float((terms + keys.biases.abs()).max()) + abs(math.log(self.domain.samples)) + 8
 
     @property
@@ -384,7 +279,7 @@ class _Run:
     @cached_property
     def _look_up(self) -> float:
         """Rounding of one look-up of a, at r = 0."""
-        magnitude = self._rows * self._size + self.domain.label
+        magnitude = self.rows * self.size + self.domain.label
         terms = math.ceil(2 * self._drift + 2 * READ + self.spec.dim + 6)
         model = RoundingModel(self.a.u, False, magnitude, terms)
         exponentials = math.expm1(max(self.a.exp - 4, 0.0) * self.a.u) * self.tables.spread
@@ -394,33 +289,30 @@ class _Run:
     @property
     def _step(self) -> float:
         """The largest |u_i|: R lr S X."""
-        return self.tables.scale * self.lr * self._top * self._rows
+        return self.tables.scale * self.lr * self._top * self.rows
 
     @property
     def _common(self) -> float:
         """What is wrong with the gradient alike at all table tokens: u, as it is stored."""
-        return (self._drift + READ) * self.a.u * self.lr * self.tables.scale * self._rows
+        return (self._drift + READ) * self.a.u * self.lr * self.tables.scale * self.rows
 
     def _own(self, off: float) -> float:
         """A bound of what one step adds to l_k of a table token of its own."""
-        u, n, odds = self.a.u, self.domain.samples, 2 * math.atanh(1 / _ODDS)
+        u, odds, groups = self.a.u, 2 * math.atanh(1 / _ODDS), self.spec.groups
+        n = -(-self.domain.samples // groups)
         logs = self.tables.size + 1 + odds + abs(math.log(n))
         nu = 2 * (READ + 4) * logs + 2 * self.a.exp + 2 * (2 * n + 1) + READ + 6
         heads = inflate(nu * u) * self._step
         gates = (self._drift + 4) * u * odds / 2 * self._step
         normaliser = (2 * off + (self._drift + 4) * u * logs) ** 2 * self._step
-        stored = (4 * NORM + 6) * u * (self._top * self._size + self._step)
+        stored = (4 * NORM + 4 + 2 * groups) * u * (self._top * self.size + self._step)
         return heads + gates + normaliser + stored
 
     def derivation(self) -> tuple[Step, ...]:
-        """Where the numbers come from."""
+        spread = self.tables.spread
         return (
-            Step("R", "1.6 sup |f|", self.tables.scale, "|f| < R, so that a = ln((1 +- f/R)/2) is"),
-            Step("P", "", float(self.tables.plus.tokens), "table entries"),
-            Step("table", "sup |A - a|", self.tables.error, "proven, in exact arithmetic"),
+            *super().derivation(),
             Step("look-up", "", self._look_up, "its rounding in the stream"),
-            Step(
-                "spread", "sup_z E|v - A|", self.tables.spread, "for logits each off by their own"
-            ),
+            Step("spread", "sup_z E|v - A|", spread, "for logits each off by their own"),
             Step("q", "max |1 - lr lambda|", self._growth, "what a step multiplies errors by"),
         )

@@ -11,12 +11,13 @@ whose weights add up to e^m (``linear_descent``).
   second is at most eta X times sum_j |a_j| cosh(j delta Z) times the largest l^2.
 * common: what all heads of the layer read alike is off as if the data were (``rounding``), so it
   is not amplified: NORM u (2 S + s) X for x, y and w, with S = ||x|| ||w|| + |y|, and
-  (3 + NORM) u |m| s X for the null logit, which the host rounds too.
+  (3 + NORM + c) u |m| s X for the null logit, which the host rounds too (c = 0 or 2 for the scaling
+  of a fused kernel where the root of the head size is no even power of two). A null token's logit
+  is the sum of one number that is not 0, so it is the same number in every head.
 * noise: every weight e^{t z_i - m} is off by a relative error, so the combination by eta times
   the root mean square of ||x_i|| times that of sum_j |a_j| cosh(j delta z_i) nu_j
-  (``Pairs.mean_amplitude``). In units of u, nu_j is (2 + c)|m| for the null logit (its sum, the
-  difference; c = 0 or 2 for the scaling of a fused kernel where the root of the head size is no
-  even power of two), j delta S (d + 6 + c) for the logit itself, the exponential, n + 1 for the
+  (``Pairs.mean_amplitude``). In units of u, nu_j is |m| for the difference from the null logit,
+  j delta S (d + 6 + c) for the logit itself and its part of that, the exponential, n + 1 for the
   sum over samples, min(n, l/u) for the normaliser, 5 for division, value and output.
 * writing: adding up the heads and the stream rounds by (heads + 2) u times what is added up.
 * gates: alpha is off relatively by 5 |ln(alpha/(1 - alpha))| + EXP + 4 units, its value by READ.
@@ -27,6 +28,8 @@ allowed a slack, and the sum of all errors must be below it.
 
 Where the samples' features are themselves copies made by attention, ``copied`` units are added to
 what is common; where the null weight is spread over many tokens, ``spread`` of them are summed.
+Where ``groups`` of samples have heads of their own, n of the noise is that of the largest group;
+the leak has fewer terms, all of which its bound counts; the heads' outputs are written together.
 Padding adds to l(t) what the state's own token does: 1/n each.
 """
 
@@ -63,6 +66,8 @@ class Stream:
         A bound of what the token that asks holds beside w and v.
     copied, spread
         Units of copying the samples' features; number of null tokens.
+    groups
+        Parts of the samples, in turn, that heads of their own add up.
     """
 
     dim: int
@@ -73,6 +78,7 @@ class Stream:
     largest: float
     copied: float = 0.0
     spread: int = 1
+    groups: int = 1
 
     @property
     def heads(self) -> int:
@@ -160,7 +166,8 @@ class LinearAccount:
         """
         p, u, rows = self.stream.pairs, self.a.u, self._rows
         size = self._reach(w)
-        common = (NORM + self.stream.copied) * (2 * size + rms) + (3 + NORM) * self._null * rms
+        null = (3 + NORM + self.stream.design.scaling_units) * self._null
+        common = (NORM + self.stream.copied) * (2 * size + rms) + null * rms
         return {
             "remainder": eta * rows * p.remainder(size),
             "leak": eta * rows * self._leak(size, rms),
@@ -184,10 +191,10 @@ class LinearAccount:
     def _noise(self, size: float, rms: float) -> float:
         """The root mean square of sum_j |a_j| cosh(j delta z) nu_j."""
         p, scaling = self.stream.pairs, self.stream.design.scaling_units
-        n = self.domain.samples + self.domain.padding
+        n = -(-(self.domain.samples + self.domain.padding) // self.stream.groups)
         heaviest = p.heaviest(self._ratio, size) * (1 + self.domain.padding)
         full = min(n, heaviest / self.a.u) + self.stream.spread - 1
-        fixed = (2 + scaling) * self._null + self.a.exp + n + 1 + full + 5
+        fixed = self._null + self.a.exp + n + 1 + full + 5
         return p.noise(self.a.u, fixed, size * (self.stream.dim + 6 + scaling), size, rms)
 
     def _gate_error(self, alpha: float) -> float:
@@ -236,9 +243,9 @@ def carried(stream: Stream, a: Arithmetic, size: float, z: float, samples: int =
     p, u, scaling = stream.pairs, a.u, stream.design.scaling_units
     ratio = 2.0**-stream.leak_bits
     full = min(samples, p.heaviest(ratio, z) / u) + stream.spread - 1
-    fixed = (2 + scaling) * stream.null + a.exp + samples + 2 + full + 5
+    fixed = stream.null + a.exp + samples + 2 + full + 5
     noise = p.noise(u, fixed, size * (stream.dim + 6 + scaling), z, z)
-    common = u * ((NORM + stream.copied) * (2 * size + z) + (3 + NORM) * stream.null * z)
+    common = u * ((NORM + stream.copied) * (2 * size + z) + (3 + NORM + scaling) * stream.null * z)
     writing = (2 * p.count + 3) * u * p.amplitude(z)
     return p.remainder(z) + p.leak(ratio, samples, z, z) + noise + common + writing
 

@@ -20,6 +20,8 @@ and the combination 2^K sum_j a_j (F(j delta) - F(-j delta))/2 is lr mean(x_i z_
 Number of samples and step size are in the null token. Penalty and momentum are gates: a state that
 sees itself with the logit ln(alpha/(1 - alpha)) and the null token with 0 receives alpha times its
 own value. So one checkpoint serves every n, lr, penalty and momentum; factors are in the weights.
+With ``groups`` every pair of heads is there once for each group of samples, the others hidden from
+it: what a head adds up are n/groups terms, and so is what their sum rounds.
 All other tokens look at the null token alone (a logit that underflows to 0 elsewhere), whose value
 is 0, and stay what they are.
 
@@ -44,7 +46,7 @@ from iceform.errors import BoundError, ShapeError
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row, hidden_among
 from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
-from iceform.targets.pairs import Pairs
+from iceform.targets.pairs import LEAK_BITS, Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rotated_account import RotatedAccount
@@ -56,12 +58,10 @@ from iceform.validation import check_positive, check_size
 __all__ = ["LinearDescent"]
 
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
-_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: the null token outweighs by 2^K
 _LEAST_POSITIONS = 3
 _MOST_HALVINGS = 8
 _SEEDS = 2**63
 _MIXED = ("x", "y", "w", "v")  # by a rotation
-_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,9 @@ class LinearDescent(FeatureTarget):
         feature has a place of its own.
     idle
         Heads a layer that do nothing, among the others.
+    groups
+        Parts that samples are added up in, each by heads of its own. In float32 a sum of hundreds
+        of terms rounds by more than everything else.
     copies
         Redundant paths: every head this many times, a power of two, each writing its share. With
         idle heads or copies the order of the heads is drawn from the seed.
@@ -105,6 +108,7 @@ class LinearDescent(FeatureTarget):
     basis: int | None = None
     idle: int = 0
     copies: int = 1
+    groups: int = 1
     lr: float = field(default=0.5, kw_only=True)
     penalty: float = field(default=0.0, kw_only=True)
     momentum: float = field(default=0.0, kw_only=True)
@@ -115,7 +119,7 @@ class LinearDescent(FeatureTarget):
     defaults: ClassVar[tuple[str, ...]] = ("lr", "penalty", "momentum")
 
     def __post_init__(self) -> None:
-        for name in ("dim", "steps", "pairs"):
+        for name in ("dim", "steps", "pairs", "groups"):
             check_size(name, getattr(self, name))
         if self.positions < _LEAST_POSITIONS:
             raise ShapeError(f"positions must be at least {_LEAST_POSITIONS}, got {self.positions}")
@@ -146,11 +150,6 @@ class LinearDescent(FeatureTarget):
     # ------------------------------------------------------------------------------- the stream
 
     @property
-    def arithmetic(self) -> Arithmetic:
-        """Of the dtype."""
-        return Arithmetic(getattr(torch, self.dtype))
-
-    @property
     def schedule(self) -> tuple[float, ...]:
         """rho_t, one a step."""
         return self.factors or (1.0,) * self.steps
@@ -158,14 +157,14 @@ class LinearDescent(FeatureTarget):
     @cached_property
     def combination(self) -> Pairs:
         """The pairs of heads."""
-        a = self.arithmetic
-        return Pairs.for_reach(self.reach, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+        return Pairs.tuned(self.reach, self.pairs, self.torch_dtype)
 
     @cached_property
     def design(self) -> Design:
         d = self.dim
         features = Features.of(
-            x=d, y=1, w=d, v=d, null=1, data=1, weight=1, penalty=1, momentum=1
+            x=d, y=1, w=d, v=d, null=1, data=1, weight=1, penalty=1, momentum=1,
+            **self._grouped,
         )  # fmt: skip
         mixed = None if self.basis is None else Rotation(features, _MIXED, self.basis)
         layers = tuple(self._layer(rho) for rho in self.schedule)
@@ -175,8 +174,11 @@ class LinearDescent(FeatureTarget):
         return Design(features, layers, rotation=mixed)
 
     def _layer(self, rho: float) -> tuple[Head, ...]:
-        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
-        pairs = tuple(self._pair_head(j, sign, rho) for j, sign in ticks)
+        pairs = tuple(
+            self._pair_head(j, sign, rho, group)
+            for j, sign in self.combination.ticks
+            for group in range(self.groups)
+        )
         return (
             *pairs,
             self._gate("penalty", "penalty", 1.0, "w", {"w": -rho, "v": -rho}),
@@ -184,7 +186,12 @@ class LinearDescent(FeatureTarget):
             self._gate("momentum, lost", "momentum", -1.0, "v", {"v": -1.0}),
         )
 
-    def _pair_head(self, j: int, sign: int, rho: float) -> Head:
+    @property
+    def _grouped(self) -> dict[str, int]:
+        """Flags of groups that a token is not of."""
+        return {"apart": self.groups} if self.groups > 1 else {}
+
+    def _pair_head(self, j: int, sign: int, rho: float, group: int) -> Head:
         t = sign * j * self.combination.delta
         a = self.combination.weights[j - 1] * 2.0 ** (self.leak_bits - 1)
         asks = tuple((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim))
@@ -194,7 +201,11 @@ class LinearDescent(FeatureTarget):
             Move(Row.of("x", k), {("w", k): -sign * rho * a, ("v", k): -sign * rho * a})
             for k in range(self.dim)
         )
-        return Head(f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED), moves)
+        role, logit = f"gradient, t = {t:+g}", (*asks, residual, outweighed, _ROUTED)
+        if self._grouped:
+            role = f"{role}, group {group}"
+            logit = (*logit, (Row(constant=-_ROUTE), Row.of("apart", group)))
+        return Head(role, logit, moves)
 
     def _gate(
         self, role: str, odds: str, sign: float, source: str, target: dict[str, float]
@@ -209,7 +220,7 @@ class LinearDescent(FeatureTarget):
     @property
     def leak_bits(self) -> int:
         """K."""
-        return _LEAK_BITS[self.arithmetic.dtype]
+        return LEAK_BITS[self.torch_dtype]
 
     # -------------------------------------------------------------------------- prompt and answer
 
@@ -226,6 +237,9 @@ class LinearDescent(FeatureTarget):
         out[1:-1, at["data"]] = 1.0
         out[1 : 1 + n, at["x"]] = x.to(self.torch_dtype).double()
         out[1 : 1 + n, at["y"]] = y.to(self.torch_dtype).double()[:, None]
+        if self._grouped:
+            out[1:, at["apart"]] = 1.0
+            out[torch.arange(1, n + 1), at["apart"].start + torch.arange(n) % self.groups] = 0.0
         out[-1, at["penalty"]] = log_odds(r.lr * r.penalty)
         out[-1, at["momentum"]] = log_odds(r.momentum)
         return out
@@ -233,7 +247,8 @@ class LinearDescent(FeatureTarget):
     def layout(self) -> list[str]:
         return [
             "null: null = 1, weight = ln(n/lr) + K ln 2",
-            "one token per sample: data = 1, x, y",
+            "one token per sample: data = 1, x, y"
+            + (", apart = 1 but for its group" if self._grouped else ""),
             "state: penalty and momentum as log odds; w and v start at 0",
         ]
 
@@ -265,7 +280,7 @@ class LinearDescent(FeatureTarget):
     # ---------------------------------------------------------------------------- the certificate
 
     def domain(self, x: Tensor, y: Tensor, padding: int = 0, **parameters: Any) -> Domain:
-        return replace(Domain.of(x, y, self.arithmetic.dtype), padding=padding)
+        return replace(Domain.of(x, y, self.torch_dtype), padding=padding)
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         a = Arithmetic(self.torch_dtype, attention)
@@ -273,7 +288,7 @@ class LinearDescent(FeatureTarget):
         stream = Stream(
             self.dim,
             self.combination, self.leak_bits, self.null_logit(domain.samples, r.lr), self.design,
-            largest=2 * OFF,
+            largest=2 * OFF + self.groups, groups=self.groups,
         )  # fmt: skip
         account = LinearAccount if self.basis is None else RotatedAccount
         run = account(stream, domain, r, a)

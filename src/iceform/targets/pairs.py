@@ -46,11 +46,12 @@ import numpy as np
 import torch
 
 from iceform.errors import BoundError
-from iceform.targets.rounding import inflate
+from iceform.targets.rounding import Arithmetic, inflate
 from iceform.validation import check_size, unit_roundoff
 
-__all__ = ["Pairs"]
+__all__ = ["LEAK_BITS", "Pairs"]
 
+LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: a null token outweighs samples by 2^K
 _UP = 1 + 2.0**-40  # what evaluating these sums of positive terms in float64 may lose
 _BITS = 3  # of delta
 _STEPS = 32  # R of even weights is sampled up to multiples of 1/32
@@ -107,6 +108,12 @@ class Pairs:
         check_size("pairs", most)
         return _best(reach, most, dtype, noise)
 
+    @classmethod
+    def tuned(cls, reach: float, most: int, dtype: torch.dtype, typical: float = 128.0) -> Pairs:
+        """The same, for noise of ``typical`` units beside an exponential's."""
+        a = Arithmetic(dtype)
+        return cls.for_reach(reach, most, dtype, (a.exp + typical) * a.u)
+
     @cached_property
     def exact(self) -> tuple[Fraction, ...]:
         """a_1, ..., a_m as rational numbers."""
@@ -126,6 +133,11 @@ class Pairs:
             spacing, listed = _EVEN[self.count]
             return tuple(float(kind(a * spacing / self.delta)) for a in listed)
         return tuple(float(kind(float(a))) for a in self.exact)
+
+    @property
+    def ticks(self) -> list[tuple[int, int]]:
+        """Every head's j and sign; a weight of 0 has none."""
+        return [(j, s) for j, a in enumerate(self.weights, 1) if a for s in (1, -1)]
 
     @cached_property
     def defects(self) -> tuple[float, ...]:

@@ -30,7 +30,7 @@ from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
-__all__ = ["ProgramTarget", "trace"]
+__all__ = ["ProgramTarget", "enclosed", "trace"]
 
 _KEYS = 16.0  # slopes may exceed the logits where arguments are small
 
@@ -113,22 +113,12 @@ class ProgramTarget(Target):
         self, value: Tensor, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
     ) -> float:
         """From the exact program on the same data, enclosed."""
-        return self._enclosed(value, x, y, _given(program), settings).error
+        return self.judge(value, x, y, "any", program=program, **settings)[1]
 
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
     ) -> tuple[Certificate, float]:
         program = _given(parameters.pop("program", None))
-        found = self._enclosed(value, x, y, program, parameters, attention)
-        return found, found.error
-
-    def _enclosed(
-        self, value: Tensor, x: Tensor, y: Tensor, program: Program, settings: dict[str, Any],
-        attention: str = "any",
-    ) -> Certificate:  # fmt: skip
-        """The proven distance of these answers from the exact program's, on these data."""
-        if not bool(torch.isfinite(value).all()):
-            return self._certificate(math.inf, attention, "the answer holds NaN or infinity")
         parts: dict[str, Tensor] = {}
         start = 0
         for output in program.assembly.outputs:
@@ -137,20 +127,8 @@ class ProgramTarget(Target):
             count = math.prod(shape)
             parts[output.name] = value[start : start + count].view(shape).double()
             start += count
-        dtype = self.torch_dtype
-        found = program.enclosed(x.to(dtype).double(), y.to(dtype).double(), parts, **settings)
-        why = f"the exact program on the same data in balls of {found.bits} bits"
-        return self._certificate(found.distance, attention, why)
-
-    def _certificate(self, distance: float, attention: str, why: str) -> Certificate:
-        return Certificate.total(
-            {"distance": distance},
-            domain={"data": "of this run", "layers": float(len(self.design.unrolled))},
-            dtype=self.torch_dtype,
-            backend=f"transformers, {attention}",
-            derivation=(Step("distance", "max |answer - ball|", distance, why),),
-            compared="stock network's answer - exact program on these data",
-        )
+        found = enclosed(program, parts, x, y, parameters, self.torch_dtype, attention)
+        return found, found.error
 
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
         raise ProgramError("a program's run is certified when it has run: use ice.check")
@@ -160,6 +138,26 @@ class ProgramTarget(Target):
 
     def typical(self) -> None:
         return None
+
+
+def enclosed(
+    program: Program, answer: Mapping[str, Tensor], x: Tensor, y: Tensor,
+    settings: Mapping[str, Any], dtype: torch.dtype, attention: str,
+) -> Certificate:  # fmt: skip
+    """The proven distance of an answer from the exact program's, on these data in the dtype."""
+    if all(bool(torch.isfinite(value).all()) for value in answer.values()):
+        ball = program.enclosed(x.to(dtype).double(), y.to(dtype).double(), answer, **settings)
+        distance, why = ball.distance, f"the program on these data in balls of {ball.bits} bits"
+    else:
+        distance, why = math.inf, "the answer holds NaN or infinity"
+    return Certificate.total(
+        {"distance": distance},
+        domain={"data": "of this run"},
+        dtype=dtype,
+        backend=f"transformers, {attention}",
+        derivation=(Step("distance", "max |answer - ball|", distance, why),),
+        compared="stock network's answer - exact program on these data",
+    )
 
 
 def _given(program: Program | None) -> Program:

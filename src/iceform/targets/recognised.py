@@ -35,6 +35,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
+from iceform.computer.forms import compose
 from iceform.computer.graph import Graph, Node, Place, run
 from iceform.errors import TargetError
 from iceform.functions.formulas import Formula, trees
@@ -229,7 +230,7 @@ class _Forms:
             raise self.no("f is not of w.x - y", node.place)
         w = _times(row.p, -1 / row.label)
         self._ask(w)
-        self.bent.append((_within(f, _multiple(-row.label, trees.Variable())), w))
+        self.bent.append((compose(f, _multiple(-row.label, trees.Variable())), w))
         return _Form(state={(f"f{len(self.bent) - 1}", 0): row.times})
 
     def _ask(self, w: Combination) -> None:
@@ -238,7 +239,7 @@ class _Forms:
 
     def _apply(self, node: Node, a: _Form) -> _Form | None:
         if a.number is not None:
-            value = _affine(_within(node.attr, trees.Number(a.number)))
+            value = _affine(compose(node.attr, trees.Number(a.number)))
             if value is not None:
                 return _number(value[0])
             if not node.samples:
@@ -253,7 +254,7 @@ class _Forms:
         r = a.residual
         if r is None:
             return None
-        f = node.attr if r.f is None else _within(node.attr, _multiple(r.times, r.f))
+        f = node.attr if r.f is None else compose(node.attr, _multiple(r.times, r.f))
         return _Form(residual=_Residual(r.p, r.label, r.one, f))
 
     # ----------------------------------------------------------------------------- the recurrence
@@ -349,15 +350,6 @@ def _solved(
         if a:
             return c / a, Fraction(0)
     return Fraction(0), Fraction(0)
-
-
-def _within(f: trees.Node, inner: trees.Node) -> trees.Node:
-    """The function f of another."""
-    if isinstance(f, trees.Variable):
-        return inner
-    if isinstance(f, trees.Number):
-        return f
-    return trees.Operation(f.name, tuple(_within(a, inner) for a in f.arguments))
 
 
 def _multiple(factor: Fraction, tree: trees.Node) -> trees.Node:

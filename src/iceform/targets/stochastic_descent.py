@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -42,47 +42,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Step
 from iceform.errors import ShapeError
 from iceform.functions.formulas import Formula
-from iceform.interpolation import Interpolant, RoundingModel
+from iceform.interpolation import RoundingModel
+from iceform.targets.bounded_descent import MASK, ROUTE, SLACK, BoundedDescent, Run
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row
 from iceform.targets.linear_account import Stream, carried
-from iceform.targets.pairs import Pairs
-from iceform.targets.rounding import READ, SECOND_ORDER, Arithmetic, inflate
-from iceform.targets.tables import Bounded, fitted
-from iceform.targets.target import FeatureTarget
-from iceform.validation import check_positive, check_size
+from iceform.targets.pairs import LEAK_BITS, Pairs
+from iceform.targets.rounding import READ, Arithmetic, inflate
+from iceform.validation import check_positive
 
 __all__ = ["StochasticDescent"]
 
-_MASK = 4096.0  # hides tokens: e^-4096 underflows, and it beats every logit
-_ROUTE = 4 * _MASK  # of the null token for those that do not ask
-_LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K
-_TYPICAL_NOISE = 128  # units, for which the spacing of the pairs is chosen
-_LARGEST_LOGIT = _MASK / 8
-_SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
-
-
-@dataclass(frozen=True, eq=False)
-class _Table:
-    """o = ln((1 + f/R)/(1 - f/R)) for one f and range."""
-
-    odds: Interpolant
-    scale: float  # R
-    slopes: tuple[float, float]  # bounds of f'
-
-
-@lru_cache(maxsize=16)
-def _table(f: str, reach: float, dtype: torch.dtype) -> _Table:
-    known = Bounded.of(f, reach)
-    odds = fitted(f"log({known.term('+')}/{known.term('-')})", reach, dtype)
-    return _Table(odds, known.scale, known.slopes)
-
 
 @dataclass(frozen=True)
-class StochasticDescent(FeatureTarget):
+class StochasticDescent(BoundedDescent):
     """Stochastic gradient descent, one sample a step, as a residual stream.
 
     Parameters
@@ -101,32 +77,24 @@ class StochasticDescent(FeatureTarget):
         The loss's derivative as a formula, the step size, the table's range: in the prompt.
     """
 
-    dim: int
-    steps: int
     pairs: int = 8
     span: float = 3.0
     positions: int = 512
     dtype: str = "float64"
-    f: str = field(default="tanh(z)", kw_only=True)
     lr: float = field(default=0.3, kw_only=True)
-    reach: float = field(default=3.0, kw_only=True)
 
     kind: ClassVar[str] = "stochastic_descent"
     title: ClassVar[str] = "stochastic gradient descent for any bounded f, three layers a step"
     architectures: ClassVar[tuple[str, ...]] = ("gpt2", "llama")
-    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
+    looked_up: ClassVar[tuple[str, ...]] = ("log({p}/{m})",)
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "pairs")
 
     def __post_init__(self) -> None:
-        for name in ("dim", "steps", "positions", "pairs"):
-            check_size(name, getattr(self, name))
+        super().__post_init__()
         check_positive("span", self.span)
-        self._settings({})
 
-    def _settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
-        self.check_parameters({k: v for k, v in given.items() if k != "order"})
-        f = str(given.get("f", self.f))
-        lr = check_positive("lr", given.get("lr", self.lr))
-        return f, lr, check_positive("reach", given.get("reach", self.reach))
+    def check_parameters(self, given: dict[str, Any]) -> None:
+        super().check_parameters({k: v for k, v in given.items() if k != "order"})
 
     def _order(self, samples: int, order: Sequence[int] | None = None) -> list[int]:
         found = [t % samples for t in range(self.steps)] if order is None else list(order)
@@ -136,23 +104,17 @@ class StochasticDescent(FeatureTarget):
             )
         return found
 
-    def table(self, **parameters: Any) -> _Table:
-        """The prompt's table."""
-        f, _, reach = self._settings(parameters)
-        return _table(f, reach, self.torch_dtype)
-
     # ------------------------------------------------------------------------------- the stream
 
     @cached_property
     def combination(self) -> Pairs:
         """The pairs of heads."""
-        a = Arithmetic(self.torch_dtype)
-        return Pairs.for_reach(self.span, self.pairs, a.dtype, (a.exp + _TYPICAL_NOISE) * a.u)
+        return Pairs.tuned(self.span, self.pairs, self.torch_dtype)
 
     @property
     def leak_bits(self) -> int:
         """K."""
-        return _LEAK_BITS[Arithmetic(self.torch_dtype).dtype]
+        return LEAK_BITS[self.torch_dtype]
 
     @cached_property
     def design(self) -> Design:
@@ -166,8 +128,7 @@ class StochasticDescent(FeatureTarget):
         )
 
     def _layers(self, t: int) -> tuple[tuple[Head, ...], ...]:
-        ticks = [(j, s) for j in range(1, self.combination.count + 1) for s in (1, -1)]
-        residual = tuple(self._residual(t, j, sign) for j, sign in ticks)
+        residual = tuple(self._residual(t, j, sign) for j, sign in self.combination.ticks)
         return residual, (self._look_up(),), (*self._step(t), self._erase())
 
     def _residual(self, step: int, j: int, sign: int) -> Head:
@@ -177,7 +138,7 @@ class StochasticDescent(FeatureTarget):
             *((Row.of("w", k, t), Row.of("x", k)) for k in range(self.dim)),
             (Row(constant=-t), Row.of("y")),
             (Row(constant=1.0), Row.of("weight")),
-            (Row(constant=-_MASK), Row.of("absent", step)),
+            (Row(constant=-MASK), Row.of("absent", step)),
             _ROUTED,
         )
         return Head(f"residual, t = {t:+g}", logit, (Move(Row.of("data"), {("z", 0): a}),))
@@ -186,7 +147,7 @@ class StochasticDescent(FeatureTarget):
         logit = (
             (Row.of("z"), Row.of("slope")),
             (Row(constant=1.0), Row.of("bias")),
-            (Row(constant=-_MASK), Row.flags(null=1.0, data=1.0, state=1.0)),
+            (Row(constant=-MASK), Row.flags(null=1.0, data=1.0, state=1.0)),
             _ROUTED,
         )
         return Head(
@@ -194,7 +155,7 @@ class StochasticDescent(FeatureTarget):
         )
 
     def _step(self, t: int) -> tuple[Head, Head]:
-        hidden = (Row(constant=-_MASK), Row.of("absent", t))
+        hidden = (Row(constant=-MASK), Row.of("absent", t))
         moves = [
             tuple(Move(Row.of("u", k), {("w", k): sign}) for k in range(self.dim))
             for sign in (-1.0, 1.0)
@@ -206,7 +167,7 @@ class StochasticDescent(FeatureTarget):
         )
 
     def _erase(self) -> Head:
-        logit = ((Row(constant=_MASK), Row.flags(state=1.0)), _ROUTED)
+        logit = ((Row(constant=MASK), Row.flags(state=1.0)), _ROUTED)
         return Head("erase", logit, tuple(Move(Row.of(n), {(n, 0): -1.0}) for n in ("z", "o")))
 
     # -------------------------------------------------------------------------- prompt and answer
@@ -214,21 +175,21 @@ class StochasticDescent(FeatureTarget):
     def tokens(
         self, x: Float[Tensor, "n d"], y: Float[Tensor, "n"], **parameters: Any
     ) -> Float[Tensor, "t f"]:
-        _, lr, _ = self._settings(parameters)
-        table = self.table(**parameters)
-        count, n, at = table.odds.tokens, len(x), self.design.features
+        _, lr, _ = self.settings(parameters)
+        tables = self.tables(**parameters)
+        count, n, at = tables.tokens, len(x), self.design.features
         check_data(x, y, self.dim, self.positions - 2 - count)
         out = torch.zeros(2 + count + n, at.total, dtype=torch.float64)
         out[1:, at["absent"]] = 1.0
         out[0, at["null"]], out[0, at["weight"]] = 1.0, self.leak_bits * math.log(2)
         grid, rows, state = out[1 : 1 + count], out[1 + count : -1], out[-1]
         grid[:, at["table"]] = 1.0
-        keys = table.odds.keys
+        keys = tables.keys
         grid[:, at["slope"]], grid[:, at["bias"]] = keys.slopes[:, None], keys.biases[:, None]
-        grid[:, at["value"]] = table.odds.values[:, None]
+        grid[:, at["value"]] = tables.each[0].values[:, None]
         rows[:, at["data"]] = 1.0
         rows[:, at["x"]], rows[:, at["y"]] = x.double(), y.double()[:, None]
-        rows[:, at["u"]] = 2 * table.scale * lr * x.double()
+        rows[:, at["u"]] = 2 * tables.scale * lr * x.double()
         for t, i in enumerate(self._order(n, parameters.get("order"))):
             rows[i, at["absent"].start + t] = 0.0
         state[at["state"]] = 1.0
@@ -245,9 +206,10 @@ class StochasticDescent(FeatureTarget):
     def answer(self, features: Float[Tensor, "t f"]) -> Float[Tensor, "d"]:
         return features[-1, self.design.features["w"]]
 
-    def path(self, x: Tensor, y: Tensor, **parameters: Any) -> tuple[Tensor, Tensor]:
-        """The exact iterates w_0, ..., w_T and the residuals that were looked up, in float64."""
-        f, lr, _ = self._settings(parameters)
+    def path(
+        self, x: Tensor, y: Tensor, **parameters: Any
+    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "steps"]]:
+        f, lr, _ = self.settings(parameters)
         formula, x, y = Formula.parse(f), x.double(), y.double()
         out, seen = [x.new_zeros(self.dim)], []
         for i in self._order(len(x), parameters.get("order")):
@@ -256,84 +218,42 @@ class StochasticDescent(FeatureTarget):
             out.append(out[-1] - lr * formula(z) * x[i])
         return torch.stack(out), torch.stack(seen)
 
-    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
-        return self.path(x, y, **parameters)[0][-1]
-
     # ---------------------------------------------------------------------------- the certificate
-
-    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        plain = Domain.of(x, y, self.torch_dtype)
-        path, seen = self.path(x.to(self.torch_dtype), y.to(self.torch_dtype), **parameters)
-        up = 1 + 2.0**-20  # far more than float64 did to the path
-        largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
-        return replace(plain, size=largest * up, reach=reach * up)
 
     def typical(self) -> Domain:
         plain = Domain.box(self.dim, 16, 1.0)
         reach = min(self.reach, self.span) * (1 - 2.0**-6)
         return replace(plain, reach=reach, size=max(reach - 1, 0.0) / plain.rows)
 
-    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
-        f, lr, reach = self._settings(parameters)
-        a = Arithmetic(self.torch_dtype, attention)
-        run = _Run(self, domain, self.table(**parameters), lr, reach, a)
-        return Certificate.total(
-            run.terms(),
-            domain={**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=run.derivation(),
-            assumptions=a.assumptions + run.table.odds.assumptions,
-            compared="stock network's answer - exact algorithm's",
-        )
+    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+        _, lr, reach = self.settings(parameters)
+        return _Run(self, domain, self.tables(**parameters), lr, reach, a)
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
-    """The account of one run, as the module's docstring has it."""
-
+class _Run(Run):
     spec: StochasticDescent
-    domain: Domain
-    table: _Table
-    lr: float
-    reach: float
-    a: Arithmetic
 
-    def terms(self) -> dict[str, float]:
-        """The error's parts; infinite if residuals could leave the table's range."""
-        if self._largest_logit > _LARGEST_LOGIT:
-            return {"range": math.inf}
+    def parts(self) -> dict[str, float]:
         q, steps = self._growth, self.spec.steps
         arrives = math.fsum(q**t for t in range(steps))
-        gate = 2 * self.table.scale * self.lr * self._rows
-        steep = self.table.odds.steepness
-        found = {
-            "table": arrives * gate / 4 * self.table.odds.error,
+        gate = 2 * self.tables.scale * self.lr * self.rows
+        steep = self.tables.each[0].steepness
+        return {
+            "table": arrives * gate / 4 * self.tables.error,
             "look-up": arrives * gate / 4 * self._look_up,
             "residual": arrives * gate / 4 * steep * self._residual,
-            "step": arrives * self._gates(gate) + READ * self.a.u * self._size,
+            "step": arrives * self._gates(gate) + READ * self.a.u * self.size,
         }
-        found = {name: SECOND_ORDER * value for name, value in found.items()}
-        total = math.fsum(found.values())
-        fits = self.domain.reach + self._rows * total <= self.reach and total <= _SLACK
-        return found if fits else {"range": math.inf}
 
     @property
-    def _rows(self) -> float:
-        return self.domain.rows * SECOND_ORDER
-
-    @property
-    def _size(self) -> float:
-        return self.domain.size + _SLACK
-
-    @property
-    def _largest_logit(self) -> float:
-        keys = self.table.odds.keys
+    def largest_logit(self) -> float:
+        keys = self.tables.keys
         return float((keys.slopes.abs() * self.reach + keys.biases.abs()).max())
 
     @property
     def _growth(self) -> float:
-        ends = [self.lr * s * self._rows**2 for s in self.table.slopes]
+        ends = [self.lr * s * self.rows**2 for s in self.tables.slopes]
         return max(1.0, abs(1 - min(ends)), abs(1 - max(ends)))
 
     @cached_property
@@ -341,7 +261,7 @@ class _Run:
         """eps_z."""
         spec, null = self.spec, self.spec.leak_bits * math.log(2)
         stream = Stream(spec.dim, spec.combination, spec.leak_bits, null, spec.design, 0.0)
-        size = self._rows * self._size + self.domain.label + _SLACK
+        size = self.rows * self.size + self.domain.label + SLACK
         left = (READ + 2) * self.a.u * self.reach  # of the last z, by erasing it
         return carried(stream, self.a, size, min(size, self.reach)) + left
 
@@ -349,23 +269,20 @@ class _Run:
     def _look_up(self) -> float:
         """eps_o without the table's error and without z's."""
         model = RoundingModel(self.a.u, False, self.reach, 2 * READ + 6)
-        table = self.table.odds
+        table = self.tables.each[0]
         more = (READ + 2 + READ + 2) * self.a.u * table.size
         return table.rounding(model) + more + max(self.a.exp - 4, 0.0) * self.a.u * table.swing
 
     def _gates(self, gate: float) -> float:
-        logs = self.table.odds.size + 1
+        logs = self.tables.size + 1
         each = self.a.exp / 2 + READ + 8
         nu = (2 * READ + 5) * logs / 4 + 2 * each
-        return inflate(nu * self.a.u) * gate + 4 * self.a.u * (self._size + gate)
+        return inflate(nu * self.a.u) * gate + 4 * self.a.u * (self.size + gate)
 
     def derivation(self) -> tuple[Step, ...]:
-        """Where the numbers come from."""
         p = self.spec.combination
         return (
-            Step("R", "1.6 sup |f|", self.table.scale, "|f| < R"),
-            Step("P", "", float(self.table.odds.tokens), "table entries"),
-            Step("table", "sup |A - o|", self.table.odds.error, "proven, in exact arithmetic"),
+            *super().derivation(),
             Step("A", "sum_j |a_j|", p.amplitude(0.0), "by which rounding of z is amplified"),
             Step("eps_z", "", self._residual, "of a residual"),
             Step("q", "max |1 - lr f' s|", self._growth, "what a step multiplies errors by"),
@@ -373,4 +290,4 @@ class _Run:
 
 
 # Tokens that do not ask look at the null token alone.
-_ROUTED = (Row.flags(data=_ROUTE, null=_ROUTE, table=_ROUTE), Row.flags(null=1.0))
+_ROUTED = (Row.flags(data=ROUTE, null=ROUTE, table=ROUTE), Row.flags(null=1.0))

@@ -1,35 +1,55 @@
-"""One program and the stock checkpoint that runs it: what ``Program.to`` returns.
+"""A program and the stock checkpoint that runs it: what ``Program.to`` returns.
 
 In prompt mode the folder is a ``StockComputer``: its weights know the sizes alone, so any program
 that fits may take this one's place (``holding``). In weights mode it is a ``LayeredProgram``: its
 layers are the instructions, and another program may take its place if it differs in tables alone.
 A program whose loops are all counted takes the same instructions whatever the data are; they are
 found by interpreting it once.
+
+As a gpt2 or a llama a program is recognised (``recognised``), and a ``LinearDescent`` or a
+``GeneralDescent`` with its steps is written. What the program calls its parameters is turned into
+the target's own with every prompt, by recognising it again at those settings: step size, penalty
+and momentum are in the prompt, the number of steps and their ratios in the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from iceform.certificates import Certificate
 from iceform.computer.checkpoint import set_writer
 from iceform.computer.compile import Program
 from iceform.errors import TargetError
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import Checked, check
+from iceform.targets.data import Domain
 from iceform.targets.folder import StockModel, write
+from iceform.targets.general_descent import GeneralDescent
 from iceform.targets.layered_program import LayeredProgram
-from iceform.targets.program_target import ProgramTarget, trace
+from iceform.targets.linear_descent import LinearDescent
+from iceform.targets.program_target import ProgramTarget, enclosed, trace
+from iceform.targets.recognised import Descent, recognised
 from iceform.targets.stock_computer import StockComputer
-from iceform.targets.stock_descent import StockDescent, write_descent
+from iceform.targets.target import Target
 
-__all__ = ["StockProgram"]
+__all__ = ["StockDescent", "StockProgram"]
 
 _CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
+_REACHES = (1.0, 2.0, 4.0, 8.0)  # of which the one that certifies most is taken
+_POSITIONS = 1024
+_TYPICAL = 32  # samples
+_ONE_ULP = Fraction(1, 2**52)
+_ALLOWED = (
+    "Under a causal mask the samples never see the state, which leaves full-batch descent on least "
+    "squares (penalty, momentum, any step sizes), and one sample a step for any f "
+    "(ice.targets.StochasticDescent); write other programs as an albert or a bert"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +61,7 @@ class StockProgram:
     model
         The folder.
     program
-        What its prompts hold.
+        What its prompts hold, or its layers.
     settings
         The program's parameters where a prompt is not given them.
     """
@@ -53,7 +73,7 @@ class StockProgram:
     def __post_init__(self) -> None:
         if not isinstance(self.model.spec, ProgramTarget):
             raise TargetError(
-                f"{self.model.path} holds a {self.model.spec.kind}, whose algorithm is in its "
+                f"{self.path} holds a {self.model.spec.kind}, whose algorithm is in its "
                 "weights; programs are for folders that program.to has written"
             )
         self.program.parameters(**self.settings)
@@ -69,9 +89,13 @@ class StockProgram:
         assert isinstance(self.model.spec, ProgramTarget)
         return self.model.spec
 
+    def parameters(self, **settings: Any) -> dict[str, Any]:
+        """What the target is given when the program has these settings."""
+        return {"program": self.program, **self.settings, **settings}
+
     def prompt(self, X: Tensor, y: Tensor, **settings: Any) -> Tensor:
-        """``inputs_embeds`` for these data, the program before them."""
-        return self.model.prompt(X, y, program=self.program, **{**self.settings, **settings})
+        """``inputs_embeds`` for these data."""
+        return self.model.prompt(X, y, **self.parameters(**settings))
 
     def read(self, hidden: Tensor) -> Any:
         """The answer in ``last_hidden_state``, in float64 and in the form the algorithm returns.
@@ -83,12 +107,79 @@ class StockProgram:
 
     def check(self, X: Tensor, y: Tensor, *, attention: str = "sdpa", **settings: Any) -> Checked:
         """:func:`iceform.check` of the folder with this program."""
-        given = {**self.settings, **settings}
-        return check(self.path, X, y, attention=attention, program=self.program, **given)
+        return check(self.path, X, y, attention=attention, **self.parameters(**settings))
 
     def holding(self, program: Program, **settings: Any) -> StockProgram:
         """The same folder with another program in the prompt."""
         return StockProgram(self.model, program, settings)
+
+
+@dataclass(frozen=True, eq=False)
+class StockDescent(StockProgram):
+    """A program whose steps are layers of a folder that transformers loads.
+
+    Where the program's step, penalty or momentum is no float64 number the folder runs the nearest;
+    then :meth:`check` encloses the answer's distance from the program's in ball arithmetic.
+    """
+
+    def __post_init__(self) -> None:
+        self.program.parameters(**self.settings)
+
+    def parameters(self, **settings: Any) -> dict[str, Any]:
+        return self._found(settings)[0]
+
+    def read(self, hidden: Tensor) -> Any:
+        return self.program.packed({self._output: self.model.read(hidden)})
+
+    def certificate(
+        self, X: Tensor, y: Tensor, attention: str = "any", **settings: Any
+    ) -> Certificate:
+        """What is proven before the fact for these data, of the target's own parameters."""
+        return self.model.certificate(X, y, attention, **self.parameters(**settings))
+
+    def check(self, X: Tensor, y: Tensor, *, attention: str = "sdpa", **settings: Any) -> Checked:
+        found = super().check(X, y, attention=attention, **settings)
+        if self._found(settings)[1]:
+            return found
+        dtype, answer = self.model.spec.torch_dtype, {self._output: found.value.double()}
+        given = {**self.settings, **settings}
+        proof = enclosed(self.program, answer, X, y, given, dtype, attention)
+        return replace(found, measured=proof.error, certificate=proof)
+
+    def holding(self, program: Program, **settings: Any) -> StockProgram:
+        raise TargetError(
+            f"the layers of {self.path} are the steps of {self.program.name}; a folder that holds "
+            "any program is an albert or a bert"
+        )
+
+    @property
+    def _output(self) -> str:
+        (name,) = self.program.graph.outputs
+        return name
+
+    def _found(self, settings: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+        spec = self.model.spec
+        given = {**self.settings, **settings}
+        descent = recognised(self.program.graph, self.program.parameters(**given))
+        ratios = _ratios(spec)
+        lr = descent.steps[0] / ratios[0]
+        if len(ratios) != len(descent.steps) or any(
+            abs(eta / (lr * rho) - 1) > _ONE_ULP
+            for eta, rho in zip(descent.steps, ratios, strict=True)
+        ):
+            raise TargetError(
+                f"{self.path} holds {len(ratios)} steps in given ratios, and {self.program.name} "
+                f"at these settings takes {len(descent.steps)} others; write it again"
+            )
+        numbers = {"lr": lr, "penalty": descent.penalty, "momentum": descent.momentum}
+        names = [n for n in numbers if n in spec.defaults]
+        held: dict[str, Any] = {name: float(numbers[name]) for name in names}
+        if isinstance(spec, GeneralDescent):
+            held["f"] = descent.f
+        exact = all(Fraction(held[name]) == numbers[name] for name in names) and all(
+            eta == lr * rho for eta, rho in zip(descent.steps, ratios, strict=True)
+        )
+        return held, exact
 
 
 def write_program(
@@ -101,7 +192,7 @@ def write_program(
     dtype: str = "float64",
     beside: Iterable[Program] = (),
     **settings: Any,
-) -> StockProgram | StockDescent:
+) -> StockProgram:
     """As :meth:`iceform.Program.to` says."""
     others = list(beside)
     program.parameters(**settings)
@@ -114,7 +205,7 @@ def write_program(
             'mode="prompt", of an albert or a bert'
         )
     if mode == "descent":
-        return write_descent(program, name, path, dtype, settings)
+        return _write_descent(program, name, path, dtype, settings)
     if mode == "weights":
         LayeredProgram.check_architecture(name)
         layered = LayeredProgram.of(program, settings, dtype)
@@ -127,6 +218,63 @@ def write_program(
         cycles = max(1, *(len(trace(p, given, _CYCLES)) for p, given in each))
     spec = StockComputer.for_programs([program, *others], cycles, dtype)
     return StockProgram(write(name, spec, path), program, settings)
+
+
+def _ratios(spec: Target) -> list[Fraction]:
+    """The steps over the step size, as the weights hold them."""
+    if isinstance(spec, LinearDescent):
+        return [Fraction(rho) for rho in spec.schedule]
+    assert isinstance(spec, GeneralDescent)
+    return [Fraction(1)] * spec.steps
+
+
+def _write_descent(
+    program: Program, name: str, path: str | Path, dtype: str, settings: Mapping[str, Any]
+) -> StockDescent:
+    """Write a program that is recognised as descent."""
+    try:
+        found = recognised(program.graph, program.parameters(**settings))
+    except TargetError as refused:
+        raise TargetError(f"{refused}\n{_ALLOWED}") from None
+    spec = _general(program, found, dtype) if found.f else _linear(program, found, dtype)
+    spec.check_architecture(name)
+    return StockDescent(write(name, spec, path), program, settings)
+
+
+def _positions(program: Program, a_sample: int, beside: int) -> int:
+    return max(_POSITIONS, a_sample * program.samples + beside)
+
+
+def _linear(program: Program, found: Descent, dtype: str) -> LinearDescent:
+    first = found.steps[0]
+    factors = () if len(set(found.steps)) == 1 else tuple(float(s / first) for s in found.steps)
+    bound = max(program.domain.x.size, program.domain.y.size)
+    domain = Domain.box(program.graph.dim, min(program.samples, _TYPICAL), bound)
+
+    def made(reach: float) -> LinearDescent:
+        positions = _positions(program, 1, 2)
+        return LinearDescent(
+            program.graph.dim, len(found.steps), factors, reach, positions=positions, dtype=dtype,
+            lr=float(first), penalty=float(found.penalty), momentum=float(found.momentum),
+        )  # fmt: skip
+
+    return min(map(made, _REACHES), key=lambda spec: spec.certificate(domain).error)
+
+
+def _general(program: Program, found: Descent, dtype: str) -> GeneralDescent:
+    if found.penalty or found.momentum or len(set(found.steps)) != 1:
+        raise TargetError(
+            f"{program.name} takes steps with a penalty, a momentum or sizes of their own, and the "
+            'two-layer form has none for a nonlinear f; write it as a bert with mode="weights"'
+        )
+    assert found.f is not None
+    # |z| of w = 0 is |y|, and descent makes residuals smaller in the mean; prompts may say more.
+    reach = max(1.0, 3 * program.domain.y.size)
+    made = GeneralDescent(
+        program.graph.dim, len(found.steps), dtype=dtype, f=found.f, lr=float(found.steps[0]),
+        reach=reach,
+    )  # fmt: skip
+    return replace(made, positions=_positions(program, 2, 1 + made.tables().tokens))
 
 
 set_writer(write_program)

@@ -9,7 +9,7 @@ from iceform.tolerances.backends import Backend, backend_named
 from iceform.tolerances.cases import Shape
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.layers import attention_norms, layer_norm, linear, rms_norm, total
-from iceform.tolerances.report import DTYPES, QUICK, Row, Tightness, Total, attacked, row, tightness
+from iceform.tolerances.report import DTYPES, QUICK, Row, Tightness, attacked, row, tightness
 
 __all__ = [
     "DTYPES",
@@ -19,7 +19,6 @@ __all__ = [
     "Row",
     "Shape",
     "Tightness",
-    "Total",
     "attacked",
     "attention_norms",
     "backend_named",

@@ -17,7 +17,7 @@ from torch import Tensor
 from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
-from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error
+from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
 from iceform.tolerances.walking import walked
 
 __all__ = ["bound", "evaluated", "tolerance"]
@@ -107,9 +107,9 @@ def tolerance(
 def bound(problem: Problem, kind: Kind) -> Tensor:
     """The theorem: by one walk on a GPU's matrix units where they are sharp, else in float64."""
     read = Read.of(problem, kind)
-    row = walked(problem, kind, read)
-    if row is not None:
-        return problem.shaped(row.bound(kind))
+    out = walked(problem, kind, read)
+    if out is not None:
+        return problem.shaped(out)
     out, scratch = problem.output(), problem.scratch()
     for chunk in problem.chunks():
         chunk.put(out, _row(problem, kind, read, chunk, scratch).bound(kind))
@@ -162,19 +162,17 @@ def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor
         q_exact=norm(q)[..., None],
         q_moved=norm(q - q_read)[..., None] * CASTS,
         k=read.norms[chunk.heads].amax(-1)[:, None, None],
-        k_moved=read.moved[chunk.heads].amax(-1)[:, None, None],
-        bias=_largest(bias, allowed, top),
+        k_moved=read.moved[chunk.heads].amax(-1)[:, None, None] if read.moves else 0.0,
+        bias=0.0 if bias is None else _largest(bias, allowed),
         top=top.abs(),
     )
-    check_range(kind, norms, read.largest[chunk.heads])
+    check_range(kind, *map(float, reached(norms, read.largest[chunk.heads])))
     own = own_error(norms)
     found = _found(read, chunk, logits.sub_(top).exp_(), bias, own)
     return Row(norms, found.sums(read, chunk.heads), found.output, empty, own)
 
 
-def _largest(bias: Tensor | None, allowed: Tensor | None, like: Tensor) -> Tensor:
-    if bias is None:
-        return torch.zeros_like(like)
+def _largest(bias: Tensor, allowed: Tensor | None) -> Tensor:
     seen = bias if allowed is None else bias * allowed
     return seen.abs().amax(-1, keepdim=True)
 

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.errors import ShapeError
 from iceform.tolerances.inputs import Problem, problem_of
+from iceform.validation import check_size
 
 __all__ = ["CASES", "Inputs", "Shape"]
 
@@ -24,6 +26,13 @@ class Shape:
     dim: int
     keys: int | None = None
     kv_heads: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, size in vars(self).items():
+            if size is not None:
+                check_size(name, size)
+        if self.heads % (self.kv_heads or 1):
+            raise ShapeError(f"{self.heads} query heads cannot share {self.kv_heads} evenly")
 
     @property
     def length(self) -> int:

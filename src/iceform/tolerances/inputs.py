@@ -18,7 +18,7 @@ from torch import Tensor
 from iceform.arithmetic import Format
 from iceform.errors import BoundError, DeviceError, DtypeError, ShapeError
 
-__all__ = ["Chunk", "Problem", "problem_of", "rounded"]
+__all__ = ["Chunk", "Problem", "check_finite", "problem_of", "rounded", "scale_of"]
 
 ALIGNMENTS = ("upper_left", "lower_right")
 # float64 logits held at once: 16 MB on a CPU, 512 MB on a GPU.
@@ -120,12 +120,14 @@ class Problem:
         mask = self._of_mask(chunk).double()
         return torch.where(mask > -math.inf, mask, 0.0)
 
-    def hidden_keys(self) -> Bool[Tensor, "heads keys"]:
-        """Keys that no query sees."""
+    def hidden_keys(self) -> Bool[Tensor, "heads keys"] | None:
+        """Keys that no query sees; None where there can be none."""
         heads, _, queries, _ = self.q.shape
+        last = self.keys if self.diagonal is None else queries - 1 + self.diagonal
+        if self.mask is None and last >= self.keys - 1:
+            return None
         places = torch.arange(self.keys, device=self.q.device).expand(heads, -1)
         if self.mask is None:
-            last = self.keys if self.diagonal is None else queries - 1 + self.diagonal
             return places > last
         hidden = torch.ones_like(places, dtype=torch.bool)
         for chunk in self.chunks():
@@ -168,7 +170,7 @@ def problem_of(
         q=q.reshape(*kv, group, queries, q.shape[-1]),
         k=k.reshape(*kv, keys, k.shape[-1]),
         v=v.reshape(*kv, keys, v.shape[-1]),
-        scale=_scale(scale, q.shape[-1]),
+        scale=scale_of(scale, q.shape[-1]),
         mask=None if mask is None else _mask(mask, q, k, group),
         diagonal=_diagonal(causal, queries, keys),
         lead=lead,
@@ -199,22 +201,26 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise ShapeError(f"{name} is empty, shape {_shape(x)}: there is nothing to attend to")
         if x.device != q.device:
             raise DeviceError(f"{name} is on {x.device}, q on {q.device}; move one of them")
+        if x.is_meta:
+            raise DeviceError(f"{name} is on the meta device and holds no numbers; give it some")
         if x.dtype != q.dtype:
             raise DtypeError(f"{name} has dtype {x.dtype}, q {q.dtype}; convert one of them")
-        check_finite(name, x)
+    check_finite(q=q, k=k, v=v)
 
 
-def check_finite(name: str, x: Tensor) -> None:
-    """No NaN and no infinity."""
-    # float8 has no isfinite of its own on every device.
-    x = x.float() if x.element_size() == 1 else x
-    if not bool(torch.isfinite(x).all()):
-        bad = ~torch.isfinite(x)
-        first = tuple(int(i) for i in bad.nonzero()[0])
-        raise BoundError(
-            f"{name} has {int(bad.sum())} entries that are NaN or infinite, the first at {first}: "
-            "no tolerance holds for them; mend the inputs"
-        )
+def check_finite(**named: Tensor) -> None:
+    """No NaN and no infinity; a GPU is asked once."""
+    # float8 can be stored and little else.
+    held = {name: x.float() if x.element_size() == 1 else x for name, x in named.items()}
+    largest = [torch.linalg.vector_norm(x, math.inf) for x in held.values()]
+    for (name, x), most in zip(held.items(), torch.stack(largest).tolist(), strict=True):
+        if not math.isfinite(most):
+            bad = ~torch.isfinite(x)
+            first = tuple(int(i) for i in bad.nonzero()[0])
+            raise BoundError(
+                f"{name} has {int(bad.sum())} entries that are NaN or infinite, the first at "
+                f"{first}: no tolerance holds for them; mend the inputs"
+            )
 
 
 def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]:
@@ -232,7 +238,8 @@ def _check_heads(q: Tensor, k: Tensor, v: Tensor) -> tuple[tuple[int, ...], int]
     return tuple(q.shape[:-2]), heads // kv_heads
 
 
-def _scale(scale: float | None, dim: int) -> float:
+def scale_of(scale: float | None, dim: int) -> float:
+    """Of the logits: 1/sqrt(dim) where none is given."""
     if scale is None:
         return 1 / math.sqrt(dim)
     if isinstance(scale, bool) or not isinstance(scale, int | float) or not math.isfinite(scale):

@@ -81,8 +81,8 @@ class Kind:
         low, wide = format_of(dtype), format_of(accumulate)
         if wide.u > low.u:
             raise BoundError(
-                f"accumulate={wide.name} is narrower than dtype={low.name}: float64 kernels "
-                f"accumulate in float64; pass accumulate=torch.{low.name}"
+                f"accumulate={wide.name} is narrower than dtype={low.name}: no kernel adds what it "
+                f"reads in fewer bits; pass accumulate=torch.{low.name}"
             )
         on_gpu = torch.device(device).type == "cuda"
         if exp_ulps is None:

@@ -21,6 +21,7 @@ l the faithful step of ``accumulate``, s(n) = :func:`iceform.arithmetic.sum_step
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from iceform.arithmetic import compounded, log_steps, sum_steps
 from iceform.errors import BoundError, DtypeError, ShapeError
-from iceform.tolerances.inputs import check_finite, rounded
+from iceform.tolerances.inputs import check_finite, rounded, scale_of
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.theorem import Norms, bound_from_norms
 from iceform.validation import check_positive, check_size
@@ -50,15 +51,8 @@ def attention_norms(
     dtype: torch.dtype,
     accumulate: torch.dtype = torch.float32,
     scale: float | None = None,
-    device: torch.device | str = "cpu",
-    exp_ulps: float | None = None,
-    rescale_ulps: float = 2.0,
-    online: bool = True,
-    block: int = 1,
-    probabilities: torch.dtype | None = None,
-    output: torch.dtype | None = None,
-    split: bool | None = None,
     representable: bool = True,
+    **kind: Any,
 ) -> float:
     r"""A bound of every element of attention, from norms alone: cheap enough to log in production.
 
@@ -70,19 +64,18 @@ def attention_norms(
         Largest |v|.
     representable
         Whether q, k and v are numbers of ``dtype``; else their rounding counts.
+    kind
+        Further keywords of :func:`iceform.tolerance`, and ``device``: where the kernel runs.
     """
-    kind = Kind.of(
-        dtype, accumulate, device=device, probabilities=probabilities, output=output,
-        exp_ulps=exp_ulps, rescale_ulps=rescale_ulps, online=online, block=block, split=split,
-    )  # fmt: skip
+    stated = Kind.of(dtype, accumulate, **kind)
     keys, dim = check_size("keys", keys), check_size("dim", dim)
-    moves = 0.0 if representable else kind.low.u
-    tiny = 0.0 if representable else kind.low.rounded_underflow * math.sqrt(dim)
+    moves = 0.0 if representable else stated.low.u
+    tiny = 0.0 if representable else stated.low.rounded_underflow * math.sqrt(dim)
     q, k, v = (
         check_positive(name, x, zero=True) * _OWN
         for name, x in (("q_norm", q_norm), ("k_norm", k_norm), ("v_max", v_max))
     )
-    factor = 1 / math.sqrt(dim) if scale is None else abs(scale)
+    factor = abs(scale_of(scale, dim))
 
     def one(x: float) -> Tensor:
         return torch.full((1, 1, 1), x, dtype=torch.float64)
@@ -92,18 +85,23 @@ def attention_norms(
         q_exact=one(q), q_moved=one(q * moves + tiny), k=one(k * (1 + moves) + tiny),
         k_moved=one(k * moves + tiny), bias=one(0.0), top=one(factor * q * k),
     )  # fmt: skip
-    return float(bound_from_norms(kind, norms, one(v * (1 + moves) + tiny)))
+    return float(bound_from_norms(stated, norms, one(v * (1 + moves) + tiny)))
 
 
-def _checked(x: Tensor, name: str, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """X and x̂ in float64."""
+def _checked(
+    x: Tensor, name: str, dtype: torch.dtype, length: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """X and x̂ in float64; a vector of that length where one is given."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise DtypeError(f"{name} must be a floating-point torch tensor")
+        what = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise DtypeError(f"{name} must be a floating-point torch tensor, got {what}")
+    if length is not None and x.shape != (length,):
+        raise ShapeError(f"{name} is {tuple(x.shape)}, these inputs need ({length},)")
     if x.numel() == 0 or x.ndim == 0:
         raise ShapeError(f"{name} is empty or a scalar, shape {tuple(x.shape)}")
     if x.shape[-1] > _MOST:
         raise BoundError(f"{name} has {x.shape[-1]} terms; sums are covered up to {_MOST}")
-    check_finite(name, x)
+    check_finite(**{name: x})
     return x.double(), rounded(x, Kind.of(dtype, _at_least(dtype)).low)
 
 
@@ -147,18 +145,18 @@ def linear(
     split: bool | None = None,
 ) -> Float[Tensor, "*batch m"]:
     """Bound of `torch.nn.functional.linear`."""
-    kind = Kind.of(dtype, accumulate, output=output, split=split, device=x.device)
+    exact, read = _checked(x, "x", dtype)
+    matrix, matrix_read = _checked(weight, "weight", dtype)
     if weight.ndim != 2 or x.shape[-1] != weight.shape[-1]:
         raise ShapeError(
             f"x is {tuple(x.shape)}, weight {tuple(weight.shape)}: make them (.., n), (m, n)"
         )
-    exact, read = _checked(x, "x", dtype)
-    matrix, matrix_read = _checked(weight, "weight", dtype)
+    kind = Kind.of(dtype, accumulate, output=output, split=split, device=x.device)
     size = read.abs() @ matrix_read.abs().mT
     moved = read.abs() @ (matrix - matrix_read).abs().mT + (exact - read).abs() @ matrix.abs().mT
     value = exact @ matrix.mT
     if bias is not None:
-        added, added_read = _checked(bias, "bias", dtype)
+        added, added_read = _checked(bias, "bias", dtype, len(weight))
         size, moved = size + added_read.abs(), moved + (added - added_read).abs()
         value = value + added
     # As many sums as a logit has, but no scale: at most its steps.
@@ -213,11 +211,13 @@ def _norm(
     moments: bool = False,
 ) -> Tensor:
     eps = check_positive("eps", eps)
-    n, unit = x.shape[-1], kind.wide.faithful
     exact, read = _checked(x, "x", kind.dtype)
-    one = torch.ones_like(exact[..., -1, :] if exact.ndim > 1 else exact)
-    gain, gain_read = (one, one) if weight is None else _checked(weight, "weight", kind.dtype)
-    shift, shift_read = (0 * one, 0 * one) if bias is None else _checked(bias, "bias", kind.dtype)
+    n, unit = x.shape[-1], kind.wide.faithful
+    (gain, gain_read), (shift, shift_read) = (
+        (torch.full_like(exact[..., :1], fill),) * 2 if given is None
+        else _checked(given, name, kind.dtype, n)
+        for name, given, fill in (("weight", weight, 1.0), ("bias", bias, 0.0))
+    )  # fmt: skip
     mean = exact.mean(-1, keepdim=True) * float(centred)
     away = (exact - mean).abs()
     square = (exact - mean).square().mean(-1, keepdim=True)

@@ -40,9 +40,9 @@ class Read:
     def of(cls, problem: Problem, kind: Kind) -> Read:
         exactly = torch.float64 if problem.k.dtype != kind.dtype else _held(kind.dtype)
         k, v = problem.k.to(exactly), problem.v.to(exactly)
-        hidden = None
-        if problem.mask is not None or problem.diagonal is not None:
-            hidden = problem.hidden_keys()[..., None]
+        hidden = problem.hidden_keys()
+        if hidden is not None:
+            hidden = hidden[..., None]
             k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
         k_read, v_read, low, high, moves = k, v, v, v, False
         if problem.k.dtype != kind.dtype:

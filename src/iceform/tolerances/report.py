@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
 
 from iceform.tolerances.attack import Finding, attack, compare, search, worst
-from iceform.tolerances.attention import tolerance
 from iceform.tolerances.backends import Backend
 from iceform.tolerances.cases import CASES, Shape
 
-__all__ = ["DTYPES", "Cost", "Row", "Tightness", "Total", "attacked", "cost", "row", "tightness"]
+__all__ = ["DTYPES", "Row", "Tightness", "attacked", "row", "tightness"]
 
 DTYPES = {
     "fp32": torch.float32,
@@ -26,26 +23,50 @@ DTYPES = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 QUICK = ("random", "same sign")
-_REPEATS = 5
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kernel at one shape and dtype, over all cases."""
+    """One kernel and dtype, over all cases; where it came nearest to its bound."""
 
     kernel: str
-    shape: str
     dtype: str
     cases: int
     elements: int
     violations: int
-    error: float | None  # where it came nearest to its bound; None: NaN or infinite
+    error: float | None  # None: NaN or infinite, or nothing ran
     bound: float
-    ratio: float | None  # error / bound there
+    ratio: float | None  # error / bound
     case: str
+    shape: str
     largest_error: float | None
     empty_rows: str
     skipped: tuple[str, ...]  # cases that the kernel does not take, and why
+
+    @classmethod
+    def of(cls, found: Sequence[Finding]) -> Row:
+        """Findings of one kernel and dtype, summed up."""
+        ran = [f for f in found if not f.skipped]
+        top = worst(ran or found)
+        return cls(
+            kernel=top.kernel,
+            dtype=top.dtype,
+            cases=sum(f.cases for f in ran),
+            elements=sum(f.elements for f in ran),
+            violations=sum(f.violations for f in ran),
+            error=_finite(top.error) if ran else None,
+            bound=top.bound,
+            ratio=_finite(top.ratio) if ran else None,
+            case=top.case if ran else "",
+            shape=top.shape,
+            largest_error=_finite(max(f.largest_error for f in ran)) if ran else None,
+            empty_rows=", ".join(sorted({f.empty_rows for f in ran} - {""})),
+            skipped=tuple(f"{f.case}: {f.skipped}" for f in found if f.skipped),
+        )
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
 
 
 def row(
@@ -59,32 +80,27 @@ def row(
     cases: Sequence[str] = tuple(CASES),
 ) -> Row:
     """Run a kernel on every case of a shape."""
-    found = list(compare(backend, shape, dtype, device, seed=seed, causal=causal, cases=cases))
-    skipped = tuple(f"{f.case}: {f.skipped}" for f in found if f.skipped)
-    ran = [f for f in found if not f.skipped]
-    name = str(dtype).removeprefix("torch.")
-    if not ran:
-        return Row(backend.name, str(shape), name, 0, 0, 0, None, 0.0, None, "", None, "", skipped)
-    top = worst(ran)
-    return Row(
-        kernel=backend.name,
-        shape=str(shape),
-        dtype=name,
-        cases=sum(f.cases for f in ran),
-        elements=sum(f.elements for f in ran),
-        violations=sum(f.violations for f in ran),
-        error=_finite(top.error),
-        bound=top.bound,
-        ratio=_finite(top.ratio),
-        case=top.case,
-        largest_error=_finite(max(f.largest_error for f in ran)),
-        empty_rows=", ".join(sorted({f.empty_rows for f in ran} - {""})),
-        skipped=skipped,
-    )
+    found = compare(backend, shape, dtype, device, seed=seed, causal=causal, cases=cases)
+    return Row.of(list(found))
 
 
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
+def attacked(
+    cases: int,
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+    backends: Sequence[Backend] = (),
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """Attack the bound with so many cases; a row for each kernel and dtype."""
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    done = 0
+    for finding in attack(cases, dtypes, device, backends, seed=seed):
+        done += finding.cases
+        progress(done)
+        groups.setdefault((finding.kernel, finding.dtype), []).append(finding)
+    return [Row.of(found) for _, found in sorted(groups.items())]
 
 
 @dataclass(frozen=True)
@@ -118,7 +134,7 @@ def tightness(
     given = [f for f in found if f.kernel != "simulated" and not f.skipped]
     return Tightness(
         shape=str(shape),
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=top.dtype,
         factor=1 / top.ratio,
         error=top.error,
         bound=top.bound,
@@ -127,92 +143,3 @@ def tightness(
         native=1 / worst(given).ratio if given and worst(given).ratio > 0 else None,
         violations=sum(f.violations for f in found),
     )
-
-
-@dataclass(frozen=True)
-class Total:
-    """An attack, summed up by kernel and dtype."""
-
-    kernel: str
-    dtype: str
-    cases: int
-    elements: int
-    violations: int
-    ratio: float | None  # the largest error / bound
-    case: str
-    shape: str
-
-
-def attacked(
-    cases: int,
-    dtypes: Sequence[torch.dtype],
-    device: torch.device,
-    backends: Sequence[Backend] = (),
-    *,
-    seed: int = 0,
-    progress: Callable[[int], None] = lambda done: None,
-) -> list[Total]:
-    """Attack the bound with so many cases."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    done = 0
-    for finding in attack(cases, dtypes, device, backends, seed=seed):
-        done += finding.cases
-        progress(done)
-        if not finding.skipped:
-            groups.setdefault((finding.kernel, finding.dtype), []).append(finding)
-    return [_summed(found) for _, found in sorted(groups.items())]
-
-
-def _summed(found: Sequence[Finding]) -> Total:
-    top = worst(found)
-    return Total(
-        kernel=top.kernel,
-        dtype=top.dtype,
-        cases=sum(f.cases for f in found),
-        elements=sum(f.elements for f in found),
-        violations=sum(f.violations for f in found),
-        ratio=_finite(top.ratio),
-        case=top.case,
-        shape=top.shape,
-    )
-
-
-@dataclass(frozen=True)
-class Cost:
-    """A tolerance in passes of native attention on the same inputs."""
-
-    shape: str
-    dtype: str
-    seconds: float
-    native: float
-    passes: float
-
-    def to_dict(self) -> dict[str, object]:
-        """For JSON."""
-        return asdict(self)
-
-
-def cost(shape: Shape, dtype: torch.dtype, device: torch.device) -> Cost:
-    """Both timed in turn, the best of each."""
-    generator = torch.Generator().manual_seed(0)
-    sizes = (shape.queries, shape.length, shape.length)
-    q, k, v = (
-        torch.randn(shape.batch, shape.heads, n, shape.dim, generator=generator).to(device, dtype)
-        for n in sizes
-    )
-    ours, native = math.inf, math.inf
-    for _ in range(_REPEATS):
-        native = min(native, _seconds(lambda: scaled_dot_product_attention(q, k, v), device))
-        ours = min(ours, _seconds(lambda: tolerance(q, k, v, dtype=dtype), device))
-    name = str(dtype).removeprefix("torch.")
-    return Cost(str(shape), name, ours, native, ours / native)
-
-
-def _seconds(call: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start

@@ -86,12 +86,14 @@ from iceform.errors import BoundError
 from iceform.tolerances.kind import Kind
 
 __all__ = [
+    "Factors",
     "Norms",
     "Sums",
     "all_keys",
     "bound_from_norms",
     "check_range",
     "own_error",
+    "reached",
     "rounded_bound",
     "sums_error",
 ]
@@ -109,10 +111,10 @@ class Norms:
     scale: float  # |σ|
     q: Tensor  # ‖q̂‖
     q_exact: Tensor  # ‖q‖
-    q_moved: Tensor  # ‖q - q̂‖
+    q_moved: Tensor | float  # ‖q - q̂‖
     k: Tensor  # largest ‖k̂_j‖
-    k_moved: Tensor  # largest ‖k_j - k̂_j‖
-    bias: Tensor  # largest |b_j|
+    k_moved: Tensor | float  # largest ‖k_j - k̂_j‖
+    bias: Tensor | float  # largest |b_j|
     top: Tensor  # |m|
 
 
@@ -135,20 +137,32 @@ class Sums:
     spread: Tensor  # max v - min v
 
 
+def _sum(first: Tensor, *more: tuple[Tensor | float, Tensor | float]) -> Tensor:
+    """First + Σ factor size; a GPU is not asked to add what is 0."""
+    for factor, size in more:
+        if isinstance(size, Tensor) or size:
+            first = first + size * factor
+    return first
+
+
 def all_keys(keys: int) -> Tensor:
     """The ``present`` of rows that see all keys; what follows from it is found on the host."""
     return torch.tensor(float(max(1, keys)), dtype=torch.float64)
 
 
-def check_range(kind: Kind, norms: Norms, largest: Tensor) -> None:
-    """No overflow on the way: unscaled and scaled logits, and unnormalised sums of values."""
+def reached(norms: Norms, largest: Tensor) -> tuple[Tensor, Tensor]:
+    """What unscaled and scaled logits, and unnormalised sums of values, may come to."""
+    logit = _sum(norms.q * norms.k * max(1.0, norms.scale), (1.0, norms.bias)).amax()
+    return logit, norms.present.amax() * largest.amax()
+
+
+def check_range(kind: Kind, logit: float, value: float) -> None:
+    """No overflow on the way."""
     limit = kind.wide.largest / 4
-    logit = float((norms.q * norms.k * max(1.0, norms.scale) + norms.bias).amax())
-    value = float(norms.present.amax() * largest.amax())
-    for what, reached in (("logits", logit), ("sums of values", value)):
-        if not reached <= limit:
+    for what, most in (("logits", logit), ("sums of values", value)):
+        if not most <= limit:
             raise BoundError(
-                f"{what} may reach {reached:.3g}, and {kind.wide.name} ends at "
+                f"{what} may reach {most:.3g}, and {kind.wide.name} ends at "
                 f"{kind.wide.largest:.3g}: no kernel of this kind is safe on these inputs; scale "
                 "them down or accumulate in a wider dtype"
             )
@@ -156,16 +170,10 @@ def check_range(kind: Kind, norms: Norms, largest: Tensor) -> None:
 
 def own_error(norms: Norms) -> Tensor:
     """What float64 may be off by here, in the logarithm of any sum of non-negative terms."""
-    logit = norms.scale * norms.q_exact * (norms.k + norms.k_moved) + norms.bias + norms.top
+    longest = _sum(norms.k, (1.0, norms.k_moved))
+    logit = _sum(norms.scale * norms.q_exact * longest, (1.0, norms.bias)) + norms.top
     steps = 4 * (norms.dim + 16) * logit
     return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))
-
-
-def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
-    """The theorem: E, then the rounding of the output."""
-    after = _bound_before_rounding(kind, norms, sums).mul_(1 + kind.output_unit)
-    after.add_(sums.output, alpha=kind.output_unit).add_(kind.output_underflow)
-    return after.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,6 +187,7 @@ class _Steps:
     most: Tensor  # the largest τ_j
     numerator: Tensor  # N l
     denominator: Tensor  # d
+    count: Tensor  # λ (2n + R + 8)
     lost: Tensor  # Λ
 
     @classmethod
@@ -187,9 +196,9 @@ class _Steps:
         unit = kind.wide.faithful
         per_bias = compounded(kind.logit_steps(norms.dim) + kind.argument_steps, unit)
         argument = compounded(kind.argument_steps, unit)
-        per_k = norms.scale * (per_bias * norms.q + norms.q_moved)
+        per_k = norms.scale * _sum(per_bias * norms.q, (1.0, norms.q_moved))
         per_moved = norms.scale * norms.q_exact
-        others = per_k * norms.k + per_moved * norms.k_moved + per_bias * norms.bias
+        others = _sum(per_k * norms.k, (per_moved, norms.k_moved), (per_bias, norms.bias))
         reference = argument * (norms.top + others + n.log() + 1)
         touched = 2 * norms.dim + 16 + math.sqrt(norms.dim) * (norms.q + norms.k)
         zeta = 4 * tiny * max(1.0, norms.scale) * touched
@@ -204,6 +213,7 @@ class _Steps:
             most=others + t,
             numerator=kind.numerator_steps(n, keys) * kind.step,
             denominator=denominator,
+            count=count,
             lost=count * torch.exp(2 * (others + t) + denominator),
         )
 
@@ -222,49 +232,87 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
     return relative, 2 * steps.lost * torch.exp(steps.numerator)
 
 
-def _bound_before_rounding(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
-    """E is linear in the sums: first the factors, a number for each row, then one product each."""
-    # (i) one weight
-    steps = _Steps.of(kind, norms)
-    mean = steps.per_k * sums.k + steps.per_moved * sums.k_moved
-    mean = mean + steps.per_bias * sums.bias + steps.t
-    kappa = torch.exp(-steps.denominator - mean) - steps.lost
-    divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
-    moving = torch.expm1(steps.most) / steps.most * divided
-    sharing = torch.exp(steps.most) * divided
-    # (ii) what numerator and denominator do not share
-    theta = torch.expm1(steps.numerator)
+@dataclass(frozen=True, eq=False)
+class Factors:
+    """E is linear in the sums: what each is multiplied by, a number for each row."""
+
+    k_away: Tensor
+    away: Tensor
+    size: Tensor
+    coarse: Tensor  # of π
+    output: Tensor
+    lost: Tensor  # of 1 + 2 max|v̂|
+    moved_away: Tensor
+    bias_away: Tensor
+    moved: Tensor
+    stray: Tensor  # of the second bound: of max|v̂|,
+    spilt: Tensor  # of probabilities that underflow,
+    drained: Tensor  # and of 1 + 2 max|v̂|
+
+    @classmethod
+    def of(
+        cls, kind: Kind, norms: Norms, k: Tensor, k_moved: Tensor | float, bias: Tensor | float
+    ) -> Factors:
+        """Of P-weighted ‖k̂‖, ‖k - k̂‖ and |b|."""
+        # (i) one weight
+        steps = _Steps.of(kind, norms)
+        mean = _sum(steps.per_k * k, (steps.per_moved, k_moved), (steps.per_bias, bias)) + steps.t
+        kappa = torch.exp(-steps.denominator - mean) - steps.lost
+        divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
+        moving = torch.expm1(steps.most) / steps.most * divided
+        sharing = torch.exp(steps.most) * divided
+        # (ii) what numerator and denominator do not share
+        theta = torch.expm1(steps.numerator)
+        # The second bound: weights do not matter, only that they are weights.
+        numerator, denominator, t = steps.numerator, steps.denominator, steps.t
+        drained = steps.count * torch.exp(2 * t + denominator)
+        kappa = torch.exp(-denominator - t) - drained
+        spilt = torch.where(kappa > 0, torch.exp(numerator) / kappa, math.inf)
+        return cls(
+            k_away=moving * steps.per_k,
+            away=moving * t,
+            size=sharing * theta,
+            coarse=sharing * (1 + theta),
+            output=sharing * torch.expm1(denominator),
+            lost=steps.lost * (1 + theta) * divided,
+            moved_away=moving * steps.per_moved,
+            bias_away=moving * steps.per_bias,
+            moved=sharing,
+            stray=torch.expm1(numerator + denominator - log_steps(-kind.probability_unit)),
+            spilt=spilt,
+            drained=drained * spilt,
+        )
+
+
+def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
+    """The theorem: E, then the rounding of the output.
+
+    :func:`iceform.backends.triton.sums.finished` is the same in one kernel.
+    """
+    by = Factors.of(kind, norms, sums.k, sums.k_moved, sums.bias)
     coarse = kind.probability_unit * sums.size + kind.probability_underflow * sums.total
     coarse = torch.minimum(coarse, sums.size, out=coarse)
     # (iii) the quotient, (iv) underflow
-    first = (moving * steps.per_k) * sums.k_away
-    first.addcmul_(moving * steps.t, sums.away)
-    first.addcmul_(sharing * theta, sums.size)
-    first.addcmul_(sharing * (1 + theta), coarse)
-    first.addcmul_(sharing * torch.expm1(steps.denominator), sums.output)
-    first.addcmul_(steps.lost * (1 + theta) * divided, 1 + 2 * sums.largest)
+    first = by.k_away * sums.k_away
     for factor, more in (
-        (moving * steps.per_moved, sums.moved_away),
-        (moving * steps.per_bias, sums.bias_away),
-        (sharing, sums.moved),
+        (by.away, sums.away),
+        (by.size, sums.size),
+        (by.coarse, coarse),
+        (by.output, sums.output),
+        (by.lost, 1 + 2 * sums.largest),
+        (by.moved_away, sums.moved_away),
+        (by.bias_away, sums.bias_away),
+        (by.moved, sums.moved),
     ):
         if more is not None:
             first.addcmul_(factor, more)
-    # Where a product is not a number the other bound counts.
-    return torch.fmin(first, _hull(kind, norms, sums, steps), out=first)
-
-
-def _hull(kind: Kind, norms: Norms, sums: Sums, steps: _Steps) -> Tensor:
-    """The second bound: weights do not matter, only that they are weights."""
-    n, tiny, t = norms.present, kind.underflow, steps.t
-    numerator, denominator = steps.numerator, steps.denominator
-    lost = tiny * (2 * n + kind.rescalings(n, norms.keys) + 8) * torch.exp(2 * t + denominator)
-    kappa = torch.exp(-denominator - t) - lost
-    stray = torch.expm1(numerator + denominator - log_steps(-kind.probability_unit))
+    hull = sums.spread + by.stray * sums.largest
     coarse = torch.minimum(kind.probability_underflow * sums.total, sums.largest)
-    divided = torch.where(kappa > 0, torch.exp(numerator) / kappa, math.inf)
-    hull = sums.spread + stray * sums.largest
-    return hull.addcmul_(divided, coarse).addcmul_(lost * divided, 1 + 2 * sums.largest)
+    hull.addcmul_(by.spilt, coarse).addcmul_(by.drained, 1 + 2 * sums.largest)
+    # Where a product is not a number the other bound counts.
+    after = torch.fmin(first, hull, out=first).mul_(1 + kind.output_unit)
+    after.add_(sums.output, alpha=kind.output_unit).add_(kind.output_underflow)
+    return after.nan_to_num_(nan=math.inf, posinf=math.inf)
 
 
 def bound_from_norms(kind: Kind, norms: Norms, largest: Tensor) -> Tensor:
@@ -286,5 +334,5 @@ def bound_from_norms(kind: Kind, norms: Norms, largest: Tensor) -> Tensor:
         total=v * norms.present,
         spread=two_v,
     )
-    check_range(kind, norms, largest)
+    check_range(kind, *map(float, reached(norms, largest)))
     return rounded_bound(kind, norms, sums) * torch.exp(own_error(norms))

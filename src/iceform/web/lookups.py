@@ -89,7 +89,7 @@ def _hard_tokens(f: ScalarFunction, reach: float, eps: float) -> int:
 
 def table_of(loss: Loss, how: asked.Lookup) -> ChosenTable:
     """The table of a loss's derivative."""
-    return ChosenTable(loss.derivative, how.tokens, None, how)
+    return ChosenTable(loss.derivative, how.tokens, how=how)
 
 
 def look_up(question: asked.LookupQuestion, pulse: Pulse) -> LookupAnswer:

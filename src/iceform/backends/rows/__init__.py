@@ -25,13 +25,13 @@ from iceform.attention import (
     Prompt,
     SoftmaxAttention,
 )
-from iceform.backends.recognition import Memory, holding, refuse, require_finite
+from iceform.backends.reading import Memory, holding, refuse, require_finite
 from iceform.backends.rows.embedded import Embedded
 from iceform.backends.rows.heads import Heads
 from iceform.backends.rows.lifted import Lifted
 from iceform.backends.rows.memory import Stored
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Embedded", "Heads", "Layer", "Lifted", "Stored", "read_network", "stream"]
 

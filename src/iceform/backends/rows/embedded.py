@@ -25,13 +25,12 @@ from torch import Tensor
 
 from iceform.attention import Features, SoftmaxAttention
 from iceform.backends import primitives
-from iceform.backends.kernels import is_transformed
-from iceform.backends.recognition import refuse, require_zero
+from iceform.backends.primitives import is_transformed
+from iceform.backends.reading import read_table, refuse, require_zero
 from iceform.backends.rows.heads import Heads, Readout
 from iceform.backends.rows.lifted import Form, columns
-from iceform.backends.tables import read_table
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Embedded"]
 

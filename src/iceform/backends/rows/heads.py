@@ -15,7 +15,7 @@ from torch import Tensor
 
 from iceform.attention import SoftmaxAttention
 from iceform.backends import primitives
-from iceform.backends.recognition import refuse, unless_identity
+from iceform.backends.reading import refuse, unless_identity
 
 __all__ = ["Heads", "Linear", "Readout"]
 

@@ -23,9 +23,8 @@ from torch import Tensor
 
 from iceform.attention import LiftedAttention
 from iceform.backends import primitives
-from iceform.backends.recognition import refuse, require_zero, unless_identity, unless_zero
+from iceform.backends.reading import read_table, refuse, require_zero, unless_identity, unless_zero
 from iceform.backends.rows.heads import Readout
-from iceform.backends.tables import read_table
 from iceform.interpolation import Interpolant
 
 __all__ = ["Form", "Group", "Lifted", "columns"]

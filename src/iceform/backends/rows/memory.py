@@ -18,11 +18,10 @@ from torch import Tensor
 
 from iceform.attention import Features, HopfieldLayer
 from iceform.backends import primitives
-from iceform.backends.kernels import is_transformed
-from iceform.backends.recognition import refuse
-from iceform.backends.tables import read_table
+from iceform.backends.primitives import is_transformed
+from iceform.backends.reading import read_table, refuse
 from iceform.interpolation import Interpolant
-from iceform.untraced import untraced
+from iceform.validation import untraced
 
 __all__ = ["Stored"]
 

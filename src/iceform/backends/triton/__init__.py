@@ -8,6 +8,7 @@ kernels run on the CPU, slowly.
 from iceform.backends.triton.extremes import extremes
 from iceform.backends.triton.interpolation import interpolate
 from iceform.backends.triton.projection import Tiling, project
+from iceform.backends.triton.reading import can_norm, longest, norm, read
 from iceform.backends.triton.residuals import Launch, residual_sum
 from iceform.backends.triton.steps import advance
 from iceform.backends.triton.support import (
@@ -24,12 +25,16 @@ __all__ = [
     "Tiling",
     "advance",
     "can_look_up",
+    "can_norm",
     "can_run",
     "can_sum",
     "extremes",
     "interpolate",
     "interpreted",
+    "longest",
+    "norm",
     "project",
+    "read",
     "require",
     "residual_sum",
     "should_project",

@@ -2,7 +2,7 @@
 
 A persistent grid walks over tiles of rows, computes z = w.x - y, looks it up and adds A(z) x to
 partial sums that stay in registers. A lane adds at most
-:func:`~iceform.backends.rounding.sum_block` rows in the data's own precision, then float64
+:func:`~iceform.backends.windowed.sum_block` rows in the data's own precision, then float64
 takes over; each program writes one row of partial sums, which a second stage adds up in a fixed
 order. So the result does not depend on scheduling. Where somebody watches, the largest entry (and
 the longest row) of what is read anyway is kept on the way, so that checking data reads nothing.
@@ -18,15 +18,15 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.rounding import sum_block
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
+from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch
 
 if TYPE_CHECKING:
-    from iceform.backends.extremes import Extremes
+    from iceform.backends.primitives import Extremes
 
 __all__ = ["Launch", "residual_sum"]
 
@@ -355,7 +355,7 @@ def _sums(
         outputs.append(partial if watch is None else _unseen(partial, w.dtype))
     built = kernel[grid](x, y, w, offsets, given, *outputs, *sizes, **options)
     if watch is not None:
-        watch.take(_sizes(outputs[-1], w.dtype))
+        watch.take(_sizes(outputs[-1], w.dtype, watch.lengths))
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
@@ -368,10 +368,12 @@ def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(*partial.shape[:2], 2, dtype=words, device=partial.device)
 
 
-def _sizes(seen: Tensor, dtype: torch.dtype) -> Tensor:
-    """(max |x|, max ||x||) of what all programs have seen, float64."""
-    largest, squares = seen.flatten(0, 1).amax(0).view(dtype).double().unbind()
-    return torch.stack([largest, squares.sqrt()])
+def _sizes(seen: Tensor, dtype: torch.dtype, lengths: bool) -> Tensor:
+    """(max |x|, max ||x||) of what all programs have seen, float64; the latter where asked for."""
+    sizes = seen.flatten(0, 1).amax(0).view(dtype).double()
+    if lengths:
+        sizes[1].sqrt_()
+    return sizes
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:

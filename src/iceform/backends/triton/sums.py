@@ -1,8 +1,10 @@
-"""``weighted_sums``: softmax-weighted sums of several columns of values in one walk over the keys.
+"""Proven tolerances: sums of the theorem in one walk over the keys, and the bound from them.
 
+``weighted_sums``: softmax-weighted sums of several columns of values.
 Products of q and k are exact in float32 and summed there; exponentials are base two with a running
 maximum over blocks of `BLOCK` keys; probabilities are rounded to the format of the columns before
-the second product, not before they are added up.
+the second product, not before they are added up. ``finished``: the theorem's last lines, which are
+linear in those sums, in float64.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from torch import Tensor
 
 from iceform.backends.triton.support import interpreted
 
-__all__ = ["BLOCK", "MOST_COLUMNS", "WIDEST", "weighted_sums"]
+__all__ = ["BLOCK", "MOST_COLUMNS", "WIDEST", "finished", "weighted_sums"]
 
 BLOCK = 64  # keys in a block
 MOST_COLUMNS = 512
 WIDEST = 128  # of a query
 _ROWS, _WARPS, _STAGES = 128, 8, 3  # as measured on an H200
+_FINISHED = 16  # rows that are finished at once
 _LEAST = 16  # the narrowest side of a product
 
 
@@ -117,3 +120,79 @@ def weighted_sums(
         num_stages=_STAGES,
     )  # fmt: skip
     return out, mean, top * math.log(2)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _finish_kernel(  # type: ignore[no-untyped-def]
+    sums_ptr, top_ptr, by_ptr, of_ptr, out_ptr, rows, values, all_rows, p_unit, out_unit,
+    VALUES: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One head's block of rows: `rounded_bound` of the theorem, its sums at their largest."""
+    head = tl.program_id(1).to(tl.int64)
+    at_m, at_v = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, VALUES)
+    in_m, in_v = at_m < rows, at_v < values
+    seen = in_m[:, None] & in_v[None, :]
+    # Numbers of a row, then of a column.
+    at = by_ptr + head * rows + at_m
+    under = tl.load(at, mask=in_m, other=0.0)[:, None]
+    more = tl.load(at + all_rows, mask=in_m, other=0.0)[:, None]
+    unsure = tl.load(at + 2 * all_rows, mask=in_m, other=0.0)[:, None]
+    k = tl.load(at + 3 * all_rows, mask=in_m, other=0.0)[:, None]
+    longest = tl.load(at + 4 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_k_away = tl.load(at + 5 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_away = tl.load(at + 6 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_size = tl.load(at + 7 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_coarse = tl.load(at + 8 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_output = tl.load(at + 9 * all_rows, mask=in_m, other=0.0)[:, None]
+    by_lost = tl.load(at + 10 * all_rows, mask=in_m, other=0.0)[:, None]
+    stray = tl.load(at + 11 * all_rows, mask=in_m, other=0.0)[:, None]
+    spilt = tl.load(at + 12 * all_rows, mask=in_m, other=0.0)[:, None]
+    drained = tl.load(at + 13 * all_rows, mask=in_m, other=0.0)[:, None]
+    own = tl.load(at + 14 * all_rows, mask=in_m, other=0.0)[:, None]
+    top = tl.load(top_ptr + head * rows + at_m, mask=in_m, other=0.0)[:, None]
+    at = of_ptr + head * 5 * values + at_v
+    centre = tl.load(at, mask=in_v, other=0.0)[None, :]
+    largest = tl.load(at + values, mask=in_v, other=0.0)[None, :]
+    rounds = tl.load(at + 2 * values, mask=in_v, other=0.0)[None, :]
+    spread = tl.load(at + 3 * values, mask=in_v, other=0.0)[None, :]
+    floor = tl.load(at + 4 * values, mask=in_v, other=0.0)[None, :]
+    at = sums_ptr + (head * rows + at_m[:, None]) * 4 * values + at_v[None, :]
+    value = tl.load(at, mask=seen, other=0.0).to(tl.float64)
+    size = tl.load(at + values, mask=seen, other=0.0).to(tl.float64) + under
+    away = tl.load(at + 2 * values, mask=seen, other=0.0).to(tl.float64) + under
+    k_away = tl.load(at + 3 * values, mask=seen, other=0.0).to(tl.float64) + under
+    # Every sum at its largest.
+    off = tl.abs(value - centre) + tl.abs(centre) * 2.0**-52 + unsure * size
+    output = tl.abs(value) + unsure * size
+    size = more * size
+    coarse = tl.minimum(p_unit * size + rounds, size)
+    first = by_k_away * (off * k + longest * k_away) + by_away * (off + more * away)
+    first += by_size * size + by_coarse * coarse + by_output * output
+    first += by_lost * (1 + 2 * largest)
+    hull = spread + stray * largest + spilt * tl.minimum(rounds, largest)
+    hull += drained * (1 + 2 * largest)
+    least = tl.where(first <= hull, first, hull)  # the second where the first is not a number
+    bound = (least + out_unit * (least + output) + floor) * own
+    bound = tl.where(bound <= float("inf"), bound, float("inf"))
+    bound = tl.where(top == float("-inf"), 0.0, bound)
+    tl.store(out_ptr + (head * rows + at_m[:, None]) * values + at_v[None, :], bound, mask=seen)
+
+
+def finished(
+    sums: Tensor, top: Tensor, by_row: list[Tensor], by_column: list[Tensor],
+    *, probability_unit: float, output_unit: float,
+) -> Tensor:  # fmt: skip
+    """The bound (heads, rows, values) in float64, zero for rows that see nothing.
+
+    ``by_row``: fifteen (heads, rows, 1) tensors in the order that the kernel reads them in, the
+    theorem's factors among them; ``by_column``: five (heads, 1, values). Units are powers of 2.
+    """
+    heads, rows, values = *sums.shape[:2], sums.shape[-1] // 4
+    row = torch.stack([x.expand(heads, rows, 1) for x in by_row])
+    column = torch.stack(by_column, 1)
+    out = sums.new_empty((heads, rows, values), dtype=torch.float64)
+    _finish_kernel[(triton.cdiv(rows, _FINISHED), heads)](
+        sums, top, row, column, out, rows, values, heads * rows, probability_unit, output_unit,
+        VALUES=triton.next_power_of_2(values), ROWS=_FINISHED,
+    )  # fmt: skip
+    return out

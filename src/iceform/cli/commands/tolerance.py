@@ -10,12 +10,13 @@ import typer
 from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
 from iceform.errors import DeviceError, ProgramError
+from iceform.validation import check_size
 
 if TYPE_CHECKING:
     import torch
     from rich.console import Console
 
-    from iceform.tolerances import Backend, Row, Shape, Tightness, Total
+    from iceform.tolerances import Backend, Row, Shape, Tightness
 
 __all__ = ["tolerance"]
 
@@ -78,11 +79,10 @@ def tolerance(
 
         kernel, place = backend_named(against), _device(device)
         dtypes = [_dtype(name) for name in dtype or ["bf16"]]
-        if min(shape) < 1:
-            raise ProgramError(f"--shape has sizes of at least 1, got {shape}")
         console = Console()
         if attack is not None:
-            broken = _attack(console, kernel, dtypes, place, attack, seed, as_json)
+            count = check_size("--attack", attack)
+            broken = _attack(console, kernel, dtypes, place, count, seed, as_json)
         else:
             whole = Shape(*shape, kv_heads=kv_heads)
             broken = _compare(console, kernel, whole, dtypes, place, seed, causal, search, as_json)
@@ -177,7 +177,7 @@ def _attack(
     return any(total.violations for total in totals)
 
 
-def _print_totals(console: Console, totals: list[Total]) -> None:
+def _print_totals(console: Console, totals: list[Row]) -> None:
     from rich import box
     from rich.table import Table
 

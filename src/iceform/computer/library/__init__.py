@@ -55,12 +55,4 @@ __all__ = [
     "value_iteration",
 ]
 
-ALGORITHMS: dict[str, Algorithm] = {
-    a.name: a
-    for a in (
-        least_squares, huber, nesterov, ridge, lasso, elastic_net, logistic, perceptron,
-        newton_logistic, conjugate_gradients, power_iteration, pagerank, sinkhorn, bellman_ford,
-        gaussian_process, softmax_attention, kernel_regression, nearest_neighbours,
-        value_iteration, kalman_filter, k_means, mixture, geometric_median, bisection,
-    )
-}  # fmt: skip
+ALGORITHMS: dict[str, Algorithm] = {name: e.algorithm for name, e in EXAMPLES.items()}

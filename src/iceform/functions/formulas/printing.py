@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
@@ -13,7 +14,7 @@ __all__ = ["brief", "latex", "text"]
 # How tightly each kind of tree holds together; a looser one inside a tighter is bracketed.
 _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 6)
 _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^": _POWER}
-_BRIEF = 80  # characters
+_LONG = re.compile(r"\d*\.\d{16,}(e-?\d+)?")  # more digits than tell a float64 from others
 _PLAIN = 15  # digits of a whole number that is written without an exponent
 _LEAST_PLAIN = -4  # power of ten of the leading digit of one that is written without
 _LATEX_NAMES = {"atan": r"\arctan", "tan": r"\tan", "tanh": r"\tanh", "sin": r"\sin",
@@ -80,9 +81,10 @@ def text(tree: Node, variable: str) -> str:
     return (f" {tree.name} " if tree.name in "+-" else tree.name).join(bracketed)
 
 
-def brief(written: str) -> str:
-    """As much of a text as a message can carry."""
-    return written if len(written) <= _BRIEF else f"{written[: _BRIEF - 3]}..."
+def brief(written: str, most: int = 80) -> str:
+    """As much of a text as a message can carry, numbers as short as a float64's."""
+    written = _LONG.sub(lambda found: repr(float(found[0])), written)
+    return written if len(written) <= most else f"{written[: most - 3]}..."
 
 
 def _bracketed(tree: Operation, parts: Sequence[str], left: str, right: str) -> list[str]:

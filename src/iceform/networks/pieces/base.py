@@ -7,7 +7,7 @@ import math
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -16,32 +16,25 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.backends import rounding_of
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, ProgramError
 from iceform.interpolation import Interpolant
 from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
-from iceform.untraced import untraced
-from iceform.validation import unit_roundoff
+from iceform.validation import unit_roundoff, untraced
 
 __all__ = [
     "SMALLEST_SHARE",
+    "Later",
     "Piece",
     "Reach",
     "Settings",
     "Span",
-    "checked_at_the_end",
-    "looked_up",
-    "looked_up_to_scale",
 ]
 
-Judge = Callable[[list[float]], object]
-
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
-_LATER: ContextVar[list[tuple[Tensor, Judge]] | None] = ContextVar(
-    "checks to be made", default=None
-)
+_LATER: ContextVar[list[tuple[Piece, Tensor]] | None] = ContextVar("to be judged", default=None)
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
 
 
@@ -132,6 +125,16 @@ class Settings:
         return rounding_of(self.backend).literal
 
     @property
+    def line(self) -> Interpolant | None:
+        """What the reading layer looks theta.x up in; None where its prompts must be written."""
+        return None if self.literal else self.layers.maps.table
+
+    @property
+    def attends(self) -> bool:
+        """Whether the attending layer is known to compute softmax(q k' + m) v."""
+        return not self.literal and self.layers.maps.attends
+
+    @property
     def unit(self) -> float:
         """Unit roundoff."""
         return unit_roundoff(self.dtype)
@@ -168,8 +171,12 @@ class Piece(nn.Module, ABC):
         """The map it stands for, in the inputs' dtype."""
 
     @abstractmethod
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The map in context, and the numbers that :meth:`judge` knows inputs in range by."""
+
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""
+        return self.run(*inputs)[0]
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
@@ -180,8 +187,12 @@ class Piece(nn.Module, ABC):
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""
 
-    def check(self, *inputs: Tensor) -> None:
-        """Refuse, or widen for, inputs outside the range."""
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+        """Refuse inputs outside the range, or widen it: whether the piece must run again.
+
+        The inputs themselves are there only where the run waited; they serve the message alone.
+        """
+        return False
 
     def settle(self) -> None:
         """Fix the range and the tables, after calibration."""
@@ -275,22 +286,18 @@ class Piece(nn.Module, ABC):
         return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
     def checked(self, *inputs: Tensor) -> Tensor:
-        """The map in context, of inputs that are checked first."""
-        self._check(*inputs)
-        return self.emulate(*inputs)
+        """The map in context, of inputs that are in range: known now, or at the end of a run."""
+        output, seen = self.run(*inputs)
+        return output if seen is None or not self._judged(seen, *inputs) else self.emulate(*inputs)
 
     @untraced
-    def _check(self, *inputs: Tensor) -> None:
+    def _judged(self, seen: Tensor, *inputs: Tensor) -> bool:
         """Compiled code checks as well; only what is exported cannot."""
-        self.check(*inputs)
-
-    def judged(self, seen: Tensor, judge: Judge) -> None:
-        """Let ``judge`` look at a few numbers of this input: now, or once for the whole network."""
         later = None if self._widens else _LATER.get()
         if later is None:
-            judge(seen.tolist())
-        else:
-            later.append((seen, judge))
+            return self.judge(seen.tolist(), *inputs)
+        later.append((self, seen))
+        return False
 
     def _out(self, output: Tensor) -> Tensor:
         passed: Tensor = self.hook_out(output)
@@ -317,33 +324,31 @@ class Piece(nn.Module, ABC):
         return self.settings.on_range == "widen"
 
 
-@contextmanager
-def checked_at_the_end() -> Iterator[None]:
-    """Checks wait for the end: nobody waits for a GPU in the middle.
+class Later:
+    """What the pieces of one run have seen, to be judged at its end: nobody waits in the middle.
 
     What an input out of range made of the pieces behind is thrown away with the error.
     """
-    later: list[tuple[Tensor, Judge]] = []
-    token = _LATER.set(later)
-    try:
-        yield
-    finally:
-        _LATER.reset(token)
-    numbers = torch.cat([seen.double() for seen, _ in later]).tolist() if later else []
-    for seen, judge in later:
-        judge(numbers[: len(seen)])
-        numbers = numbers[len(seen) :]
 
+    def __init__(self) -> None:
+        self._seen: list[tuple[Piece, Tensor]] = []
 
-def looked_up(z: Tensor, table: Interpolant) -> Tensor:
-    """The table's answer to every entry of z; by its definition where code is being compiled."""
-    if torch.compiler.is_compiling():
-        return table.weights(z) @ table.values.to(z)
-    return primitives.interpolate(z, table)
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Pieces that run inside leave their numbers here."""
+        token = _LATER.set(self._seen)
+        try:
+            yield
+        finally:
+            _LATER.reset(token)
 
+    def numbers(self, like: Tensor) -> Tensor:
+        """All of them, float64, on the device of ``like``."""
+        seen = [one for _, one in self._seen]
+        return torch.cat(seen).double() if seen else like.new_empty(0, dtype=torch.float64)
 
-def looked_up_to_scale(z: Tensor, table: Interpolant, down: Tensor, up: Tensor) -> Tensor:
-    """The table's answer to every entry of z down, times up; z is used up."""
-    if torch.compiler.is_compiling():
-        return looked_up(z * down, table) * up
-    return primitives.read(z, table, down, up)
+    def judge(self, numbers: list[float]) -> None:
+        """Every piece on its own numbers, in order."""
+        for piece, seen in self._seen:
+            piece.judge(numbers[: len(seen)])
+            numbers = numbers[len(seen) :]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
@@ -23,7 +23,6 @@ from iceform.networks.pieces.base import (
     Reach,
     Settings,
     Span,
-    looked_up,
 )
 from iceform.validation import unit_roundoff
 
@@ -116,20 +115,16 @@ class Activation(Piece):
     def _set(self, high: float) -> None:
         self.high = high
 
-    def check(self, *inputs: Tensor) -> None:
-        z = inputs[0]
-        self.judged(primitives.largest(z if z.ndim else z[None]).amax()[None], self._within)
-
-    def _within(self, numbers: list[float]) -> None:
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         (largest,) = numbers
         if largest <= self.high:
-            return
+            return False
         if not (self._widens and math.isfinite(largest)):
             self._out_of_range(f"max |input| of {self.function.name}", largest, self.high)
         if self.everywhere:
             self.high = _rounded_up(self.settings.headroom * largest)
             self.widened += 1
-            return
+            return False
         before = self.high
         self._set(_rounded_up(self.settings.headroom * largest))
         room = self.settings.layers.sizes.tokens
@@ -142,6 +137,7 @@ class Activation(Piece):
                 f"tokens={needed}, or calibrate on data like this"
             )
         self.widened += 1
+        return True
 
     @property
     def range(self) -> float:
@@ -206,17 +202,17 @@ class Table(Activation):
                 best=self.certified / high,
             )
 
-    def emulate(self, *inputs: Tensor) -> Tensor:
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
-        fused = not self.settings.literal and self.settings.layers.maps.attends
-        if self.tails is None:
-            return looked_up(z, self.table) if fused else self._attended(z)
-        # Fused, the two heads that choose are what they tend to: off by less than their error.
-        if fused and not torch.compiler.is_compiling():
-            return primitives.read(z, self.table, reach=self.tails.reach, slope=self.tails.slope)
-        inner = z.clamp(-self.tails.reach, self.tails.reach) if fused else self._clipped(z)
-        out = looked_up(inner, self.table) if fused else self._attended(inner)
-        return out + (z - inner).clamp(min=0.0) if self.tails.slope else out
+        if self.settings.attends:
+            # The two heads that choose are what they tend to: off by less than their error.
+            beyond = () if self.tails is None else (self.tails.reach, self.tails.slope)
+            out, largest = primitives.read(z, self.table, None, None, None, *beyond)
+            return out.reshape(z.shape), largest
+        inner = z if self.tails is None else self._clipped(z)
+        out = self._attended(inner)
+        out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
+        return out, z.detach().abs().amax()[None]
 
     def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)
@@ -338,13 +334,15 @@ class Gate(Activation):
         super().__init__(name, settings, function, slope)
         self.sharpness, self.error = sharpness, error
 
-    def emulate(self, *inputs: Tensor) -> Tensor:
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
+        largest = z.detach().abs().amax()[None]
         keys, one, values, margin = self._head(z)
-        if not self.settings.literal and self.settings.layers.maps.attends:
-            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1)
+        if self.settings.attends:
+            return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1), largest
         mask, backend = z.new_zeros(1, 2), self.settings.backend
-        return self.settings.layers.attend(keys, one, values, mask, margin, backend)[..., 0, 0]
+        out = self.settings.layers.attend(keys, one, values, mask, margin, backend)[..., 0, 0]
+        return out, largest
 
     def _head(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor, float]:
         """Keys, queries and values of the head that chooses, and its margin."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import rounding_of
-from iceform.certificates.entries import Asked
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up_to_scale
+from iceform.backends import primitives, rounding_of
+from iceform.certificates.witness import Asked
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 from iceform.networks.pieces.linear import powers_of_two
 
 __all__ = ["EmbeddingMap"]
@@ -44,16 +44,12 @@ class EmbeddingMap(Piece):
         (ids,) = inputs
         return F.embedding(ids, self.weight)
 
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        (ids,) = inputs
-        frozen = self.settings.layers
-        theta = F.embedding(ids, self.weight)
-        table = None if self.settings.literal else frozen.maps.table
-        if table is not None:
-            return looked_up_to_scale(theta, table, 1 / self.scale, self.scale)
-        theta = theta / self.scale
-        ones = torch.ones_like(theta[..., :1])
-        return frozen.read(ones, theta[..., None], self.settings.backend) * self.scale
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        theta, line = F.embedding(inputs[0], self.weight), self.settings.line
+        if line is not None:
+            return primitives.read(theta, line, self.scale)[0], None
+        ones, theta = torch.ones_like(theta[..., :1]), (theta / self.scale)[..., None]
+        return self.settings.layers.read(ones, theta, self.settings.backend) * self.scale, None
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random

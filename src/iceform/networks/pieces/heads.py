@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.certificates.entries import Asked
+from iceform.backends import primitives
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 
@@ -56,14 +57,14 @@ class Heads(Piece):
         q, k, v, *given = inputs
         mask = given[0] if given else q.new_zeros(q.shape[-2], k.shape[-2])
         if self.causal:
-            never = torch.full((q.shape[-2], k.shape[-2]), -math.inf).to(q)
+            never = q.new_full((q.shape[-2], k.shape[-2]), -math.inf)
             mask = mask + never.triu(1)
         return q * self.scale, k, v, mask
 
     def _seen(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """The largest 2-norm of scaled queries, keys and values, and |entry| of a mask."""
-        q, k, v = (t.detach().norm(dim=-1).amax() for t in inputs[:3])
-        return torch.stack([q * abs(self.scale), k, v, self._added(inputs)])
+        q, k, v = (primitives.longest(t) for t in inputs[:3])
+        return torch.cat([q * abs(self.scale), k, v, self._added(inputs)[None]])
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         *longest, added = self._seen(inputs).tolist()
@@ -112,16 +113,7 @@ class Heads(Piece):
         v = self.norms["v"] * slack
         return Reach(min(v, reaches[2].entry * slack), v)
 
-    def check(self, *inputs: Tensor) -> None:
-        longest = self.settings.layers.sizes.tokens
-        if inputs[1].shape[-2] > longest or inputs[0].shape[-2] > longest:
-            raise BoundError(
-                f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
-                f"tokens, the frozen layers are sized for {longest}; pass tokens="
-            )
-        self.judged(self._seen(inputs), self._within)
-
-    def _within(self, numbers: list[float]) -> None:
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         *seen, added = numbers
         if not added <= self.bias:
             if not self._widens:
@@ -134,13 +126,21 @@ class Heads(Piece):
                 self._out_of_range(f"the largest 2-norm of a {word}", longest, self.norms[key])
             self.widened += 1
             self._grow(seen, self.settings.headroom)
-            return
+            return True
+        return False
 
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        if not self.settings.literal and self.settings.layers.maps.attends:
-            return self.exact(*inputs)
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        longest = self.settings.layers.sizes.tokens
+        if inputs[1].shape[-2] > longest or inputs[0].shape[-2] > longest:
+            raise BoundError(
+                f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
+                f"tokens, the frozen layers are sized for {longest}; pass tokens="
+            )
+        if self.settings.attends:
+            return self.exact(*inputs), self._seen(inputs)
         q, k, v, mask = self._asked(inputs)
-        return self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
+        out = self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
+        return out, self._seen(inputs)
 
     @property
     def _margin(self) -> float:

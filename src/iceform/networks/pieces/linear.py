@@ -12,20 +12,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import PrecisionError
+from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
     Piece,
     Reach,
     Settings,
     Span,
-    looked_up_to_scale,
 )
 
 __all__ = ["LinearMap", "powers_of_two", "with_one"]
 
-_SLACK = 1 + 1e-10  # a computed norm's own rounding
+_ROUNDED = 1 + 1e-10  # a computed norm's own rounding
 
 
 def powers_of_two(ranges: Tensor) -> Tensor:
@@ -43,8 +43,9 @@ class LinearMap(Piece):
     which bounds the terms of the product by :math:`\|(W_r, b_r)\|_2 \sqrt{X^2 + 1}`; both are
     checked on every input.
 
-    The line's table is the same at any scale: an input that needs a larger 2^{s_r} than the usual
-    one has it in its own prompt, up to the widest that is allowed.
+    The line's table is the same at any scale: a token that needs a larger 2^{s_r} than the usual
+    one has it in its own prompt, up to the widest that is allowed; and a row whose terms could
+    round by more than the table reaches has a larger one always.
 
     Parameters
     ----------
@@ -65,8 +66,8 @@ class LinearMap(Piece):
     theta: Tensor
     offset: Tensor
     scale: Tensor
-    terms: Tensor
-    room: Tensor
+    least: Tensor
+    by: Tensor
 
     def __init__(
         self,
@@ -103,10 +104,12 @@ class LinearMap(Piece):
         self.register_buffer("theta", self.weight * scale[:, None], persistent=False)
         self.register_buffer("offset", self.bias * scale, persistent=False)
         self.register_buffer("scale", torch.exp2(self.exponents.to(self.weight)), persistent=False)
-        terms = self.theta.norm(dim=-1) + self.offset.abs()
-        self.register_buffer("terms", terms, persistent=False)
         room = torch.exp2(self.widest.to(self.weight) - self.exponents.to(self.weight))
-        self.register_buffer("room", room, persistent=False)
+        self.register_buffer("by", 1 / room, persistent=False)
+        # Rounding of the product must not leave the table: |terms| (n + 3) u <= its slack.
+        share = 4 * (self.in_features + 4) * self.settings.unit / SLACK
+        terms = share * (self.theta.norm(dim=-1) + self.offset.abs()) * (self.norm + 1)
+        self.register_buffer("least", terms.clamp(min=1.0).minimum(room), persistent=False)
 
     def exact(self, *inputs: Tensor) -> Tensor:
         (x,) = inputs
@@ -123,7 +126,7 @@ class LinearMap(Piece):
 
     def settle_for(self, *spans: Span) -> None:
         rows = self.weight.double().abs().sum(-1) * spans[0].reach + self.bias.double().abs()
-        self._set(rows * _SLACK, math.sqrt(self.in_features) * spans[0].reach * _SLACK)
+        self._set(rows * _ROUNDED, math.sqrt(self.in_features) * spans[0].reach * _ROUNDED)
 
     def _set(self, ranges: Tensor, norm: float) -> None:
         self.norm = norm
@@ -142,51 +145,48 @@ class LinearMap(Piece):
             around = r.radius * (weight * scale).norm(dim=-1) + (weight @ centre + bias).abs()
             around = around + r.off * weight.abs().sum(-1)
             rows = torch.minimum(rows, around)
-        norm = r.along(self.in_features) * _SLACK
+        norm = r.along(self.in_features) * _ROUNDED
         if bool(rows.isfinite().all()) and math.isfinite(norm):
-            wider = torch.log2((rows * _SLACK).clamp(min=1e-300)).ceil()
+            wider = torch.log2((rows * _ROUNDED).clamp(min=1e-300)).ceil()
             self.widest = torch.maximum(self.widest, wider)
             self.norm = max(self.norm, norm)
             self._encode()
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
-        return Reach(float(rows.max()), float(rows.norm()) * _SLACK)
+        return Reach(float(rows.max()), float(rows.norm()) * _ROUNDED)
 
     def _product(self, x: Tensor) -> Tensor:
         """Theta x + offset, rows of x taken together however they lie in memory."""
         flat = F.linear(x.reshape(-1, self.in_features), self.theta, self.offset)
         return flat.reshape(*x.shape[:-1], self.out_features)
 
-    def _seen(self, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-        """The largest 2-norm of a token, and |entry| of every row."""
-        return x.detach().norm(dim=-1).max(), primitives.largest(z)
-
-    def check(self, *inputs: Tensor) -> None:
-        self._within(*self._seen(inputs[0], self._product(inputs[0])))
-
-    def checked(self, *inputs: Tensor) -> Tensor:
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The look-ups, the largest 2-norm of a token, and the largest share of a row's range."""
         (x,) = inputs
-        if torch.compiler.is_compiling():
-            return super().checked(x)
-        z, widened = self._product(x), self.widened
-        seen = self._seen(x, z)
-        self._within(*seen)
-        return self._read(x, z, *seen) if widened == self.widened else self.emulate(x)
+        z, line = self._product(x), self.settings.line
+        if line is not None:
+            out, over = primitives.read(z, line, self.least, self.scale, self.by)
+        else:
+            power = self._power(z)
+            prompted = self._prompted / power[..., None]
+            out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
+            out, over = out * power * self.scale, (z.detach().abs() * self.by).amax()[None]
+        return out, torch.cat([primitives.longest(x), over])
 
-    def _within(self, longest: Tensor, largest: Tensor) -> None:
-        """Refuse an input out of range, or widen the range."""
+    def _power(self, z: Tensor) -> Tensor:
+        """The scales that entries are read at, over the usual ones."""
+        return primitives.power_of_two(torch.maximum(z.detach().abs(), self.least))
 
-        def judge(numbers: list[float]) -> None:
-            norm, over = numbers
-            if not (norm <= self.norm and over <= 1):
-                self._out_at(norm, largest)
-
-        self.judged(torch.stack([longest, (largest / self.room).amax()]), judge)
-
-    def _out_at(self, norm: float, largest: Tensor) -> None:
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
+        norm, over = numbers
+        if norm <= self.norm and over <= 1:
+            return False
+        if not self._widens and not norm <= self.norm:
+            self._out_of_range("the largest 2-norm of a token", norm, self.norm)
+        if not self._widens and not inputs:
+            self._out_of_range("the largest share of an output's range", over, 1.0)
+        largest = self._product(inputs[0]).abs().reshape(-1, self.out_features).amax(0)
         if not (self._widens and math.isfinite(norm)):
-            if not norm <= self.norm:
-                self._out_of_range("the largest 2-norm of a token", norm, self.norm)
-            row = int((largest / self.room).argmax())
+            row = int((largest * self.by).argmax())
             usual = 2.0 ** float(self.exponents[row])
             limit = 2.0 ** float(self.widest[row])
             self._out_of_range(f"max |output {row}|", float(largest[row]) * usual, limit)
@@ -194,27 +194,7 @@ class LinearMap(Piece):
         # Powers of two only grow: rows that are still in range keep their prompt.
         wider = torch.exp2(self.exponents.double()) * largest.double().clamp(min=1.0)
         self._set(wider, max(self.norm, norm))
-
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        (x,) = inputs
-        z = self._product(x)
-        return self._read(x, z, *self._seen(x, z))
-
-    def _read(self, x: Tensor, z: Tensor, longest: Tensor, largest: Tensor) -> Tensor:
-        frozen = self.settings.layers
-        table = None if self.settings.literal else frozen.maps.table
-        up = self._wider(longest, largest)
-        if table is not None:
-            return looked_up_to_scale(z, table, 1 / up, self.scale * up)
-        prompted = self._prompted / up[:, None]
-        return frozen.read(with_one(x), prompted, self.settings.backend) * (self.scale * up)
-
-    def _wider(self, longest: Tensor, largest: Tensor) -> Tensor:
-        """Powers of two by which this input's rows need a larger scale: mostly 1."""
-        # Rounding of the product must not leave the table: |terms| (n + 3) u <= its slack.
-        share = 4 * (self.in_features + 4) * self.settings.unit / self.settings.layers.slack
-        terms = share * self.terms * (longest + 1)
-        return torch.exp2(torch.log2(torch.maximum(largest, terms).clamp(min=1.0)).ceil())
+        return True
 
     @property
     def _prompted(self) -> Tensor:
@@ -226,9 +206,9 @@ class LinearMap(Piece):
     ) -> Asked | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
-        up = self._wider(*self._seen(x, self._product(x)))
-        got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * up[row])
-        prompted = self._prompted / up[:, None]
+        power = self._power(self._product(x[token : token + 1]))[0]
+        got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * power[row])
+        prompted = self._prompted / power[:, None]
         return self.settings.layers.ask_read(with_one(x[token]), prompted, row, got)
 
     @property
@@ -245,10 +225,10 @@ class LinearMap(Piece):
         largest = float((self._terms / scale).max())
         summands = self.in_features + 1 + int(self.rounded)
         model = rounding_of(settings.backend).model(settings.dtype, table, largest, summands)
-        if not model.gamma * largest <= settings.layers.slack:
+        if not model.gamma * largest <= SLACK:
             raise PrecisionError(
                 f"{self.name}: products of terms up to {largest:.3g} times their range round by "
-                f"more than {settings.layers.slack:.3g} of it in {settings.dtype}; use float64",
+                f"more than {SLACK:.3g} of it in {settings.dtype}; use float64",
                 best=model.gamma * largest,
             )
         return scale * (table.error + table.rounding(model))
@@ -273,13 +253,13 @@ class LinearMap(Piece):
         """Entries are bounded by the range, errors grow by a row's norm or the matrix's."""
         weight, row = self.weight.double(), spans[0].along(self.in_features)
         sums = float(weight.abs().sum(-1).max()) * spans[0].error
-        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _SLACK
+        grown = min(sums, float(weight.norm(dim=-1).max()) * row) * _ROUNDED
         spread = self._spectral * row + float(self.errors().norm())
         return Span(self.range, grown + self.certified, spread, self.out_features)
 
     @cached_property
     def _spectral(self) -> float:
-        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _SLACK
+        return float(torch.linalg.matrix_norm(self.weight.double(), 2)) * _ROUNDED
 
     def made(self) -> dict[str, Any]:
         return {"rounded": self.rounded}

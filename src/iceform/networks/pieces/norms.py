@@ -22,14 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from iceform.backends import rounding_of
-from iceform.certificates.entries import Asked
+from iceform.backends import primitives, rounding_of
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up
+from iceform.networks.frozen import SLACK
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 from iceform.networks.pieces.linear import with_one
-from iceform.networks.pieces.products import read_error, read_line, scale_each, scale_of
+from iceform.networks.pieces.products import read_error, read_line, scale_at
 from iceform.validation import unit_roundoff
 
 __all__ = ["Norm"]
@@ -109,20 +110,28 @@ class Norm(Piece):
 
     # ------------------------------------------------------------------------------------ running
 
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        return self._run(inputs[0])[0]
-
-    def checked(self, *inputs: Tensor) -> Tensor:
-        out, length, spread = self._run(inputs[0])
-        if not torch.compiler.is_compiling():
-            self.judged(torch.stack([length.amax(), spread.detach().amin()]), self._see)
-        return out
-
-    def _run(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The norm, and of every token its 2-norm and v + floor."""
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The norm, the largest 2-norm of a token and the largest 1/(v + floor)."""
+        (x,) = inputs
+        line = self.settings.line if self.settings.attends else None
+        if line is not None and (found := self._at_once(x, line)) is not None:
+            return found
         length = x.detach().norm(dim=-1, keepdim=True)
         centred, root, spread = self._parts(x, length)
-        return self._scaled(self._standard(centred, root)), length, spread
+        out = self._scaled(self._standard(centred, root))
+        return out, torch.stack([length.amax(), (1 / spread.detach()).amax()])
+
+    def _at_once(self, x: Tensor, line: Interpolant) -> tuple[Tensor, Tensor] | None:
+        """All of it by one kernel, where there is one."""
+        weights = (None, None) if self.plain else (self.weight, self.bias)
+        return primitives.norm(
+            x, *weights, self.floor, self._share, line, self.table, centred=self.centred
+        )
+
+    @property
+    def _share(self) -> float:
+        """Of a token's length, that its mean is read at: rounding must not leave the table."""
+        return 4 * (self.width + 4) * self.settings.unit / SLACK / math.sqrt(self.width)
 
     def _parts(self, x: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What is left of x, 1/sqrt(v + floor) and v + floor, the last two one a token."""
@@ -131,26 +140,23 @@ class Norm(Piece):
         return centred, self._root(spread), spread
 
     def _mean(self, x: Tensor, length: Tensor) -> Tensor:
-        z = x.mean(-1, keepdim=True)
-        # Rounding of the sum must not leave the table: |terms| (d + 3) u <= its slack.
-        share = 4 * (self.width + 4) * self.settings.unit / self.settings.layers.slack
-        scale = scale_each(z, share / math.sqrt(self.width) * length)
         return read_line(
-            self.settings, z, scale, lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :])
-        )
+            self.settings, x.mean(-1, keepdim=True), self._share * length,
+            lambda: (x, torch.full_like(x, 1 / self.width)[..., None, :]),
+        )[0]  # fmt: skip
 
     def _square(self, centred: Tensor) -> Tensor:
-        z = centred.square().mean(-1, keepdim=True)
         return read_line(
-            self.settings, z, scale_each(z), lambda: (centred, (centred / self.width)[..., None, :])
-        )
+            self.settings, centred.square().mean(-1, keepdim=True), 0.0,
+            lambda: (centred, (centred / self.width)[..., None, :]),
+        )[0]  # fmt: skip
 
     def _root(self, spread: Tensor) -> Tensor:
         """2^-k times the table's answer at spread / 4^k."""
         power = torch.floor(0.5 * torch.log2(spread.detach()))
         inner = spread * torch.exp2(-2 * power)
-        if not self.settings.literal and self.settings.layers.maps.attends:
-            found = looked_up(inner, self.table)
+        if self.settings.attends:
+            found = primitives.read(inner, self.table)[0]
         else:
             keys, queries, values, margin = self._head(inner)
             mask, backend = inner.new_zeros(1, len(keys)), self.settings.backend
@@ -169,17 +175,16 @@ class Norm(Piece):
 
     def _standard(self, centred: Tensor, root: Tensor) -> Tensor:
         """The token times its root: a map with that root on its diagonal."""
-        z = centred * root
         return read_line(
-            self.settings, z, scale_of(z),
+            self.settings, centred * root, 0.0,
             lambda: (centred, torch.diag_embed(root.expand(centred.shape))),
-        )  # fmt: skip
+        )[0]  # fmt: skip
 
     def _scaled(self, h: Tensor) -> Tensor:
         if self.plain:
             return h
         z = torch.addcmul(self.bias, h, self.weight)
-        return read_line(self.settings, z, scale_of(z), lambda: (with_one(h), self._affine))
+        return read_line(self.settings, z, 0.0, lambda: (with_one(h), self._affine))[0]
 
     @property
     def _affine(self) -> Tensor:
@@ -194,27 +199,28 @@ class Norm(Piece):
         centred, root, _ = self._parts(given, given.norm(dim=-1, keepdim=True))
         row = place[-1]
         if self.plain:
-            scale = scale_of(centred * root)[row]
+            scale = scale_at((centred * root)[place])
             x, theta = centred[place[:-1]], torch.diag(root.expand(centred.shape)[place[:-1]])
         else:
             h = self._standard(centred, root)
-            scale = scale_of(torch.addcmul(self.bias, h, self.weight))[row]
+            scale = scale_at(torch.addcmul(self.bias, h, self.weight)[place])
             x, theta = with_one(h[place[:-1]]), self._affine
         return self.settings.layers.ask_read(x, theta / scale, row, output[place] / scale)
 
     # ------------------------------------------------------------------------------------- ranges
 
-    def _see(self, numbers: list[float]) -> None:
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         """What an input is like widens what the certificate over a range speaks of."""
-        length, square = numbers
+        length, inverse = numbers
         if not math.isfinite(length):
             raise BoundError(
                 f"{self.name}: a token's 2-norm is {length}; nothing is certified of it"
             )
-        least = math.sqrt(max(square, 0.0))
+        least = math.sqrt(1 / inverse) if inverse > 0 else 0.0
         if least < self.least * _NEAR or length > self.norm:
             self.widened += 1
             self._set(min(self.least, least), max(self.norm, length))
+        return False
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         x = inputs[0].detach()

@@ -3,7 +3,7 @@ r"""Products of two activations: one factor is what is read, the other the weigh
 The reading layer looks up :math:`\theta \cdot x`, and both are in its prompt; a linear map is the
 case in which theta is the network's. So :math:`a_i b_i` and :math:`\sum_k a_k b_k` are read like
 rows of a map. A line's table is the same at any scale: every input has the powers of two that it
-needs in its prompt, and no range is calibrated or left.
+needs in its prompt, entry by entry, and no range is calibrated or left.
 """
 
 from __future__ import annotations
@@ -13,55 +13,47 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from iceform.backends import primitives, rounding_of
-from iceform.certificates.entries import Asked
+from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
-from iceform.networks.pieces.base import Piece, Reach, Settings, Span, looked_up, looked_up_to_scale
+from iceform.networks.frozen import SLACK
+from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 
-__all__ = ["Product", "read_error", "read_line", "scale_each", "scale_of"]
+__all__ = ["Product", "read_error", "read_line", "scale_at"]
 
 _SLACK = 1 + 2.0**-16  # rounding of a product, in float32 too
-_EXPONENTS = {torch.float64: 1000.0, torch.float32: 120.0}  # inverses of scales are numbers
-
-
-def scale_of(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
-    """For every feature, the power of two that its entries, and ``least``, are at most."""
-    largest = primitives.largest(z if z.ndim else z[None])
-    if not isinstance(least, float) or least:
-        largest = torch.maximum(largest, torch.as_tensor(least).to(largest))
-    found = _power(largest)
-    return found if z.ndim else found[0]
-
-
-def scale_each(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
-    """The same for every entry by itself."""
-    return _power(z.detach().abs().clamp(min=least))
-
-
-def _power(sizes: Tensor) -> Tensor:
-    return torch.exp2(torch.log2(sizes).ceil().clamp(min=-_EXPONENTS[sizes.dtype]))
 
 
 def read_line(
-    settings: Settings, z: Tensor, scale: Tensor, prompt: Callable[[], tuple[Tensor, Tensor]]
-) -> Tensor:
-    """Theta . x = z as the reading layer has it, theta in the prompt divided by ``scale``.
+    settings: Settings,
+    z: Tensor,
+    least: Tensor | float,
+    prompt: Callable[[], tuple[Tensor, Tensor]],
+) -> tuple[Tensor, Tensor]:
+    """Theta . x = z as the reading layer has it, and max |z|.
 
-    z, which is used up, is (..., rows), and scale broadcasts to it; ``prompt`` makes x, (...,
-    inputs), and theta, (..., rows, inputs), where they are written out.
+    z is (..., rows). Every entry is read at its own scale, the power of two that it, and ``least``,
+    are at most: theta is divided by it in the prompt. ``prompt`` makes x, (..., inputs), and theta,
+    (..., rows, inputs), where they are written out.
     """
-    frozen = settings.layers
-    table = None if settings.literal else frozen.maps.table
-    if table is not None:
-        if scale.ndim > 1:  # one for every entry by itself
-            return looked_up(z.div_(scale), table).mul_(scale)
-        return looked_up_to_scale(z, table, 1 / scale, scale)
+    line = settings.line
+    if line is not None:
+        floor = least if isinstance(least, Tensor) else z.new_full((1,), least)
+        if floor.ndim > 1:  # one for every entry
+            out, largest = primitives.read(z.reshape(-1), line, floor.reshape(-1))
+            return out.reshape(z.shape), largest
+        return primitives.read(z, line, floor)
+    scale = scale_at(z, least)
     x, theta = prompt()
-    theta = theta / scale.expand(z.shape)[..., None]
-    return frozen.read(x, theta, settings.backend) * scale
+    out = settings.layers.read(x, theta / scale[..., None], settings.backend) * scale
+    return out, z.detach().abs().amax()[None]
+
+
+def scale_at(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
+    """The scales that entries are read at."""
+    return primitives.power_of_two(z.detach().abs().clamp(min=least))
 
 
 def read_error(settings: Settings, terms: int = 1) -> float:
@@ -90,57 +82,46 @@ class Product(Piece):
         a, b = inputs
         return a * b if self.inner is None else a @ b
 
-    def _bound(self, inputs: tuple[Tensor, ...]) -> Tensor | float:
-        """What the terms of an entry add up to at most: their rounding must not leave the table."""
-        if self.inner is None:
-            return 0.0
-        a, b = (t.detach() for t in inputs)
-        share = 4 * (self._terms + 4) * self.settings.unit / self.settings.layers.slack
-        return share * self._seen((a, b))
-
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        self.largest = max(self.largest, float(self._seen(inputs)))
+        self.largest = max(self.largest, float(self._seen(inputs, output)))
 
-    def _seen(self, inputs: tuple[Tensor, ...]) -> Tensor:
+    def _seen(self, inputs: tuple[Tensor, ...], z: Tensor) -> Tensor:
         """A bound of what the terms of an entry add up to, shape (1,)."""
         a, b = (t.detach() for t in inputs)
         if self.inner is None:
-            return (a * b).abs().amax()[None]
+            return z.detach().abs().amax()[None]
         found: Tensor = (a.norm(dim=-1).max() * b.norm(dim=-2).max())[None]
         return found
 
-    def _see(self, numbers: list[float]) -> None:
+    def _least(self, seen: Tensor) -> Tensor | float:
+        """Rounding of terms that add up to so much must not leave the table."""
+        share = 4 * (self._terms + 4) * self.settings.unit / SLACK
+        return 0.0 if self.inner is None else share * seen
+
+    def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         (seen,) = numbers
         if not seen < math.inf:
             raise BoundError(f"{self.name}: a product is {seen}; nothing is certified of it")
         self.largest = max(self.largest, seen)
+        return False
 
     def settle_for(self, *spans: Span) -> None:
         self.largest = self._terms * spans[0].reach * spans[1].reach * _SLACK
 
-    def checked(self, *inputs: Tensor) -> Tensor:
-        out, scale = self._read(inputs)
-        if not torch.compiler.is_compiling():
-            self.judged(self._seen(inputs) if self.inner else scale.amax()[None], self._see)
-        return out
-
-    def emulate(self, *inputs: Tensor) -> Tensor:
-        return self._read(inputs)[0]
-
-    def _read(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """The product and the scale it was read at."""
+    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         z, settings = self.exact(*inputs), self.settings
         a, b = (t.to(z) for t in inputs)
-        scale = scale_of(z, self._bound(inputs))
         if self.inner is not None:
-            return read_line(settings, z, scale, lambda: (a, b.mT[..., None, :, :])), scale
+            seen = self._seen(inputs, z)
+            least = self._least(seen)
+            return read_line(settings, z, least, lambda: (a, b.mT[..., None, :, :]))[0], seen
         shape = z.shape
 
         def prompt() -> tuple[Tensor, Tensor]:
             return a.expand(shape)[..., None], b.expand(shape)[..., None, None]
 
-        out = read_line(settings, z[..., None], scale.expand(shape)[..., None], prompt)
-        return out[..., 0], scale
+        out, seen = read_line(settings, z[..., None], 0.0, prompt)
+        return out[..., 0], seen
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
@@ -148,7 +129,7 @@ class Product(Piece):
         a, b = (t.detach() for t in inputs)
         z = self.exact(a, b)
         place = tuple(draw.randrange(n) for n in output.shape)
-        scale = scale_of(z, self._bound(inputs))[place[-1]]
+        scale = scale_at(z[place], self._least(self._seen((a, b), z)))
         if self.inner is None:
             x, theta = a.expand(z.shape)[place][None], b.expand(z.shape)[place][None, None]
         else:

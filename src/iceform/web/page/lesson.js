@@ -1,22 +1,23 @@
-// The guided lesson: nine steps, each a state of the page with words to it, each with a link.
+// The guided lesson: ten steps, each a state of the page with words to it, each with a link.
+// A step that is about what is inside has its panel above the board.
 
 import { byId, el } from './dom.js';
 
 const code = (text) => el('code', {}, text);
 
 export const LESSON = [
-  { title: 'A look-up', state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, z: 0.3 },
+  { title: 'A look-up', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, z: 0.3 },
     says: () => ['A softmax over a grid of tokens is a look-up table. The bars are the attention that a number z pays to the tokens of a grid; '
       + 'their values, averaged with it, are the logistic curve. Move z: the bars follow, and the curve below is what attention computes.'] },
-  { title: 'Temperature', state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
+  { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
     says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
       + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower Sharpness, and watch the stairs melt.'] },
-  { title: 'Tokens buy digits', state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
+  { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
     says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the mild one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
-  { title: 'One gradient step', state: { algorithm: 'ridge', method: 'gradient', passes: 1, panel: 'prompt', frame: 1 },
+  { title: 'One gradient step', inside: true, state: { algorithm: 'ridge', method: 'gradient', passes: 1, panel: 'prompt', frame: 1 },
     says: () => ['The loss’s derivative is in the prompt as a table, and so are the points: every point is a block of tokens whose query looks f′(w·x − y) up and returns it times x. '
-      + 'The readout adds the rows. That sum is a gradient, and this is one step of it. Below: the literal prompt of four points.'] },
+      + 'The readout adds the rows. That sum is a gradient, and this is one step of it. Here is the literal prompt of four points.'] },
   { title: 'Many steps', state: { algorithm: 'ridge', method: 'momentum', passes: 60, panel: 'passes' },
     says: () => ['Feed the coefficients back in and it is gradient descent. Press Play. The dotted line under the curve takes the same steps without a transformer: '
       + 'the drift between the two is rounding.'] },
@@ -26,14 +27,14 @@ export const LESSON = [
   { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', movedToken: 32, movedBy: 0.5 },
     says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 0.5: '
       + 'the machine now finds another curve than the same steps without it. Set the shift to 0, and the two agree again.'] },
-  { title: 'Break the margin', state: { algorithm: 'ridge', panel: 'margin', network: 'stream' },
+  { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', network: 'stream' },
     says: (alone) => ['Points share a prompt, and a margin keeps a query in its own block: here exactly nothing leaks. ',
       ...(alone ? ['To see one that leaks, run ', code('iceform play'), ' and choose the theorem’s margin in this panel.']
         : ['Choose the theorem’s margin under Network to see one that leaks.'])] },
-  { title: 'A computer', state: { panel: 'program', program: 'least_squares', parameters: { steps: 3 }, cycle: 4 },
+  { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', parameters: { steps: 3 }, cycle: 4 },
     says: () => ['Look-ups compose into one instruction, F(a + b) − G(a − b), and that is a computer: program, memory and data are tokens, and one frozen block, applied again and again, '
       + 'executes them. Press Step: the instruction moves on, and what it wrote is marked.'] },
-  { title: 'A stock GPT-2', state: { panel: 'stock' },
+  { title: 'A stock GPT-2', inside: true, state: { panel: 'stock' },
     says: () => ['The same as a checkpoint that anybody can load: ', code('AutoModel.from_pretrained'), ' with no code of ours. Twelve layers of a GPT-2 are twelve steps of least squares, '
       + 'and the distance from the exact algorithm is proven before anything runs.'] },
 ];
@@ -58,6 +59,8 @@ export function drawLesson(step, go, alone) {
   const box = byId('lesson'), one = LESSON[step - 1];
   byId('learn').setAttribute('aria-pressed', String(Boolean(one)));
   box.hidden = !one;
+  const panels = document.querySelector('.panels'), above = one?.inside ? box : document.querySelector('main');
+  if (panels.previousElementSibling !== above) above.after(panels);
   if (!one) return;
   const button = (text, to) => el('button', { type: 'button', disabled: to < 1 || to > LESSON.length, onclick: () => go(to) }, text);
   box.replaceChildren(

@@ -1,0 +1,228 @@
+r"""Attention as others write it: transformer libraries, and modern Hopfield networks.
+
+With its output projection on the feature side,
+
+.. math:: \mathrm{Attn}(X)_q = \sum_h W_O^{(h)} W_V^{(h)} \sum_k x_k
+    \,\mathrm{softmax}_k\big(W_Q^{(h)} x_q \cdot W_K^{(h)} x_k\big),
+
+tokens x_q in rows, no scaling by the head dimension. W_V^{(h)} is (rank, features) and W_O^{(h)} is
+(features, rank): a value map of low rank is kept as its two factors. No weight depends on the
+number of tokens. A Hopfield layer makes its values from its keys (def:hopfield).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from iceform.attention.layers import AttentionTrace, Entry, freeze
+from iceform.errors import ShapeError
+
+__all__ = ["HeadGroup", "HopfieldLayer", "ProjectedAttention"]
+
+
+class HeadGroup(nn.Module):
+    """Heads of one shape, evaluated together; their weights are buffers.
+
+    Parameters
+    ----------
+    w_q, w_k
+        Shape (heads, head_dim, features).
+    w_v, w_o
+        Shapes (heads, rank, features) and (heads, features, rank).
+    labels
+        What each head is for.
+    """
+
+    w_q: Tensor
+    w_k: Tensor
+    w_v: Tensor
+    w_o: Tensor
+
+    def __init__(
+        self,
+        w_q: Float[Tensor, "h k d"],
+        w_k: Float[Tensor, "h k d"],
+        w_v: Float[Tensor, "h r d"],
+        w_o: Float[Tensor, "h d r"],
+        labels: Sequence[str],
+    ) -> None:
+        super().__init__()
+        shapes = {"w_q": w_q.shape, "w_k": w_k.shape, "w_v": w_v.shape, "w_o": w_o.shape}
+        heads, _, features = w_q.shape
+        if w_k.shape != w_q.shape or w_v.shape[2] != features or w_o.mT.shape != w_v.shape:
+            raise ShapeError(f"these weights do not make heads: {shapes}")
+        if len(labels) != heads or len(w_v) != heads:
+            raise ShapeError(f"{len(labels)} labels for heads of shapes {shapes}")
+        freeze(self, w_q=w_q, w_k=w_k, w_v=w_v, w_o=w_o)
+        self.labels = tuple(labels)
+
+    def forward(
+        self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
+    ) -> Float[Tensor, "*b q d"]:
+        """What the heads add to the tokens that ask."""
+        return self.project(self.weights(queries, keys) @ self.values(keys))
+
+    def weights(
+        self, queries: Float[Tensor, "*b q d"], keys: Float[Tensor, "*b k d"]
+    ) -> Float[Tensor, "*b h q k"]:
+        """How every query's attention is shared out, for every head."""
+        return torch.softmax(_mapped(queries, self.w_q) @ _mapped(keys, self.w_k).mT, -1)
+
+    def values(self, keys: Float[Tensor, "*b k d"]) -> Float[Tensor, "*b h k r"]:
+        """What every head can find in the keys."""
+        return _mapped(keys, self.w_v)
+
+    def project(self, looked: Float[Tensor, "*b h q r"]) -> Float[Tensor, "*b q d"]:
+        """What the heads found, in the features that it is for, summed over heads."""
+        return looked.transpose(-3, -2).flatten(-2) @ self.w_o.mT.flatten(0, 1)
+
+
+def _mapped(tokens: Tensor, weights: Tensor) -> Tensor:
+    """Tokens through every head's map, in one product: (*batch, heads, tokens, rows)."""
+    heads, rows, features = weights.shape
+    product = tokens @ weights.reshape(heads * rows, features).mT
+    return product.reshape(*tokens.shape[:-1], heads, rows).transpose(-3, -2)
+
+
+class ProjectedAttention(nn.Module):
+    """One layer: the sum of its heads, and with ``residual`` of its input.
+
+    Parameters
+    ----------
+    groups
+        The heads, in groups of one shape.
+    residual
+        Add the input to the output.
+    """
+
+    def __init__(self, groups: Sequence[HeadGroup], *, residual: bool = False) -> None:
+        super().__init__()
+        self.groups = nn.ModuleList(groups)
+        self.residual = residual
+
+    @property
+    def head_groups(self) -> tuple[HeadGroup, ...]:
+        """The heads, in groups of one shape."""
+        return tuple(group for group in self.groups if isinstance(group, HeadGroup))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What each head is for."""
+        return tuple(label for group in self.head_groups for label in group.labels)
+
+    def forward(self, tokens: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b n d"]:
+        """Attend."""
+        first, *rest = (group(tokens, tokens) for group in self.head_groups)
+        found: Tensor = sum(rest, start=first)
+        return tokens + found if self.residual else found
+
+    def attend(self, tokens: Float[Tensor, "*b n d"]) -> dict[str, Float[Tensor, "*b n n"]]:
+        """How every token's attention is shared out, head by head."""
+        found: dict[str, Tensor] = {}
+        for group in self.head_groups:
+            weights = group.weights(tokens, tokens).unbind(-3)
+            found |= dict(zip(group.labels, weights, strict=True))
+        return found
+
+
+class HopfieldLayer(nn.Module):
+    r"""A modern Hopfield layer with frozen weights (def:hopfield).
+
+    .. math:: \mathrm{Hop}(R; Y) = W_V W_K Y\, \mathrm{Softmax}(\beta (W_K Y)^\top W_Q R)
+
+    Values are made from keys: V = W_V K. Whatever a value needs must therefore be a row of W_K Y,
+    against which W_Q R has zeros.
+
+    Parameters
+    ----------
+    w_k, w_q, w_v
+        Shapes (dim, pattern_features), (dim, state_features) and (out_features, dim).
+    beta
+        The inverse temperature.
+    patterns
+        Y, shape (stored, pattern_features), where it is part of the module: the input is then the
+        states alone. Otherwise the input's first ``stored`` tokens are the patterns.
+    stored
+        How many tokens of the input are patterns.
+    """
+
+    w_k: Tensor
+    w_q: Tensor
+    w_v: Tensor
+    beta: Tensor
+    patterns: Tensor | None
+
+    def __init__(
+        self,
+        w_k: Float[Tensor, "k p"],
+        w_q: Float[Tensor, "k r"],
+        w_v: Float[Tensor, "o k"],
+        beta: float,
+        *,
+        patterns: Float[Tensor, "n p"] | None = None,
+        stored: int | None = None,
+    ) -> None:
+        super().__init__()
+        if w_k.shape[0] != w_q.shape[0] or w_v.shape[1] != w_k.shape[0]:
+            raise ShapeError(
+                f"w_k {tuple(w_k.shape)}, w_q {tuple(w_q.shape)} and w_v {tuple(w_v.shape)} do not "
+                "make one layer"
+            )
+        if (patterns is None) == (stored is None):
+            raise ShapeError(
+                "give either the patterns or how many tokens of the input are patterns"
+            )
+        freeze(
+            self,
+            w_k=w_k,
+            w_q=w_q,
+            w_v=w_v,
+            beta=torch.tensor(beta, dtype=w_k.dtype),
+            patterns=patterns,
+        )
+        self.stored = stored
+        self.labels = ("retrieval",)
+
+    def forward(self, x: Float[Tensor, "*b n d"]) -> Float[Tensor, "*b m o"]:
+        """Retrieve."""
+        return self.attend(x).output
+
+    def attend(self, x: Float[Tensor, "*b n d"]) -> AttentionTrace:
+        """Retrieve, and say how."""
+        patterns, states = self._split(x)
+        keys = patterns @ self.w_k.mT
+        scores = self.beta * (states @ self.w_q.mT @ keys.mT)
+        weights = torch.softmax(scores, -1)
+        output = weights @ (keys @ self.w_v.mT)
+        return AttentionTrace(scores.unsqueeze(-3), weights.unsqueeze(-3), output)
+
+    def entry(self, x: Float[Tensor, "n d"], token: int, feature: int) -> Entry:
+        """One number of the output."""
+        patterns, states = self._split(x)
+        keys, query = patterns @ self.w_k.mT, states[token] @ self.w_q.mT
+        return Entry(
+            self.beta * (query @ keys.mT)[None, None],
+            self.beta.abs() * (query.abs() @ keys.abs().mT)[None, None],
+            (keys @ self.w_v[feature])[None],
+            torch.ones_like(query[:1])[None],
+            sum(self.w_k.shape) + self.w_q.shape[1],
+        )
+
+    def entry_work(self, x: Float[Tensor, "n d"], token: int, feature: int) -> int:
+        """Multiplications that :meth:`entry` takes."""
+        patterns, _ = self._split(x)
+        return patterns.shape[-2] * (self.w_k.numel() + 2 * len(self.w_k)) + self.w_q.numel()
+
+    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        width = self.w_q.shape[1]
+        if x.ndim < 2 or x.shape[-1] != width:
+            raise ShapeError(
+                f"this layer takes (*batch, tokens, {width} features), got {tuple(x.shape)}"
+            )
+        if self.patterns is not None:
+            return self.patterns, x
+        return x[..., : self.stored, :], x[..., self.stored :, :]

@@ -1,0 +1,250 @@
+"""``read``, ``longest`` and ``norm``: what a network in context does between its matrix products.
+
+Each is one reading of its input and one writing of its output; what ranges are checked by is
+gathered on the way, as the bits of numbers that are not negative: of those the largest integer is
+the largest number, and what is not a number is larger still.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton  # type: ignore[import-untyped]
+import triton.language as tl  # type: ignore[import-untyped]
+from torch import Tensor
+
+from iceform.backends.triton.look_up import load_constants, look_up
+from iceform.backends.triton.tables import LINE, table_of
+from iceform.interpolation import Interpolant
+
+__all__ = ["can_norm", "longest", "norm", "read"]
+
+_WIDEST = 4096  # features of a token that a norm is read of
+_BLOCK = 1024  # entries that a program reads
+_TILE = 4096  # entries of rows that a program measures
+_WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _bits(x, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of |x|."""
+    return tl.abs(x).to(tl.int64 if DOUBLE else tl.int32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tell(seen_ptr, x, inside, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Raise a number that all programs see to the largest |x|."""
+    found = tl.max(tl.where(inside, _bits(x, DOUBLE), 0), 0)
+    tl.atomic_max(seen_ptr, found, mask=found > tl.load(seen_ptr), sem="relaxed")
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _powers(size, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The least power of two that is no smaller, and its inverse; both of them numbers."""
+    if DOUBLE:
+        bits = tl.minimum(tl.maximum(_bits(size, True), 8 << 52), 2044 << 52)
+        bits = (bits + ((1 << 52) - 1)) >> 52 << 52
+        return bits.to(tl.float64, bitcast=True), ((2046 << 52) - bits).to(tl.float64, bitcast=True)
+    else:
+        bits = tl.minimum(tl.maximum(_bits(size, False), 8 << 23), 252 << 23)
+        bits = (bits + ((1 << 23) - 1)) >> 23 << 23
+        return bits.to(tl.float32, bitcast=True), ((254 << 23) - bits).to(tl.float32, bitcast=True)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _line(  # type: ignore[no-untyped-def]
+    z, floor, constants, ratios, values, TOKENS, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """A(z / s) s on a line's table, s the power of two that |z| and floor are at most."""
+    size = tl.abs(z)
+    power, inverse = _powers(tl.where(size < floor, floor, size), DOUBLE)
+    looked, _ = look_up(
+        z * inverse, constants, ratios, ratios, values, TOKENS, 0, HALF, BOUNDED, False
+    )
+    return looked * power
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _read_kernel(  # type: ignore[no-untyped-def]
+    z_ptr, out_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
+    numbers, ratios, biases, values, TOKENS, DIM: tl.constexpr,
+    FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
+    REACH: tl.constexpr, SLOPE: tl.constexpr,
+    KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
+    DOUBLE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    feature = at % DIM
+    constants = load_constants(numbers, ratios, KIND, HALF)
+    z = tl.load(z_ptr + at, mask=inside, other=0.0)
+    held, power = z, z
+    if FLOOR:
+        size, floor = tl.abs(z), tl.load(floor_ptr + feature)
+        power, inverse = _powers(tl.where(size < floor, floor, size), DOUBLE)
+        held = z * inverse
+    if REACH > 0:  # what is not a number stays
+        held = tl.where(z > REACH, REACH, tl.where(z < -REACH, -REACH, z))
+    looked, _ = look_up(held, constants, ratios, biases, values, TOKENS, KIND, HALF, BOUNDED, False)
+    if FLOOR:
+        looked = looked * power
+    if REACH > 0:
+        looked += tl.where(z > REACH, SLOPE * (z - REACH), 0.0)
+    if UP:
+        looked = looked * tl.load(up_ptr + feature)
+    tl.store(out_ptr + at, looked, mask=inside)
+    sized = z
+    if BY:
+        sized = z * tl.load(by_ptr + feature)
+    _tell(seen_ptr, sized, inside, DOUBLE)
+
+
+def read(
+    z: Tensor, it: Interpolant, floor: Tensor | None, up: Tensor | None, by: Tensor | None,
+    reach: float, slope: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As :func:`iceform.backends.primitives.read`."""
+    order = _in_memory(z)
+    z = z.permute(order).contiguous()
+    table = table_of(it, z.dtype, z.device, z.dtype)
+    out, dim = torch.empty_like(z), z.shape[-1]
+    seen = torch.zeros(1, dtype=_WORDS[z.dtype], device=z.device)
+    given = [None if t is None else t.to(z).expand(dim).contiguous() for t in (floor, up, by)]
+    _read_kernel[(triton.cdiv(z.numel(), _BLOCK),)](
+        z, out, *(z if t is None else t for t in given), seen, z.numel(),
+        table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
+        FLOOR=floor is not None, UP=up is not None, BY=by is not None,
+        REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
+        KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
+        DOUBLE=z.dtype == torch.float64, BLOCK=_BLOCK,
+    )  # fmt: skip
+    return _as_before(out, order), seen.view(z.dtype)
+
+
+def _in_memory(x: Tensor) -> list[int]:
+    """The axes but the last in the order in which they lie in memory."""
+    return [*sorted(range(x.ndim - 1), key=lambda i: -x.stride(i)), x.ndim - 1]
+
+
+def _as_before(x: Tensor, order: list[int]) -> Tensor:
+    return x.permute([order.index(i) for i in range(x.ndim)])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _longest_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, seen_ptr, rows, DIM: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr,
+    DOUBLE: tl.constexpr,
+):  # fmt: skip
+    at_m = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    at_d = tl.arange(0, WIDE)
+    squares = tl.zeros((ROWS,), tl.float64 if DOUBLE else tl.float32)
+    for start in range(0, DIM, WIDE):
+        inside = (at_m < rows)[:, None] & (start + at_d < DIM)[None, :]
+        x = tl.load(x_ptr + at_m[:, None] * DIM + (start + at_d)[None, :], mask=inside, other=0.0)
+        squares += tl.sum(x * x, 1)
+    _tell(seen_ptr, tl.sqrt(squares), at_m < rows, DOUBLE)
+
+
+def longest(x: Tensor) -> Tensor:
+    """As :func:`iceform.backends.primitives.longest`."""
+    x = x.permute(_in_memory(x)).contiguous()
+    dim = x.shape[-1]
+    rows, wide = x.numel() // dim, min(1024, triton.next_power_of_2(dim))
+    tile = max(1, _TILE // wide)
+    seen = torch.zeros(1, dtype=_WORDS[x.dtype], device=x.device)
+    _longest_kernel[(triton.cdiv(rows, tile),)](
+        x, seen, rows, DIM=dim, WIDE=wide, ROWS=tile, DOUBLE=x.dtype == torch.float64
+    )
+    return seen.view(x.dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _norm_kernel(  # type: ignore[no-untyped-def]
+    x_ptr, out_ptr, weight_ptr, bias_ptr, seen_ptr,
+    numbers, ratios, values, TOKENS, root_numbers, root_ratios, root_values, ROOT_TOKENS,
+    EPSILON: tl.constexpr, SHARE: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr,
+    CENTRED: tl.constexpr, PLAIN: tl.constexpr,
+    HALF: tl.constexpr, BOUNDED: tl.constexpr, ROOT_KIND: tl.constexpr, ROOT_HALF: tl.constexpr,
+    ROOT_BOUNDED: tl.constexpr, DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """One token: its length, mean, square, root, and the two readings of every entry."""
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, WIDE)
+    inside = at < DIM
+    constants = load_constants(numbers, ratios, 0, HALF)
+    roots = load_constants(root_numbers, root_ratios, ROOT_KIND, ROOT_HALF)
+    x = tl.load(x_ptr + row * DIM + at, mask=inside, other=0.0)
+    none = tl.zeros((1,), x.dtype)
+    length = tl.sqrt(tl.sum(x * x, 0)) + none
+    if CENTRED:
+        mean = tl.sum(x, 0) / DIM + none
+        mean = _line(mean, SHARE * length, constants, ratios, values, TOKENS, HALF,
+                     BOUNDED, DOUBLE)  # fmt: skip
+        x = tl.where(inside, x - mean, 0.0)
+    spread = tl.sum(x * x, 0) / DIM + none
+    spread = _line(spread, none, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
+    spread = spread + EPSILON
+    root = _root(spread, roots, root_ratios, root_values, ROOT_TOKENS, ROOT_KIND, ROOT_HALF,
+                 ROOT_BOUNDED, DOUBLE)  # fmt: skip
+    y = _line(x * root, x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
+    if not PLAIN:
+        y = y * tl.load(weight_ptr + at, mask=inside, other=0.0)
+        y = y + tl.load(bias_ptr + at, mask=inside, other=0.0)
+        y = _line(y, x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
+    tl.store(out_ptr + row * DIM + at, y, mask=inside)
+    every = tl.arange(0, 1) == 0
+    _tell(seen_ptr, length, every, DOUBLE)
+    _tell(seen_ptr + 1, 1.0 / spread, every, DOUBLE)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _root(  # type: ignore[no-untyped-def]
+    spread, constants, ratios, values, TOKENS, KIND: tl.constexpr, HALF: tl.constexpr,
+    BOUNDED: tl.constexpr, DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """2^-k times the table's answer at spread / 4^k."""
+    if DOUBLE:
+        k = ((_bits(spread, True) >> 52) - 1023) >> 1
+        down = ((1023 - 2 * k) << 52).to(tl.float64, bitcast=True)
+        up = ((1023 - k) << 52).to(tl.float64, bitcast=True)
+    else:
+        k = ((_bits(spread, False) >> 23) - 127) >> 1
+        down = ((127 - 2 * k) << 23).to(tl.float32, bitcast=True)
+        up = ((127 - k) << 23).to(tl.float32, bitcast=True)
+    looked, _ = look_up(spread * down, constants, ratios, ratios, values, TOKENS, KIND, HALF,
+                        BOUNDED, False)  # fmt: skip
+    return looked * up
+
+
+def norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, share: float,
+    line: Interpolant, root: Interpolant, *, centred: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The norm of every row, all of it looked up, and (max length, max 1/(v + epsilon)).
+
+    ``line`` and ``root`` are the tables of the identity and of 1/sqrt on [1, 4]; the mean is read
+    at no smaller a scale than ``share`` of a row's length.
+    """
+    order = _in_memory(x)
+    x = x.permute(order).contiguous()
+    dim, out = x.shape[-1], torch.empty_like(x)
+    one, other = (table_of(it, x.dtype, x.device, x.dtype) for it in (line, root))
+    seen = torch.zeros(2, dtype=_WORDS[x.dtype], device=x.device)
+    wide = triton.next_power_of_2(dim)
+    _norm_kernel[(x.numel() // dim,)](
+        x, out, x if weight is None else weight, x if bias is None else bias, seen,
+        one.numbers, one.ratios, one.values, one.tokens,
+        other.numbers, other.ratios, other.values, other.tokens,
+        EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide, CENTRED=centred, PLAIN=weight is None,
+        HALF=one.half, BOUNDED=one.bounded, ROOT_KIND=other.kind, ROOT_HALF=other.half,
+        ROOT_BOUNDED=other.bounded, DOUBLE=x.dtype == torch.float64,
+        num_warps=max(1, min(8, wide // 256)),
+    )  # fmt: skip
+    return _as_before(out, order), seen.view(x.dtype)
+
+
+def can_norm(dim: int, line: Interpolant, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether a row is held at once, and the line is read by a window."""
+    return dim <= _WIDEST and table_of(line, dtype, device, dtype).kind == LINE

@@ -1,0 +1,227 @@
+"""Descent for any bounded f that is looked up in the prompt: what both such targets share.
+
+f is the derivative of the loss, as a formula of the residual z = w.x - y, |f| < R. What is looked
+up are logarithms of 1 + f/R and 1 - f/R, tabulated on [-reach, reach] and proven there. Residuals
+must stay within along the run. Of data this is known from the exact iterates, which the certificate
+takes from the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.certificates import Certificate, Step
+from iceform.errors import BoundError, PrecisionError
+from iceform.functions.formulas import Formula
+from iceform.interpolation import Interpolant, Keys, RoundingModel
+from iceform.interpolation.local import local_weights
+from iceform.targets.data import Domain
+from iceform.targets.rounding import SECOND_ORDER, Arithmetic
+from iceform.targets.target import FeatureTarget
+from iceform.validation import check_positive, check_size
+
+__all__ = ["LARGEST_LOGIT", "MASK", "ROUTE", "SLACK", "BoundedDescent", "Run", "Tables"]
+
+MASK = 4096.0  # hides tokens: e^-4096 underflows, and it is above every logit of a table by far
+ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
+LARGEST_LOGIT = MASK / 8
+SLACK = 2.0**-4  # computed coefficients may leave the exact ones by this much
+_PATH = 1 + 2.0**-20  # far more than float64 does to the exact iterates
+_HEADROOM = 1.6  # R over sup |f|: nearer to 1 the logarithms are steep
+_LEAST = 1e-3  # of sup |f|: f = 0 has tables too
+_ACCURACY = {torch.float64: 5e-14, torch.float32: 1e-7}  # asked of a table
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Functions of f/R on one grid, for one f and range."""
+
+    each: tuple[Interpolant, ...]
+    scale: float  # R
+    slopes: tuple[float, float]  # proven bounds of f'
+
+    @classmethod
+    def of(cls, f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> Tables:
+        """Fitted on [-reach, reach]; ``looked_up`` are formulas of p = 1 + f/R and m = 1 - f/R."""
+        return _tables(f, looked_up, float(reach), dtype)
+
+    @property
+    def keys(self) -> Keys:
+        """Of the common grid."""
+        return self.each[0].keys
+
+    @property
+    def tokens(self) -> int:
+        """Table entries."""
+        return self.each[0].tokens
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Of all of them."""
+        return tuple(dict.fromkeys(a for table in self.each for a in table.assumptions))
+
+    @property
+    def error(self) -> float:
+        """Of any, in exact arithmetic."""
+        return max(table.error for table in self.each)
+
+    @property
+    def size(self) -> float:
+        """The largest value."""
+        return max(table.size for table in self.each)
+
+    @cached_property
+    def spread(self) -> float:
+        """sup_z E|v - A|: what logits off by a little, each by its own, move a look-up by."""
+        return max(
+            float((w.tilted * (w.values.abs() + w.value_drift[:, None])).sum(-1).max())
+            for table in self.each
+            for w in local_weights(table, table.grid.mesh(4))
+        )
+
+    def rounding(self, model: RoundingModel) -> float:
+        """Of any of them."""
+        return max(table.rounding(model) for table in self.each)
+
+
+@lru_cache(maxsize=16)
+def _tables(f: str, looked_up: tuple[str, ...], reach: float, dtype: torch.dtype) -> Tables:
+    formula = Formula.parse(f)
+    slopes = formula.scalar_function(-reach, reach).slopes(-reach, reach)
+    largest = formula.bound(-reach, reach, order=0)
+    if largest is None or slopes is None:
+        raise BoundError(
+            f"no bound of {f!r} and of its slope is proved on [-{reach:g}, {reach:g}]; take a "
+            "smooth, bounded function or a smaller reach"
+        )
+    scale = float(f"{_HEADROOM * max(largest, _LEAST):.6g}")
+    p, m = (f"(1 {sign} ({formula.text})/{scale!r})" for sign in "+-")
+    first, *others = (Formula.parse(text.format(p=p, m=m)).function for text in looked_up)
+    try:
+        # The smallest table that the dtype has use for, or the best there is.
+        table = Interpolant.fit(first, -reach, reach, eps=_ACCURACY[dtype])
+    except PrecisionError:
+        table = Interpolant.fit(first, -reach, reach)
+    return Tables((table, *(table.refit(other) for other in others)), scale, slopes)
+
+
+@dataclass(frozen=True)
+class BoundedDescent(FeatureTarget):
+    """Descent whose f, step size and range of tables are in the prompt."""
+
+    dim: int
+    steps: int
+    f: str = field(default="tanh(z)", kw_only=True)
+    lr: float = field(default=0.5, kw_only=True)
+    reach: float = field(default=3.0, kw_only=True)
+
+    looked_up: ClassVar[tuple[str, ...]]
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions")
+    defaults: ClassVar[tuple[str, ...]] = ("f", "lr", "reach")
+
+    def __post_init__(self) -> None:
+        for name in self.counts:
+            check_size(name, getattr(self, name))
+        self.settings({})
+
+    def settings(self, given: dict[str, Any]) -> tuple[str, float, float]:
+        """(f, lr, reach) of a prompt."""
+        self.check_parameters(given)
+        f = str(given.get("f", self.f))
+        lr = check_positive("lr", given.get("lr", self.lr))
+        return f, lr, check_positive("reach", given.get("reach", self.reach))
+
+    def tables(self, **parameters: Any) -> Tables:
+        """The prompt's tables."""
+        f, _, reach = self.settings(parameters)
+        return Tables.of(f, self.looked_up, reach, self.torch_dtype)
+
+    @abstractmethod
+    def path(
+        self, x: Tensor, y: Tensor, **parameters: Any
+    ) -> tuple[Float[Tensor, "t d"], Float[Tensor, "..."]]:
+        """The exact iterates w_0, ..., w_T and the residuals that are looked up, in float64."""
+
+    @abstractmethod
+    def account(self, domain: Domain, a: Arithmetic, **parameters: Any) -> Run:
+        """What a run is off by."""
+
+    def reference(self, x: Tensor, y: Tensor, **parameters: Any) -> Float[Tensor, "d"]:
+        return self.path(x, y, **parameters)[0][-1]
+
+    def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
+        dtype = self.torch_dtype
+        path, seen = self.path(x.to(dtype), y.to(dtype), **parameters)
+        largest, reach = float(path.norm(dim=1).max()), float(seen.abs().max())
+        return replace(Domain.of(x, y, dtype), size=largest * _PATH, reach=reach * _PATH)
+
+    def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
+        f, lr, _ = self.settings(parameters)
+        a = Arithmetic(self.torch_dtype, attention)
+        run = self.account(domain, a, **parameters)
+        return Certificate.total(
+            run.terms(),
+            domain={**domain.describe(), "f": f, "lr": lr, "steps": float(self.steps)},
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=run.derivation(),
+            assumptions=a.assumptions + run.tables.assumptions,
+            compared="stock network's answer - exact algorithm's",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """The account of one run, as its target's module has it."""
+
+    spec: Any
+    domain: Domain
+    tables: Tables
+    lr: float
+    reach: float
+    a: Arithmetic
+
+    def terms(self) -> dict[str, float]:
+        """The error's parts; infinite if residuals could leave the tables' range."""
+        if self.largest_logit > LARGEST_LOGIT:
+            return {"range": math.inf}
+        found = {name: SECOND_ORDER * value for name, value in self.parts().items()}
+        total = math.fsum(found.values())
+        fits = self.domain.reach + self.rows * total <= self.reach and total <= SLACK
+        return found if fits else {"range": math.inf}
+
+    @property
+    def largest_logit(self) -> float:
+        """Of a look-up."""
+        raise NotImplementedError
+
+    def parts(self) -> dict[str, float]:
+        """The error's parts, to first order."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> float:
+        """X: a bound of ||x_i||."""
+        return self.domain.rows * SECOND_ORDER
+
+    @property
+    def size(self) -> float:
+        """A bound of ||w||."""
+        return self.domain.size + SLACK
+
+    def derivation(self) -> tuple[Step, ...]:
+        """Where the numbers come from."""
+        tables = self.tables
+        return (
+            Step("R", "1.6 sup |f|", tables.scale, "|f| < R, so that ln(1 +- f/R) are numbers"),
+            Step("P", "", float(tables.tokens), "table entries"),
+            Step("table", "sup |A - a|", tables.error, "proven, in exact arithmetic"),
+        )

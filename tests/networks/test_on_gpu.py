@@ -1,0 +1,136 @@
+"""Networks in context on a GPU: recorded and replayed, and nothing that was checked is skipped."""
+
+import copy
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import iceform as ice
+from iceform.attention import unchecked
+from iceform.networks import in_context
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+F32, F64 = torch.float32, torch.float64
+
+
+def built(dtype=F64, norm_first=False):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(
+        16, 4, 32, batch_first=True, activation="gelu", norm_first=norm_first
+    )
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).to(dtype).eval()
+    x = torch.randn(8, 10, 16, dtype=dtype)
+    net = in_context(model, calibration=[x], headroom=4.0)
+    return net, net(x), copy.deepcopy(net).to("cuda"), x.to("cuda")
+
+
+def thrice(net, x):
+    """Run, recorded, replayed."""
+    first, second, third = (net(x) for _ in range(3))
+    assert torch.equal(first, second)
+    assert torch.equal(first, third)
+    return first
+
+
+def recordings(net):
+    return sum(one is not None for one in net.model.replays._known.values())
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("dtype", [F64, F32])
+def test_a_replay_is_the_run_that_was_recorded(dtype, norm_first):
+    _, want, net, x = built(dtype, norm_first)
+    first = thrice(net, x)
+    assert recordings(net) == 1
+    kept = first.clone()
+    certified = net.certificate(x).error
+    assert float((first.double() - net.reference(x)).abs().max()) <= certified
+    assert float((first.cpu() - want).abs().max()) <= 2 * certified
+    other = 0.5 * x.flip(0)
+    assert float((net(other).double() - net.reference(other)).abs().max()) <= certified
+    assert torch.equal(first, kept)  # a later replay does not write over what was handed out
+    assert net.run(x).attestation.ok
+    for shape in ((3, 10), (8, 4), (3, 10), (1, 2), (2, 2), (8, 4)):
+        y = torch.randn(*shape, 16, dtype=dtype, device="cuda")
+        assert float((net(y).double() - net.reference(y)).abs().max()) <= net.certificate(y).error
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
+def test_inputs_out_of_range_are_refused_by_a_replay(bad):
+    _, _, net, x = built()
+    for _ in range(3):
+        net(x)
+    y = x.clone()
+    y[3, 2, 1] = bad
+    with pytest.raises(ice.BoundError, match=r"2-norm|max \|"):
+        net(y)
+    assert torch.equal(net(x), net(x))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_changed_weights_are_refused_by_a_replay(index):
+    _, _, net, x = built()
+    want = thrice(net, x)
+    weight = net.frozen.network.layers[index].w_k
+    kept = weight.clone()
+    for change in (float("nan"), 2.0):
+        weight.data.view(-1)[0] = change
+        with pytest.raises(ice.IntegrityError, match="weights were changed"):
+            net(x)
+        weight.copy_(kept)
+        assert torch.equal(net(x), want)
+    weight.mul_(2.0)
+    with unchecked():
+        moved = net(x)
+    weight.copy_(kept)
+    assert float((moved - want).abs().max()) > 1e-3
+    assert torch.equal(net(x), want)
+
+
+def test_prompts_that_change_are_followed():
+    _, _, net, x = built()
+    want = thrice(net, x)
+    piece = next(p for p in net.pieces if p.kind == "linear")
+    piece.offset.add_(0.01)  # in place: the recording reads it
+    assert float((net(x) - want).abs().max()) > 1e-6
+    piece.offset = piece.offset - 0.01  # elsewhere: it is recorded again
+    assert float((net(x) - want).abs().max()) < 1e-12
+
+
+def test_hooks_are_called_and_gradients_flow():
+    _, _, net, x = built()
+    for _ in range(3):
+        net(x)
+    seen = []
+    handle = net.pieces[0].hook_out.register_forward_hook(lambda *a: seen.append(a[2].shape))
+    net(x)
+    handle.remove()
+    net(x)
+    assert len(seen) == 1
+    y = x.clone().requires_grad_()
+    net(y).sum().backward()
+    assert bool(y.grad.isfinite().all())
+
+
+def test_threads_and_modes():
+    _, _, net, x = built()
+    with torch.inference_mode():
+        inside = thrice(net, x)
+    want, off = net(x), []
+    assert torch.equal(inside, want)
+
+    def work(scale):
+        for _ in range(10):
+            y = scale * x
+            off.append(float((net(y) - net.reference(y)).abs().max()))
+
+    threads = [threading.Thread(target=work, args=(0.5 + 0.1 * k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(off) == 40
+    assert max(off) <= 1e-9
+    assert torch.equal(net(x), want)
