@@ -276,7 +276,7 @@ def table(found: list[Judged], missing: list[str]) -> str:
     listed = "; ".join(f"{reason}, {count}" for reason, count in why.most_common())
     lines += ["", f"Do not apply: {listed}."]
     if missing:
-        lines += ["", f"Not measured as a whole: {', '.join(f'`{name}`' for name in missing)}."]
+        lines += ["", f"Not measured as a whole: {'; '.join(missing)}."]
     return "\n".join(lines)
 
 
@@ -313,11 +313,21 @@ def main() -> int:
     every = {module: Outcomes.kept(module) for module in MODULES}
     found = [judge(module, kept, listed) for module, kept in every.items() if kept.complete]
     _line(total([f.row for f in found]))
-    missing = [m.rpartition(".")[2] for m, kept in every.items() if not kept.complete]
+    missing = [_so_far(judge(m, kept, listed).row, kept)
+               for m, kept in every.items() if not kept.complete]  # fmt: skip
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
     made = f"{before}{BEGIN}\n{table(found, missing)}\n{END}{rest.partition(END)[2]}"
     PAGE.write_text(made, encoding="utf-8")
     return 0
+
+
+def _so_far(row: Row, kept: Outcomes) -> str:
+    if not kept.ran:
+        return f"`{row.name}`"
+    return (
+        f"`{row.name}` ({len(kept.ran)} of {kept.collected} tests run: {row.passed} of "
+        f"{row.applies} that apply pass)"
+    )
 
 
 def _line(row: Row) -> None:

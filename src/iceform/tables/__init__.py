@@ -6,8 +6,7 @@ columns into a matrix. What is left out or filled in is said, never done in sile
 ``iceform[tables]``.
 """
 
-from iceform.tables.columns import table_from
-from iceform.tables.houses import ames
+from iceform.tables.columns import ames, table_from
 from iceform.tables.preparation import Preparation
 from iceform.tables.reading import columns_of, inspect, read, read_like, write_rows
 from iceform.tables.schema import Column, Schema, read_schema

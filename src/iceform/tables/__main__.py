@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from iceform.tables.houses import ames
+from iceform.tables.columns import ames
 from iceform.tables.reading import write_rows
 
 __all__ = ["main"]

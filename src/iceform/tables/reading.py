@@ -23,7 +23,6 @@ from iceform.tables.columns import (
     text_column,
     typed_column,
 )
-from iceform.tables.extra import load
 from iceform.tables.schema import (
     NOT_HELD,
     Column,
@@ -34,7 +33,7 @@ from iceform.tables.schema import (
     propose,
 )
 from iceform.tables.table import Table, first_value, is_number
-from iceform.tables.words import counted, listed, shown
+from iceform.tables.words import counted, listed, load, shown
 
 __all__ = ["columns_of", "inspect", "read", "read_like", "write_rows"]
 

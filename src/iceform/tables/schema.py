@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from iceform.errors import DtypeError, IntegrityError, ProgramError
-from iceform.tables.extra import load
 from iceform.tables.spelling import (
     CODES,
     DATES,
@@ -33,7 +32,7 @@ from iceform.tables.spelling import (
     Spelling,
     spellings,
 )  # fmt: skip
-from iceform.tables.words import listed, near, shown
+from iceform.tables.words import listed, load, near, shown
 
 __all__ = ["Column", "Schema", "is_running", "missing_removed", "propose", "read_schema"]
 

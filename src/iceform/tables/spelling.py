@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from iceform.errors import DtypeError
-from iceform.tables.extra import load
-from iceform.tables.words import shown
+from iceform.tables.words import load, shown
 
 __all__ = [
     "CODES", "DATES", "LONG", "NUMBERS", "SHORT", "Booleans", "Clock", "Dates", "Numbers",

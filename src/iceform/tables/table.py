@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
-from iceform.tables.extra import load
-from iceform.tables.words import counted
+from iceform.tables.words import counted, load
 
 if TYPE_CHECKING:
     from iceform.tables.schema import Schema

@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iceform.errors import DtypeError
-from iceform.tables.extra import load
 from iceform.tables.table import first_value, is_number
-from iceform.tables.words import counted
+from iceform.tables.words import counted, load
 
 __all__ = ["MISSING", "Category", "LeftOut", "Number", "Treatment", "Unknown"]
 

