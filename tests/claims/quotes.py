@@ -266,6 +266,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["109", "181", "136"],
     ),
     ("results/README.md", "not kept", "two runs compared by hand", ["0.3", "19"]),
+    ("docs/playground.md", "asserted", "what tests/web/test_site.py allows", ["1e-12", "1e-10"]),
     ("docs/certificates.md", "defined", "a standard, and default bits", ["754", "256"]),
     (
         "docs/certificates.md",
