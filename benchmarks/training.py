@@ -20,11 +20,11 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from iceform.experiments import STUDIES, Trainer
-from iceform.experiments.networks import CrossAttention, SelfAttention
-from iceform.experiments.plain import PlainCross, PlainSelf
-from iceform.experiments.sweeps import environment
-from iceform.experiments.training import Stack, full_precision
+from studies import STUDIES, Trainer
+from studies.networks import CrossAttention, SelfAttention
+from studies.plain import PlainCross, PlainSelf
+from studies.sweeps import environment
+from studies.training import Stack, full_precision
 
 CASES: dict[str, dict[str, str | int]] = {
     "residual": {},

@@ -22,8 +22,8 @@ import torch
 import iceform as ice
 from iceform import store, targets
 from iceform.cli.outputs import write_all
-from iceform.experiments.checkpoints import read_record, read_state, write_record, write_state
 from iceform.export import from_pretrained
+from studies.checkpoints import read_record, read_state, write_record, write_state
 
 F64 = torch.float64
 

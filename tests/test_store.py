@@ -15,10 +15,10 @@ from torch import nn
 
 import iceform as ice
 from iceform import IntegrityError, algorithms, store, targets
-from iceform.experiments.checkpoints import read_record, read_state
 from iceform.export import from_pretrained
 from iceform.interpolation import Interpolant, storage
 from iceform.networks import in_context
+from studies.checkpoints import read_record, read_state
 
 from .store_faults import KINDS, drafts
 

@@ -1,6 +1,6 @@
 """What the pages quote: cells of the studies, and what is stated with no result behind it."""
 
-from iceform.experiments.published import HEADS
+from studies.published import HEADS
 
 STUDIES = "docs/studies.md"
 _QUOTED = [
@@ -69,7 +69,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("*", "defined", "versions that pyproject.toml asks for", ["3.11"]),
     ("*", "theirs", "the paper's address", ["2508.17550"]),
     ("*", "theirs", "the paper's section on linear layers", ["4.3"]),
-    ("*", "theirs", "sales and features of the Ames houses (tests/experiments)", ["2930", "79"]),
+    ("*", "theirs", "sales and features of the Ames houses (tests/studies)", ["2930", "79"]),
     ("results/README.md", "theirs", "rows of house_prices (test_settings)", ["1460"]),
     (
         "docs/studies.md",
@@ -258,7 +258,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "20",
         ],
     ),
-    ("results/README.md", "asserted", "tests/experiments/test_training.py", ["1e-6"]),
+    ("results/README.md", "asserted", "tests/studies/test_training.py", ["1e-6"]),
     (
         "results/README.md",
         "measured",
@@ -266,6 +266,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["109", "181", "136"],
     ),
     ("results/README.md", "not kept", "two runs compared by hand", ["0.3", "19"]),
+    ("docs/playground.md", "asserted", "what tests/web/test_site.py allows", ["1e-12", "1e-10"]),
     ("docs/certificates.md", "defined", "a standard, and default bits", ["754", "256"]),
     (
         "docs/certificates.md",

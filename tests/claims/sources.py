@@ -18,9 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from benchmarks import others
-from iceform.experiments import STUDIES, load_records, published, script
-from iceform.experiments.report import markdown_table
-from iceform.experiments.tables import number, pick, rates, readers, shown, with_deviation
+from studies import STUDIES, load_records, published, script
+from studies.report import markdown_table
+from studies.tables import number, pick, rates, readers, shown, with_deviation
 from tests.claims.quotes import CELLS, STATED, WRITTEN
 from tests.claims.scan import COUNTED, ROOT
 
@@ -83,7 +83,7 @@ def _studies() -> Iterable[Source]:
     ]
     printed = tuple(with_deviation(c) for c in cells)
     single = [str(c[0]) for c in cells] + [number(c[0]) for c in cells]
-    where = "the paper, section 6 (experiments/published.py)"
+    where = "the paper, section 6 (studies/published.py)"
     yield Source("docs/studies*.md", "theirs", where, _numbers(single), printed)
     slope = next(c for c in rates(_records()) if c.label == "published (heads)").slope
     yield Source(
@@ -93,13 +93,11 @@ def _studies() -> Iterable[Source]:
         _numbers([f"{-2 * slope:.1f}"]),
     )
     lines = [line for study in STUDIES for line in script.page(study)]
-    yield Source(
-        "docs/studies_settings.md", "theirs", "experiments/script.py", sentences=tuple(lines)
-    )
+    yield Source("docs/studies_settings.md", "theirs", "studies/script.py", sentences=tuple(lines))
     facts = [str(f.value) for f in script.FACTS] + [
         f"{f.value:,}" for f in script.FACTS if isinstance(f.value, int)
     ]
-    yield Source("docs/studies*.md", "theirs", "experiments/script.py", _numbers(facts))
+    yield Source("docs/studies*.md", "theirs", "studies/script.py", _numbers(facts))
     table = tuple(markdown_table(readers(_records())))
     yield Source("docs/studies.md", "measured", "results/cells, tables.readers", sentences=table)
     after, ends = (

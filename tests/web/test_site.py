@@ -427,7 +427,7 @@ def test_every_step_of_the_lesson(browser: Browser, address: str, scheme, window
     context = browser.new_context(viewport=window, color_scheme=scheme)
     context.set_default_timeout(2 * _PATIENCE)
     page = opened(context, address, "#lesson=1")
-    expect(page.locator("#lesson h2")).to_contain_text("1 of")
+    expect(page.locator("#lesson h2")).to_contain_text("1 of", timeout=2 * _PATIENCE)
     steps = page.locator(".dots a").count()
     assert 8 <= steps <= 10
     for step in range(1, steps + 1):

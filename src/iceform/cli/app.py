@@ -18,7 +18,6 @@ from iceform.cli.commands.plan import plan
 from iceform.cli.commands.play import play
 from iceform.cli.commands.run import run
 from iceform.cli.commands.tolerance import tolerance
-from iceform.experiments.commands import app as experiments
 
 __all__ = ["COMMANDS", "app"]
 
@@ -64,4 +63,3 @@ def _root(
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
-app.add_typer(experiments, name="experiments")

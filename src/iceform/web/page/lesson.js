@@ -24,8 +24,8 @@ export const LESSON = [
   { title: 'Swap the prompt', state: { algorithm: 'quantile', preset: 'fan', degree: 1, values: { quantile: 0.9 }, panel: 'passes', method: 'momentum' },
     says: () => ['Another table in the prompt is another algorithm: this is the line below which nine tenths of the points lie. Choose others from the list. '
       + 'The digest at the top is a SHA-256 of the weights that ran, computed after every run, and it never changes.'] },
-  { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', movedToken: 32, movedBy: 0.5 },
-    says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 0.5: '
+  { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', tokens: 33, movedToken: 16, movedBy: 1 },
+    says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 1: '
       + 'the machine now finds another curve than the same steps without it. Set the shift to 0, and the two agree again.'] },
   { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', network: 'stream' },
     says: (alone) => ['Points share a prompt, and a margin keeps a query in its own block: here exactly nothing leaks. ',

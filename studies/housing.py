@@ -20,19 +20,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.experiments.algorithms import centered, cross_validated, lasso, least_squares, ridge
-from iceform.experiments.ames import Encoder, houses, number_columns
-from iceform.experiments.house_prices import house_prices, rows_in_ames
-from iceform.experiments.networks import Parameters, PromptedAttention, SelfAttention, stack
-from iceform.experiments.randomness import generator, permutation, take
-from iceform.experiments.statistics import (
+from iceform.machine import Machine
+from iceform.tables import Table
+from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
+from studies.ames import Encoder, houses, number_columns
+from studies.house_prices import house_prices, rows_in_ames
+from studies.networks import Parameters, PromptedAttention, SelfAttention, stack
+from studies.randomness import generator, permutation, take
+from studies.statistics import (
     ABLATIONS,
     ALGORITHMS,
     compare,
     emulate,
     sklearn_models,
 )
-from iceform.experiments.study import (
+from studies.study import (
     Plan,
     Record,
     Spec,
@@ -42,9 +44,7 @@ from iceform.experiments.study import (
     mse_and_r2,
     split_seeds,
 )
-from iceform.experiments.training import Curves, Stack, Training
-from iceform.machine import Machine
-from iceform.tables import Table
+from studies.training import Curves, Stack, Training
 
 __all__ = ["HousingSpec", "HousingStudy"]
 

@@ -1,8 +1,8 @@
 """The paper's numerical studies: as published, as we read them, our own, constructed."""
 
-from iceform.experiments.study import COLUMNS, SCALES, Plan, Record, Spec, Study
-from iceform.experiments.sweeps import STUDIES, Request, load_records, run
-from iceform.experiments.training import Stack, Trainer, Training
+from studies.study import COLUMNS, SCALES, Plan, Record, Spec, Study
+from studies.sweeps import STUDIES, Request, load_records, run
+from studies.training import Stack, Trainer, Training
 
 __all__ = [
     "COLUMNS",

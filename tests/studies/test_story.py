@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from iceform.experiments import STUDIES, Request, load_records
-from iceform.experiments.heads import ROLES
-from iceform.experiments.published import HEADS, RESIDUAL
-from iceform.experiments.report import markdown, markdown_table
-from iceform.experiments.sweeps import groups
-from iceform.experiments.tables import (
+from studies import STUDIES, Request, load_records
+from studies.heads import ROLES
+from studies.published import HEADS, RESIDUAL
+from studies.report import markdown, markdown_table
+from studies.sweeps import groups
+from studies.tables import (
     number,
     pick,
     published_numbers,

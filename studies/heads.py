@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from iceform.constructions import AttentionHead, TruncatedLinear
-from iceform.experiments.networks import Network, Parameters, SelfAttention, stack
-from iceform.experiments.randomness import generator, permutation, shared, take
-from iceform.experiments.study import (
+from studies.networks import Network, Parameters, SelfAttention, stack
+from studies.randomness import generator, permutation, shared, take
+from studies.study import (
     Plan,
     Record,
     Spec,
@@ -31,7 +31,7 @@ from iceform.experiments.study import (
     mse_and_r2,
     split_seeds,
 )
-from iceform.experiments.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves, Stack, Training
 
 __all__ = ["HeadsSpec", "HeadsStudy", "assemble"]
 

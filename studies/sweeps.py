@@ -22,17 +22,17 @@ from typing import Any
 import torch
 
 from iceform.errors import DeviceError, ProgramError
-from iceform.experiments.checkpoints import read_record, write_record
-from iceform.experiments.heads import HeadsStudy
-from iceform.experiments.housing import HousingStudy
-from iceform.experiments.randomness import forget
-from iceform.experiments.residual import ResidualStudy
-from iceform.experiments.script import COMMIT, REPOSITORY
-from iceform.experiments.statistics import StatisticsStudy
-from iceform.experiments.study import COLUMNS, Plan, Record, Study
-from iceform.experiments.theirs import check_copy, run_theirs
-from iceform.experiments.training import Progress, Trainer, full_precision
 from iceform.validation import check_choice, check_size
+from studies.checkpoints import read_record, write_record
+from studies.heads import HeadsStudy
+from studies.housing import HousingStudy
+from studies.randomness import forget
+from studies.residual import ResidualStudy
+from studies.script import COMMIT, REPOSITORY
+from studies.statistics import StatisticsStudy
+from studies.study import COLUMNS, Plan, Record, Study
+from studies.theirs import check_copy, run_theirs
+from studies.training import Progress, Trainer, full_precision
 
 __all__ = ["STUDIES", "Group", "Request", "environment", "load_records", "run", "run_group"]
 
@@ -69,7 +69,7 @@ class Request:
     studies: tuple[str, ...]
     columns: tuple[str, ...] = COLUMNS
     scale: str = "smoke"
-    out: Path = Path("out/experiments")
+    out: Path = Path("out/studies")
     seeds: int | None = None
     devices: tuple[str, ...] = ("cpu",)
     every: float = 120.0

@@ -12,9 +12,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from iceform.cli.app import app
 from iceform.errors import BoundError, DeviceError, IntegrityError, ProgramError
-from iceform.experiments import (
+from studies import (
     COLUMNS,
     STUDIES,
     Request,
@@ -25,14 +24,15 @@ from iceform.experiments import (
     statistics,
     theirs,
 )
-from iceform.experiments.ames import Encoder, houses, number_columns
-from iceform.experiments.heads import assemble
-from iceform.experiments.published import HEADS
-from iceform.experiments.report import write
-from iceform.experiments.residual import saturating
-from iceform.experiments.script import COMMIT
-from iceform.experiments.sweeps import groups
-from iceform.experiments.tables import Rates, number, rates, sections
+from studies.__main__ import app
+from studies.ames import Encoder, houses, number_columns
+from studies.heads import assemble
+from studies.published import HEADS
+from studies.report import write
+from studies.residual import saturating
+from studies.script import COMMIT
+from studies.sweeps import groups
+from studies.tables import Rates, number, rates, sections
 
 CPU = torch.device("cpu")
 
@@ -444,17 +444,15 @@ def test_every_section_names_the_flaws(smoke):
 
 def test_the_command_line_lists_runs_and_reports(tmp_path):
     cli = CliRunner()
-    listed = cli.invoke(app, ["experiments", "list"])
+    listed = cli.invoke(app, ["list"])
     assert listed.exit_code == 0, listed.output
     assert "residual" in listed.output
-    ran = cli.invoke(
-        app, ["experiments", "run", "heads", "--column", "constructed", "--out", str(tmp_path)]
-    )
+    ran = cli.invoke(app, ["run", "heads", "--column", "constructed", "--out", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "cells computed" in ran.output
-    told = cli.invoke(app, ["experiments", "report", "--out", str(tmp_path)])
+    told = cli.invoke(app, ["report", "--out", str(tmp_path)])
     assert told.exit_code == 0, told.output
     assert (tmp_path / "report" / "report.html").exists()
-    wrong = cli.invoke(app, ["experiments", "run", "heads", "--device", "cuda:99"])
+    wrong = cli.invoke(app, ["run", "heads", "--device", "cuda:99"])
     assert wrong.exit_code == 2, wrong.output
     assert "error:" in wrong.output

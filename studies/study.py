@@ -14,9 +14,9 @@ from torch import Tensor
 
 from iceform.certificates import Ledger
 from iceform.errors import ProgramError
-from iceform.experiments.networks import Parameters
-from iceform.experiments.training import Curves, Stack
 from iceform.validation import check_choice
+from studies.networks import Parameters
+from studies.training import Curves, Stack
 
 __all__ = [
     "COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "frozen_notes",
@@ -150,10 +150,10 @@ class Study(ABC):
 
     ``their_script``
         The authors' public code itself, where a copy of it is given
-        (:mod:`iceform.experiments.theirs`).
+        (:mod:`studies.theirs`).
     ``as_published``
         Our networks with the data and settings of the authors' public script
-        (:mod:`iceform.experiments.script`).
+        (:mod:`studies.script`).
     ``our_reading``
         What we made of the text and of a description of the script, before the two were compared.
     ``as_the_theorem_asks``

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from iceform import store
 from iceform.errors import ProgramError
-from iceform.experiments.published import HEADS
-from iceform.experiments.tables import (
+from studies.published import HEADS
+from studies.tables import (
     Rates,
     Section,
     Series,
@@ -189,7 +189,7 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
     """All files of the report; the paths written."""
     if not records:
         raise ProgramError(
-            "there are no results to report on; run `iceform experiments run` first, or pass --out"
+            "there are no results to report on; run `python -m studies run` first, or pass --out"
         )
     chapters = sections(records)
     curves = rates(records)

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from iceform.errors import ShapeError
-from iceform.experiments.networks import (
+from studies.networks import (
     CrossAttention,
     InContext,
     PromptedAttention,
     SelfAttention,
     stack,
 )
-from iceform.experiments.plain import PlainCross, PlainSelf
+from studies.plain import PlainCross, PlainSelf
 
 MODELS, BATCH = 3, 4
 SELF = {

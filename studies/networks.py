@@ -11,7 +11,7 @@ to tokens, appends constant tokens that it learns, and attends:
 
 with j over the data's tokens and the constant ones. Two things make this cheap and change nothing:
 only tokens whose output is read become queries, and the keys and values of constant tokens are
-computed once for a whole batch. :mod:`iceform.experiments.plain` is the definition, one model at a
+computed once for a whole batch. :mod:`studies.plain` is the definition, one model at a
 time and without either; the tests compare the two.
 """
 

@@ -5,7 +5,7 @@ import torch
 from sklearn.linear_model import Lasso, LinearRegression, Ridge
 from sklearn.model_selection import GridSearchCV, KFold
 
-from iceform.experiments.algorithms import centered, cross_validated, lasso, least_squares, ridge
+from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 
 ALPHA_LASSO, ALPHA_RIDGE = 0.4, 5.0
 SOLVERS = {

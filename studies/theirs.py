@@ -1,7 +1,7 @@
 """The authors' own code, run where a copy of it is given; nothing of it is in this package.
 
 A copy is taken only if its files are those of the commit that
-:mod:`iceform.experiments.script` names. What runs is theirs as far as it can be called with sizes:
+:mod:`studies.script` names. What runs is theirs as far as it can be called with sizes:
 data, networks and tests of all studies, and the training of studies 1 and 2. The loops of studies
 3 and 4 stand in their ``main`` beside a path of one computer, so they are written down here once
 more. Study 4's table comes from the package instead of the network, and its 8 heads, which the
@@ -26,9 +26,9 @@ import numpy as np
 import torch
 
 from iceform.errors import IntegrityError
-from iceform.experiments.house_prices import raw_house_prices
-from iceform.experiments.script import COMMIT, REPOSITORY
-from iceform.experiments.study import Plan, Record, Spec
+from studies.house_prices import raw_house_prices
+from studies.script import COMMIT, REPOSITORY
+from studies.study import Plan, Record, Spec
 
 __all__ = ["check_copy", "run_theirs"]
 

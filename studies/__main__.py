@@ -1,4 +1,4 @@
-"""``iceform experiments``: list, run and report on the paper's numerical studies."""
+"""``python -m studies``: list, run and report on the paper's numerical studies."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from rich.progress import (
 from rich.table import Table
 
 from iceform.cli.failures import one_line_errors
-from iceform.experiments.study import COLUMNS
-from iceform.experiments.sweeps import STUDIES, Group, Request, groups, load_records, run
+from studies.study import COLUMNS
+from studies.sweeps import STUDIES, Group, Request, groups, load_records, run
 
 __all__ = ["app"]
 
-_OUT = Path("out/experiments")
+_OUT = Path("out/studies")
 
 app = typer.Typer(
     no_args_is_help=True,
+    pretty_exceptions_enable=False,
     help="The paper's numerical studies: the authors' code, its settings, our own, constructed.",
 )
 
@@ -92,7 +93,7 @@ def run_studies(
 ) -> None:
     """Run what is not finished; a killed run goes on where it stopped.
 
-    Example: iceform experiments run heads --scale smoke --jobs 2
+    Example: python -m studies run heads --scale smoke --jobs 2
     """
     with _one_line_errors():
         request = Request(
@@ -120,7 +121,11 @@ def report(
 ) -> None:
     """Write HTML, Markdown, CSV and JSON with the published numbers beside ours."""
     with _one_line_errors():
-        from iceform.experiments.report import write
+        from studies.report import write
 
         for path in write(load_records(out), into or out / "report"):
             typer.echo(path)
+
+
+if __name__ == "__main__":
+    app(prog_name="python -m studies")

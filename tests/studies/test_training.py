@@ -17,9 +17,9 @@ import torch
 
 import iceform
 from iceform.errors import BoundError, IntegrityError, ProgramError
-from iceform.experiments.networks import SelfAttention, stack
-from iceform.experiments.randomness import generator, permutation, take
-from iceform.experiments.training import Stack, Trainer, Training, _Graph, full_precision
+from studies.networks import SelfAttention, stack
+from studies.randomness import generator, permutation, take
+from studies.training import Stack, Trainer, Training, _Graph, full_precision
 
 NETWORK = SelfAttention(6, 5, 5, 8, 2, 9, 4)
 SEEDS = (0, 1, 2)
@@ -286,7 +286,7 @@ VICTIM = textwrap.dedent(
     """
     import sys
     from pathlib import Path
-    from iceform.experiments import Request, run
+    from studies import Request, run
     run(Request(("heads",), ("as_published",), out=Path(sys.argv[1]), every=0.0, seeds=1))
     """
 )
@@ -298,7 +298,7 @@ def start(out: Path) -> subprocess.Popen:
 
 
 def results(out: Path) -> dict[str, object]:
-    from iceform.experiments import load_records
+    from studies import load_records
 
     records = load_records(out)
     return {f"{r['variant']} {r['seed']}": (r["metrics"], r["curves"]) for r in records}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from iceform.experiments.networks import CrossAttention, SelfAttention
+from studies.networks import CrossAttention, SelfAttention
 
 __all__ = ["PlainCross", "PlainSelf"]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iceform.experiments import published
-from iceform.experiments.heads import ROLES, HeadsStudy
-from iceform.experiments.housing import HousingStudy
-from iceform.experiments.residual import BY_COLUMN, ResidualStudy
-from iceform.experiments.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
-from iceform.experiments.study import COLUMNS, SCALES, Study
-from iceform.experiments.training import SCHEDULES
+from studies import published
+from studies.heads import ROLES, HeadsStudy
+from studies.housing import HousingStudy
+from studies.residual import BY_COLUMN, ResidualStudy
+from studies.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
+from studies.study import COLUMNS, SCALES, Study
+from studies.training import SCHEDULES
 
 __all__ = [
     "Rates", "Section", "Series", "Table", "comparisons", "rates", "readers", "sections",

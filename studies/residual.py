@@ -18,9 +18,10 @@ from torch import Tensor
 
 from iceform.constructions import ResidualMap
 from iceform.errors import ProgramError
-from iceform.experiments.networks import CrossAttention, Parameters, stack
-from iceform.experiments.randomness import generator, take
-from iceform.experiments.study import (
+from iceform.interpolation import Grid, Interpolant, posterior_error
+from studies.networks import CrossAttention, Parameters, stack
+from studies.randomness import generator, take
+from studies.study import (
     Plan,
     Record,
     Spec,
@@ -31,8 +32,7 @@ from iceform.experiments.study import (
     mse_and_r2,
     split_seeds,
 )
-from iceform.experiments.training import Curves, Stack, Training
-from iceform.interpolation import Grid, Interpolant, posterior_error
+from studies.training import Curves, Stack, Training
 
 __all__ = ["ResidualSpec", "ResidualStudy"]
 

@@ -20,8 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from iceform.experiments.ames import IDENTIFIERS, houses
 from iceform.tables.table import is_number
+from studies.ames import IDENTIFIERS, houses
 
 __all__ = ["house_prices", "raw_house_prices", "rows_in_ames"]
 
@@ -33,7 +33,7 @@ _VENEER, _VENEER_AREA, _NO_VENEER = "Mas.Vnr.Type", "Mas.Vnr.Area", "None"
 
 def rows_in_ames() -> NDArray[np.int64]:
     """Row of the Ames table for Id 1, 2, ..., 1460."""
-    text = files("iceform.experiments").joinpath("house_prices.txt").read_text(encoding="ascii")
+    text = files("studies").joinpath("house_prices.txt").read_text(encoding="ascii")
     return np.array(text.split(), dtype=np.int64)
 
 

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from iceform.errors import ShapeError
-from iceform.experiments import STUDIES
-from iceform.experiments.ames import houses
-from iceform.experiments.heads import assemble
-from iceform.experiments.house_prices import house_prices, rows_in_ames
-from iceform.experiments.housing import _split
-from iceform.experiments.networks import SelfAttention
-from iceform.experiments.script import COMMIT, FACTS, page
-from iceform.experiments.statistics import ALGORITHMS
-from iceform.experiments.training import Curves
 from iceform.tables.table import is_number
+from studies import STUDIES
+from studies.ames import houses
+from studies.heads import assemble
+from studies.house_prices import house_prices, rows_in_ames
+from studies.housing import _split
+from studies.networks import SelfAttention
+from studies.script import COMMIT, FACTS, page
+from studies.statistics import ALGORITHMS
+from studies.training import Curves
 
 PAGE = Path(__file__).parents[2] / "docs" / "studies_settings.md"
 CPU = torch.device("cpu")

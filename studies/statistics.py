@@ -19,10 +19,11 @@ from torch import Tensor
 
 from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
-from iceform.experiments.algorithms import lasso, least_squares, ridge
-from iceform.experiments.networks import InContext, Network, Parameters, SelfAttention, stack
-from iceform.experiments.randomness import generator, shared, take
-from iceform.experiments.study import (
+from iceform.machine import Machine
+from studies.algorithms import lasso, least_squares, ridge
+from studies.networks import InContext, Network, Parameters, SelfAttention, stack
+from studies.randomness import generator, shared, take
+from studies.study import (
     Plan,
     Record,
     Spec,
@@ -33,8 +34,7 @@ from iceform.experiments.study import (
     mse_and_r2,
     split_seeds,
 )
-from iceform.experiments.training import SCHEDULES, Curves, Stack, Training
-from iceform.machine import Machine
+from studies.training import SCHEDULES, Curves, Stack, Training
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 

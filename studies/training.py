@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from iceform.errors import BoundError, ProgramError
-from iceform.experiments.checkpoints import read_state, write_state
-from iceform.experiments.networks import Network, Parameters
-from iceform.experiments.randomness import permutation
 from iceform.validation import check_choice, check_positive, check_size
+from studies.checkpoints import read_state, write_state
+from studies.networks import Network, Parameters
+from studies.randomness import permutation
 
 __all__ = ["Curves", "Stack", "Trainer", "Training", "full_precision"]
 
