@@ -16,6 +16,7 @@ from torch import Tensor
 
 from iceform.errors import CapacityError, TargetError
 from iceform.targets.design import Design, Vocabulary, mirrored
+from iceform.targets.rounding import Arithmetic
 from iceform.validation import check_capacity
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture"]
@@ -76,6 +77,7 @@ class Architecture:
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse a dtype that the stock code does not compute in."""
         if dtype not in self.dtypes:
+            Arithmetic(dtype)
             name = str(dtype).removeprefix("torch.")
             raise TargetError(
                 f"a {self.name} computes its norms and its softmax in float32 whatever it is "

@@ -11,6 +11,7 @@ refuses, and :func:`load` reads.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,10 +22,11 @@ from torch import Tensor
 from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
-from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
 from iceform.targets.card import card
+from iceform.targets.data import check_tensors
 from iceform.targets.design import Vocabulary
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
@@ -49,16 +51,24 @@ class StockModel:
 
     def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """``inputs_embeds`` for these data in the folder's dtype, or token ids."""
+        check_tensors(X=x, y=y)
         return self.spec.prompt(x, y, **parameters)
 
     def read(self, out: Tensor) -> Tensor:
         """The answer in ``last_hidden_state`` (or in generated ids), in float64."""
+        check_tensors(hidden=out)
+        width = self.spec.design.hidden
+        if self.spec.vocabulary() is None and (out.ndim != 3 or out.shape[2] != width):
+            raise ShapeError(
+                f"last_hidden_state is (1, tokens, {width}) here, got {tuple(out.shape)}"
+            )
         return self.spec.read(out)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """What is proven for these data."""
+        check_tensors(X=x, y=y)
         settings = {k: v for k, v in parameters.items() if k in self.spec.defaults}
         return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **settings)
 
@@ -107,8 +117,10 @@ def write(
     Raises
     ------
     TargetError
-        If the architecture cannot do it; the message says why and which one can.
+        If the architecture cannot do it; the message says why and which one can. If ``path`` is no
+        folder that can be written, or holds a model of somebody else's.
     """
+    _check_path(Path(path))
     if isinstance(spec, Program):
         spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
@@ -145,6 +157,19 @@ def write(
         model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
     )
     return model
+
+
+def _check_path(folder: Path) -> None:
+    """Refuse, before anything is made, what could not be written or would be lost."""
+    above = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        why = "is no folder" if not above.is_dir() else "may not be written"
+        raise TargetError(f"{folder} cannot be made: {above} {why}; give another path")
+    if (folder / CONFIG).exists() and not (folder / RECORD).exists():
+        raise TargetError(
+            f"{folder} holds a {CONFIG} that iceform did not write, and it would be lost; give an "
+            "empty folder"
+        )
 
 
 def load(path: str | Path) -> StockModel:
