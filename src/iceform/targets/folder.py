@@ -25,7 +25,6 @@ from iceform.computer.compile import Program
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
-from iceform.targets.card import card
 from iceform.targets.data import check_tensors
 from iceform.targets.design import Vocabulary
 from iceform.targets.stock_computer import StockComputer
@@ -39,6 +38,52 @@ RECORD = "iceform.json"
 CONFIG = "config.json"
 CARD = "README.md"
 VIEWS = (CONFIG, RECORD, CARD)
+
+
+_CARD = """\
+---
+library_name: transformers
+tags:
+- iceform
+- in-context
+- {name}
+---
+
+# A stock {name} that runs {title}
+
+No training and no remote code: the weights follow from the sizes in `iceform.json`.
+
+```python
+import iceform as ice
+import torch
+from transformers import AutoModel
+
+network = AutoModel.from_pretrained(path)
+model = ice.targets.load(path)
+with torch.no_grad():
+    hidden = network(inputs_embeds=model.prompt(X, y)).last_hidden_state
+print(model.read(hidden))
+print(ice.check(path, X, y))
+```
+
+The prompt, token by token:
+
+{layout}
+
+Per layer: {heads} heads of {size}, {layers} layers, a stream of {hidden}. Which head does what is
+in `iceform.json` under `ground_truth`.
+
+## Certificate
+
+{certificate}
+
+Weights, SHA-256: `{digest}`
+"""
+
+_PER_RUN = (
+    "Every run is certified by itself: `ice.check` encloses the distance of its answer from the\n"
+    "exact program's, in ball arithmetic."
+)
 
 
 @dataclass(frozen=True)
@@ -151,7 +196,7 @@ def write(
     views: dict[str, dict[str, Any] | str] = {
         CONFIG: config,
         RECORD: record,
-        CARD: card(spec, name, certificate, sha),
+        CARD: _card(spec, name, certificate, sha),
     }
     store.write_folder(
         model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
@@ -196,3 +241,18 @@ def digest(tensors: dict[str, Tensor]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()
+
+
+def _card(spec: Target, name: str, certificate: Certificate | None, digest: str) -> str:
+    """Markdown with the front matter that the Hub reads."""
+    return _CARD.format(
+        name=name,
+        title=spec.title,
+        layout="\n".join(f"{i}. {line}" for i, line in enumerate(spec.layout(), 1)),
+        heads=spec.design.heads,
+        size=spec.design.head_size,
+        layers=len(spec.design.unrolled),
+        hidden=spec.design.hidden,
+        certificate=_PER_RUN if certificate is None else f"```\n{certificate.explain()}\n```",
+        digest=digest,
+    )
