@@ -214,3 +214,47 @@ def test_the_ground_truth_names_every_head(folder):
     roles = [head["role"] for head in record["ground_truth"][0]]
     assert roles.count("penalty") == 1
     assert sum(role.startswith("gradient") for role in roles) == 2 * SPEC.combination.count
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [("file", "is no folder"), ("file/below", "is no folder"), ("theirs", "did not write")],
+)
+def test_a_path_that_is_no_place_for_it_is_refused_and_left_alone(path, why, tmp_path):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "config.json").write_text("{}")
+    with pytest.raises(ice.TargetError, match=why):
+        targets.write("gpt2", SPEC, tmp_path / path)
+    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "theirs" / "config.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "why"),
+    [
+        ({"attention": "flash"}, ice.ProgramError, "must be one of eager, sdpa"),
+        ({"device": "cuda:99"}, ice.DeviceError, "cannot be moved to cuda:99"),
+        ({"lr": "fast"}, ice.BoundError, "lr must be a number"),
+    ],
+)
+def test_what_a_check_cannot_do_is_refused_by_name(given, error, why, folder):
+    with pytest.raises(error, match=why):
+        ice.check(folder, *data(), **given)
+
+
+def test_what_is_no_tensor_is_refused_by_name(folder):
+    stock = targets.load(folder)
+    for call in (stock.prompt, stock.certificate, lambda x, y: ice.check(folder, x, y)):
+        with pytest.raises(ice.DtypeError, match="X must be a tensor, got list"):
+            call([[1.0, 2.0]], [1.0])
+    with pytest.raises(ice.DtypeError, match="hidden must be a tensor"):
+        stock.read("hidden")
+    with pytest.raises(ice.ShapeError, match="last_hidden_state is"):
+        stock.read(torch.zeros(1, 5, 8))
+
+
+def test_data_far_beyond_the_reach_are_not_certified(folder):
+    x, y = data()
+    with pytest.raises(ice.PrecisionError, match="nothing is certified for these data"):
+        ice.check(folder, 1e9 * x, y)

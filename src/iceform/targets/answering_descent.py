@@ -30,12 +30,11 @@ from iceform.attention import Features
 from iceform.certificates import Certificate, Step
 from iceform.errors import ShapeError
 from iceform.targets.data import Domain
-from iceform.targets.decoding import COPIED, LEAK_BITS, MASK, Decoder, routed
+from iceform.targets.decoding import LEAK_BITS, Decoder
 from iceform.targets.design import Design, Head, Move, Row
-from iceform.targets.linear_account import LinearAccount, Stream, carried
+from iceform.targets.linear_account import LinearAccount, carried
 from iceform.targets.precise import linear_descent
 from iceform.targets.rounding import SECOND_ORDER, Arithmetic
-from iceform.validation import check_positive, check_size
 
 __all__ = ["AnsweringDescent"]
 
@@ -72,11 +71,7 @@ class AnsweringDescent(Decoder):
     kind: ClassVar[str] = "answering_descent"
     title: ClassVar[str] = "least squares in context, answered by the next token"
 
-    def __post_init__(self) -> None:
-        for name in ("dim", "steps", "pairs", "positions"):
-            check_size(name, getattr(self, name))
-        check_positive("lr", self.lr)
-        self.check_decoder()
+    counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "pairs", "positions")
 
     # ------------------------------------------------------------------------------- the stream
 
@@ -105,21 +100,10 @@ class AnsweringDescent(Decoder):
         return tuple(Move(Row.of("a", k), {("w", k): -c}) for k in range(self.dim))
 
     def _predict(self) -> tuple[Head, ...]:
-        out = []
-        for j, a in enumerate(self.combination.weights, 1):
-            for sign in (1, -1):
-                t = sign * j * self.combination.delta
-                logit = (
-                    *((Row.of("w", k, t), Row.of("a", k)) for k in range(self.dim)),
-                    (Row(constant=1.0), Row.of("base")),
-                    (Row(constant=-MASK), Row.flags(x=1.0, y=1.0, query=1.0)),
-                    routed(_OTHERS, 4 * MASK),
-                )
-                moves = (
-                    Move(Row.flags(last=1.0), {("out", 0): sign * a * 2.0 ** (LEAK_BITS - 1)}),
-                )
-                out.append(Head(f"predict, t = {t:+g}", logit, moves))
-        return tuple(out)
+        def moves(c: float) -> tuple[Move, ...]:
+            return (Move(Row.flags(last=1.0), {("out", 0): c}),)
+
+        return self.pair_heads("w", ("x", "y", "query"), _OTHERS, moves, "predict", "base")
 
     def table(self) -> Float[Tensor, "ids f"]:
         out = super().table()
@@ -157,12 +141,7 @@ class AnsweringDescent(Decoder):
     def run(
         self, network: Any, x: Tensor, y: Tensor, query: Tensor | None = None, **parameters: Any
     ) -> Tensor:
-        ids = self.prompt(x, y, query, **parameters).to(network.device)
-        made = network.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
-            max_new_tokens=1,
-        )  # fmt: skip
-        return self.read(made.cpu())
+        return self.read(self.generated(network, self.prompt(x, y, query, **parameters), 1))
 
     def exact(self, x: Tensor, y: Tensor, query: Tensor | None = None) -> Float[Tensor, ""]:
         """The prediction before it is rounded to a level, of the data as tokens hold them."""
@@ -205,11 +184,7 @@ class AnsweringDescent(Decoder):
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
         self.check_parameters(parameters)
         a = Arithmetic(self.torch_dtype, attention)
-        null, nulls = self.null_logit, domain.samples * self.dim
-        stream = Stream(
-            self.dim, self.combination, LEAK_BITS, null, self.design, largest=4 * self.bound,
-            copied=COPIED, spread=nulls,
-        )  # fmt: skip
+        stream = self.stream(domain)
         run = LinearAccount(stream, domain, self.recurrence(self.steps, domain), a)
         descent = math.fsum(run.terms().values())
         asked, w = domain.reach, max(run.r.coefficients) * domain.rms + descent
@@ -218,20 +193,13 @@ class AnsweringDescent(Decoder):
         error = SECOND_ORDER * (asked * descent + predicted)
         blur = SECOND_ORDER * self.blur(a, domain.samples, asked * w)
         described = {k: v for k, v in domain.describe().items() if k != "max |z_i|"}
-        return Certificate.total(
-            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
-            domain={**described, "||x_q||": asked, "lr": self.lr, "steps": float(self.steps)},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=(
-                *run.derivation(),
-                Step("w_T", "", descent, "what the coefficients are off by"),
-                Step("product", "", predicted, "what pairs add to w . x_q"),
-                Step("blur", "", blur, "by which scores may misplace a midpoint"),
-            ),
-            assumptions=a.assumptions,
-            compared="answered level - exact prediction",
+        because = (
+            *run.derivation(),
+            Step("w_T", "", descent, "what the coefficients are off by"),
+            Step("product", "", predicted, "what pairs add to w . x_q"),
         )
+        held = {**described, "||x_q||": asked, "lr": self.lr, "steps": float(self.steps)}
+        return self.written_as(held, a, error, blur, because, "answered level - exact prediction")
 
 
 _OTHERS = ("begin", "x", "y", "query")  # tokens that do not ask

@@ -15,12 +15,14 @@ import torch
 from torch import Tensor
 
 from iceform.errors import CapacityError, TargetError
-from iceform.targets.design import Design, Vocabulary, mirrored
+from iceform.targets.design import Design, Head, Vocabulary, mirrored
+from iceform.targets.rounding import Arithmetic
 from iceform.validation import check_capacity
 
 __all__ = ["ARCHITECTURES", "Architecture", "architecture"]
 
 Tensors = dict[str, Tensor]
+Layers = tuple[tuple[Head, ...], ...]
 _MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out
 
 
@@ -45,7 +47,6 @@ class Architecture:
     """
 
     name: str
-    model: str
     causal: bool
     norms: int
     dtypes: tuple[torch.dtype, ...]
@@ -76,6 +77,7 @@ class Architecture:
     def check_dtype(self, dtype: torch.dtype) -> None:
         """Refuse a dtype that the stock code does not compute in."""
         if dtype not in self.dtypes:
+            Arithmetic(dtype)
             name = str(dtype).removeprefix("torch.")
             raise TargetError(
                 f"a {self.name} computes its norms and its softmax in float32 whatever it is "
@@ -155,13 +157,10 @@ def _gpt2_with_ids(design: Design, words: Vocabulary) -> tuple[dict[str, Any], T
     return config, {**named, "lm_head.weight": mirrored(design, words.scores) / 2}
 
 
-def _bert_config(design: Design, positions: int) -> dict[str, Any]:
+def _encoder_config(design: Design, positions: int, **more: Any) -> dict[str, Any]:
     return {
-        "architectures": ["BertModel"],
-        "model_type": "bert",
         "vocab_size": 1,
         "hidden_size": design.hidden,
-        "num_hidden_layers": len(design.unrolled),
         "num_attention_heads": design.heads,
         "intermediate_size": 1,
         "hidden_act": "relu",
@@ -171,75 +170,69 @@ def _bert_config(design: Design, positions: int) -> dict[str, Any]:
         "type_vocab_size": 1,
         "layer_norm_eps": design.norm,
         "pad_token_id": None,
+        **more,
     }
+
+
+def _bert_config(design: Design, positions: int) -> dict[str, Any]:
+    return _encoder_config(
+        design, positions, architectures=["BertModel"], model_type="bert",
+        num_hidden_layers=len(design.unrolled),
+    )  # fmt: skip
+
+
+def _albert_config(design: Design, positions: int) -> dict[str, Any]:
+    return _encoder_config(
+        design, positions, architectures=["AlbertModel"], model_type="albert",
+        embedding_size=design.hidden, num_hidden_layers=design.repeats, num_hidden_groups=1,
+        inner_group_num=len(design.layers), classifier_dropout_prob=0.0, bos_token_id=None,
+        eos_token_id=None,
+    )  # fmt: skip
 
 
 def _linear(prefix: str, out: int, into: int) -> Tensors:
     return {f"{prefix}.weight": _zeros(out, into), f"{prefix}.bias": _zeros(out)}
 
 
-def _bert_tensors(design: Design, positions: int) -> Tensors:
+def _encoder_tensors(
+    design: Design, positions: int, layers: Layers, at: str, names: tuple[str, ...]
+) -> Tensors:
+    """Embeddings that are zero, and layers; ``names`` are of maps, norms and feed-forward maps."""
     h = design.hidden
-    out = _norm("embeddings.LayerNorm", design) | _linear("pooler.dense", h, h)
+    out = _norm("embeddings.LayerNorm", design)
     for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
         out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
-    for number, layer in enumerate(design.unrolled):
-        maps, biases = design.matrices(layer)
-        at = f"encoder.layer.{number}."
-        for name, key in (("query", "q"), ("key", "k"), ("value", "v")):
-            out[f"{at}attention.self.{name}.weight"] = maps[key]
-            out[f"{at}attention.self.{name}.bias"] = biases[key]
-        out[at + "attention.output.dense.weight"] = maps["o"]
-        out[at + "attention.output.dense.bias"] = _zeros(h)
-        out |= _norm(at + "attention.output.LayerNorm", design) | _norm(
-            at + "output.LayerNorm", design
-        )
-        out |= _linear(at + "intermediate.dense", 1, h) | _linear(at + "output.dense", h, 1)
+    *maps, inner, outer, up, down = names
+    for number, layer in enumerate(layers):
+        found, biases = design.matrices(layer)
+        here = f"{at}{number}."
+        for name, key in zip(maps, "qkvo", strict=True):
+            out[f"{here}attention.{name}.weight"] = found[key]
+            out[f"{here}attention.{name}.bias"] = biases.get(key, _zeros(h))
+        out |= _norm(here + inner, design) | _norm(here + outer, design)
+        out |= _linear(here + up, 1, h) | _linear(here + down, h, 1)
     return out
 
 
-def _albert_config(design: Design, positions: int) -> dict[str, Any]:
-    return {
-        "architectures": ["AlbertModel"],
-        "model_type": "albert",
-        "vocab_size": 1,
-        "embedding_size": design.hidden,
-        "hidden_size": design.hidden,
-        "num_hidden_layers": design.repeats,
-        "num_hidden_groups": 1,
-        "inner_group_num": len(design.layers),
-        "num_attention_heads": design.heads,
-        "intermediate_size": 1,
-        "hidden_act": "relu",
-        "hidden_dropout_prob": 0.0,
-        "attention_probs_dropout_prob": 0.0,
-        "classifier_dropout_prob": 0.0,
-        "max_position_embeddings": positions,
-        "type_vocab_size": 1,
-        "layer_norm_eps": design.norm,
-        "pad_token_id": None,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
+def _bert_tensors(design: Design, positions: int) -> Tensors:
+    names = (
+        "self.query", "self.key", "self.value", "output.dense", "attention.output.LayerNorm",
+        "output.LayerNorm", "intermediate.dense", "output.dense",
+    )  # fmt: skip
+    out = _encoder_tensors(design, positions, design.unrolled, "encoder.layer.", names)
+    return out | _linear("pooler.dense", design.hidden, design.hidden)
 
 
 def _albert_tensors(design: Design, positions: int) -> Tensors:
-    h = design.hidden
-    out = _norm("embeddings.LayerNorm", design) | _linear("pooler", h, h)
-    for name, rows in (("word", 1), ("position", positions), ("token_type", 1)):
-        out[f"embeddings.{name}_embeddings.weight"] = _zeros(rows, h)
-    out |= _linear("encoder.embedding_hidden_mapping_in", h, h)
-    out["encoder.embedding_hidden_mapping_in.weight"] = torch.eye(h, dtype=torch.float64)
-    for number, layer in enumerate(design.layers):
-        maps, biases = design.matrices(layer)
-        at = f"encoder.albert_layer_groups.0.albert_layers.{number}."
-        for name, key in (("query", "q"), ("key", "k"), ("value", "v"), ("dense", "o")):
-            out[f"{at}attention.{name}.weight"] = maps[key]
-            out[f"{at}attention.{name}.bias"] = biases.get(key, _zeros(h))
-        out |= _norm(at + "attention.LayerNorm", design) | _norm(
-            at + "full_layer_layer_norm", design
-        )
-        out |= _linear(at + "ffn", 1, h) | _linear(at + "ffn_output", h, 1)
+    h, at = design.hidden, "encoder.albert_layer_groups.0.albert_layers."
+    names = (
+        "query", "key", "value", "dense", "attention.LayerNorm", "full_layer_layer_norm", "ffn",
+        "ffn_output",
+    )  # fmt: skip
+    into = "encoder.embedding_hidden_mapping_in"
+    out = _encoder_tensors(design, positions, design.layers, at, names)
+    out |= _linear("pooler", h, h) | _linear(into, h, h)
+    out[f"{into}.weight"] = torch.eye(h, dtype=torch.float64)
     return out
 
 
@@ -298,14 +291,11 @@ _ONE_WORD: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 _BOTH = (torch.float64, torch.float32)
 _KNOWN = (
-    Architecture(
-        "albert", "AlbertModel", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True
-    ),
-    Architecture("bert", "BertModel", False, 2, _BOTH, _bert_config, _bert_tensors),
-    Architecture("gpt2", "GPT2Model", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
+    Architecture("albert", False, 2, _BOTH, _albert_config, _albert_tensors, tied=True),
+    Architecture("bert", False, 2, _BOTH, _bert_config, _bert_tensors),
+    Architecture("gpt2", True, 0, _BOTH, _gpt2_config, _gpt2_tensors, _gpt2_with_ids),
     Architecture(
         "llama",
-        "LlamaModel",
         True,
         0,
         (torch.float32,),

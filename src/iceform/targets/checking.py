@@ -20,9 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iceform import store
 from iceform.certificates import Attestation, Certificate
-from iceform.errors import IntegrityError, PrecisionError, ProgramError
+from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
+from iceform.targets.data import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
-from iceform.validation import check_matmul_precision, full_precision
+from iceform.validation import check_choice, check_matmul_precision, full_precision
 
 __all__ = ["Checked", "attest", "check", "network"]
 
@@ -102,10 +103,12 @@ def check(
     PrecisionError
         If nothing is certified: another dtype, or data too large.
     """
+    check_tensors(X=x, y=y)
+    check_choice("attention", attention, ("eager", "sdpa"))
     model = load(path)
     _check_dtype(model, dtype)
     _check_files(model)
-    stock = network(model, attention, dtype).to(device)
+    stock = _moved(network(model, attention, dtype), torch.device(device))
     found = attest(model, stock)
     _check_certified(model, x, y, attention, parameters)
     with _kernels(torch.device(device)):
@@ -160,6 +163,13 @@ def network(model: StockModel, attention: str = "sdpa", dtype: torch.dtype | Non
     return kind.from_pretrained(
         model.path, attn_implementation=attention, dtype=wanted, local_files_only=True
     ).eval()
+
+
+def _moved(stock: Any, device: torch.device) -> Any:
+    try:
+        return stock.to(device)
+    except (AssertionError, ImportError, RuntimeError) as refused:
+        raise DeviceError(f"the network cannot be moved to {device}: {refused}") from None
 
 
 def _kernels(device: torch.device) -> AbstractContextManager[Any]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from iceform.errors import BoundError, DtypeError, ShapeError
 from iceform.targets.precise import eigenvalue_bounds
 
-__all__ = ["Domain", "check_data"]
+__all__ = ["Domain", "check_data", "check_tensors"]
 
 _UP = 1 + 2.0**-30  # more than float64 loses in the norms below, for up to 2^20 samples
 
@@ -84,12 +84,21 @@ class Domain:
         }
 
 
+def check_tensors(**given: object) -> None:
+    """Tensors, whatever they hold."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise DtypeError(
+                f"{name} must be a tensor, got {type(value).__name__}; torch.as_tensor makes one"
+            )
+
+
 def check_data(x: Tensor, y: Tensor, dim: int, most: int) -> None:
     """Finite tensors (n, dim) and (n,) with 1 <= n <= most."""
     for name, value in (("X", x), ("y", y)):
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            got = value.dtype if isinstance(value, Tensor) else type(value).__name__
-            raise DtypeError(f"{name} must be a floating-point tensor, got {got}")
+        check_tensors(**{name: value})
+        if not value.is_floating_point():
+            raise DtypeError(f"{name} must be a floating-point tensor, got {value.dtype}")
         if not bool(torch.isfinite(value).all()):
             raise BoundError(f"{name} holds NaN or infinity; fill or remove what is missing")
     if x.ndim != 2 or x.shape[1] != dim or y.shape != x.shape[:1]:

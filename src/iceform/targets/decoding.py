@@ -38,14 +38,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.certificates import Certificate, Step
 from iceform.errors import DtypeError
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Head, Move, Row, Vocabulary
 from iceform.targets.levels import Levels
+from iceform.targets.linear_account import Stream
 from iceform.targets.pairs import Pairs
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import READ, Arithmetic
 from iceform.targets.target import Target
+from iceform.validation import check_positive, check_size
 
 __all__ = ["COPIED", "Decoder"]
 
@@ -68,6 +71,7 @@ class Decoder(Target):
     bound: float
     step: float
     pairs: int
+    counts: ClassVar[tuple[str, ...]] = ("dim", "pairs", "positions")
     why_not: ClassVar[dict[str, str]] = {
         "bert": "an encoder does not generate",
         "llama": "its softmax is in float32, where copies by position are not sharp enough",
@@ -84,8 +88,10 @@ class Decoder(Target):
         """The pairs of heads, tuned for typical residuals."""
         return Pairs.tuned(2 * self.bound, self.pairs, self.torch_dtype, _TYPICAL_NOISE)
 
-    def check_decoder(self) -> None:
-        """What both decoders require."""
+    def __post_init__(self) -> None:
+        for name in self.counts:
+            check_size(name, getattr(self, name))
+        check_positive("lr", self.lr)
         self.levels  # noqa: B018
         if self.dtype != "float64":
             raise DtypeError(f"decoders are written in float64, got {self.dtype!r}")
@@ -171,20 +177,21 @@ class Decoder(Target):
         return Head(role, logit, moves)
 
     def pair_heads(
-        self, asks: str, hidden: Sequence[str], others: Sequence[str], moves: Any
-    ) -> tuple[Head, ...]:
-        """Pairs whose logits are t (asks . a - label), beside the weights."""
+        self, asks: str, hidden: Sequence[str], others: Sequence[str], moves: Any,
+        role: str = "pair", null: str = "weight",
+    ) -> tuple[Head, ...]:  # fmt: skip
+        """Pairs whose logits are t (asks . a - label), beside the null tokens' weight."""
         out = []
         for j, sign in self.combination.ticks:
             t, a = sign * j * self.combination.delta, sign * self.combination.weights[j - 1]
             logit = (
                 *((Row.of(asks, k, t), Row.of("a", k)) for k in range(self.dim)),
                 (Row(constant=-t), Row.of("label")),
-                (Row(constant=1.0), Row.of("weight")),
+                (Row(constant=1.0), Row.of(null)),
                 (Row(constant=-MASK), Row.flags(**dict.fromkeys(hidden, 1.0))),
                 routed(others, 4 * MASK),
             )
-            out.append(Head(f"pair, t = {t:+g}", logit, moves(a * 2.0 ** (LEAK_BITS - 1))))
+            out.append(Head(f"{role}, t = {t:+g}", logit, moves(a * 2.0 ** (LEAK_BITS - 1))))
         return tuple(out)
 
     def square_heads(self, hidden: Sequence[str], others: Sequence[str]) -> tuple[Head, ...]:
@@ -231,6 +238,40 @@ class Decoder(Target):
 
     def typical(self) -> Domain:
         return Domain.box(self.dim, 8, min(1.0, self.bound))
+
+    def generated(self, network: Any, ids: Tensor, count: int) -> Tensor:
+        """Prompt and so many tokens by greedy decoding."""
+        ids = ids.to(network.device)
+        made: Tensor = network.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
+            min_new_tokens=count, max_new_tokens=count,
+        )  # fmt: skip
+        return made.cpu()
+
+    def stream(self, domain: Domain) -> Stream:
+        """How the gradient is made; every sample brings null tokens."""
+        return Stream(
+            self.dim, self.combination, LEAK_BITS, self.null_logit, self.design,
+            largest=4 * self.bound, copied=COPIED, spread=domain.samples * self.dim,
+        )  # fmt: skip
+
+    def written_as(
+        self, domain: dict[str, float | str], a: Arithmetic, error: float, blur: float,
+        derivation: tuple[Step, ...], compared: str,
+    ) -> Certificate:  # fmt: skip
+        """The certificate of a level that stands for a number off by ``error``."""
+        return Certificate.total(
+            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
+            domain=domain,
+            dtype=a.dtype,
+            backend=f"transformers, {a.backend}",
+            derivation=(
+                *derivation,
+                Step("blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"),
+            ),
+            assumptions=a.assumptions,
+            compared=compared,
+        )
 
     def recurrence(self, steps: int, domain: Domain | None = None) -> Recurrence:
         """Plain gradient descent."""

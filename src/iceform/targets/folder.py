@@ -11,6 +11,7 @@ refuses, and :func:`load` reads.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -21,10 +22,10 @@ from torch import Tensor
 from iceform import store
 from iceform.certificates import Certificate
 from iceform.computer.compile import Program
-from iceform.errors import IceformError, IntegrityError, ProgramError, TargetError
+from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError, TargetError
 from iceform.targets.ablation import example
 from iceform.targets.architectures import Architecture, architecture
-from iceform.targets.card import card
+from iceform.targets.data import check_tensors
 from iceform.targets.design import Vocabulary
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
@@ -39,6 +40,52 @@ CARD = "README.md"
 VIEWS = (CONFIG, RECORD, CARD)
 
 
+_CARD = """\
+---
+library_name: transformers
+tags:
+- iceform
+- in-context
+- {name}
+---
+
+# A stock {name} that runs {title}
+
+No training and no remote code: the weights follow from the sizes in `iceform.json`.
+
+```python
+import iceform as ice
+import torch
+from transformers import AutoModel
+
+network = AutoModel.from_pretrained(path)
+model = ice.targets.load(path)
+with torch.no_grad():
+    hidden = network(inputs_embeds=model.prompt(X, y)).last_hidden_state
+print(model.read(hidden))
+print(ice.check(path, X, y))
+```
+
+The prompt, token by token:
+
+{layout}
+
+Per layer: {heads} heads of {size}, {layers} layers, a stream of {hidden}. Which head does what is
+in `iceform.json` under `ground_truth`.
+
+## Certificate
+
+{certificate}
+
+Weights, SHA-256: `{digest}`
+"""
+
+_PER_RUN = (
+    "Every run is certified by itself: `ice.check` encloses the distance of its answer from the\n"
+    "exact program's, in ball arithmetic."
+)
+
+
 @dataclass(frozen=True)
 class StockModel:
     """A folder that transformers loads, with its prompt and its readout."""
@@ -49,16 +96,24 @@ class StockModel:
 
     def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """``inputs_embeds`` for these data in the folder's dtype, or token ids."""
+        check_tensors(X=x, y=y)
         return self.spec.prompt(x, y, **parameters)
 
     def read(self, out: Tensor) -> Tensor:
         """The answer in ``last_hidden_state`` (or in generated ids), in float64."""
+        check_tensors(hidden=out)
+        width = self.spec.design.hidden
+        if self.spec.vocabulary() is None and (out.ndim != 3 or out.shape[2] != width):
+            raise ShapeError(
+                f"last_hidden_state is (1, tokens, {width}) here, got {tuple(out.shape)}"
+            )
         return self.spec.read(out)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
     ) -> Certificate:
         """What is proven for these data."""
+        check_tensors(X=x, y=y)
         settings = {k: v for k, v in parameters.items() if k in self.spec.defaults}
         return self.spec.certificate(self.spec.domain(x, y, **parameters), attention, **settings)
 
@@ -107,8 +162,10 @@ def write(
     Raises
     ------
     TargetError
-        If the architecture cannot do it; the message says why and which one can.
+        If the architecture cannot do it; the message says why and which one can. If ``path`` is no
+        folder that can be written, or holds a model of somebody else's.
     """
+    _check_path(Path(path))
     if isinstance(spec, Program):
         spec = StockComputer.for_programs([spec], cycles)
     if not isinstance(spec, Target):
@@ -139,12 +196,25 @@ def write(
     views: dict[str, dict[str, Any] | str] = {
         CONFIG: config,
         RECORD: record,
-        CARD: card(spec, name, certificate, sha),
+        CARD: _card(spec, name, certificate, sha),
     }
     store.write_folder(
         model.path, _KIND, record, tensors, lambda _: views, [CONFIG], known.tokenizer
     )
     return model
+
+
+def _check_path(folder: Path) -> None:
+    """Refuse, before anything is made, what could not be written or would be lost."""
+    above = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        why = "is no folder" if not above.is_dir() else "may not be written"
+        raise TargetError(f"{folder} cannot be made: {above} {why}; give another path")
+    if (folder / CONFIG).exists() and not (folder / RECORD).exists():
+        raise TargetError(
+            f"{folder} holds a {CONFIG} that iceform did not write, and it would be lost; give an "
+            "empty folder"
+        )
 
 
 def load(path: str | Path) -> StockModel:
@@ -171,3 +241,18 @@ def digest(tensors: dict[str, Tensor]) -> str:
         sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return sha.hexdigest()
+
+
+def _card(spec: Target, name: str, certificate: Certificate | None, digest: str) -> str:
+    """Markdown with the front matter that the Hub reads."""
+    return _CARD.format(
+        name=name,
+        title=spec.title,
+        layout="\n".join(f"{i}. {line}" for i, line in enumerate(spec.layout(), 1)),
+        heads=spec.design.heads,
+        size=spec.design.head_size,
+        layers=len(spec.design.unrolled),
+        hidden=spec.design.hidden,
+        certificate=_PER_RUN if certificate is None else f"```\n{certificate.explain()}\n```",
+        digest=digest,
+    )

@@ -45,11 +45,10 @@ from iceform.constructions.schedules import chebyshev_steps
 from iceform.errors import BoundError, ShapeError
 from iceform.targets.data import Domain, check_data
 from iceform.targets.design import Design, Head, Move, Row, hidden_among
-from iceform.targets.linear_account import OFF, LinearAccount, Stream, log_odds
+from iceform.targets.linear_account import OFF, LinearAccount, RotatedAccount, Stream, log_odds
 from iceform.targets.pairs import LEAK_BITS, Pairs
 from iceform.targets.precise import linear_descent
 from iceform.targets.recurrence import Recurrence
-from iceform.targets.rotated_account import RotatedAccount
 from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget

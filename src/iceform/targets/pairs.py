@@ -69,6 +69,7 @@ _EVEN = {  # pairs: the spacing for |z| <= 1, and the weights
                 0.00026762363, -4.5356934e-05)),
 }  # fmt: skip
 _OVERFLOWS = 700.0
+_FAR = 2.0**20  # whose powers are still numbers; nothing is certified from there on
 _MOST_HALVINGS = 16  # of delta that are tried
 
 
@@ -152,8 +153,10 @@ class Pairs:
 
     def remainder(self, z: float) -> float:
         """A bound of |R| on [-z, z]; it increases with z."""
+        if not z < _FAR:
+            return math.inf
         if self.even:
-            return _sampled(self, math.ceil(z * _STEPS) / _STEPS) if z < math.inf else math.inf
+            return _sampled(self, math.ceil(z * _STEPS) / _STEPS)
         low = sum(d * z ** (2 * k + 1) / math.factorial(2 * k + 1)
                   for k, d in enumerate(self.defects))  # fmt: skip
         off = [abs(float(Fraction(a) - e)) for a, e in zip(self.weights, self.exact, strict=True)]

@@ -68,7 +68,7 @@ class Arithmetic:
             name = str(self.dtype).removeprefix("torch.")
             raise PrecisionError(
                 f"nothing is certified in {name}: its logits carry 11 bits or fewer, and pairs of "
-                "heads cancel; load with dtype=torch.float64 or torch.float32"
+                "heads cancel; use float64 or float32"
             )
 
     @property

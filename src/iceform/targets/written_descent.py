@@ -35,12 +35,12 @@ from torch import Tensor
 from iceform.attention import Features
 from iceform.certificates import Certificate, Step
 from iceform.targets.data import Domain
-from iceform.targets.decoding import COPIED, LEAK_BITS, Decoder
+from iceform.targets.decoding import COPIED, Decoder
 from iceform.targets.design import Design, Head, Move, Row
-from iceform.targets.linear_account import LinearAccount, Stream
+from iceform.targets.linear_account import LinearAccount
 from iceform.targets.precise import linear_steps
 from iceform.targets.rounding import SECOND_ORDER, Arithmetic
-from iceform.validation import check_positive, check_size
+from iceform.validation import check_size
 
 __all__ = ["WrittenDescent"]
 
@@ -75,12 +75,6 @@ class WrittenDescent(Decoder):
 
     kind: ClassVar[str] = "written_descent"
     title: ClassVar[str] = "gradient descent by greedy decoding"
-
-    def __post_init__(self) -> None:
-        for name in ("dim", "pairs", "positions"):
-            check_size(name, getattr(self, name))
-        check_positive("lr", self.lr)
-        self.check_decoder()
 
     # ------------------------------------------------------------------------------- the stream
 
@@ -154,12 +148,8 @@ class WrittenDescent(Decoder):
         return self.levels.values[written % count].view(-1, self.dim)
 
     def run(self, network: Any, x: Tensor, y: Tensor, steps: int = 4, **parameters: Any) -> Tensor:
-        ids = self.prompt(x, y, steps, **parameters).to(network.device)
-        made = network.generate(
-            ids, attention_mask=torch.ones_like(ids), do_sample=False, num_beams=1,
-            min_new_tokens=self.dim * steps, max_new_tokens=self.dim * steps,
-        )  # fmt: skip
-        return self.read(made.cpu())
+        ids = self.prompt(x, y, steps, **parameters)
+        return self.read(self.generated(network, ids, self.dim * steps))
 
     def exact_steps(self, path: Float[Tensor, "t d"], x: Tensor, y: Tensor) -> Float[Tensor, "t d"]:
         """One exact step from every iterate of a path."""
@@ -198,25 +188,15 @@ class WrittenDescent(Decoder):
         self.check_parameters(parameters)
         a = Arithmetic(self.torch_dtype, attention)
         error, blur = self._error(domain, a)
-        return Certificate.total(
-            {"rounding to a level": self.step / 2, "arithmetic": error + blur},
-            domain={**domain.describe(), "lr": self.lr, "levels": float(len(self.levels))},
-            dtype=a.dtype,
-            backend=f"transformers, {a.backend}",
-            derivation=(
-                Step("e", "one gradient step", error, "what the stream's number is off by"),
-                Step("blur", "SCORE u size/step", blur, "by which scores may misplace a midpoint"),
-            ),
-            assumptions=a.assumptions,
-            compared="written level - exact step from the levels before it",
-        )
+        return self.written_as(
+            {**domain.describe(), "lr": self.lr, "levels": float(len(self.levels))},
+            a, error, blur,
+            (Step("e", "one gradient step", error, "what the stream's number is off by"),),
+            "written level - exact step from the levels before it",
+        )  # fmt: skip
 
     def _error(self, domain: Domain, a: Arithmetic) -> tuple[float, float]:
-        null, nulls = self.null_logit, domain.samples * self.dim
-        stream = Stream(
-            self.dim, self.combination, LEAK_BITS, null, self.design, largest=4 * self.bound,
-            copied=COPIED, spread=nulls,
-        )  # fmt: skip
+        stream = self.stream(domain)
         account = LinearAccount(stream, domain, self.recurrence(1, domain), a)
         w = math.sqrt(self.dim) * self.bound
         size = domain.rows * w + domain.label
