@@ -12,13 +12,12 @@ Every row prints the distance of its answer from plain torch's.
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from benchmarks.timing import machine
+from benchmarks.timing import machine, wall_ms
 from iceform.computer import Computer, Prompt, library
 from iceform.computer.compile import Program, compile
 
@@ -40,17 +39,8 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
     call()
     times: list[float] = []
     while not times or sum(times) < _SECONDS:
-        _wait(device)
-        begun = time.perf_counter()
-        call()
-        _wait(device)
-        times.append(time.perf_counter() - begun)
+        times.append(wall_ms(call, device) / 1e3)
     return min(times)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def row(case: str, method: str, rate: float, unit: str, note: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+import statistics
 import time
 import warnings
 from collections.abc import Callable
@@ -299,7 +300,7 @@ def _cost_against_samples(bench: Bench, d: int) -> None:
     # Below some 10^7 samples a GPU's step is mostly its launches, native or not.
     for first in range(len(times) - 2):
         span = f"{sizes[first]:.0e}..{sizes[-1]:.0e}"
-        slope = _slope(times[first:])
+        slope = statistics.linear_regression(*zip(*times[first:], strict=True)).slope
         what = f"exponent over n={span}, d={d}"
         bench.add("scaling", what, "emulated", slope, note="not milliseconds")
 
@@ -312,13 +313,6 @@ def _memory(device: torch.device, *, peak: bool = False) -> float:
         return float(torch.cuda.max_memory_allocated(device))
     torch.cuda.reset_peak_memory_stats(device)
     return float(torch.cuda.memory_allocated(device))
-
-
-def _slope(points: list[tuple[float, float]]) -> float:
-    mean_x = sum(x for x, _ in points) / len(points)
-    mean_y = sum(y for _, y in points) / len(points)
-    top = sum((x - mean_x) * (y - mean_y) for x, y in points)
-    return top / sum((x - mean_x) ** 2 for x, _ in points)
 
 
 def accuracy(bench: Bench) -> None:

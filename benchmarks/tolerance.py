@@ -104,17 +104,13 @@ def _attack(device: torch.device, cases: int, seed: int) -> Iterator[dict[str, o
 
     totals = attacked(cases, EVERY, device, _backends(device), seed=seed, progress=progress)
     for total in totals:
-        worst = (
-            "nothing to compare"
-            if total.ratio is None
-            else (f"largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})")
-        )
+        worst = f"largest error/bound {total.ratio:.3g} ({total.case}, {total.shape})"
         print(
             f"{total.kernel:10} {total.dtype:14} {total.cases:8,} cases {total.violations:4} "
             f"violations, {worst}"
         )
     yield {
-        "rows": [asdict(total) for total in totals],
+        "rows": [total.to_dict() for total in totals],
         "cases": sum(total.cases for total in totals),
         "elements": sum(total.elements for total in totals),
         "violations": sum(total.violations for total in totals),
@@ -127,12 +123,12 @@ def _kernels(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
         for dtype in NATIVE:
             for backend in _backends(device):
                 found = row(backend, shape, dtype, device, seed=seed)
-                rows.append(asdict(found))
-                ratio = "-" if found.ratio is None else f"{found.ratio:.3g}"
+                rows.append(found.to_dict())
                 print(
                     f"{found.kernel:10} {found.dtype:14} {found.shape:24} {found.cases:4} cases, "
-                    f"{found.violations} violations, largest error/bound {ratio} ({found.case}); "
-                    f"empty rows {found.empty_rows or '-'}; {len(found.skipped)} cases not taken",
+                    f"{found.violations} violations, largest error/bound {found.ratio:.3g} "
+                    f"({found.case}); empty rows {found.empty_rows or '-'}; "
+                    f"{len(found.skipped)} cases not taken",
                     flush=True,
                 )
                 violations = sum(int(found["violations"]) for found in rows)

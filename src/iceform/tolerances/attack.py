@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 
 import torch
@@ -16,7 +16,7 @@ from iceform.tolerances.exact import judged, plain_value
 from iceform.tolerances.kernels import Recipe, random_recipe, simulate
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Finding", "attack", "compare", "examine", "search", "worst"]
+__all__ = ["Row", "attack", "compare", "examine", "search", "worst"]
 
 ADVERSARIES = (
     Recipe("zero", "away", "zero", block=1, exp="apart"),
@@ -31,25 +31,50 @@ _EVERY = 97  # small runs between two long ones
 
 
 @dataclass(frozen=True)
-class Finding:
-    """A kernel on inputs, beside its tolerance."""
+class Row:
+    """A kernel on inputs beside its tolerance: of one case, or of several summed up."""
 
     kernel: str
-    case: str
-    shape: str
     dtype: str
-    cases: int  # attention heads with inputs of their own
-    elements: int
-    violations: int
-    error: float  # where error/bound is largest
-    bound: float
-    ratio: float  # the largest error/bound
-    largest_error: float
-    empty_rows: str  # what came back for rows that see nothing: "", "zeros", "NaN", "other"
-    skipped: str = ""  # why the kernel did not run
+    case: str  # where it came nearest to its bound
+    shape: str
+    cases: int = 0  # attention heads with inputs of their own
+    elements: int = 0
+    violations: int = 0
+    error: float = 0.0  # there; infinite for NaN, and where nothing ran
+    bound: float = 0.0
+    ratio: float = 0.0  # error / bound, the largest
+    largest_error: float = 0.0
+    empty_rows: str = ""  # what rows that see nothing hold: "", "zeros", "NaN", "other"
+    skipped: tuple[str, ...] = ()  # cases that the kernel does not take, and why
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> Row:
+        """Of one kernel and dtype, summed up."""
+        ran = [row for row in rows if row.cases]
+        top = worst(ran or rows)
+        most = max((row.largest_error for row in ran), default=math.inf)
+        empty = ", ".join(sorted({row.empty_rows for row in ran} - {""}))
+        skipped = tuple(why for row in rows for why in row.skipped)
+        if not ran:
+            top = replace(top, case="", error=math.inf, ratio=math.inf)
+        return replace(
+            top,
+            cases=sum(row.cases for row in ran),
+            elements=sum(row.elements for row in ran),
+            violations=sum(row.violations for row in ran),
+            largest_error=most,
+            empty_rows=empty,
+            skipped=skipped,
+        )
+
+    def to_dict(self) -> dict[str, object]:
+        """For JSON: None is infinite."""
+        unknown = (math.inf, -math.inf)
+        return {name: None if x in unknown else x for name, x in asdict(self).items()}
 
 
-def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, shape: str) -> Finding:
+def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, shape: str) -> Row:
     """Compare one output with its tolerance."""
     allowed, exact = judged(inputs.problem(), kind)
     off = ((out.double() - exact.value).abs() - exact.error).clamp(min=0.0)
@@ -58,11 +83,11 @@ def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, sha
     seen = ~empty
     share = torch.where(empty, 0.0, off / allowed)
     at = int(share.argmax())
-    return Finding(
+    return Row(
         kernel=kernel,
+        dtype=_name(inputs),
         case=case,
         shape=shape,
-        dtype=str(inputs.q.dtype).removeprefix("torch."),
         cases=math.prod(inputs.q.shape[:-2]),
         elements=int(seen.sum()),
         violations=int((share > 1).sum()),
@@ -72,6 +97,10 @@ def examine(out: Tensor, inputs: Inputs, kind: Kind, kernel: str, case: str, sha
         largest_error=float(off[seen].max()),
         empty_rows=_empty_rows(out.double()[empty]),
     )
+
+
+def _name(inputs: Inputs) -> str:
+    return str(inputs.q.dtype).removeprefix("torch.")
 
 
 def _empty_rows(values: Tensor) -> str:
@@ -91,7 +120,7 @@ def compare(
     seed: int = 0,
     cases: Sequence[str] = tuple(CASES),
     causal: bool = False,
-) -> Iterator[Finding]:
+) -> Iterator[Row]:
     """One kernel on every case of a shape."""
     generator = torch.Generator().manual_seed(seed)
     kind = backend.kind(dtype, device)
@@ -102,11 +131,10 @@ def compare(
         yield _against(backend, inputs, kind, case, str(shape))
 
 
-def _against(backend: Backend, inputs: Inputs, kind: Kind, case: str, shape: str) -> Finding:
+def _against(backend: Backend, inputs: Inputs, kind: Kind, case: str, shape: str) -> Row:
     out = backend.run(inputs)
     if isinstance(out, str):
-        name = str(inputs.q.dtype).removeprefix("torch.")
-        return Finding(backend.name, case, shape, name, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, "", out)
+        return Row(backend.name, _name(inputs), case, shape, skipped=(f"{case}: {out}",))
     return examine(out, inputs, kind, backend.name, case, shape)
 
 
@@ -118,7 +146,7 @@ def attack(
     *,
     seed: int = 0,
     long: bool = True,
-) -> Iterator[Finding]:
+) -> Iterator[Row]:
     """Correct kernels, simulated and given, on small hard inputs, until so many cases are done."""
     generator = torch.Generator().manual_seed(seed)
     done = 0
@@ -138,7 +166,7 @@ def _round(
     shape: Shape,
     generator: torch.Generator,
     backends: Sequence[Backend],
-) -> Iterator[Finding]:
+) -> Iterator[Row]:
     dtype, device = inputs.q.dtype, inputs.q.device
     online = bool(torch.randint(2, (), generator=generator))
     recipe = random_recipe(generator, online)
@@ -166,9 +194,9 @@ def _small(generator: torch.Generator) -> Shape:
     )
 
 
-def worst(findings: Sequence[Finding]) -> Finding:
+def worst(rows: Sequence[Row]) -> Row:
     """The one that came nearest to its bound."""
-    return max(findings, key=lambda finding: finding.ratio)
+    return max(rows, key=lambda row: row.ratio)
 
 
 def search(
@@ -179,7 +207,7 @@ def search(
     seed: int = 0,
     cases: Sequence[str] = ("random", "same sign", "paths", "rising maximum", "ties"),
     backends: Sequence[Backend] = (),
-) -> list[Finding]:
+) -> list[Row]:
     """The worst that correct kernels do at a shape, simulated adversaries and given ones.
 
     Heads and queries are independent, so one head and a few queries stand for all. The values are
@@ -189,7 +217,7 @@ def search(
     small = replace(shape, batch=1, heads=1, kv_heads=1, queries=min(_PROBED, shape.queries))
     small = replace(small, keys=shape.length)
     generator = torch.Generator().manual_seed(seed)
-    found: list[Finding] = []
+    found: list[Row] = []
     for case in cases:
         inputs = draw(case, small, dtype, generator, device)
         for recipe in ADVERSARIES:
@@ -201,9 +229,7 @@ def search(
     return found
 
 
-def _simulated(
-    inputs: Inputs, kind: Kind, recipe: Recipe, case: str, shape: str
-) -> Iterator[Finding]:
+def _simulated(inputs: Inputs, kind: Kind, recipe: Recipe, case: str, shape: str) -> Iterator[Row]:
     out = simulate(inputs.problem(), kind, recipe)
     yield examine(out, inputs, kind, "simulated", case, shape)
     attacked = replace(inputs, v=_worst_values(inputs, kind, recipe))

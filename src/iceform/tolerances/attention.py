@@ -140,16 +140,10 @@ def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor
     q = chunk.of(problem.q).double()
     q_read = rounded(q, kind.low)
     allowed, bias = problem.allowed(chunk), problem.bias(chunk)
-    shape = (*q.shape[:-1], problem.keys)
-    logits = scratch[: math.prod(shape)].view(shape)
-    torch.bmm(q * problem.scale, read.k[chunk.heads].mT, out=logits)
-    if bias is not None:
-        logits += bias
-    if allowed is None:
-        present = all_keys(problem.keys)
-    else:
+    present = all_keys(problem.keys)
+    if allowed is not None:
         present = allowed.sum(-1, keepdim=True).double().expand_as(q[..., :1]).clamp(min=1)
-        logits.masked_fill_(~allowed, -math.inf)
+    logits = problem.logits(chunk, read.k, scratch)
     top = logits.amax(-1, keepdim=True)
     empty = top == -math.inf
     top = torch.where(empty, 0.0, top)

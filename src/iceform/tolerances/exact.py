@@ -18,7 +18,7 @@ from iceform.tolerances.attention import bound, evaluated
 from iceform.tolerances.inputs import Chunk, Problem, rounded
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Reference", "doubled", "judged", "plain", "plain_value", "reference"]
+__all__ = ["Reference", "doubled", "judged", "plain", "plain_value"]
 
 # Of the tolerance: what the reference may be off by before more digits are worth their cost.
 _SHARE = 2.0**-7
@@ -36,23 +36,19 @@ class Reference:
     doubled: bool
 
 
-def reference(problem: Problem, tolerance: Tensor) -> Reference:
-    """In float64 where its error is a small share of the tolerance, else in double-doubles."""
-    first = plain(problem)
-    enough = (first.error <= _SHARE * tolerance) | (first.error == 0)
-    return first if bool(enough.all()) else doubled(problem)
-
-
 @torch.no_grad()
 def judged(problem: Problem, kind: Kind) -> tuple[Tensor, Reference]:
-    """The tolerance of a kind, and exact attention well within it."""
-    if not all(_is_read(x, kind) for x in (problem.q, problem.k, problem.v)):
-        allowed = bound(problem, kind)
-        return allowed, reference(problem, allowed)
-    allowed, value, error = evaluated(problem, kind, PLAIN)
-    if bool(((error <= _SHARE * allowed) | (error == 0)).all()):
-        return allowed, Reference(value, error, doubled=False)
-    return allowed, doubled(problem)
+    """The tolerance of a kind, and exact attention well within it.
+
+    In float64 where its error is a small share of the tolerance, else in double-doubles.
+    """
+    if all(_is_read(x, kind) for x in (problem.q, problem.k, problem.v)):
+        allowed, value, error = evaluated(problem, kind, PLAIN)
+        first = Reference(value, error, doubled=False)
+    else:
+        allowed, first = bound(problem, kind), plain(problem)
+    enough = (first.error <= _SHARE * allowed) | (first.error == 0)
+    return allowed, first if bool(enough.all()) else doubled(problem)
 
 
 def _is_read(x: Tensor, kind: Kind) -> bool:
@@ -72,12 +68,7 @@ def plain_value(problem: Problem) -> Tensor:
     out = problem.output()
     k, v = problem.k.double(), problem.v.double()
     for chunk in problem.chunks():
-        logits = torch.bmm(chunk.of(problem.q).double() * problem.scale, k[chunk.heads].mT)
-        bias, allowed = problem.bias(chunk), problem.allowed(chunk)
-        if bias is not None:
-            logits += bias
-        if allowed is not None:
-            logits.masked_fill_(~allowed, -math.inf)
+        logits = problem.logits(chunk, k)
         top = logits.amax(-1, keepdim=True)
         weights = logits.sub_(top.clamp(min=torch.finfo(top.dtype).min)).exp_()
         total = weights.sum(-1, keepdim=True)

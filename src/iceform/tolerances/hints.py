@@ -224,14 +224,9 @@ def _stale(case: _Case) -> Iterator[tuple[str, Tensor]]:
 
 def _walked(problem: Problem, block: int, numerator: bool, denominator: bool) -> Tensor:
     """Online softmax in float64, with or without its two rescalings."""
-    out = problem.output()
+    out, k = problem.output(), problem.k.double()
     for chunk in problem.chunks():
-        logits = torch.bmm(
-            chunk.of(problem.q).double() * problem.scale, problem.k[chunk.heads].double().mT
-        )
-        bias, allowed = problem.bias(chunk), problem.allowed(chunk)
-        logits = logits if bias is None else logits + bias
-        logits = logits if allowed is None else logits.masked_fill(~allowed, -math.inf)
+        logits = problem.logits(chunk, k)
         top = torch.full_like(logits[..., :1], -math.inf)
         total = torch.zeros_like(top)
         value = problem.v.new_zeros(*logits.shape[:-1], problem.v.shape[-1], dtype=torch.float64)

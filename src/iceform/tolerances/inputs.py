@@ -102,6 +102,17 @@ class Problem:
                     one = slice(head, head + 1), slice(member, member + 1)
                     yield Chunk(*one, slice(at, at + room))
 
+    def logits(self, chunk: Chunk, k: Tensor, room: Tensor | None = None) -> Tensor:
+        """Those of a chunk in float64, by all keys in float64; -inf where a key is hidden."""
+        q, k = chunk.of(self.q).double() * self.scale, k[chunk.heads].mT
+        shape = (*q.shape[:-1], self.keys)
+        out = None if room is None else room[: math.prod(shape)].view(shape)
+        logits = torch.bmm(q, k) if out is None else torch.bmm(q, k, out=out)
+        bias, allowed = self.bias(chunk), self.allowed(chunk)
+        if bias is not None:
+            logits += bias
+        return logits if allowed is None else logits.masked_fill_(~allowed, -math.inf)
+
     def allowed(self, chunk: Chunk) -> Bool[Tensor, "heads rows keys"] | None:
         """Which keys each query sees; None where it is all of them."""
         seen = None

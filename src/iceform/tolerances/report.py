@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from iceform.tolerances.attack import Finding, attack, compare, search, worst
+from iceform.tolerances.attack import Row, attack, compare, search, worst
 from iceform.tolerances.backends import Backend
 from iceform.tolerances.cases import CASES, Shape
 
@@ -23,50 +22,6 @@ DTYPES = {
     "fp8_e5m2": torch.float8_e5m2,
 }
 QUICK = ("random", "same sign")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One kernel and dtype, over all cases; where it came nearest to its bound."""
-
-    kernel: str
-    dtype: str
-    cases: int
-    elements: int
-    violations: int
-    error: float | None  # None: NaN or infinite, or nothing ran
-    bound: float
-    ratio: float | None  # error / bound
-    case: str
-    shape: str
-    largest_error: float | None
-    empty_rows: str
-    skipped: tuple[str, ...]  # cases that the kernel does not take, and why
-
-    @classmethod
-    def of(cls, found: Sequence[Finding]) -> Row:
-        """Findings of one kernel and dtype, summed up."""
-        ran = [f for f in found if not f.skipped]
-        top = worst(ran or found)
-        return cls(
-            kernel=top.kernel,
-            dtype=top.dtype,
-            cases=sum(f.cases for f in ran),
-            elements=sum(f.elements for f in ran),
-            violations=sum(f.violations for f in ran),
-            error=_finite(top.error) if ran else None,
-            bound=top.bound,
-            ratio=_finite(top.ratio) if ran else None,
-            case=top.case if ran else "",
-            shape=top.shape,
-            largest_error=_finite(max(f.largest_error for f in ran)) if ran else None,
-            empty_rows=", ".join(sorted({f.empty_rows for f in ran} - {""})),
-            skipped=tuple(f"{f.case}: {f.skipped}" for f in found if f.skipped),
-        )
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
 
 
 def row(
@@ -94,13 +49,13 @@ def attacked(
     progress: Callable[[int], None] = lambda done: None,
 ) -> list[Row]:
     """Attack the bound with so many cases; a row for each kernel and dtype."""
-    groups: dict[tuple[str, str], list[Finding]] = {}
+    groups: dict[tuple[str, str], list[Row]] = {}
     done = 0
-    for finding in attack(cases, dtypes, device, backends, seed=seed):
-        done += finding.cases
+    for found in attack(cases, dtypes, device, backends, seed=seed):
+        done += found.cases
         progress(done)
-        groups.setdefault((finding.kernel, finding.dtype), []).append(finding)
-    return [Row.of(found) for _, found in sorted(groups.items())]
+        groups.setdefault((found.kernel, found.dtype), []).append(found)
+    return [Row.of(rows) for _, rows in sorted(groups.items())]
 
 
 @dataclass(frozen=True)

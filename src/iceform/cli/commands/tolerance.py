@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,7 +129,7 @@ def _compare(
     ]
     if as_json:
         found = [asdict(t) for t in tight if t is not None]
-        print_json({"rows": [asdict(r) for r in rows], "search": found})
+        print_json({"rows": [r.to_dict() for r in rows], "search": found})
     else:
         _print_rows(console, rows, tight)
     return any(r.violations for r in rows)
@@ -171,7 +172,7 @@ def _attack(
 
     totals = attacked(cases, dtypes, device, [kernel], seed=seed)
     if as_json:
-        print_json({"attack": [asdict(total) for total in totals]})
+        print_json({"attack": [total.to_dict() for total in totals]})
     else:
         _print_totals(console, totals)
     return any(total.violations for total in totals)
@@ -192,5 +193,5 @@ def _print_totals(console: Console, totals: list[Row]) -> None:
     console.print(grid)
 
 
-def _figure(value: float | None) -> str:
-    return "NaN" if value is None else f"{value:.3g}"
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if math.isfinite(value) else "NaN"
