@@ -74,28 +74,32 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
 
 
 def read(
-    z: Float[Tensor, "*b d"],
+    z: Tensor,
     it: Interpolant,
     floor: Tensor | None = None,
     up: Tensor | None = None,
     by: Tensor | None = None,
     reach: float = math.inf,
     slope: float = 0.0,
-) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "1"]]:
+    *,
+    offset: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """A(z / s) s up, s the power of two that |z| and ``floor`` are at most; and max |z| by.
 
-    Without a floor z is looked up as it is, and beyond ``reach`` a line of ``slope`` goes on.
-    Floors, ``up`` and ``by`` have a number for every feature, or one for all. Where z has what is
-    not a number the maximum is none. On the CPU that is one loop, on a GPU one kernel.
+    ``offset`` is added to z first. Without a floor z is looked up as it is, and beyond ``reach`` a
+    line of ``slope`` goes on. ``offset``, ``floor``, ``up`` and ``by`` have a number for every
+    feature, or one for all. Where z has what is not a number the maximum is none. On the CPU that
+    is one loop, on a GPU one kernel. Sizes may be symbols: a graph may be captured.
     """
     z = z if z.ndim else z[None]
     plain = _is_plain(z)
+    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
+        found: tuple[Tensor, Tensor] = kernels.read(z, it, offset, floor, up, by, reach, slope)
+        return found
+    z = z if offset is None else z + offset
     if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
         return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
-    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
-        found: tuple[Tensor, Tensor] = kernels.read(z, it, floor, up, by, reach, slope)
-        return found
     size = z.detach().abs()
     if floor is not None:
         power = power_of_two(torch.maximum(size, floor.to(z)))
@@ -120,8 +124,8 @@ def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
     return interpolate(z, it)
 
 
-def longest(x: Tensor) -> Float[Tensor, "1"]:
-    """The largest 2-norm along the last axis; not a number where x has what is none."""
+def longest(x: Tensor) -> Tensor:
+    """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
         return kernels.longest(x)  # type: ignore[no-any-return]
     return x.detach().norm(dim=-1).amax()[None]

@@ -92,8 +92,8 @@ class Replays:
             while True:
                 if not frozen.is_flagged:
                     frozen.check()
-                maps, flag = frozen.maps, _flag(frozen, tensors[0].device)
-                results, numbers, later = self._ran(model, graph, tensors, flag)
+                maps = frozen.maps
+                results, numbers, later = self._ran(model, graph, tensors)
                 if not numbers[0]:
                     frozen.check()  # refuses the weights, or reads what they do now
                     if frozen.maps is not maps:
@@ -106,16 +106,18 @@ class Replays:
                 return results
 
     def _ran(
-        self, model: Model, graph: Graph, tensors: Sequence[Tensor], flag: Tensor
+        self, model: Model, graph: Graph, tensors: Sequence[Tensor]
     ) -> tuple[list[Any], list[float], Later]:
         """Results, the weights' flag and the pieces' numbers, and whose they are."""
         alone = _is_plain(model, tensors) and self._lock.acquire(blocking=False)
+        begun = torch.cuda.current_stream().record_event()
         try:
             found = self._recording(model, graph, tensors) if alone else None
             if found is None:
                 results, numbers, later = _run(model, graph, tensors)
             else:
                 results, numbers, later = found.replay(tensors), found.numbers, found.later
+            flag = _flag(model.settings.layers, tensors[0].device, begun)
             # Others may use the recording when this has been read.
             return results, torch.cat([flag.double()[None], numbers]).tolist(), later
         finally:
@@ -141,12 +143,12 @@ class Replays:
         return found
 
 
-def _flag(frozen: FrozenLayers, device: torch.device) -> Tensor:
+def _flag(frozen: FrozenLayers, device: torch.device, begun: torch.cuda.Event) -> Tensor:
     """Whether the weights are those that were read; compared beside the run, on a GPU."""
     if not frozen.is_flagged:
         return torch.ones((), device=device)  # they have just been checked
     stream = _beside(device)
-    stream.wait_stream(torch.cuda.current_stream())
+    stream.wait_event(begun)  # with all that was written before
     with torch.cuda.stream(stream):
         found = frozen.network.unchanged()
     torch.cuda.current_stream().wait_stream(stream)

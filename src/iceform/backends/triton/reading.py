@@ -68,18 +68,21 @@ def _line(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read_kernel(  # type: ignore[no-untyped-def]
-    z_ptr, out_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
+    z_ptr, out_ptr, offset_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
     numbers, ratios, biases, values, TOKENS, DIM: tl.constexpr,
-    FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
+    OFFSET: tl.constexpr, FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
     REACH: tl.constexpr, SLOPE: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     DOUBLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     inside = at < count
-    feature = at % DIM
+    feature = ((start % DIM).to(tl.int32) + tl.arange(0, BLOCK)) % DIM
     constants = load_constants(numbers, ratios, KIND, HALF)
     z = tl.load(z_ptr + at, mask=inside, other=0.0)
+    if OFFSET:
+        z = z + tl.load(offset_ptr + feature)
     held, power = z, z
     if FLOOR:
         size, floor = tl.abs(z), tl.load(floor_ptr + feature)
@@ -102,8 +105,8 @@ def _read_kernel(  # type: ignore[no-untyped-def]
 
 
 def read(
-    z: Tensor, it: Interpolant, floor: Tensor | None, up: Tensor | None, by: Tensor | None,
-    reach: float, slope: float,
+    z: Tensor, it: Interpolant, offset: Tensor | None, floor: Tensor | None, up: Tensor | None,
+    by: Tensor | None, reach: float, slope: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`iceform.backends.primitives.read`."""
     order = _in_memory(z)
@@ -111,11 +114,13 @@ def read(
     table = table_of(it, z.dtype, z.device, z.dtype)
     out, dim = torch.empty_like(z), z.shape[-1]
     seen = torch.zeros(1, dtype=_WORDS[z.dtype], device=z.device)
-    given = [None if t is None else t.to(z).expand(dim).contiguous() for t in (floor, up, by)]
+    given = [
+        None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
+    ]
     _read_kernel[(triton.cdiv(z.numel(), _BLOCK),)](
         z, out, *(z if t is None else t for t in given), seen, z.numel(),
         table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
-        FLOOR=floor is not None, UP=up is not None, BY=by is not None,
+        OFFSET=offset is not None, FLOOR=floor is not None, UP=up is not None, BY=by is not None,
         REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
         DOUBLE=z.dtype == torch.float64, BLOCK=_BLOCK,
