@@ -26,6 +26,7 @@ from iceform.validation import common_batch
 __all__ = [
     "attention",
     "interpolate",
+    "largest",
     "longest",
     "norm",
     "plain_interpolate",
@@ -100,15 +101,14 @@ def read(
     if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
         return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
-    size = z.detach().abs()
     if floor is not None:
-        power = power_of_two(torch.maximum(size, floor.to(z)))
+        power = power_of_two(torch.maximum(z.detach().abs(), floor.to(z)))
         out = _looked_up(z / power, it) * power
     else:
         inner = z if math.isinf(reach) else z.clamp(-reach, reach)
         out = _looked_up(inner, it)
         out = out + slope * (z - inner).clamp(min=0.0) if slope else out
-    return out if up is None else out * up, (size if by is None else size * by).amax()[None]
+    return out if up is None else out * up, largest(z if by is None else z * by)
 
 
 def power_of_two(sizes: Tensor) -> Tensor:
@@ -124,11 +124,16 @@ def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
     return interpolate(z, it)
 
 
+def largest(z: Tensor) -> Tensor:
+    """The largest |z|, shape (1,); not a number where z has what is none."""
+    return z.detach().abs().reshape(-1).amax(0, keepdim=True)
+
+
 def longest(x: Tensor) -> Tensor:
     """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
         return kernels.longest(x)  # type: ignore[no-any-return]
-    return x.detach().norm(dim=-1).amax()[None]
+    return largest(x.norm(dim=-1))
 
 
 def norm(

@@ -130,7 +130,7 @@ def read(
 
 def _in_memory(x: Tensor) -> list[int]:
     """The axes but the last in the order in which they lie in memory."""
-    return [*sorted(range(x.ndim - 1), key=lambda i: -x.stride(i)), x.ndim - 1]
+    return [*sorted(range(x.ndim - 1), key=x.stride, reverse=True), x.ndim - 1]
 
 
 def _as_before(x: Tensor, order: list[int]) -> Tensor:

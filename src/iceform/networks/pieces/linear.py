@@ -157,7 +157,7 @@ class LinearMap(Piece):
     def _product(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
         """Theta x + offset, rows of x taken together however they lie in memory."""
         if x.is_cuda and not x.is_contiguous():
-            order = [*sorted(range(x.ndim - 1), key=lambda i: -x.stride(i)), x.ndim - 1]
+            order = [*sorted(range(x.ndim - 1), key=x.stride, reverse=True), x.ndim - 1]
             if (turned := x.permute(order)).is_contiguous():
                 back = [order.index(i) for i in range(x.ndim)]
                 return self._product(turned, offset).permute(back)
@@ -179,7 +179,7 @@ class LinearMap(Piece):
             power = self._power(z)
             prompted = self._prompted / power[..., None]
             out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
-            out, over = out * power * self.scale, (z.detach().abs() * self.by).amax()[None]
+            out, over = out * power * self.scale, primitives.largest(z * self.by)
         return out, torch.cat([primitives.longest(x), over])
 
     def _power(self, z: Tensor) -> Tensor:
