@@ -21,7 +21,7 @@ from iceform.interpolation import Interpolant
 __all__ = ["can_norm", "longest", "norm", "read"]
 
 _WIDEST = 4096  # features of a token that a norm is read of
-_BLOCK = 1024  # entries that a program reads
+_BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
 _TILE = 4096  # entries of rows that a program measures
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -117,13 +117,14 @@ def read(
     given = [
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
-    _read_kernel[(triton.cdiv(z.numel(), _BLOCK),)](
+    block = _BLOCK[z.dtype]
+    _read_kernel[(triton.cdiv(z.numel(), block),)](
         z, out, *(z if t is None else t for t in given), seen, z.numel(),
         table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
         OFFSET=offset is not None, FLOOR=floor is not None, UP=up is not None, BY=by is not None,
         REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
-        DOUBLE=z.dtype == torch.float64, BLOCK=_BLOCK,
+        DOUBLE=z.dtype == torch.float64, BLOCK=block,
     )  # fmt: skip
     return _as_before(out, order), seen.view(z.dtype)
 
@@ -245,7 +246,7 @@ def norm(
         EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide, CENTRED=centred, PLAIN=weight is None,
         HALF=one.half, BOUNDED=one.bounded, ROOT_KIND=other.kind, ROOT_HALF=other.half,
         ROOT_BOUNDED=other.bounded, DOUBLE=x.dtype == torch.float64,
-        num_warps=max(1, min(8, wide // 256)),
+        num_warps=max(1, min(8, wide * x.element_size() // 1024)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
 
