@@ -34,6 +34,7 @@ __all__ = [
     "interpolate",
     "is_transformed",
     "kernels_for",
+    "largest",
     "longest",
     "norm",
     "own_kernels",
@@ -192,37 +193,40 @@ def _window_for(z: Tensor, it: Interpolant) -> windowed.Window | None:
 
 
 def read(
-    z: Float[Tensor, "*b d"],
+    z: Tensor,
     it: Interpolant,
     floor: Tensor | None = None,
     up: Tensor | None = None,
     by: Tensor | None = None,
     reach: float = math.inf,
     slope: float = 0.0,
-) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "1"]]:
+    *,
+    offset: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
     """A(z / s) s up, s the power of two that |z| and ``floor`` are at most; and max |z| by.
 
-    Without a floor z is looked up as it is, and beyond ``reach`` a line of ``slope`` goes on.
-    Floors, ``up`` and ``by`` have a number for every feature, or one for all. Where z has what is
-    not a number the maximum is none. On the CPU that is one loop, on a GPU one kernel.
+    ``offset`` is added to z first. Without a floor z is looked up as it is, and beyond ``reach`` a
+    line of ``slope`` goes on. ``offset``, ``floor``, ``up`` and ``by`` have a number for every
+    feature, or one for all. Where z has what is not a number the maximum is none. On the CPU that
+    is one loop, on a GPU one kernel. Sizes may be symbols: a graph may be captured.
     """
     z = z if z.ndim else z[None]
     plain = _is_plain(z)
+    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
+        found: tuple[Tensor, Tensor] = kernels.read(z, it, offset, floor, up, by, reach, slope)
+        return found
+    z = z if offset is None else z + offset
     if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
         return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
-    if plain and (kernels := kernels_for(z, it, "fused")) is not None:
-        found: tuple[Tensor, Tensor] = kernels.read(z, it, floor, up, by, reach, slope)
-        return found
-    size = z.detach().abs()
     if floor is not None:
-        power = power_of_two(torch.maximum(size, floor.to(z)))
+        power = power_of_two(torch.maximum(z.detach().abs(), floor.to(z)))
         out = _looked_up(z / power, it) * power
     else:
         inner = z if math.isinf(reach) else z.clamp(-reach, reach)
         out = _looked_up(inner, it)
         out = out + slope * (z - inner).clamp(min=0.0) if slope else out
-    return out if up is None else out * up, (size if by is None else size * by).amax()[None]
+    return out if up is None else out * up, largest(z if by is None else z * by)
 
 
 def power_of_two(sizes: Tensor) -> Tensor:
@@ -238,11 +242,16 @@ def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
     return interpolate(z, it)
 
 
-def longest(x: Tensor) -> Float[Tensor, "1"]:
-    """The largest 2-norm along the last axis; not a number where x has what is none."""
+def largest(z: Tensor) -> Tensor:
+    """The largest |z|, shape (1,); not a number where z has what is none."""
+    return z.detach().abs().reshape(-1).amax(0, keepdim=True)
+
+
+def longest(x: Tensor) -> Tensor:
+    """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
         return kernels.longest(x)  # type: ignore[no-any-return]
-    return x.detach().norm(dim=-1).amax()[None]
+    return largest(x.norm(dim=-1))
 
 
 def norm(

@@ -102,7 +102,8 @@ class Conversion:
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
         if isinstance(value, Const):
-            wide = value.folded and value.tensor.is_floating_point()
+            # What code computes in float32 of its own accord stays that, in float64 networks too.
+            wide = value.folded and value.tensor.dtype == torch.float64
             path = self.to.constant(value.tensor, wide=wide)
             if path not in self.made:
                 name = f"constant.{len(self.made)}"

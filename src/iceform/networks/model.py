@@ -187,7 +187,7 @@ class Model(Parts):
         for piece in parts.modules():
             if isinstance(piece, Piece):
                 piece.settings = settings
-        return parts.double()
+        return parts if settings.dtype == torch.float64 else parts.double()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Model:
         copied = Model(

@@ -96,8 +96,8 @@ class Maker:
         if _CONSTANTS not in self.parts._modules:
             self.parts.add_module(_CONSTANTS, nn.Module())
         holder = self.parts.get_submodule(_CONSTANTS)
-        if tensor.is_floating_point():
-            tensor = tensor.to(torch.float64 if wide else self.settings.dtype)
+        if tensor.dtype == torch.float64 and not wide:
+            tensor = tensor.to(self.settings.dtype)
         for name, there in holder.named_buffers():
             if there.dtype == tensor.dtype and torch.equal(there, tensor):
                 return f"{_CONSTANTS}.{name}"

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from iceform.backends.primitives import has_triton, is_transformed
@@ -47,8 +47,10 @@ class _Recording:
         Where it reads and writes.
     later
         Whose numbers they are.
+    parts
+        Of the network: hooks on them are not in the recording.
     held
-        What it reads beside its inputs: the prompts, by the places where the network keeps them.
+        Those parts, and the prompts that are read, by the places where the network keeps them.
     tables
         And the tables, which are nobody's to take away.
     maps
@@ -60,13 +62,14 @@ class _Recording:
     results: list[Any]
     numbers: Tensor
     later: Later
-    held: list[tuple[dict[str, Tensor | None], str, Tensor | None]]
+    parts: list[nn.Module]
+    held: Sequence[tuple[Mapping[str, object], str, object]]
     tables: list[object]
     maps: Maps
 
     def is_of(self, model: Model) -> bool:
         """Whether the network still has all that it reads where it was."""
-        there = all(places.get(name) is tensor for places, name, tensor in self.held)
+        there = all(places.get(name) is one for places, name, one in self.held)
         return there and model.settings.layers.maps is self.maps
 
     def replay(self, tensors: Sequence[Tensor]) -> list[Any]:
@@ -92,8 +95,8 @@ class Replays:
             while True:
                 if not frozen.is_flagged:
                     frozen.check()
-                maps, flag = frozen.maps, _flag(frozen, tensors[0].device)
-                results, numbers, later = self._ran(model, graph, tensors, flag)
+                maps = frozen.maps
+                results, numbers, later = self._ran(model, graph, tensors)
                 if not numbers[0]:
                     frozen.check()  # refuses the weights, or reads what they do now
                     if frozen.maps is not maps:
@@ -106,16 +109,18 @@ class Replays:
                 return results
 
     def _ran(
-        self, model: Model, graph: Graph, tensors: Sequence[Tensor], flag: Tensor
+        self, model: Model, graph: Graph, tensors: Sequence[Tensor]
     ) -> tuple[list[Any], list[float], Later]:
         """Results, the weights' flag and the pieces' numbers, and whose they are."""
         alone = _is_plain(model, tensors) and self._lock.acquire(blocking=False)
+        begun = torch.cuda.current_stream().record_event()
         try:
             found = self._recording(model, graph, tensors) if alone else None
-            if found is None:
+            if found is None or _hooked(found.parts):
                 results, numbers, later = _run(model, graph, tensors)
             else:
                 results, numbers, later = found.replay(tensors), found.numbers, found.later
+            flag = _flag(model.settings.layers, tensors[0].device, begun)
             # Others may use the recording when this has been read.
             return results, torch.cat([flag.double()[None], numbers]).tolist(), later
         finally:
@@ -132,7 +137,7 @@ class Replays:
         first, found = key not in self._known, self._known.pop(key, None)
         if not first and (found is None or not found.is_of(model)):
             found = _recorded(model, graph, tensors)
-            if found is None:
+            if found is None and not _hooked(model.modules()):
                 self._never.add(key)
                 return None
         self._known[key] = found
@@ -141,12 +146,12 @@ class Replays:
         return found
 
 
-def _flag(frozen: FrozenLayers, device: torch.device) -> Tensor:
+def _flag(frozen: FrozenLayers, device: torch.device, begun: torch.cuda.Event) -> Tensor:
     """Whether the weights are those that were read; compared beside the run, on a GPU."""
     if not frozen.is_flagged:
         return torch.ones((), device=device)  # they have just been checked
     stream = _beside(device)
-    stream.wait_stream(torch.cuda.current_stream())
+    stream.wait_event(begun)  # with all that was written before
     with torch.cuda.stream(stream):
         found = frozen.network.unchanged()
     torch.cuda.current_stream().wait_stream(stream)
@@ -168,7 +173,11 @@ def _run(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> tuple[list[An
 def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recording | None:
     """The run, which does nothing yet; None where an operation waits, or memory is short."""
     maps = model.settings.layers.maps
-    held = [(m._buffers, name, b) for m in model.modules() for name, b in m._buffers.items()]
+    parts = list(model.modules())
+    if _hooked(parts):
+        return None
+    kept = [places for part in parts for places in (part._buffers, part._modules)]
+    held = [(places, name, one) for places in kept for name, one in places.items()]
     recording = torch.cuda.CUDAGraph()
     with torch.inference_mode(False), torch.no_grad():
         inputs = [t.detach().clone() for t in tensors]
@@ -179,7 +188,7 @@ def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recordi
             torch.cuda.synchronize()
             return None
     tables = _tables(model, maps, tensors[0].device)
-    return _Recording(recording, inputs, results, numbers, later, held, tables, maps)
+    return _Recording(recording, inputs, results, numbers, later, parts, held, tables, maps)
 
 
 def _tables(model: Model, maps: Maps, device: torch.device) -> list[object]:
@@ -192,7 +201,7 @@ def _tables(model: Model, maps: Maps, device: torch.device) -> list[object]:
 
 
 def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
-    """Whether a run does nothing but compute: nobody watches, hooks, differentiates or widens."""
+    """Whether a run does nothing but compute: nobody watches, differentiates or widens."""
     settings = model.settings
     if settings.on_range == "widen" or settings.literal or watching() is not None:
         return False
@@ -202,8 +211,11 @@ def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
         return False
     if any(is_transformed(t) or not _is_here(t) for t in tensors):
         return False
-    hooked = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
-    return not hooked and not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    return not (torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
+
+
+def _hooked(parts: Iterable[nn.Module]) -> bool:
+    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
 
 
 def _is_here(tensor: Tensor) -> bool:

@@ -10,7 +10,7 @@ __all__ = ["load_constants", "look_up"]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_constants(numbers, ratios, KIND: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The seven numbers and the ratios as scalars, loaded once before a loop."""
+    """The seven numbers and the weights c_j as scalars, loaded once before a loop."""
     loaded = (tl.load(numbers),)
     if KIND < 2:
         for i in tl.static_range(1, 7):
@@ -100,35 +100,40 @@ def _sides(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Sums over the window of the weights, and of the weights times v, j and j v.
 
-    v counts from the nearest token's own value where slopes are asked for.
+    The token j away weighs c_j a^j: all sums are Horner's rule in a. v counts from the nearest
+    token's own value where slopes are asked for. Beyond the ends of a table its values are 0.
     """
     zero = u * 0
     mass, total, ahead, both = zero + 1.0, zero, zero, zero
+    token, last = nearest.to(tl.int32), constants[3].to(tl.int32)
+    here = values + first
     for side in tl.static_range(2):
         sign = 1 - 2 * side
         factor = tl.exp(constants[4] * (sign * 2 * u - 1.0))
-        room = constants[3] - nearest if side == 0 else nearest
+        room = last - token if side == 0 else token
         weight, moment, place, mixed = zero, zero, zero, zero
         for back in tl.static_range(HALF):
             j = HALF - back
-            step = factor * constants[6 + HALF - back]
+            c = constants[6 + HALF - back]
+            there = zero + c
             if BOUNDED:
-                step = tl.where(room >= j, step, 0.0)
-            weight = step * weight + step
+                there = tl.where(room >= j, c, 0.0)
+            weight = weight * factor + there
             if KIND == 0:
-                # Sums of i - j + 1 over i >= j; with slopes, of their squares as well.
+                moment = moment * factor + there * (sign * j)
                 if SLOPE:
-                    mixed = step * (mixed + 2 * moment) + weight
-                moment = step * moment + weight
+                    mixed = mixed * factor + there * (j * j)
             else:
-                value = tl.load(values + (first + sign * j))
+                value = tl.load(here + sign * j)
                 if SLOPE:
                     value = value - own
-                    place = step * (place + sign * j)
-                    mixed = step * (mixed + value * (sign * j))
-                moment = step * (moment + value)
-        mass += weight
-        both += mixed
-        ahead += place
-        total += sign * moment if KIND == 0 else moment
+                    place = place * factor + there * (sign * j)
+                    mixed = mixed * factor + (there * (sign * j)) * value
+                    moment = moment * factor + there * value
+                else:
+                    moment = moment * factor + c * value
+        mass += weight * factor
+        total += moment * factor
+        both += mixed * factor
+        ahead += place * factor
     return mass, total, ahead, both

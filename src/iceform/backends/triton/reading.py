@@ -21,7 +21,7 @@ from iceform.interpolation import Interpolant
 __all__ = ["can_norm", "longest", "norm", "read"]
 
 _WIDEST = 4096  # features of a token that a norm is read of
-_BLOCK = 1024  # entries that a program reads
+_BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
 _TILE = 4096  # entries of rows that a program measures
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -68,18 +68,21 @@ def _line(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read_kernel(  # type: ignore[no-untyped-def]
-    z_ptr, out_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
+    z_ptr, out_ptr, offset_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
     numbers, ratios, biases, values, TOKENS, DIM: tl.constexpr,
-    FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
+    OFFSET: tl.constexpr, FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
     REACH: tl.constexpr, SLOPE: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
     DOUBLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    at = start + tl.arange(0, BLOCK)
     inside = at < count
-    feature = at % DIM
+    feature = ((start % DIM).to(tl.int32) + tl.arange(0, BLOCK)) % DIM
     constants = load_constants(numbers, ratios, KIND, HALF)
     z = tl.load(z_ptr + at, mask=inside, other=0.0)
+    if OFFSET:
+        z = z + tl.load(offset_ptr + feature)
     held, power = z, z
     if FLOOR:
         size, floor = tl.abs(z), tl.load(floor_ptr + feature)
@@ -102,8 +105,8 @@ def _read_kernel(  # type: ignore[no-untyped-def]
 
 
 def read(
-    z: Tensor, it: Interpolant, floor: Tensor | None, up: Tensor | None, by: Tensor | None,
-    reach: float, slope: float,
+    z: Tensor, it: Interpolant, offset: Tensor | None, floor: Tensor | None, up: Tensor | None,
+    by: Tensor | None, reach: float, slope: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """As :func:`iceform.backends.primitives.read`."""
     order = _in_memory(z)
@@ -111,21 +114,24 @@ def read(
     table = table_of(it, z.dtype, z.device, z.dtype)
     out, dim = torch.empty_like(z), z.shape[-1]
     seen = torch.zeros(1, dtype=_WORDS[z.dtype], device=z.device)
-    given = [None if t is None else t.to(z).expand(dim).contiguous() for t in (floor, up, by)]
-    _read_kernel[(triton.cdiv(z.numel(), _BLOCK),)](
+    given = [
+        None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
+    ]
+    block = _BLOCK[z.dtype]
+    _read_kernel[(triton.cdiv(z.numel(), block),)](
         z, out, *(z if t is None else t for t in given), seen, z.numel(),
         table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
-        FLOOR=floor is not None, UP=up is not None, BY=by is not None,
+        OFFSET=offset is not None, FLOOR=floor is not None, UP=up is not None, BY=by is not None,
         REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
         KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
-        DOUBLE=z.dtype == torch.float64, BLOCK=_BLOCK,
+        DOUBLE=z.dtype == torch.float64, BLOCK=block,
     )  # fmt: skip
     return _as_before(out, order), seen.view(z.dtype)
 
 
 def _in_memory(x: Tensor) -> list[int]:
     """The axes but the last in the order in which they lie in memory."""
-    return [*sorted(range(x.ndim - 1), key=lambda i: -x.stride(i)), x.ndim - 1]
+    return [*sorted(range(x.ndim - 1), key=x.stride, reverse=True), x.ndim - 1]
 
 
 def _as_before(x: Tensor, order: list[int]) -> Tensor:
@@ -240,7 +246,7 @@ def norm(
         EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide, CENTRED=centred, PLAIN=weight is None,
         HALF=one.half, BOUNDED=one.bounded, ROOT_KIND=other.kind, ROOT_HALF=other.half,
         ROOT_BOUNDED=other.bounded, DOUBLE=x.dtype == torch.float64,
-        num_warps=max(1, min(8, wide // 256)),
+        num_warps=max(1, min(8, wide * x.element_size() // 1024)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
 

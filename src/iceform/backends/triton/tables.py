@@ -25,7 +25,7 @@ class Table:
     bounded: bool
     tokens: int
     numbers: Tensor  # center, cells per unit, middle, last, sharpness, slope, value
-    ratios: Tensor  # e^{-2c(j-1)}, or the slopes of graded keys
+    ratios: Tensor  # c_j = e^{-c j (j - 1)} for j = 1 .. J, or the slopes of graded keys
     biases: Tensor  # the biases of graded keys
     values: Tensor
 
@@ -35,7 +35,8 @@ def table_of(it: Interpolant, dtype: torch.dtype, device: torch.device, out: tor
     """The table in the dtype of the computation, its window as wide as the result can tell."""
     window = window_of(it, out)
     if window is not None:
-        numbers, ratios, values = window.operands(dtype, device)
+        numbers, _, values = window.operands(dtype, device)
+        ratios = window.ratios.cumprod(0).to(device=device, dtype=dtype)
         kind = LINE if window.affine else TABLE
         return Table(kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values)
     center = torch.full((7,), it.grid.center, dtype=torch.float64)

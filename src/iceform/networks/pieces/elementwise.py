@@ -212,7 +212,7 @@ class Table(Activation):
         inner = z if self.tails is None else self._clipped(z)
         out = self._attended(inner)
         out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
-        return out, z.detach().abs().amax()[None]
+        return out, primitives.largest(z)
 
     def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)
@@ -336,7 +336,7 @@ class Gate(Activation):
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
-        largest = z.detach().abs().amax()[None]
+        largest = primitives.largest(z)
         keys, one, values, margin = self._head(z)
         if self.settings.attends:
             return (torch.softmax(keys[..., 0], -1) * values[..., 0]).sum(-1), largest

@@ -64,7 +64,7 @@ class Heads(Piece):
     def _seen(self, inputs: tuple[Tensor, ...]) -> Tensor:
         """The largest 2-norm of scaled queries, keys and values, and |entry| of a mask."""
         q, k, v = (primitives.longest(t) for t in inputs[:3])
-        return torch.cat([q * abs(self.scale), k, v, self._added(inputs)[None]])
+        return torch.cat([q * abs(self.scale), k, v, self._added(inputs)])
 
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         *longest, added = self._seen(inputs).tolist()
@@ -76,10 +76,10 @@ class Heads(Piece):
     def _added(inputs: tuple[Tensor, ...]) -> Tensor:
         """The largest |entry| of a mask that does not forbid."""
         if len(inputs) < 4:
-            return inputs[0].new_zeros(())
+            return inputs[0].new_zeros(1)
         mask = inputs[3].detach()
         allowed = mask > torch.finfo(mask.dtype).min / 2
-        return mask.masked_fill(~allowed, 0.0).abs().amax().to(inputs[0].dtype)
+        return primitives.largest(mask.masked_fill(~allowed, 0.0)).to(inputs[0].dtype)
 
     def _grow(self, seen: list[float], factor: float) -> None:
         pairs = zip("qkv", seen, strict=True)

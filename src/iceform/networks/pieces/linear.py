@@ -154,22 +154,32 @@ class LinearMap(Piece):
         rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
         return Reach(float(rows.max()), float(rows.norm()) * _ROUNDED)
 
-    def _product(self, x: Tensor) -> Tensor:
+    def _product(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
         """Theta x + offset, rows of x taken together however they lie in memory."""
-        flat = F.linear(x.reshape(-1, self.in_features), self.theta, self.offset)
+        if x.is_cuda and not x.is_contiguous():
+            order = [*sorted(range(x.ndim - 1), key=x.stride, reverse=True), x.ndim - 1]
+            if (turned := x.permute(order)).is_contiguous():
+                back = [order.index(i) for i in range(x.ndim)]
+                return self._product(turned, offset).permute(back)
+        flat = F.linear(x.reshape(-1, self.in_features), self.theta, offset)
         return flat.reshape(*x.shape[:-1], self.out_features)
 
     def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
         """The look-ups, the largest 2-norm of a token, and the largest share of a row's range."""
         (x,) = inputs
-        z, line = self._product(x), self.settings.line
+        line = self.settings.line
+        if line is not None and x.is_cuda:  # products without a sum are quicker there
+            given = (self._product(x), line, self.least, self.scale, self.by)
+            out, over = primitives.read(*given, offset=self.offset)
+            return out, torch.cat([primitives.longest(x), over])
+        z = self._product(x, self.offset)
         if line is not None:
             out, over = primitives.read(z, line, self.least, self.scale, self.by)
         else:
             power = self._power(z)
             prompted = self._prompted / power[..., None]
             out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
-            out, over = out * power * self.scale, (z.detach().abs() * self.by).amax()[None]
+            out, over = out * power * self.scale, primitives.largest(z * self.by)
         return out, torch.cat([primitives.longest(x), over])
 
     def _power(self, z: Tensor) -> Tensor:
@@ -184,7 +194,7 @@ class LinearMap(Piece):
             self._out_of_range("the largest 2-norm of a token", norm, self.norm)
         if not self._widens and not inputs:
             self._out_of_range("the largest share of an output's range", over, 1.0)
-        largest = self._product(inputs[0]).abs().reshape(-1, self.out_features).amax(0)
+        largest = self._product(inputs[0], self.offset).abs().reshape(-1, self.out_features).amax(0)
         if not (self._widens and math.isfinite(norm)):
             row = int((largest * self.by).argmax())
             usual = 2.0 ** float(self.exponents[row])
@@ -206,7 +216,7 @@ class LinearMap(Piece):
     ) -> Asked | None:
         x = inputs[0].detach().reshape(-1, self.in_features)
         token, row = draw.randrange(len(x)), draw.randrange(self.out_features)
-        power = self._power(self._product(x[token : token + 1]))[0]
+        power = self._power(self._product(x[token : token + 1], self.offset))[0]
         got = output.reshape(-1, self.out_features)[token, row] / (self.scale[row] * power[row])
         prompted = self._prompted / power[:, None]
         return self.settings.layers.ask_read(with_one(x[token]), prompted, row, got)

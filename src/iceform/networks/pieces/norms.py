@@ -119,13 +119,13 @@ class Norm(Piece):
         length = x.detach().norm(dim=-1, keepdim=True)
         centred, root, spread = self._parts(x, length)
         out = self._scaled(self._standard(centred, root))
-        return out, torch.stack([length.amax(), (1 / spread.detach()).amax()])
+        return out, torch.cat([primitives.largest(length), primitives.largest(1 / spread)])
 
     def _at_once(self, x: Tensor, line: Interpolant) -> tuple[Tensor, Tensor] | None:
         """All of it by one kernel, where there is one."""
-        weights = (None, None) if self.plain else (self.weight, self.bias)
+        weight, bias = (None, None) if self.plain else (self.weight, self.bias)
         return primitives.norm(
-            x, *weights, self.floor, self._share, line, self.table, centred=self.centred
+            x, weight, bias, self.floor, self._share, line, self.table, centred=self.centred
         )
 
     @property

@@ -48,7 +48,7 @@ def read_line(
     scale = scale_at(z, least)
     x, theta = prompt()
     out = settings.layers.read(x, theta / scale[..., None], settings.backend) * scale
-    return out, z.detach().abs().amax()[None]
+    return out, primitives.largest(z)
 
 
 def scale_at(z: Tensor, least: Tensor | float = 0.0) -> Tensor:
@@ -89,7 +89,7 @@ class Product(Piece):
         """A bound of what the terms of an entry add up to, shape (1,)."""
         a, b = (t.detach() for t in inputs)
         if self.inner is None:
-            return z.detach().abs().amax()[None]
+            return primitives.largest(z)
         found: Tensor = (a.norm(dim=-1).max() * b.norm(dim=-2).max())[None]
         return found
 
