@@ -2,7 +2,9 @@
 
 import json
 import runpy
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -233,3 +235,14 @@ def test_python_m_iceform(monkeypatch, capsys):
         runpy.run_module("iceform", run_name="__main__")
     assert stopped.value.code == 0
     assert capsys.readouterr().out == f"iceform {iceform.__version__}\n"
+
+
+def test_studies_are_called_where_they_are_and_named_where_not(tmp_path):
+    here = Path(__file__).parents[2]
+    command = [sys.executable, "-m", "iceform", "experiments", "run", "--help"]
+    shown = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    assert "--their-code" in shown.stdout
+    missing = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert missing.returncode == 2
+    assert "clone the repository" in missing.stderr

@@ -11,6 +11,7 @@ import iceform
 from iceform.cli.commands.check import check
 from iceform.cli.commands.compile import compile_
 from iceform.cli.commands.demo import demo
+from iceform.cli.commands.experiments import experiments
 from iceform.cli.commands.explain import explain
 from iceform.cli.commands.inspect import inspect
 from iceform.cli.commands.list import list_
@@ -63,3 +64,9 @@ def _root(
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
+# Handed on as they are: the studies have options of their own.
+app.command(
+    "experiments",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)(experiments)
