@@ -240,9 +240,9 @@ def test_python_m_iceform(monkeypatch, capsys):
 def test_studies_are_called_where_they_are_and_named_where_not(tmp_path):
     here = Path(__file__).parents[2]
     command = [sys.executable, "-m", "iceform", "experiments", "run", "--help"]
-    shown = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    shown = subprocess.run(command, check=False, cwd=here, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     assert "--their-code" in shown.stdout
-    missing = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    missing = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
     assert missing.returncode == 2
     assert "clone the repository" in missing.stderr
