@@ -4,6 +4,8 @@ import copy
 import json
 import math
 import os
+import threading
+import time
 from itertools import pairwise
 
 import pytest
@@ -504,3 +506,29 @@ def test_a_network_as_an_onnx_file(tmp_path, dtype):
     assert bool((off <= 2 * bound).all()), f"{float(off.max()):.3g} of {float(bound.max()):.3g}"
     with pytest.raises(ice.ProgramError, match="example="):
         onnx(network, path)
+
+
+def test_originals_run_as_written_in_every_thread():
+    """What is switched off for one is off for all, and must stay off while another runs."""
+    seen = []
+
+    class Slow(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.map = torch.nn.Linear(2, 2).double()
+
+        def forward(self, x):
+            time.sleep(0.02)
+            seen.append(torch.backends.mha.get_fastpath_enabled())
+            return self.map(x)
+
+    x = torch.rand(3, 2).double()
+    net = ice.in_context(Slow(), calibration=[x])
+    seen.clear()
+    began = [threading.Timer(0.013 * k, net.reference, (x,)) for k in range(4)]
+    for one in began:
+        one.start()
+    for one in began:
+        one.join()
+    assert seen == [False] * 4
+    assert torch.backends.mha.get_fastpath_enabled()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -85,15 +86,22 @@ class _Flat(nn.Module):
         return tuple(found)
 
 
+_WRITTEN = threading.RLock()
+
+
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
-    """Modules as their Python code has them: torch's fused encoder zeroes padded tokens."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    """Modules as their Python code has them: torch's fused encoder zeroes padded tokens.
+
+    One thread at a time, since what is switched off is switched off for all of them.
+    """
+    with _WRITTEN:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Lifted(TorchDispatchMode):

@@ -145,14 +145,15 @@ class Model(Parts):
         if source is None:
             graph = self.graph_for(given, list(tensors))
             return unflatten(graph.output, self._exactly(graph, wide))
-        if not self._wide:
-            self._wide.append(copy.deepcopy(source).double())
-        if wide:
-            self._wide[0].to(wide[0].device)
         args, kwargs = self.signature.unflatten(given, wide)
         try:
-            with as_written(), torch.no_grad(), lifted(self.settings.dtype):
-                return self._wide[0](*args, **kwargs)
+            with as_written():
+                if not self._wide:
+                    self._wide.append(copy.deepcopy(source).double())
+                if wide:
+                    self._wide[0].to(wide[0].device)
+                with torch.no_grad(), lifted(self.settings.dtype):
+                    return self._wide[0](*args, **kwargs)
         except (RuntimeError, TypeError, ValueError) as failed:
             raise ProgramError(
                 f"{self.title} does not run in float64, in which it is checked: {failed}; does it "
