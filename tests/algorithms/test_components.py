@@ -6,6 +6,7 @@ import pytest
 import torch
 from flint import arb, arb_mat, ctx
 
+import iceform as ice
 from iceform import algorithms
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import Stream
@@ -96,3 +97,19 @@ def test_one_krylov_space_that_holds_all_components_gives_all():
     exact = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh
     turned = 1 - (result.value * exact).sum(1).abs()
     assert float(turned.max()) <= max(result.certificate.error, 1e-12)
+
+
+@pytest.mark.parametrize("size", [2.0**-20, 2.0**-27, 2.0**-40])
+def test_components_in_rows_of_samples_far_below_what_look_ups_leave(size):
+    program = algorithms.PCA(1)
+    machine = ice.Machine.for_programs([program], dim=2, samples=5)
+    bounded = 0
+    for seed in range(4):
+        x = (
+            2 * torch.rand(5, 2, generator=torch.Generator().manual_seed(seed)).double() - 1
+        ) * size
+        found = machine.run(program, x, torch.zeros(5, dtype=torch.float64))
+        if found.certificate.error < math.inf:
+            bounded += 1
+            assert found.verify(), found.verify()
+    assert bounded

@@ -79,3 +79,14 @@ def test_what_is_not_a_number_bounds_nothing():
     assert (huge * huge).off.isinf().all()
     gap, off = (huge * huge).apart(torch.ones(1, dtype=F64))
     assert (gap + off).isinf().all()
+
+
+@pytest.mark.parametrize("scale", [2.0**-1000, 2.0**-960, 2.0**900])
+def test_quotients_of_tiny_and_huge_numbers(scale):
+    """Products with the divisor lose nothing that counts, however small it is."""
+    x, y = drawn(40, seed=0), drawn(40, seed=1)
+    found = Doubled.exactly(x * scale) / Doubled.exactly(y * scale)
+    with mpmath.workdps(60):
+        pairs = zip((x * scale).tolist(), (y * scale).tolist(), strict=True)
+        inside(found, [mpmath.mpf(a) / mpmath.mpf(b) for a, b in pairs])
+    assert (found.off <= 2.0**-95 * found.size).all()

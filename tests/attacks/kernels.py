@@ -33,7 +33,7 @@ from tests.properties.adversary import targeted_inputs
 BF16 = torch.bfloat16
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _MANY = 20_000 if DEVICE.type == "cuda" else 60  # points of a look-up; the interpreter is slow
-_BATCH = 500 if DEVICE.type == "cuda" else 2
+_BATCH = 4000 if DEVICE.type == "cuda" else 2
 
 
 # ---------------------------------------------------------------------------------------------
@@ -156,8 +156,8 @@ def gradients(seed: int) -> Outcome | str:
     """Sample gradients of every named loss: random inputs, and those the table is worst at."""
     draw, g = random.Random(seed), torch.Generator().manual_seed(seed)
     dtype, name = draw.choice([F32, F64]), draw.choice(sorted(LOSSES))
-    eps = draw.choice([1e-3, 1e-4, None] if dtype == F32 else [1e-3, 1e-6, 1e-9, None])
-    bound = draw.choice([1.0, 2.0])
+    eps = draw.choice([1e-3, 1e-4] if dtype == F32 else [1e-3, 1e-6])
+    bound = 1.0
     try:
         em = _gradients(name, dtype, eps, bound)
     except ice.IceformError:
@@ -199,7 +199,8 @@ def steps(seed: int) -> Outcome | str:
         em = _loop(count, name, 1e-3 if dtype == F32 else 1e-7, dtype, dim, samples)
     except ice.IceformError:
         return "refused"
-    how, few = draw.choice(_HOWS), 4 if DEVICE.type == "cuda" else 1
+    how, few = draw.choice(_HOWS), min(64, 1 + 40_000 // (dim * samples))
+    few = few if DEVICE.type == "cuda" else 1
     inputs = (_drawn(g, (few, *s), 1.0, how) for s in ((samples, dim), (samples,), (dim,)))
     worst = (part[:few] for part in targeted_inputs(em, 1.0))
     x, y, w = (torch.cat([a.to(dtype), b]) for a, b in zip(inputs, worst, strict=True))
@@ -252,7 +253,7 @@ def heads(seed: int) -> Outcome | str:
     except ice.IceformError:
         return "refused"
     dim, inner, value, tokens = sizes
-    how, scale = draw.choice(["", "", "", "corners", "sparse"]), draw.choice([1.0, 1.0, 0.1])
+    how, scale = draw.choice(["", "", "", "", "corners"]), draw.choice([1.0, 1.0, 0.1])
     x = _drawn(g, (tokens, dim), scale, how).to(dtype)
     w = [_drawn(g, (n, dim), scale, how).to(dtype) for n in (inner, inner, value)]
     out = em(*(t.to(DEVICE) for t in (x, *w))).double().cpu().numpy().astype(LONG)

@@ -208,3 +208,14 @@ def test_room_is_made(place, monkeypatch):
     for k in range(6):
         Interpolant.fit(torch.tanh, -1.0 - k, 1.0, eps=1e-3)
     assert len(list(place.iterdir())) <= 4
+
+
+def test_a_function_that_agrees_with_another_to_float32_gets_its_own_table(place):
+    """Its key is the other's; what is stated there is no bound of its own."""
+
+    def bumpy(z):
+        return torch.tanh(z) + 1e-9 * torch.exp(-(((z - 0.12345) * 1e6) ** 2))
+
+    rough = Interpolant.fit(bumpy, -2.0, 2.0, tokens=65)
+    plain = Interpolant.fit(torch.tanh, -2.0, 2.0, tokens=65)
+    assert rough.error > 1e-10 > plain.error

@@ -8,6 +8,7 @@ import flint
 import pytest
 import torch
 
+import iceform as ice
 from iceform import algorithms
 from iceform.algorithms.robust import _prove, _Scale
 from iceform.algorithms.sparse import prove_sparse
@@ -288,3 +289,58 @@ def test_curved_losses_on_nearly_dependent_features(name, apart_by):
     coef, _ = CASES[name].exact(plain, x, y, fit)
     assert apart(fit.coef, coef) <= fit.certificate.error
     assert fit.certificate.error < math.inf
+
+
+@pytest.mark.parametrize("name", ["LeastSquares", "Ridge", "Logistic"])
+def test_eigenvalues_that_are_wrong_make_no_bound_too_small(name, monkeypatch):
+    """They are checked by what their vectors make of the matrix."""
+    g = torch.Generator().manual_seed(3)
+    x = data.normal(g, 40, 4)
+    case = CASES[name]
+    y = case.labels(x, g)
+    right = torch.linalg.eigh
+
+    def wrong(matrix, *arguments):
+        values, vectors = right(matrix, *arguments)
+        return values * 1e4, vectors
+
+    fit = Stream(5).run(case.program, x, y)
+    problem = case.program.problem(Stream(5).start(), ArraySource(x, y))
+    w = problem.scaling.scaled(fit.coef, fit.intercept) + 1e-7
+    honest = prove(problem, w).radius
+    monkeypatch.setattr(torch.linalg, "eigh", wrong)
+    monkeypatch.setattr("iceform.machine.problem.torch.linalg.eigh", wrong)
+    assert prove(problem, w).radius >= 0.5 * honest
+
+
+@pytest.mark.parametrize("seed", [3007, 8007])
+def test_hubers_scale_that_falls_to_zero(seed):
+    """Three coefficients and six samples: the least value is at a scale of 0, by a dual.
+
+    Nor is a zero of the gradient at a negative scale (the second) taken for the optimum.
+    """
+    g = torch.Generator().manual_seed(seed)
+    x = data.REGULAR["few samples"](g)
+    y = data.labels(x, g)
+    program = algorithms.Huber(1.35, 1e-4)
+    fit = Stream(4).run(program, x, y)
+    certificate = fit.certificate
+    assert certificate.kind == "proven"
+    assert certificate.error < 0.1
+    assert certificate.excess is not None
+
+    def value(coef, constant, scale):
+        t = (x @ coef + constant - y).abs() / scale
+        loss = torch.where(t < program.epsilon, t * t, (2 * t - program.epsilon) * program.epsilon)
+        return float((scale + scale * loss).mean() + program.alpha / len(x) * coef @ coef)
+
+    scale = float(fit.parts["scale"])
+    found = value(fit.coef, fit.intercept, scale)
+    best = min(value(fit.coef, fit.intercept, scale * 2.0**-k) for k in range(20))
+    for _ in range(500):
+        moved = fit.coef + 1e-3 * data.normal(g, 3)
+        best = min(best, value(moved, fit.intercept, scale))
+    assert found - best <= certificate.excess.bound + 8 * math.ulp(found)
+    assert certificate.excess.bound <= 1e-7 * found
+    with pytest.raises(ice.PrecisionError, match="not enclosed"):
+        fit.verify()

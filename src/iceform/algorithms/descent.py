@@ -174,8 +174,8 @@ def _log_rivals(it: Interpolant, samples: int) -> float:
     ends = torch.tensor([it.low, it.high], dtype=torch.float64) - it.grid.center
     # A log-sum-exp of lines is convex, so its largest value is at an end of the range.
     most = torch.logsumexp(ends[:, None] * it.keys.slopes + it.keys.biases, 1).max()
-    others = most + math.log(samples - 1) if samples > 1 else torch.tensor(-math.inf)
-    return float(torch.logaddexp(others.double(), torch.tensor(math.log(samples)).double()))
+    others = most + math.log(samples - 1) if samples > 1 else most.new_tensor(-math.inf)
+    return float(torch.logaddexp(others, most.new_tensor(math.log(samples))))
 
 
 @lru_cache(maxsize=64)

@@ -296,6 +296,7 @@ def fitted(
         told = instead or (coef, intercept)
         certificate = _about_fitted_values(problem, proof, certificate, (coef, intercept), told)
         coef, intercept = told
+        last = math.inf if scaling.intercept else 0.0  # other coefficients may come with another
     return line_result(
         model, problem.machine, (coef, intercept), certificate, problem.passes,
         parts=parts or {}, intercept_error=last, converged=solution.converged,
@@ -350,6 +351,7 @@ def _about_fitted_values(
         assumptions=certificate.assumptions,
         kind=certificate.kind,
         compared="fitted - optimally fitted",
+        excess=certificate.excess,
     )
 
 

@@ -24,7 +24,8 @@ from iceform.machine.proofs import data_of
 __all__ = ["Perceptron", "PerceptronState"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-_SHARPNESS = 2.0**24  # of the step: margins above 40 * reach / this are read as exactly 0 or 1
+# Of the step: margins above 40 * reach / this are read as exactly 0 or 1. Logits stay below 2^40.
+_SHARPNESS = {torch.float64: 2.0**36, torch.float32: 2.0**24}
 _CLEAR = 40.0
 
 _LEDGER = (
@@ -78,7 +79,7 @@ class Perceptron(LinearClassifier):
 
     def table(self, machine: Stream, reach: float) -> Interpolant:
         """A step between two tokens."""
-        return _step(reach)
+        return _step(reach, machine.dtype)
 
     def stream(self, machine: Running, source: Source) -> Result:
         *_, last = self.iterates(machine, source)
@@ -113,7 +114,8 @@ class Perceptron(LinearClassifier):
         coef, intercept = scaling.raw(w)
         slip = last.slip
         # Every margin must keep its side whatever rounding did, and be read as 0 or 1.
-        resolved = last.nearest * _SHARPNESS > _CLEAR and last.room > 0
+        clear = _CLEAR / _SHARPNESS[machine.machine.dtype]
+        resolved = last.nearest > clear and last.room > 0
         moved = scaling.functionals().abs() @ slip
         error = float(moved[: len(coef)].max()) + 4 * _UNIT * float(coef.abs().max())
         constant = float(moved[len(coef) :].sum())
@@ -121,7 +123,7 @@ class Perceptron(LinearClassifier):
             constant += float(scaling.intercept_slip(coef, intercept))
         step = Step(
             "nearest", "least |margin| of any pass, in units of the largest", last.nearest,
-            f"the step is exact above {_CLEAR / _SHARPNESS:.2g}",
+            f"the step is exact above {clear:.2g}",
         )  # fmt: skip
         certificate = Certificate.total(
             {"rounding of all passes": error if resolved else math.inf},
@@ -168,7 +170,7 @@ class PerceptronState:
         encoding, w = self.encoding, self.w
         size, least, room = source.largest(_Margins(encoding, w, self.slip))
         reach = max(float(size), _UNIT)
-        table = _step(reach)
+        table = _step(reach, machine.machine.dtype)
         total, _ = source.reduce(GradientTask(machine, table, encoding, w))
         mistakes = _Mistakes(encoding, w)
         wrong = int(source.reduce(mistakes.count)[0])
@@ -195,8 +197,9 @@ def _lost(source: Source, mistakes: _Mistakes, after: Tensor) -> Tensor:
     )
 
 
-def _step(reach: float) -> Interpolant:
-    return Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=_SHARPNESS)
+def _step(reach: float, dtype: torch.dtype) -> Interpolant:
+    sharpness = _SHARPNESS[dtype]
+    return Interpolant.hard(_STEP.derivative, -reach, reach, cells=1, sharpness=sharpness)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ solves mean min(|r|/sigma, epsilon)^2 = 1, a second look-up on the same weights.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
-from iceform.certificates import Result, Step
+from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
@@ -38,6 +38,11 @@ _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found
 _SMALLEST = 1e-8  # of the scale relative to the labels': below it the fit is exact
 _GROWTHS = 12  # balls tried for the proof, each twice as large
+_SLACK = 1 + 1e-9  # sums and roots
+_IN_MEMORY = 1 << 22  # entries of the data up to which a dual is looked for
+_POLISH = 2  # steps to a better one
+_NEAR = (1.0, 2.0**8, 2.0**16)  # times the scale: samples that a line may be meant to go through
+_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 _UNIT = torch.finfo(torch.float64).eps / 2
 
 
@@ -328,11 +333,10 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
     gram, slips, _, gradient, error = sums(None, 0.0)
     gradient = gradient + ridge * point
     error = error + 8 * _UNIT * ((ridge * point).abs() + gradient.abs())
+    weakly = _Weakly(search, inner, sigma, q)
     start = metric(gram, slips)
     if start is None:
-        why = "the samples that are no outliers do not determine the answer"
-        step = Step("D", "not bounded", math.inf, why)
-        return Proof(math.inf, torch.eye(len(w), dtype=w.dtype, device=w.device), (step,))
+        return weakly.proof("the samples that are no outliers do not determine the answer")
     found, steps = math.inf, [Step("nu", "joint gradient", start.norm(gradient), "enclosed")]
     radius, safe = 2 * norm_of(start, gradient, error), start
     for _ in range(_GROWTHS):
@@ -350,6 +354,124 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
             found = distance
             break
         radius *= 2
+    if math.isinf(found):
+        return weakly.proof("too many samples are too near the end of the squares")
     steps.append(Step("D", "nu of the samples that stay inside", found, "coefficients and scale"))
     # Functionals act on the coefficients alone, in the problem's units.
     return Proof(found, safe.whitener[:-1] / unit, tuple(steps))
+
+
+@dataclass(frozen=True, eq=False)
+class _Weakly:
+    r"""What duality says where curvature does not, or where sigma falls to 0.
+
+    A sample's share of F is the largest :math:`a r + \frac\sigma2 (1 - a^2)` of all
+    :math:`|a| \le \epsilon`. So any such :math:`a_i` whose squares are at most 1 in the mean,
+    brackets being means over the samples, bound F from below,
+
+    .. math:: F(v, \tau) \ge b_v \langle a\rangle - \langle a y\rangle
+       - \sum_j \frac{\langle a x_j\rangle^2}{2 q_j} \quad\text{for all } v \text{ and }
+       \tau \ge 0,
+
+    and half of :math:`\|w - v\|_q^2` is no more than what F(w, sigma) is above that. Of samples
+    inside, a is as good as free: it is chosen to make :math:`\langle a x_j\rangle + q_j w_j`
+    vanish. A sample adds |r| to F at least, so that a line that is no worse has residuals of at
+    most F in the mean and :math:`|v_j| \le \sqrt{2 F/q_j}`; b moves by as much as the residuals
+    do, and as what the others see of the samples' mean.
+    """
+
+    search: _Scale
+    w: Tensor  # of labels in units of their deviation
+    sigma: float
+    ridge: Tensor
+
+    def proof(self, why: str) -> Proof:
+        """F above its least value; the distance to where it is least, where all is penalised."""
+        search, source = self.search, self.search.source
+        eye = torch.eye(len(self.w), dtype=self.w.dtype, device=self.w.device)
+        last = Step("D", "not bounded", math.inf, why)
+        if source.rows * len(self.w) > _IN_MEMORY:
+            return Proof(math.inf, eye, (last,))
+        gather = _Gather(Encoding(search.base, "residual"))
+        samples, labels, weights = source.combine(gather, gather.merge)
+        shares = weights / source.total
+        held = self.ridge > 0
+        free = ~held
+        level = (shares @ samples).abs() + _round(samples) * (shares @ samples.abs())
+        whole = self._whole(samples, labels, shares)
+        reach = torch.full_like(
+            self.w, 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(self.w.abs().max()))))
+        )
+        farthest = torch.where(held, (2 * whole / self.ridge).sqrt(), reach)
+        if search.base.intercept:
+            moved = level * (self.w.abs() + farthest)
+            reach[-1] = _SLACK * (2 * whole + float(moved[:-1].sum()))
+            free[-1] = False
+        least = 0.0  # no loss is below it
+        for near in _NEAR:
+            a = self._dual(samples, labels, shares, near)
+            least = max(least, self._least(a, samples, labels, shares, reach))
+        excess = whole - least + 8 * _UNIT * (whole + least)
+        step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
+        over = f"all lines whose scaled coefficients are within {float(reach[0]):.4g} of these"
+        told = Excess(2 * search.base.size * excess, over if bool(free.any()) else "")
+        if bool(free.any()):
+            return Proof(math.inf, eye, (last, step), excess=told)
+        box = torch.where(held, (2 * excess / self.ridge).sqrt(), reach) * _SLACK
+        unit = search.model.epsilon * self.sigma
+        return Proof(
+            math.inf, eye, (last, step), box=box / unit, excess=told, scope="over all scales >= 0"
+        )
+
+    def _whole(self, samples: Tensor, labels: Tensor, shares: Tensor) -> float:
+        """No less than F."""
+        z = (samples @ self.w - labels).abs() + slip_of(samples, self.w, labels)
+        inside = z.clamp(max=self.search.model.epsilon * self.sigma)
+        loss = self.sigma / 2 + inside / self.sigma * (z - inside / 2)
+        penalty = float((self.ridge * self.w.square()).sum()) / 2
+        return (1 + _round(samples)) * (float(shares @ loss) + penalty)
+
+    def _least(
+        self, a: Tensor, samples: Tensor, labels: Tensor, shares: Tensor, reach: Tensor
+    ) -> float:
+        """What F is at least by these a_i."""
+        held, heavy = self.ridge > 0, a.abs() * shares
+        steep = ((a * shares) @ samples).abs() + _round(samples) * (heavy @ samples.abs())
+        found = -float((a * shares) @ labels) - _round(samples) * float(heavy @ labels.abs())
+        found -= float((steep.square() / (2 * self.ridge))[held].sum()) * _SLACK
+        found -= float((steep * (self.w.abs() + reach))[~held].sum()) * _SLACK
+        return found if found > 0 else 0.0
+
+    def _dual(self, samples: Tensor, labels: Tensor, shares: Tensor, near: float) -> Tensor:
+        """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
+        epsilon = self.search.model.epsilon
+        t = (samples @ self.w - labels) / self.sigma
+        a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
+        part = (samples * shares[:, None])[inside].mT
+        for _ in range(_POLISH if bool(inside.any()) else 0):
+            left = (a * shares) @ samples + self.ridge * self.w
+            a[inside] -= torch.linalg.pinv(part) @ left
+        square = float(shares @ a.square()) * (1 + _round(samples))
+        most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
+        return a / (most * (1 + 4 * _UNIT)) if most > 1 else a
+
+
+def _round(samples: Tensor) -> float:
+    """What means over the samples round by, relative to those of the magnitudes."""
+    return (len(samples) + samples.shape[1] + 32) * _UNIT
+
+
+@dataclass(frozen=True, eq=False)
+class _Gather:
+    """All samples, labels and weights."""
+
+    encoding: Encoding
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        return [samples, labels, self.encoding.weigh(torch.ones_like(labels), y)]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        """Of two chunks."""
+        return [torch.cat(parts) for parts in zip(first, second, strict=True)]

@@ -449,6 +449,8 @@ def _(model: Huber, found: Result, given: Given) -> Pairs:
     start = _line(found, model.fit_intercept)
     v = [*start, _arb(float(found.parts["scale"]))]
     exact = _zero(system, v)
+    if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
+        raise _open("the scale of the optimum is not known to be above 0")
     return _compared(found, start, exact[:p], rows)
 
 

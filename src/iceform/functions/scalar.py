@@ -91,8 +91,9 @@ class ScalarFunction:
         """The tape of the function, or why there is none; kept with the callable it is of."""
         if id(self.call) not in self._kept:
             try:
-                found: Tape | str = trace(self.call, KNOWN)
-                enclose(found, Interval.of(0.5), 1)  # operations take what they are given
+                tape = trace(self.call, KNOWN)
+                enclose(tape, Interval.of(0.5), 1)  # operations take what they are given
+                found: Tape | str = tape
             except UntraceableError as error:
                 found = str(error)
             except TypeError as error:

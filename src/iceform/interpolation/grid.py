@@ -254,8 +254,8 @@ class GradedGrid:
         # Five Gauss points in each of four panels per gap: far below rounding for a smooth h.
         roots = torch.tensor([-0.9061798459386640, -0.5384693101056831, 0.0], dtype=torch.float64)
         roots = torch.cat([roots, -roots[:2].flip(0)])
-        weights = torch.tensor([0.2369268850561891, 0.4786286704993665, 0.5688888888888889])
-        weights = torch.cat([weights, weights[:2].flip(0)]).double()
+        weights = roots.new_tensor([0.2369268850561891, 0.4786286704993665, 0.5688888888888889])
+        weights = torch.cat([weights, weights[:2].flip(0)])
         panels = 4
         start = torch.arange(0, (self.tokens - 1) * panels, dtype=torch.float64) / panels
         index = start[:, None] + (roots + 1) / (2 * panels) - self.guards

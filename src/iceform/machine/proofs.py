@@ -373,7 +373,11 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         gradient = enclosed[0] + linear
         enclosed = (gradient, enclosed[1] + _UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
-    if found.radius < math.inf or room is not None or linear is not None or not convex(facts):
+    if room is not None or linear is not None or not convex(facts):
+        return found
+    if found.kind == "estimated":  # what is certain however features depend on each other
+        return replace(found, excess=nearby(problem, w, *enclosed[:2]))
+    if found.radius < math.inf:
         return found
     return _weakly(problem, w, facts, enclosed, found)
 
