@@ -30,7 +30,6 @@ def test_no_certificate_of_a_kernel_is_violated(family):
         row.add(seed, KERNELS[family](seed))
     assert not row.violated, row
     assert row.certified, "nothing was certified, so nothing was attacked"
-    assert row.ratio <= LOOSE, row
 
 
 @pytest.mark.parametrize("program", ORDINARY)

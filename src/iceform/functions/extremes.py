@@ -126,14 +126,9 @@ def enclosed(f: Encloser, cells: Interval, order: int) -> tuple[Interval, Interv
     found = series[-1].times(float(math.comb(order + _BEYOND, order)))
     for j in reversed(range(_BEYOND)):
         found = series[j].times(float(math.comb(order + j, order))) + away * found
-    met = _met(whole[order], found)
+    met = whole[order].meet(found)  # they enclose the same
     factorial = float(math.factorial(order))
     return met.times(factorial), centre[order].times(factorial)
-
-
-def _met(a: Interval, b: Interval) -> Interval:
-    """What both allow; they enclose the same, so they have a point in common."""
-    return Interval(torch.maximum(a.low, b.low), torch.minimum(a.high, b.high))
 
 
 def _with_seen(known: Extremes, middles: Interval) -> Extremes:

@@ -9,7 +9,7 @@ import { Trouble } from './trouble.js';
 
 const [TIGHT, NEAR, PATIENCE] = [1e-13, 1e-9, 200]; // of the optimum that distances are measured from
 const [TOL, MOST] = [1e-9, 1000]; // of the library's own fits
-const STEP = 2 ** 24; // sharpness of the perceptron's step
+const STEP = 2 ** 36; // sharpness of the perceptron's step
 export const CURVE = 201;
 export const PLANE = 21; // places along either axis of the plane: a read is a prompt here
 
