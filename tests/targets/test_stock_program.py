@@ -12,16 +12,10 @@ from iceform.computer.library import ALGORITHMS
 
 from ..computer.peers import CASES
 from .alone import alone
+from .attack import LIBRARY, LIBRARY_CYCLES
 from .stock import transformers
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
-MANY = (
-    "least_squares", "huber", "nesterov", "ridge", "lasso", "elastic_net", "logistic", "perceptron",
-    "newton_logistic", "conjugate_gradients", "power_iteration", "pagerank", "sinkhorn",
-    "gaussian_process", "softmax_attention", "kernel_regression", "k_means", "value_iteration",
-    "kalman_filter", "geometric_median",
-)  # fmt: skip
-ENOUGH = 72  # cycles of any of them in two turns
 
 
 def data(n=4, seed=1):
@@ -193,6 +187,44 @@ def test_two_programs_on_one_weights_file(architecture, tmp_path):
 
 @pytest.mark.slow
 def test_twenty_programs_on_one_weights_file(tmp_path):
-    found = one_file_runs(MANY, tmp_path, cycles=ENOUGH)
+    found = one_file_runs(LIBRARY, tmp_path, cycles=LIBRARY_CYCLES)
     assert len(found) == 20
     assert_within(found)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["albert", pytest.param("bert", marks=pytest.mark.slow)])
+def test_a_folder_of_given_cycles_runs_a_program(name, attention, tmp_path):
+    p = program("kernel_regression")
+    model = targets.write(name, p, tmp_path, cycles=9)
+    found = ice.check(model.path, *data(), attention=attention, program=p)
+    assert found.certificate.error <= 1e-8
+    assert float((found.value - p.reference(*data())).abs().max()) <= 1e-8
+
+
+def test_a_wrong_answer_is_enclosed_as_such(squares):
+    x, y = data()
+    right, given = descent(x, y, 0.5), {"program": squares.program, "steps": 2}
+    proof, _ = squares.spec.judge(right + 1e-3, x, y, "eager", **given)
+    assert 0.99e-3 <= proof.error <= 1.01e-3
+    proof, _ = squares.spec.judge(right * torch.nan, x, y, "eager", **given)
+    assert proof.error == float("inf")
+
+
+def test_a_program_is_required(squares):
+    with pytest.raises(ice.ProgramError, match="pass program="):
+        squares.model.prompt(*data())
+
+
+def test_a_descent_holds_no_other_program(tmp_path):
+    model = program("ridge").to("gpt2", tmp_path, steps=2)
+    with pytest.raises(ice.TargetError, match="are the steps of ridge"):
+        model.holding(program("least_squares"))
+
+
+@pytest.mark.slow
+def test_four_hundred_cycles(tmp_path):
+    p = program("ridge")
+    model = targets.write("albert", p, tmp_path, cycles=420)
+    found = ice.check(model.path, *data(), program=p, steps=50)
+    assert found.certificate.error <= 1e-12
