@@ -123,6 +123,12 @@ def weighted_sums(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _nth(at, n: tl.constexpr, step, inside):  # type: ignore[no-untyped-def]
+    """The n-th of several tables of one size, in float64."""
+    return tl.load(at + n * step, mask=inside, other=0.0).to(tl.float64)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _finish_kernel(  # type: ignore[no-untyped-def]
     sums_ptr, top_ptr, by_ptr, of_ptr, out_ptr, rows, values, all_rows, p_unit, out_unit,
     VALUES: tl.constexpr, ROWS: tl.constexpr,
@@ -134,33 +140,33 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     seen = in_m[:, None] & in_v[None, :]
     # Numbers of a row, then of a column.
     at = by_ptr + head * rows + at_m
-    under = tl.load(at, mask=in_m, other=0.0)[:, None]
-    more = tl.load(at + all_rows, mask=in_m, other=0.0)[:, None]
-    unsure = tl.load(at + 2 * all_rows, mask=in_m, other=0.0)[:, None]
-    k = tl.load(at + 3 * all_rows, mask=in_m, other=0.0)[:, None]
-    longest = tl.load(at + 4 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_k_away = tl.load(at + 5 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_away = tl.load(at + 6 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_size = tl.load(at + 7 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_coarse = tl.load(at + 8 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_output = tl.load(at + 9 * all_rows, mask=in_m, other=0.0)[:, None]
-    by_lost = tl.load(at + 10 * all_rows, mask=in_m, other=0.0)[:, None]
-    stray = tl.load(at + 11 * all_rows, mask=in_m, other=0.0)[:, None]
-    spilt = tl.load(at + 12 * all_rows, mask=in_m, other=0.0)[:, None]
-    drained = tl.load(at + 13 * all_rows, mask=in_m, other=0.0)[:, None]
-    own = tl.load(at + 14 * all_rows, mask=in_m, other=0.0)[:, None]
+    under = _nth(at, 0, all_rows, in_m)[:, None]
+    more = _nth(at, 1, all_rows, in_m)[:, None]
+    unsure = _nth(at, 2, all_rows, in_m)[:, None]
+    k = _nth(at, 3, all_rows, in_m)[:, None]
+    longest = _nth(at, 4, all_rows, in_m)[:, None]
+    by_k_away = _nth(at, 5, all_rows, in_m)[:, None]
+    by_away = _nth(at, 6, all_rows, in_m)[:, None]
+    by_size = _nth(at, 7, all_rows, in_m)[:, None]
+    by_coarse = _nth(at, 8, all_rows, in_m)[:, None]
+    by_output = _nth(at, 9, all_rows, in_m)[:, None]
+    by_lost = _nth(at, 10, all_rows, in_m)[:, None]
+    stray = _nth(at, 11, all_rows, in_m)[:, None]
+    spilt = _nth(at, 12, all_rows, in_m)[:, None]
+    drained = _nth(at, 13, all_rows, in_m)[:, None]
+    own = _nth(at, 14, all_rows, in_m)[:, None]
     top = tl.load(top_ptr + head * rows + at_m, mask=in_m, other=0.0)[:, None]
     at = of_ptr + head * 5 * values + at_v
-    centre = tl.load(at, mask=in_v, other=0.0)[None, :]
-    largest = tl.load(at + values, mask=in_v, other=0.0)[None, :]
-    rounds = tl.load(at + 2 * values, mask=in_v, other=0.0)[None, :]
-    spread = tl.load(at + 3 * values, mask=in_v, other=0.0)[None, :]
-    floor = tl.load(at + 4 * values, mask=in_v, other=0.0)[None, :]
+    centre = _nth(at, 0, values, in_v)[None, :]
+    largest = _nth(at, 1, values, in_v)[None, :]
+    rounds = _nth(at, 2, values, in_v)[None, :]
+    spread = _nth(at, 3, values, in_v)[None, :]
+    floor = _nth(at, 4, values, in_v)[None, :]
     at = sums_ptr + (head * rows + at_m[:, None]) * 4 * values + at_v[None, :]
-    value = tl.load(at, mask=seen, other=0.0).to(tl.float64)
-    size = tl.load(at + values, mask=seen, other=0.0).to(tl.float64) + under
-    away = tl.load(at + 2 * values, mask=seen, other=0.0).to(tl.float64) + under
-    k_away = tl.load(at + 3 * values, mask=seen, other=0.0).to(tl.float64) + under
+    value = _nth(at, 0, values, seen)
+    size = _nth(at, 1, values, seen) + under
+    away = _nth(at, 2, values, seen) + under
+    k_away = _nth(at, 3, values, seen) + under
     # Every sum at its largest.
     off = tl.abs(value - centre) + tl.abs(centre) * 2.0**-52 + unsure * size
     output = tl.abs(value) + unsure * size
