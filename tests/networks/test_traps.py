@@ -333,3 +333,26 @@ def test_a_cache_is_refused_by_name():
     model = transformers.GPT2Model(config).double().eval()
     with pytest.raises(ice.ProgramError, match="use_cache=False"):
         in_context(model, calibration=[torch.randint(3, 40, (2, 5))])
+
+
+class OwnPrecision(nn.Module):
+    """Rotary positions as transformers has them: angles in float32 whatever the network's dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(4, 4)
+        self.register_buffer("rates", torch.tensor([1.0, 0.3, 0.1, 0.01]))
+
+    def forward(self, x):
+        places = torch.arange(x.shape[-2], device=x.device)[:, None].float()
+        return self.map(x) * (places * self.rates.float()).cos().to(x.dtype)
+
+
+def test_what_code_computes_in_float32_stays_that_in_a_float64_network():
+    torch.manual_seed(0)
+    model = OwnPrecision().double().requires_grad_(False)
+    x = torch.randn(3, 7, 4, dtype=torch.float64)
+    net = in_context(model, calibration=[x])
+    assert float((net(x) - model(x)).abs().max()) <= net.certificate(x).error < 1e-11
+    angles = torch.arange(7.0)[:, None].double() * model.rates
+    assert float((net(x) - model.map(x) * angles.cos()).abs().max()) > 1e-9  # float64's are others
