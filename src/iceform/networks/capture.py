@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
 _COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
              "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
              "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
+_WRITTEN = threading.RLock()
 _ROOT = "model"  # the network's name inside the module that is exported
 
 
@@ -87,13 +89,17 @@ class _Flat(nn.Module):
 
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
-    """Modules as their Python code has them: torch's fused encoder zeroes padded tokens."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    """Modules as their Python code has them, one thread at a time: the switch is the process's.
+
+    Torch's fused encoder zeroes padded tokens, and on a GPU is not the same to rounding.
+    """
+    with _WRITTEN:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 class _Lifted(TorchDispatchMode):
