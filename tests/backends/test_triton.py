@@ -8,6 +8,9 @@ import torch
 import iceform as ice
 from iceform.backends import loops, primitives
 from iceform.backends.primitives import Extremes
+from iceform.interpolation import Interpolant
+from iceform.networks.frozen import identity_table
+from iceform.networks.pieces.norms import _root_table
 from tests.backends.tables import KINDS, points, rounding_bound, table
 
 pytest.importorskip("triton", reason="the gpu extra is not installed")
@@ -259,3 +262,51 @@ def test_a_pass_sees_what_is_not_a_number(kernels):
         seen = Extremes(None, "triton")
         kernels.residual_sum(x, y, w, it, watch=seen)
         assert not float(seen.sizes[0]) <= 1e300
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_readings_of_a_network(kernels, dtype):
+    """The kernel against the loop: scales for every entry, tails, and what ranges are known by."""
+    line, gelu = identity_table(None, dtype), Interpolant.fit(torch.tanh, -2.0, 2.0, 1e-6)
+    torch.manual_seed(0)
+    z = 3 * torch.randn(4, 5, 24, dtype=dtype).transpose(0, 1)
+    z[0, 0, :2], z[1, 1, 1] = torch.tensor([0.0, 1e-30]), 1e15
+    offset, floor, by = (torch.rand(24, dtype=dtype) for _ in range(3))
+    up = torch.exp2(torch.arange(24).sub(12).to(dtype))
+    for given in ((offset, 2 * floor, up, by), (None, floor[:1], None, None)):
+        want, largest = primitives.read(z.clone(), line, *given[1:], offset=given[0])
+        on = [None if t is None else t.to(DEVICE) for t in given]
+        found, seen = kernels.read(z.to(DEVICE), line, *on, math.inf, 0.0)
+        scale = want.abs().clamp(min=1e-30) if given[2] is None else 4 * up * (1 + z.abs())
+        off = ((found.cpu() - want).abs() / scale).nan_to_num()
+        assert float(off[want.abs() > 1e-2].max()) <= 64 * torch.finfo(dtype).eps
+        assert torch.equal(seen.cpu(), largest)
+    want, _ = primitives.read(z, gelu, None, None, None, 2.0, 1.0)
+    found, _ = kernels.read(z.to(DEVICE), gelu, None, None, None, None, 2.0, 1.0)
+    assert float(((found.cpu() - want) / want.abs().clamp(min=1)).abs().max()) <= 1e-6
+    z[2, 2, 2] = math.nan
+    for call in (lambda t: kernels.read(t, line, None, floor[:1].to(DEVICE), None, None, math.inf,
+                                        0.0)[1], kernels.longest):  # fmt: skip
+        assert math.isnan(float(call(z.to(DEVICE))))
+
+
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_norm_by_one_kernel(kernels, dtype, centred):
+    line, root = identity_table(None, dtype), _root_table(dtype)
+    torch.manual_seed(0)
+    x = 5 * torch.randn(3, 4, 37, dtype=dtype).transpose(0, 1)
+    weight, bias = torch.randn(2, 37, dtype=dtype)
+    wide = x.double() - x.double().mean(-1, keepdim=True) if centred else x.double()
+    spread = wide.square().mean(-1, keepdim=True) + 1e-5
+    for given in ((weight, bias), (None, None)):
+        on = [None if t is None else t.to(DEVICE) for t in given]
+        found, seen = kernels.norm(x.to(DEVICE), *on, 1e-5, 1e-3, line, root, centred=centred)
+        want = wide * spread.rsqrt()
+        want = want if given[0] is None else want * weight.double() + bias.double()
+        off = float((found.cpu().double() - want).abs().max())
+        assert off <= (1e-12 if dtype == torch.float64 else 5e-6), f"{off:.2e}"
+        length, inverse = (float(n) for n in seen)
+        assert length == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-6)
+        assert inverse == pytest.approx(float(1 / spread.min()), rel=1e-5)

@@ -3,6 +3,7 @@
 import copy
 import os
 import pickle
+import threading
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 
 import iceform as ice
 from iceform.networks import InContext, in_context
+from iceform.networks.capture import as_written
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 F64 = torch.float64
@@ -333,3 +335,47 @@ def test_a_cache_is_refused_by_name():
     model = transformers.GPT2Model(config).double().eval()
     with pytest.raises(ice.ProgramError, match="use_cache=False"):
         in_context(model, calibration=[torch.randint(3, 40, (2, 5))])
+
+
+class OwnPrecision(nn.Module):
+    """Rotary positions as transformers has them: angles in float32 whatever the network's dtype."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(4, 4)
+        self.register_buffer("rates", torch.tensor([1.0, 0.3, 0.1, 0.01]))
+
+    def forward(self, x):
+        places = torch.arange(x.shape[-2], device=x.device)[:, None].float()
+        return self.map(x) * (places * self.rates.float()).cos().to(x.dtype)
+
+
+def test_what_code_computes_in_float32_stays_that_in_a_float64_network():
+    torch.manual_seed(0)
+    model = OwnPrecision().double().requires_grad_(False)
+    x = torch.randn(3, 7, 4, dtype=torch.float64)
+    net = in_context(model, calibration=[x])
+    assert float((net(x) - model(x)).abs().max()) <= net.certificate(x).error < 1e-11
+    angles = torch.arange(7.0)[:, None].double() * model.rates
+    assert float((net(x) - model.map(x) * angles.cos()).abs().max()) > 1e-9  # float64's are others
+
+
+def test_the_original_runs_as_written_in_every_thread():
+    """Leaving it in one thread must not switch torch's fused encoder on in another."""
+    before, seen = torch.backends.mha.get_fastpath_enabled(), []
+    inside, left = threading.Event(), threading.Event()
+
+    def work():
+        with as_written():
+            inside.set()
+            left.wait(0.5)
+            seen.append(torch.backends.mha.get_fastpath_enabled())
+
+    thread = threading.Thread(target=work)
+    with as_written():
+        thread.start()
+        inside.wait(0.2)
+    left.set()
+    thread.join()
+    assert seen == [False]
+    assert torch.backends.mha.get_fastpath_enabled() == before

@@ -33,6 +33,7 @@ _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
 _COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",
              "lstm.input", "rnn_tanh.input", "rnn_relu.input", "gru_cell.default",
              "lstm_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"}  # fmt: skip
+_WRITTEN = threading.RLock()
 _ROOT = "model"  # the network's name inside the module that is exported
 
 
@@ -86,14 +87,11 @@ class _Flat(nn.Module):
         return tuple(found)
 
 
-_WRITTEN = threading.RLock()
-
-
 @contextlib.contextmanager
 def as_written() -> Iterator[None]:
-    """Modules as their Python code has them: torch's fused encoder zeroes padded tokens.
+    """Modules as their Python code has them, one thread at a time: the switch is the process's.
 
-    One thread at a time, since what is switched off is switched off for all of them.
+    Torch's fused encoder zeroes padded tokens, and on a GPU is not the same to rounding.
     """
     with _WRITTEN:
         before = torch.backends.mha.get_fastpath_enabled()

@@ -75,9 +75,7 @@ def _window(  # type: ignore[no-untyped-def]
     own = z * 0
     if KIND == 1:
         own = tl.load(values + first)
-    mass, total, ahead, both = _sides(
-        u, nearest, first, own, constants, values, KIND, HALF, BOUNDED, SLOPE
-    )
+    mass, total, ahead, both = _sides(u, first, own, constants, values, KIND, HALF, BOUNDED, SLOPE)
     shift = total / mass
     slope = shift
     if KIND == 0:
@@ -95,7 +93,7 @@ def _window(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _sides(  # type: ignore[no-untyped-def]
-    u, nearest, first, own, constants, values,
+    u, first, own, constants, values,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr, SLOPE: tl.constexpr,
 ):  # fmt: skip
     """Sums over the window of the weights, and of the weights times v, j and j v.
@@ -105,7 +103,7 @@ def _sides(  # type: ignore[no-untyped-def]
     """
     zero = u * 0
     mass, total, ahead, both = zero + 1.0, zero, zero, zero
-    token, last = nearest.to(tl.int32), constants[3].to(tl.int32)
+    token, last = first - HALF, constants[3].to(tl.int32)
     here = values + first
     for side in tl.static_range(2):
         sign = 1 - 2 * side
