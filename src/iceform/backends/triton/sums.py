@@ -24,6 +24,9 @@ BLOCK = 64  # keys in a block
 MOST_COLUMNS = 512
 WIDEST = 128  # of a query
 _ROWS, _WARPS, _STAGES = 128, 8, 3  # as measured on an H200
+_IN_REGISTERS = 256  # columns whose sums of so many rows are kept in registers
+_HALF = 2  # bytes of an entry
+_SPARE = 4096  # bytes of shared memory that a compiler may want for itself
 _FINISHED = 16  # rows that are finished at once
 _LEAST = 16  # the narrowest side of a product
 
@@ -106,20 +109,36 @@ def weighted_sums(
     to i mod ``queries`` + ``diagonal``; None: all. A row that sees nothing has -inf and zeros.
     """
     (heads, rows, dim), keys, values = q.shape, k.shape[1], columns.shape[-1]
+    wide = max(_LEAST, triton.next_power_of_2(dim)), max(_LEAST, triton.next_power_of_2(values))
+    at_once, stages = _fitting(*wide, _shared(q.device))
     out = q.new_empty((heads, rows, values), dtype=torch.float32)
     mean, top = (q.new_empty((heads, rows), dtype=torch.float32) for _ in range(2))
-    _sums_kernel[(triton.cdiv(rows, _ROWS), heads)](
+    _sums_kernel[(triton.cdiv(rows, at_once), heads)](
         q, k, columns, weights, out, mean, top,
         rows, queries, keys, dim, values, 0 if diagonal is None else diagonal,
         scale * math.log2(math.e),
         CAUSAL=diagonal is not None,
-        DIM=max(_LEAST, triton.next_power_of_2(dim)),
-        VALUES=max(_LEAST, triton.next_power_of_2(values)),
-        ROWS=_ROWS, KEYS=BLOCK, WIDEN=interpreted(),
+        DIM=wide[0], VALUES=wide[1],
+        ROWS=at_once, KEYS=BLOCK, WIDEN=interpreted(),
         BLOCKS=triton.cdiv(keys, BLOCK) if interpreted() else 0, num_warps=_WARPS,
-        num_stages=_STAGES,
+        num_stages=stages,
     )  # fmt: skip
     return out, mean, top * math.log(2)
+
+
+def _fitting(dim: int, values: int, room: float) -> tuple[int, int]:
+    """Rows of a program and blocks of keys in flight that ``room`` bytes and registers hold."""
+    rows = _ROWS if values <= _IN_REGISTERS else _ROWS // 2
+    left = room - _HALF * rows * dim - _SPARE
+    return rows, int(max(1, min(_STAGES, left // (_HALF * BLOCK * (dim + values)))))
+
+
+def _shared(device: torch.device) -> float:
+    """Bytes of shared memory that a program may ask for."""
+    if device.type != "cuda":
+        return math.inf
+    found = torch.cuda.get_device_properties(device)
+    return float(getattr(found, "shared_memory_per_block_optin", found.shared_memory_per_block))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
