@@ -140,3 +140,23 @@ def test_one_sample_of_one_feature(steps):
         w, three_halves = run.parts.values()
         assert abs(float(w[0]) - 0.1875 * steps) <= run.certificate.error < 1e-13
         assert abs(float(three_halves) - 1.5) <= run.certificate.error
+
+
+def test_a_parameter_beside_samples_and_beside_a_state():
+    """What a prompt holds for every lane and for lane 0 alone are two registers."""
+
+    @ice.algorithm
+    def beside(x, y, *, p=0.7, steps=2):
+        v, w = ice.stored(x), ice.zeros_like(x)
+        for _ in ice.repeat(steps):
+            w = 0.5 * w + 0.25 * ice.mean(x)
+        return {"sample": 0.5 * ice.concat(v, p)[2], "state": 0.5 * ice.concat(w, p).sum()}
+
+    X, y = data(7, 2)
+    program = compile(beside, 2, len(X))
+    exact = program.reference(X, y)
+    for backend in ("literal", "fused"):
+        found = Computer.for_programs([program]).run(program, X, y, backend=backend)
+        for name, value in exact.items():
+            off = float((found.parts[name] - value).abs().max())
+            assert off <= found.certificate.error + 1e-15, f"{backend}, {name}: {off}"

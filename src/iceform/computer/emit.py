@@ -57,7 +57,7 @@ class Emitter:
         self.depth = _depths(graph.block)
         self.code: dict[Block, Code] = {}
         self.now = graph.block
-        self.written: dict[tuple[tuple[Write, ...], float], Register] = {}
+        self.written: dict[tuple[tuple[Write, ...], float, bool], Register] = {}
         self.clean = clean_states(graph.block)
         self.gaps: dict[Node, float] = {}
         self.flag = Register("FLAG", False, None, Range(-1.0, 1.0), writes=(Write("one"),))
@@ -92,7 +92,7 @@ class Emitter:
         name: str = "", scale: float = 1.0,
     ) -> Register:  # fmt: skip
         """A register that the prompt fills."""
-        key = (writes, scale)
+        key = (writes, scale, samples)
         if key not in self.written:
             clean = width is not None and all(w.width is not None for w in writes)
             for write in writes:
