@@ -156,7 +156,7 @@ TARGETS = {
         1e-4,
     ),
     "bert any f": lambda: Attacked(
-        "bert", targets.GeneralDescent(3, 4, positions=WIDE), 1e-10, LOSSES
+        "bert", targets.GeneralDescent(3, 4, positions=WIDE, groups=2), 1e-10, LOSSES
     ),
     "bert any f, float32": lambda: Attacked(
         "bert",
