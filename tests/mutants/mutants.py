@@ -318,6 +318,29 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/test_save_load.py",),
     ),
     Mutant(
+        "a result from a file is called proven",
+        "certificates/result.py",
+        'kind="claimed",',
+        'kind=said["kind"],',
+        ("tests/test_save_load.py::test_a_result_comes_back_with_all_that_is_known_of_it",),
+    ),
+    Mutant(
+        "a result from a file is verified on other data",
+        "certificates/result.py",
+        "if inputs and self._data is not None and _digest(*inputs) != self._data:",
+        "if False:",
+        (
+            "tests/test_save_load.py::test_a_result_from_a_file_is_verified_on_its_data_and_on_no_others",
+        ),
+    ),
+    Mutant(
+        "originals of networks are switched over in the middle of another thread's run",
+        "networks/capture.py",
+        "with _WRITTEN:",
+        "with contextlib.nullcontext():",
+        ("tests/networks/test_in_context.py::test_originals_run_as_written_in_every_thread",),
+    ),
+    Mutant(
         "a file's seal is not looked at",
         "store.py",
         "    if digest.hexdigest().encode() != data[at : at + 64]:",
