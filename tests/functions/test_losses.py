@@ -105,7 +105,7 @@ def test_a_loss_that_cannot_be_followed_is_estimated():
     """With a penalty something can be said if the loss is convex; nobody has proved that."""
     g = torch.Generator().manual_seed(3)
     x = torch.randn(60, 3, generator=g, dtype=torch.float64)
-    made = algorithms.Quantile(fit_intercept=False, alpha=0.1).problem(
+    made = algorithms.Expectile(fit_intercept=False, alpha=0.1).problem(
         Stream(4).start(), ArraySource(x, x.sum(1), chunk=17)
     )
     hidden = ScalarFunction(lambda z: torch.from_numpy(torch.tanh(z.detach()).numpy()), "hidden")

@@ -9,7 +9,8 @@ from iceform import store, targets
 
 from ..computer.peers import CASES
 from .alone import alone
-from .test_stock_program import MANY, RUN, data, descent, hidden, of_library, program, two_turns
+from .attack import LIBRARY
+from .test_stock_program import RUN, data, descent, hidden, of_library, program, two_turns
 
 pytest.importorskip("flint", reason="runs are enclosed in balls, which needs python-flint")
 
@@ -156,14 +157,14 @@ def test_float32(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MANY)
+@pytest.mark.parametrize("name", LIBRARY)
 def test_every_algorithm_of_the_library(name, tmp_path):
     assert proven(name, tmp_path, "float64") <= 1e-8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", sorted(set(MANY) - {"conjugate_gradients", "value_iteration", "kalman_filter"})
+    "name", sorted(set(LIBRARY) - {"conjugate_gradients", "value_iteration", "kalman_filter"})
 )
 def test_every_algorithm_that_float32_has_digits_for(name, tmp_path):
     assert proven(name, tmp_path, "float32") <= 1e-4

@@ -70,9 +70,7 @@ class Quantile(LinearModel):
             "Which quantile, between 0 and 1.", low=0, high=1, open="low high", slider=(0.02, 0.98)
         ),
     )
-    alpha: float = field(
-        default=0.0, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
-    )
+    alpha: float = field(default=0.0, metadata=option("The penalty's weight.", low=0))
     width: float | None = field(
         default=None,
         metadata=option(

@@ -356,7 +356,7 @@ def _first(family: _Family) -> dict[str, float]:
     return {name: options[0] for name, options in family.options.items()}
 
 
-def check_tokens(tokens: int, most: int | None = None) -> None:
+def check_tokens(tokens: object, most: int | None = None) -> None:
     """A number of grid tokens that a table can have."""
     most = MOST_FITTED_TOKENS if most is None else most
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:

@@ -104,6 +104,11 @@ class Setting:
     def _plain(self) -> LinearProblem:
         return self.model.problem(the_machine().start(), self.source)
 
+    def line(self, scaling: Scaling, w: Tensor) -> Tensor:
+        """Coefficients, intercept last; a constant column may stand for the intercept."""
+        coef, intercept = scaling.raw(w)
+        return torch.cat([coef, intercept.reshape(1)])[: self.source.dim + 1]
+
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the absolute values in the penalty."""
         if isinstance(self.algorithm, ElasticNet):
@@ -161,15 +166,14 @@ def _frame(
     setting: Setting, problem: LookedProblem, w: Tensor, beside: Tensor, best: Tensor | None
 ) -> Frame:
     scaling = problem.scaling
-    coef, intercept = scaling.raw(w)
-    here = torch.cat([coef, intercept[None]])
-    there = torch.cat([part.reshape(-1) for part in scaling.raw(beside)])
-    rounding = 4 * _UNIT * float(coef.abs().max()) + float(scaling.intercept_slip(coef, intercept))
+    here, there = setting.line(scaling, w), setting.line(scaling, beside)
+    raw = scaling.raw(w)
+    rounding = 4 * _UNIT * float(raw[0].abs().max()) + float(scaling.intercept_slip(*raw))
     bound = float(setting.model.prove(problem, w).bounds(scaling.functionals()).max())
     return Frame(
         passes=problem.passes,
-        coef=coef.tolist(),
-        intercept=float(intercept),
+        coef=here[:-1].tolist(),
+        intercept=float(here[-1]),
         exact=there.tolist(),
         gap=float((here - there).abs().max()),
         distance=None if best is None else float((here - best).abs().max()),
@@ -201,8 +205,7 @@ def _optimum(setting: Setting) -> Tensor | None:
         return None
     if not solution.length <= _NEAR:
         return None
-    coef, intercept = exact.scaling.raw(solution.w)
-    return torch.cat([coef, intercept[None]])
+    return setting.line(exact.scaling, solution.w)
 
 
 _TIGHT = 1e-13  # tolerance of the optimum that distances are measured from,

@@ -64,7 +64,7 @@ class ExactProblem(LinearProblem):
         """The gradient of F, in float64."""
         (total,) = self.source.reduce(_NativeTask(self, w))
         self.passes += 1
-        return total / self.source.rows + self.ridge * w
+        return total / self.source.total + self.ridge * w
 
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
         """The same in other coordinates."""
@@ -88,8 +88,8 @@ class _NativeTask:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, offsets = self.problem.encoding(x, y)
-        derivative = self.problem.loss.derivative
-        return [(derivative(samples @ self.w - labels) - offsets) @ samples]
+        slopes = self.problem.loss.derivative(samples @ self.w - labels) - offsets
+        return [self.problem.encoding.weigh(slopes, y) @ samples]
 
 
 def steps(
@@ -110,7 +110,7 @@ def whitened(how: asked.Running, thresholds: Tensor) -> bool:
 def _steepest(problem: LinearProblem) -> float:
     """The Hessian's largest eigenvalue at most: sup l'' times that of the samples' own."""
     task = GramTask(problem.encoding, problem.start(), torch.ones_like)
-    gram = problem.source.reduce(task)[0] / problem.source.rows
+    gram = problem.source.reduce(task)[0] / problem.source.total
     _, bend, _ = problem.loss.curvature_on(-_FARTHEST, _FARTHEST)
     top = float(torch.linalg.eigvalsh(gram)[-1])
     return max(bend, 0.0) * top + float(problem.ridge.max()) or 1.0

@@ -37,7 +37,7 @@ function objective(stored, options, x, y) {
   const rows = x.length, { kind } = stored;
   const scaling = new Scaling(x, y, { labels: kind === 'residual', size: stored.unscaled ? 1 : null });
   const l2 = {
-    ridge: () => options.alpha / rows, linear: () => 0, lasso: () => 0, 'elastic-net': () => options.alpha * (1 - options.l1_ratio),
+    ridge: () => options.alpha / rows, linear: () => 0, quantile: () => 0, lasso: () => 0, 'elastic-net': () => options.alpha * (1 - options.l1_ratio),
     logistic: () => 1 / (options.C * rows), svm: () => 1 / (2 * options.C * rows),
   }[stored.algorithm] ?? (() => options.alpha);
   const l1 = { lasso: options.alpha, 'elastic-net': options.alpha * options.l1_ratio }[stored.algorithm] ?? 0;
