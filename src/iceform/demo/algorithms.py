@@ -29,7 +29,6 @@ _COMPONENTS = 5
 _NEIGHBOURS = 5
 _RATIO = 0.5  # of the elastic net
 _QUANTILE = 0.9
-_QUANTILE_ALPHA = 1e-3
 _HUBER_ALPHA = 1.0
 _POISSON_ALPHA = 0.1
 _C = 0.1  # inverse penalty of the classifiers
@@ -215,7 +214,7 @@ class _Jobs:
 
     def quantile(self) -> _Answer:
         width = 0.05
-        ours = in_context.InContextQuantileRegressor(_QUANTILE, alpha=_QUANTILE_ALPHA, width=width)
+        ours = in_context.InContextQuantileRegressor(_QUANTILE, alpha=0.0, width=width)
         theirs = linear_model.QuantileRegressor(quantile=_QUANTILE, alpha=0.0, solver="highs")
         found = self._regression(ours, theirs)
         a, b = (e.predict(self.data.x_test) for e in (ours, theirs))
