@@ -587,3 +587,14 @@ def test_data_that_a_run_has_not_kept_are_named_when_it_is_saved(tmp_path):
     assert ice.load(result.save(tmp_path / "kept", *DATA)).data_digest() == result.data_digest(
         *DATA
     )
+
+
+def test_a_file_in_the_way_and_data_of_other_shapes_are_refused(tmp_path):
+    pytest.importorskip("flint", reason="exact answers need python-flint")
+    result, file = RESULTS["stream"](), tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ProgramError, match="is a file; name a folder"):
+        result.save(file)
+    assert file.read_text() == "mine"
+    with pytest.raises(ice.ShapeError, match="verify takes X of shape"):
+        result.verify(torch.zeros(3))

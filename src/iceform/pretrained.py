@@ -112,6 +112,8 @@ def write(thing: Any, path: str | Path) -> Path:
             f"a {type(thing).__name__} cannot be saved; networks, machines, emulators, results, "
             "programs and prompts can"
         )
+    if Path(path).is_file():
+        raise ProgramError(f"{path} is a file; name a folder, which is made if there is none")
     content, tensors = thing.pack()
 
     def views(digest: str) -> dict[str, dict[str, Any] | str]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.attention import Average, LookUps
 from iceform.certificates import Result, Verification
-from iceform.errors import PrecisionError, ProgramError
+from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.machine.sources import ArraySource, Source
 from iceform.pretrained import Pretrained
 
@@ -247,6 +247,9 @@ class Verifier:
     def __call__(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         given = self.given
         if inputs:
+            shape = tuple(torch.as_tensor(inputs[0]).shape)
+            if len(shape) != 2:
+                raise ShapeError(f"verify takes X of shape (n, d), and what goes with it, got {shape}")
             given = Given.of(
                 *(torch.as_tensor(part) for part in inputs), *[None] * (len(inputs) < 2)
             )
