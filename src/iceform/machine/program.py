@@ -249,7 +249,9 @@ class Verifier:
         if inputs:
             shape = tuple(torch.as_tensor(inputs[0]).shape)
             if len(shape) != 2:
-                raise ShapeError(f"verify takes X of shape (n, d), and what goes with it, got {shape}")
+                raise ShapeError(
+                    f"verify takes X of shape (n, d) and what goes with it, got {shape}"
+                )
             given = Given.of(
                 *(torch.as_tensor(part) for part in inputs), *[None] * (len(inputs) < 2)
             )
