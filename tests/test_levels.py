@@ -263,7 +263,7 @@ def test_the_way_of_a_fit_does_not_grow_in_silence():
     done = in_a_process(code)
     assert done.returncode == 0, done.stderr
     first, again = json.loads(done.stdout)
-    assert "backends/fused.py" in first, "nothing was seen"
+    assert "backends/base.py" in first, "nothing was seen"
     assert len(first) <= WAY, first
     assert max(map(len, again)) <= WAY_AGAIN, again
 

@@ -10,7 +10,7 @@ import iceform as ice
 from iceform import algorithms
 from iceform.algorithms.neighbours import NeighborsMemory
 from iceform.algorithms.places import Places
-from iceform.backends import compiled, primitives, windowed
+from iceform.backends import primitives, windowed
 from iceform.errors import PrecisionError
 from iceform.interpolation import Interpolant
 from iceform.machine import Stream
@@ -44,7 +44,7 @@ def take_out(monkeypatch) -> None:
         for name in ("softmax", "log_softmax", "scaled_dot_product_attention"):
             if hasattr(home, name):
                 monkeypatch.setattr(home, name, gone)
-    for module in (primitives, windowed, compiled):
+    for module in (primitives, windowed):
         for name in module.__all__:
             if callable(getattr(module, name)):
                 monkeypatch.setattr(module, name, gone)

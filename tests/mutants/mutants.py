@@ -13,7 +13,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # ------------------------------------------------------------------ attention is not there
     Mutant(
         "look-ups return the exact function instead of attending",
-        "backends/fused.py",
+        "backends/base.py",
         "        return primitives.interpolate(self.reading.residuals(prompt), table, self.name)",
         "        z = self.reading.residuals(prompt)\n"
         "        f = prompt.table.function\n"
@@ -22,7 +22,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sums over samples use the exact function instead of attending",
-        "backends/fused.py",
+        "backends/base.py",
         "        x, y, w = prompt.x, prompt.y, prompt.w\n",
         "        x, y, w = prompt.x, prompt.y, prompt.w\n"
         "        f = prompt.table.function\n"
@@ -35,7 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "attention is the identity: a look-up returns its argument",
-        "backends/fused.py",
+        "backends/base.py",
         "        return primitives.interpolate(self.reading.residuals(prompt), table, self.name)",
         "        return self.reading.residuals(prompt)",
         _CONFORMS,
@@ -49,14 +49,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "averages are taken without softmax",
-        "backends/fused.py",
+        "backends/base.py",
         "        out = torch.softmax(logits, -1) @ prompt.values if few is None else few",
         "        out = logits @ prompt.values / len(keys) if few is None else few",
         ("tests/machine/test_stream.py", "-k", "average"),
     ),
     Mutant(
         "tokens that are hidden from a point are seen",
-        "backends/fused.py",
+        "backends/base.py",
         "mul_(reading.free_bias * HIDDEN)",
         "mul_(0.0)",
         ("tests/backends/test_interventions.py", "-k", "average"),

@@ -26,7 +26,7 @@ from iceform.errors import ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant, bounds
 from iceform.machine import Heads, Sizes, Target
-from iceform.machine.program import balanced
+from iceform.machine.machine import balanced
 from iceform.validation import unit_roundoff
 
 __all__ = ["Descent", "NativeLine", "Residual", "labels_of", "residual_of"]

@@ -15,7 +15,7 @@ from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Features
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
-from iceform.machine.program import balanced
+from iceform.machine.machine import balanced
 from iceform.validation import check_bound
 
 __all__ = ["HopfieldRetrieval"]

@@ -23,7 +23,7 @@ from iceform.attention import Average, Features
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
-from iceform.machine.program import balanced
+from iceform.machine.machine import balanced
 from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import check_bound, unit_roundoff
 

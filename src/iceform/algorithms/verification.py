@@ -44,7 +44,7 @@ from iceform.arithmetic.balls import ball_arithmetic
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
-from iceform.machine.program import Given, Program
+from iceform.machine.machine import Given, Program
 
 __all__ = ["enclosed"]
 

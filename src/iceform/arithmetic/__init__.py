@@ -1,8 +1,8 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
+from iceform.arithmetic.double_double import exponent_of, power_of_two, times_power
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
-from iceform.arithmetic.powers import exponent_of, power_of_two, times_power
 from iceform.arithmetic.rounding import (
     Format,
     compounded,

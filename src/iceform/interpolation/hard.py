@@ -12,8 +12,7 @@ from iceform.arithmetic import Interval
 from iceform.errors import PrecisionError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
-from iceform.interpolation.grid import Grid
-from iceform.interpolation.interpolant import Interpolant
+from iceform.interpolation.interpolant import Grid, Interpolant
 
 __all__ = ["MOST_HARD_CELLS", "hard", "hard_for"]
 

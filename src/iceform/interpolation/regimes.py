@@ -32,9 +32,8 @@ from iceform.arithmetic import Interval
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
-from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.hard import MOST_HARD_CELLS, hard, hard_for
-from iceform.interpolation.interpolant import MAKERS, Interpolant
+from iceform.interpolation.interpolant import MAKERS, GradedGrid, Grid, Interpolant, Keys
 from iceform.interpolation.posterior import posterior_error
 
 __all__ = [

@@ -30,8 +30,7 @@ from iceform import store
 from iceform.errors import IceformError, IntegrityError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import regimes
-from iceform.interpolation.grid import GradedGrid, Grid
-from iceform.interpolation.interpolant import MAKERS, Interpolant
+from iceform.interpolation.interpolant import MAKERS, GradedGrid, Grid, Interpolant
 from iceform.interpolation.posterior import posterior_error, prove, thinned
 
 __all__ = [

@@ -38,7 +38,7 @@ from torch import Tensor
 from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import (
     Proof,

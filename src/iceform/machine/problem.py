@@ -38,7 +38,7 @@ from torch import Tensor
 from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.interpolation import Interpolant
 from iceform.machine.sources import Source, split
 from iceform.machine.stream import Running, Table, table_of

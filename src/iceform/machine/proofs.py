@@ -31,9 +31,9 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
+from iceform.machine.objective import above_nothing, held_by_penalty, nearby
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.sources import Source, split
 from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
@@ -373,7 +373,7 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         gradient = enclosed[0] + linear
         enclosed = (gradient, enclosed[1] + _UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
-    if room is not None or linear is not None or not convex(facts):
+    if room is not None or linear is not None or not facts.convex:
         return found
     if found.kind == "estimated":  # what is certain however features depend on each other
         return replace(found, excess=nearby(problem, w, *enclosed[:2]))

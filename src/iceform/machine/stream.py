@@ -36,8 +36,7 @@ from iceform.errors import (
 )
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant, raised
-from iceform.machine.machine import Machine, Run
-from iceform.machine.program import Program
+from iceform.machine.machine import Machine, Program, Run
 from iceform.machine.sources import ArraySource, Source
 from iceform.validation import check_capacity, check_dtype, check_eps, check_size
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, FormulaError, ProgramError
-from iceform.functions.curvature import Curvature
 from iceform.functions.extremes import extremes, signed
 from iceform.functions.formulas import parsing, printing
 from iceform.functions.formulas.calculus import canonical, derivative
@@ -19,7 +18,7 @@ from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
 from iceform.functions.formulas.polynomials import line, polynomial
 from iceform.functions.formulas.trees import Node, jumps
-from iceform.functions.losses import Loss
+from iceform.functions.losses import Curvature, Loss
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
 
 __all__ = ["Formula"]
