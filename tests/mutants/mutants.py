@@ -628,7 +628,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "kernels: sums that should be exact are of rounded products",
         "backends/triton/residuals.py",
         "    if EXACT:\n        sums = tl.sum((looked[:, None] * x).to(tl.float64), 0)\n",
-        "    if EXACT:\n        sums = tl.sum((looked[:, None] * x).to(tl.float32), 0).to(tl.float64)\n",
+        "    if EXACT:\n        sums = tl.sum((looked[:, None] * x).to(tl.float32), 0)\n",
         ("tests/backends/test_triton.py", "-k", "sums"),
     ),
     Mutant(
