@@ -19,10 +19,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.fused import Fused, State
-from iceform.computer.image import Code
 from iceform.computer.literal import Cycle
-from iceform.computer.lookups import GRID_UNITS
-from iceform.computer.products import Value, dense, part
+from iceform.computer.lookups import GRID_UNITS, Value, dense, part
+from iceform.computer.recognise import Code
 from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
 
 __all__ = ["Replay", "Reservoir", "replay"]

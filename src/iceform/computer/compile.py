@@ -22,12 +22,11 @@ from iceform.computer.checkpoint import Checkpoint, writer
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter
+from iceform.computer.graph import Graph, Parameter, refuse
 from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
-from iceform.computer.places import refuse
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
 from iceform.computer.scalars import Values

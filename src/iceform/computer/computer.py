@@ -19,10 +19,17 @@ from iceform.computer.block import Block
 from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
 from iceform.computer.fused import Fused, State
-from iceform.computer.image import Image
 from iceform.computer.instructions import Assembly
-from iceform.computer.layout import Layout
-from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
+from iceform.computer.layout import LEAST_VALUES, Layout, Sizes
+from iceform.computer.literal import (
+    ComputerTrace,
+    Cycle,
+    Graphed,
+    every_entry,
+    loop,
+    needed_entries,
+    watch,
+)
 from iceform.computer.prompt import (
     Prompt,
     check_values,
@@ -30,11 +37,9 @@ from iceform.computer.prompt import (
     variable_numbers,
     write_prompt,
 )
-from iceform.computer.recognise import Operation, recognise
+from iceform.computer.recognise import Image, Operation, recognise
 from iceform.computer.running import run
-from iceform.computer.sizes import LEAST_VALUES, Sizes
 from iceform.computer.stretches import Stretches
-from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.validation import (
     check_capacity,

@@ -30,11 +30,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.exact import Exact, as_column, shown
-from iceform.computer.graph import MOST_TURNS, Arithmetic, Graph, Node, Parameter, Place
-from iceform.computer.places import here, refuse
-from iceform.computer.torch_names import maximum, minimum, where
+from iceform.computer.graph import (
+    MOST_TURNS,
+    Arithmetic,
+    Graph,
+    Node,
+    Parameter,
+    Place,
+    here,
+    refuse,
+)
 from iceform.computer.trace import Tracer, traced
-from iceform.computer.values import Value, applied, emit, function, is_number
+from iceform.computer.values import (
+    Value,
+    applied,
+    emit,
+    function,
+    is_number,
+    maximum,
+    minimum,
+    where,
+)
 from iceform.errors import ProgramError, ShapeError
 
 __all__ = [

@@ -27,8 +27,15 @@ from iceform.computer.instructions import (
     Variable,
     Write,
 )
-from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
-from iceform.computer.sizes import FLAG_BOUND, Sizes, largest_result
+from iceform.computer.layout import (
+    FLAG_BOUND,
+    OPERANDS,
+    READ_FIELDS,
+    Layout,
+    Sizes,
+    code,
+    largest_result,
+)
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
 

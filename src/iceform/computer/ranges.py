@@ -26,8 +26,7 @@ import torch
 
 from iceform.arithmetic import Interval
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node
-from iceform.computer.places import refuse
+from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
 from iceform.functions.formulas.calculus import derivative

@@ -27,12 +27,10 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.forms import steepest
-from iceform.computer.graph import Place
+from iceform.computer.graph import Place, refuse
 from iceform.computer.instructions import TablePair
-from iceform.computer.places import refuse
 from iceform.computer.ranges import Range, enclosed
-from iceform.computer.virtual import Curve, Step, VirtualInstruction
+from iceform.computer.virtual import Curve, Step, VirtualInstruction, steepest
 from iceform.errors import IceformError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.functions.formulas import Formula, trees

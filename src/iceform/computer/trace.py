@@ -17,8 +17,18 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node, Parameter, Place
-from iceform.computer.places import here, raised, refuse
+from iceform.computer.graph import (
+    Block,
+    Carried,
+    Graph,
+    Loop,
+    Node,
+    Parameter,
+    Place,
+    here,
+    raised,
+    refuse,
+)
 from iceform.computer.values import Value, is_number
 
 __all__ = ["Tracer", "traced"]
