@@ -9,7 +9,8 @@ does not interfere and lives in the same lanes may share a variable.
 **Addresses.** A loop is a branch at its head: two instructions with one address, the first of the
 body for FLAG > 0 and a pause for FLAG < 0. The end of the body goes back to the head. A loop that
 makes at least one turn is entered at a copy of its first instruction. FLAG is never written just
-before a branch: a pause goes between where nothing else does."""
+before a branch: a pause goes between where nothing else does.
+"""
 
 from __future__ import annotations
 

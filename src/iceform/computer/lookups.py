@@ -10,7 +10,8 @@ keys are recognised by their own numbers (:func:`iceform.backends.reading.even_g
 table is a :class:`~iceform.Interpolant` and is looked up in a window around each argument, by the
 certified code of :mod:`iceform.backends`; if it has few entries, :class:`Rational` finds them all
 by one exponential; and if its values lie on a parabola, :class:`Quadratic` says what it is. All of
-this is read off the entries: change one value, and the table is looked up entry by entry."""
+this is read off the entries: change one value, and the table is looked up entry by entry.
+"""
 
 from __future__ import annotations
 
