@@ -45,8 +45,9 @@ def take_out(monkeypatch) -> None:
             if hasattr(home, name):
                 monkeypatch.setattr(home, name, gone)
     for module in (primitives, windowed):
-        for name in module.__all__:
-            if callable(getattr(module, name)):
+        for name, found in list(vars(module).items()):
+            own = getattr(found, "__module__", None) == module.__name__
+            if own and callable(found) and not name.startswith("_"):
                 monkeypatch.setattr(module, name, gone)
     monkeypatch.setattr(Interpolant, "weights", gone)
 

@@ -49,36 +49,44 @@ class Mutant:
         path.write_text(text.replace(self.before, self.after), encoding="utf-8")
 
     def killed_by(self) -> str | None:
-        """The first test that fails on it; None where it survives.
+        """The first test that fails on it, and passes without; None where it survives.
 
         Raises
         ------
         RuntimeError
-            If its tests did not run: they are skipped here, or take too long.
+            If that is not known: its tests are skipped here, fail anyway, or take too long.
         """
         with TemporaryDirectory() as folder:
             source = Path(folder) / "src"
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
             self.apply(source)
-            paths = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
-            command = [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *self.tests]
-            try:
-                done = subprocess.run(
-                    command, cwd=ROOT, capture_output=True, text=True, check=False,
-                    timeout=_LONGEST,
-                    env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
-                )  # fmt: skip
-            except subprocess.TimeoutExpired:
-                raise RuntimeError(f"its tests took more than {_LONGEST:.0f} s") from None
-        return _verdict(done)
+            killer = _verdict(_pytest(source, *self.tests))
+        if killer is not None:
+            only = () if "::" in killer else ("--collect-only",)
+            if _pytest(ROOT / "src", killer, *only).returncode != 0:
+                raise RuntimeError(f"{killer} fails without it too")
+        return killer
+
+
+def _pytest(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *arguments],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=_LONGEST,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"its tests took more than {_LONGEST:.0f} s") from None
 
 
 def _verdict(done: subprocess.CompletedProcess[str]) -> str | None:
     """The first failure, also of collecting, which is noticing in its own way; None of none."""
     lines = done.stdout.splitlines()
     if done.returncode in (1, 2):
-        failed = [line.split()[1] for line in lines if line.startswith(("FAILED", "ERROR"))]
-        return failed[0] if failed else "a test"
+        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        if failed:
+            return failed[0].split(" ", 1)[1].split(" - ")[0]
     if done.returncode == 0 and re.search(r"\d+ passed", lines[-1]):
         return None
     raise RuntimeError(

@@ -529,7 +529,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "constructions/domain.py",
         '        check_largest("x", x, self.x, "scale the samples or raise bound=")\n',
         "",
-        ("tests/constructions/test_residual.py",),
+        ("tests/test_bad_input.py", "-k", "entries_outside"),
     ),
     Mutant(
         "an estimate counts as proven",

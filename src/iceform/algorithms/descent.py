@@ -29,8 +29,6 @@ from iceform.machine import Heads, Sizes, Target
 from iceform.machine.machine import balanced
 from iceform.validation import unit_roundoff
 
-__all__ = ["Descent", "NativeLine", "Residual", "labels_of", "residual_of"]
-
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
 _SLACK = 1 + 1e-9  # eigenvalues, and products of a factor for each step, round

@@ -28,8 +28,6 @@ from iceform.machine.problem import LinearProblem
 from iceform.machine.solvers import Solution
 from iceform.machine.whitening import metric_of
 
-__all__ = ["Expectile"]
-
 _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
 
 

@@ -20,14 +20,12 @@ from iceform.algorithms.memory import centred, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Average, Features
+from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
 from iceform.machine.machine import balanced
-from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import check_bound, unit_roundoff
-
-__all__ = ["KernelMemory", "KernelRegression"]
 
 _ROOM = 1 << 22  # weights at once
 _SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly

@@ -47,13 +47,11 @@ from iceform.algorithms.places import Places
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average
+from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.machine import Running, Source, Stream
-from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import unit_roundoff
-
-__all__ = ["KNeighbors", "KNeighborsVote", "NeighborsMemory", "sharpest"]
 
 _SUBNORMAL = 2.0**-1074
 _LEDGER = (

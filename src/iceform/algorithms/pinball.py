@@ -42,8 +42,6 @@ from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, split
 
-__all__ = ["Vertex", "magnified", "through_samples"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over

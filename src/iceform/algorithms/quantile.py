@@ -22,8 +22,6 @@ from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
 
-__all__ = ["Quantile"]
-
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all

@@ -26,8 +26,6 @@ from iceform.functions import Loss
 from iceform.machine.machine import Program
 from iceform.validation import check_choice
 
-__all__ = ["TASKS", "Algorithm", "Option", "Peer", "kinds", "named", "option", "set_exact"]
-
 TASKS = ("regression", "classification", "decomposition")
 _EXACT: list[Callable[[Any, Result, Any], list[tuple[Any, Any]]]] = []
 _GROUP = "iceform.algorithms"  # entry points by which installed packages add algorithms

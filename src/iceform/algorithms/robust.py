@@ -31,8 +31,6 @@ from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
 from iceform.machine.whitening import Metric, metric_of
 
-__all__ = ["Huber"]
-
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
 _NARROW = 1e-12  # relative width at which the scale is found

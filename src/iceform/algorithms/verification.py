@@ -46,8 +46,6 @@ from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
 from iceform.machine.machine import Given, Program
 
-__all__ = ["enclosed"]
-
 Ball = Any  # flint.arb, which ships no types
 Pairs = list[tuple[Ball, Ball]]  # what was found, and what is exact
 

@@ -38,18 +38,6 @@ from iceform.interpolation import Interpolant, RoundingModel
 from iceform.interpolation.local import tail_mass
 from iceform.validation import check_choice, full_precision, guard, unit_roundoff
 
-__all__ = [
-    "Ablated",
-    "Backend",
-    "Fused",
-    "Literal",
-    "Rounding",
-    "Triton",
-    "bind",
-    "resolve",
-    "rounding_of",
-]
-
 AnyPrompt = Prompt | LookUps | Average
 _BORDER = ("count", "run", "total")  # where prompts come in
 

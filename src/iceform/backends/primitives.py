@@ -27,25 +27,6 @@ from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 
-__all__ = [
-    "Extremes",
-    "attention",
-    "has_triton",
-    "interpolate",
-    "is_transformed",
-    "kernels_for",
-    "largest",
-    "longest",
-    "norm",
-    "own_kernels",
-    "plain_interpolate",
-    "power_of_two",
-    "project",
-    "read",
-    "residual_map",
-    "residual_sum",
-]
-
 
 def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
     """The Triton kernels where they should run, else None.

@@ -54,19 +54,6 @@ from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.storage import folder
 from iceform.validation import unit_roundoff
 
-__all__ = [
-    "Window",
-    "derivative",
-    "look_up",
-    "looped",
-    "pass_over",
-    "prepare",
-    "read",
-    "ready",
-    "sum_block",
-    "window_of",
-]
-
 _FEW = 4096  # samples whose sums cost nothing in float64
 _BLOCK = 128  # rows summed in float32 before they are added in float64, where there are more
 

@@ -39,23 +39,6 @@ from torch import Tensor
 
 from iceform.errors import ShapeError
 
-__all__ = [
-    "Affine",
-    "Carried",
-    "Floor",
-    "Matmul",
-    "Mean",
-    "Move",
-    "Operation",
-    "Pointwise",
-    "Power",
-    "Product",
-    "Quotient",
-    "Softmax",
-    "Sum",
-    "Tape",
-]
-
 _U = 2.0**-53
 _TINY = 1e-300  # what underflow may lose in a step, with room
 _SLACK = 1 + 2.0**-30

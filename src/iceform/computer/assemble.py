@@ -32,14 +32,6 @@ from iceform.computer.instructions import (
 from iceform.computer.tables import Tables
 from iceform.computer.virtual import Code, Read, Register, Slots, VirtualInstruction, VirtualLoop
 
-__all__ = [
-    "MOST_VARIABLES",
-    "Assembled",
-    "Memory",
-    "assemble",
-    "assign",
-]
-
 
 @dataclass(eq=False)
 class Memory:

@@ -60,16 +60,6 @@ from iceform.attention import FrozenNetwork
 from iceform.attention.variants import HeadGroup, ProjectedAttention
 from iceform.computer.layout import ENTRY, KINDS, OPERANDS, READ_FIELDS, Layout, Margins, code
 
-__all__ = [
-    "LAYERS",
-    "MASK",
-    "Block",
-    "HeadPlan",
-    "Masks",
-    "Term",
-    "group",
-]
-
 MASK = 4.0  # W over X
 
 

@@ -49,8 +49,6 @@ from iceform.functions.formulas.polynomials import polynomial
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
-__all__ = ["Budget", "budget", "certify"]
-
 _ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts
 _SURE = 1 - FLAG_GAP  # a branch whose FLAG is off by less is decided as it should be

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = ["Checkpoint", "set_writer", "writer"]
-
 
 class Checkpoint(Protocol):
     """A folder that transformers loads, with a program for its prompt."""

@@ -36,8 +36,6 @@ from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import BoundError, ProgramError
 from iceform.validation import check_positive, check_size
 
-__all__ = ["Program", "compile"]
-
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
 _FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on

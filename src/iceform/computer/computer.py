@@ -49,8 +49,6 @@ from iceform.validation import (
     full_precision,
 )
 
-__all__ = ["Computer", "Execution", "accounted"]
-
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
 _FEW = 2  # lanes whose tokens tell the program

@@ -36,8 +36,6 @@ from iceform.computer.virtual import (
 )
 from iceform.functions.formulas.functions import evaluate
 
-__all__ = ["Emitter", "Late", "reads_of", "short_name", "total_of"]
-
 Late = Form | Pending | Pair
 
 # A comparison that is a value is looked up twice: tanh(0.3) > 0.29 is made 1 by 64 times the slope.

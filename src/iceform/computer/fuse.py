@@ -57,13 +57,6 @@ from iceform.computer.virtual import (
 from iceform.functions.formulas import trees
 from iceform.functions.formulas.polynomials import line
 
-__all__ = [
-    "Fused",
-    "Fuser",
-    "Selector",
-    "fuse",
-]
-
 _Z = trees.Variable()
 _STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
 _SURE = 0.3  # sharpness times gap of a comparison that is looked up twice

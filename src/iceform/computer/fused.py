@@ -33,8 +33,6 @@ from iceform.computer.lookups import (
 from iceform.computer.recognise import Code, Image, Lanes, Operation, ReadMap
 from iceform.errors import BoundError, ProgramError
 
-__all__ = ["Fused", "State"]
-
 _TARGETS = ("a", "b", "old")
 _SHARED = ("_tables", "_indices", "_targets", "adds", "_plain_sums", "_plain_results", "_flag",
            "alike")  # fmt: skip

@@ -47,22 +47,6 @@ import torch
 
 from iceform.errors import CompileError, ProgramError
 
-__all__ = [
-    "MOST_TURNS",
-    "Arithmetic",
-    "Block",
-    "Carried",
-    "Graph",
-    "Loop",
-    "Node",
-    "Parameter",
-    "Place",
-    "here",
-    "raised",
-    "refuse",
-    "run",
-]
-
 V = TypeVar("V")
 
 

@@ -38,26 +38,6 @@ from iceform.computer.instructions import READS, Assembly, Instruction, TablePai
 from iceform.errors import CapacityError
 from iceform.validation import check_dtype, check_size
 
-__all__ = [
-    "ENTRY",
-    "FLAG_BOUND",
-    "FLAG_GAP",
-    "KINDS",
-    "LEAST_VALUES",
-    "OPERANDS",
-    "READ_FIELDS",
-    "Layout",
-    "Margins",
-    "Sizes",
-    "code",
-    "largest_logit",
-    "largest_result",
-    "largest_value",
-    "largest_written",
-    "likenesses",
-    "underflow",
-]
-
 FLAG_GAP = 2.0**-10  # a branch is decided where |FLAG| is at least this
 FLAG_BOUND = 2.0  # and |FLAG| never exceeds this
 LEAST_VALUES = 16  # that masks cover whatever the program

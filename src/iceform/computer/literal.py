@@ -38,17 +38,6 @@ from iceform.computer.instructions import Instruction
 from iceform.computer.prompt import Prompt
 from iceform.errors import ShapeError
 
-__all__ = [
-    "ComputerTrace",
-    "Cycle",
-    "Graphed",
-    "LayerAttention",
-    "every_entry",
-    "loop",
-    "needed_entries",
-    "watch",
-]
-
 Cycle = Callable[[Tensor], Tensor]
 
 

@@ -29,28 +29,6 @@ from iceform.backends.reading import EVEN_UNITS, even_grid
 from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.bounds import lattice_sum, linear_reproduction, mass_beyond, nome
 
-__all__ = [
-    "CLOSED_UNITS",
-    "GRID_UNITS",
-    "MANY",
-    "Bilinear",
-    "Extents",
-    "Product",
-    "Quadratic",
-    "Rational",
-    "TableLookup",
-    "Value",
-    "closed_form",
-    "dense",
-    "equal_columns",
-    "look_up",
-    "part",
-    "quadratic",
-    "rational",
-    "rational_rounding",
-    "uniform",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Product:

@@ -23,8 +23,6 @@ from iceform.computer.virtual import Form, Read, Register, of_register
 if TYPE_CHECKING:
     from iceform.computer.emit import Emitter
 
-__all__ = ["attended", "packed"]
-
 
 def packed(
     fuser: Emitter, parts: tuple[Node, ...], node: Node, offsets: list[int] | None = None

@@ -39,8 +39,6 @@ from iceform.computer.layout import (
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
 
-__all__ = ["Prompt", "check_values", "initial_memory", "variable_numbers", "write_prompt"]
-
 _FIRST_VARIABLE = 1  # code 0 is the zero register
 
 

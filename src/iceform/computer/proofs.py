@@ -49,15 +49,6 @@ from iceform.machine.proofs import certificate_of, prove
 from iceform.machine.sources import ArraySource
 from iceform.validation import check_positive
 
-__all__ = [
-    "Balls",
-    "Enclosure",
-    "UndecidedError",
-    "available",
-    "certify_minimiser",
-    "enclose",
-]
-
 _BITS = 128  # to begin with
 _MOST_BITS = 1 << 13
 _SHARE = 2.0**-10  # of the distance that the radius of the exact answer may be

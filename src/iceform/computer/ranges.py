@@ -33,10 +33,6 @@ from iceform.functions.formulas.calculus import derivative
 from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.polynomials import line
 
-__all__ = [
-    "Assumed", "Domain", "Range", "Ranges", "drawn", "enclosed", "find_ranges", "slope",
-]  # fmt: skip
-
 _SAFETY = 2.0
 _DRAWS = 8
 _DRAWN = 256  # samples of a draw at most: means of more vary less

@@ -32,16 +32,6 @@ from iceform.computer.block import LAYERS, MASK, Block, HeadPlan
 from iceform.computer.layout import ENTRY, FLAG_BOUND, KINDS, OPERANDS, Layout
 from iceform.errors import IntegrityError, ProgramError
 
-__all__ = [
-    "Code",
-    "Image",
-    "Lanes",
-    "Operation",
-    "Place",
-    "ReadMap",
-    "recognise",
-]
-
 
 @dataclass(frozen=True)
 class Code:

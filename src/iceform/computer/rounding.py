@@ -72,16 +72,6 @@ from iceform.computer.lookups import (
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
 
-__all__ = [
-    "ColumnFacts",
-    "InstructionRounding",
-    "argument_rounding",
-    "column_facts",
-    "gamma",
-    "instruction_rounding",
-    "table_facts",
-]
-
 EXP_UNITS = 4.0  # units in the last place that exp may be off
 _CELLS = 8  # per entry of a table
 _CHUNK = 1 << 21  # numbers held at once

@@ -17,8 +17,6 @@ from iceform.errors import ProgramError, ShapeError
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
 
-__all__ = ["certificate_of", "run"]
-
 _UNCHECKED = (
     "names stayed within their bounds and comparisons away from ties, which is checked in ball "
     "arithmetic; install it with pip install 'iceform[rigor]'"

@@ -23,8 +23,6 @@ from iceform.computer.fused import Fused, State
 from iceform.computer.lookups import Product, Value
 from iceform.computer.recognise import Code
 
-__all__ = ["Ran", "Stretches"]
-
 _LONGEST = 64  # instructions of a graph: what it has noted is looked at once, in one stack
 _BEFORE = -1  # the last result, beside the numbers of variables
 

@@ -40,8 +40,6 @@ from iceform.interpolation.bounds import linear_reproduction
 from iceform.interpolation.posterior import posterior_error
 from iceform.interpolation.regimes import Fit, fit_values
 
-__all__ = ["Tables"]
-
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
 _UNIT = torch.finfo(torch.float64).eps / 2
 _ROOM = 2.0**-10  # of a range, beyond its ends: computed arguments are off by their errors

@@ -31,8 +31,6 @@ from iceform.computer.graph import (
 )
 from iceform.computer.values import Value, is_number
 
-__all__ = ["Tracer", "traced"]
-
 _MOST_ROUNDS = 6  # times a body is run before its names must have settled
 
 

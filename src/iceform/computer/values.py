@@ -21,22 +21,6 @@ from iceform.computer.graph import Node, Place, here, refuse
 from iceform.errors import CompileError
 from iceform.functions.formulas import Formula, trees
 
-__all__ = [
-    "Scope",
-    "Value",
-    "applied",
-    "call",
-    "clamp",
-    "combine",
-    "emit",
-    "foreign",
-    "function",
-    "is_number",
-    "maximum",
-    "minimum",
-    "where",
-]
-
 _Z = trees.Variable()
 
 

@@ -31,34 +31,6 @@ from iceform.functions.formulas import trees
 from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.polynomials import line, polynomial
 
-__all__ = [
-    "Code",
-    "Copy",
-    "Curve",
-    "Form",
-    "Pair",
-    "Pending",
-    "Read",
-    "Register",
-    "Slots",
-    "Step",
-    "VirtualInstruction",
-    "VirtualLoop",
-    "affine",
-    "at_zero",
-    "compose",
-    "mirrored",
-    "negative",
-    "of_register",
-    "operation",
-    "paired",
-    "quarter_square",
-    "scale_of",
-    "scaled_curve",
-    "steepest",
-    "times",
-]
-
 
 @dataclass(eq=False)
 class Register:

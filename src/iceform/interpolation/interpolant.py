@@ -25,15 +25,6 @@ from iceform.interpolation.local import (
     steepness,
 )
 
-__all__ = [
-    "MAKERS",
-    "GivenGrid",
-    "GradedGrid",
-    "Grid",
-    "Interpolant",
-    "Keys",
-]
-
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
 _NEWTON = 6  # steps from a table cell, each squaring the error of a smooth function

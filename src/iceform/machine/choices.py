@@ -55,8 +55,6 @@ from iceform.machine.stream import Running
 from iceform.machine.whitening import Coordinates, metric_of
 from iceform.validation import check_capacity
 
-__all__ = ["ChoiceProblem", "certificate_of_choices", "chances", "choose", "prove_choices"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _TINY = torch.finfo(torch.float64).tiny  # exponentials below this are 0 or lose digits
 _FIRST_ORDER = 1e-2  # relative errors below this, times 1.05, hold their products too

@@ -33,21 +33,6 @@ if TYPE_CHECKING:
     from iceform.machine.rows import Rows
     from iceform.machine.stream import Stream
 
-__all__ = [
-    "ENGINES",
-    "Given",
-    "Machine",
-    "Program",
-    "Run",
-    "Sizes",
-    "Target",
-    "Verifier",
-    "balanced",
-    "library",
-    "set_library",
-    "stored",
-]
-
 ENGINES = ("rows", "stream")
 
 

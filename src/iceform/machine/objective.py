@@ -35,8 +35,6 @@ from iceform.functions import Loss
 from iceform.functions.losses import Curvature, Scalar
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
-__all__ = ["Held", "above_nothing", "held_by_penalty", "nearby"]
-
 _SLACK = 1 + 1e-9  # norms and sums of a few products
 _UNIT = torch.finfo(torch.float64).eps / 2
 _NARROW, _WIDE = 2.0**-20, 2.0**40  # bounds of |b - b_v| that are tried, each 16 times the last

@@ -46,15 +46,6 @@ from iceform.machine.stream import Running, Table, table_of
 if TYPE_CHECKING:
     from iceform.machine.whitening import Coordinates
 
-__all__ = [
-    "Encoding",
-    "LinearProblem",
-    "Scaling",
-    "check_magnitudes",
-    "slip_of",
-    "sum_and_farthest",
-]
-
 _LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
 _PENALTIES = (2.0**-300, 2.0**250)
 _FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale

@@ -38,8 +38,6 @@ from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.sources import Source, split
 from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
 
-__all__ = ["Proof", "certificate_of", "data_of", "prove"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 # Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
 # covers for every condition number below 1e16 (beyond, nothing is claimed).

@@ -22,8 +22,6 @@ from iceform.machine.machine import Machine, Program, Run, Sizes, Target, librar
 from iceform.machine.sources import Source
 from iceform.validation import check_bound, check_eps, check_size, check_tensors, unit_roundoff
 
-__all__ = ["Heads", "Rows"]
-
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
 _WRITTEN = 8  # roundings of a key and a query as they are balanced and written

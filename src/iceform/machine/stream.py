@@ -40,19 +40,6 @@ from iceform.machine.machine import Machine, Program, Run
 from iceform.machine.sources import ArraySource, Source
 from iceform.validation import check_capacity, check_dtype, check_eps, check_size
 
-__all__ = [
-    "CLIP",
-    "CLIP_SQUARED",
-    "IDENTITY",
-    "LARGEST_LOGIT",
-    "Running",
-    "Stream",
-    "Table",
-    "read_line",
-    "table_of",
-]
-
-
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.

@@ -18,8 +18,6 @@ from iceform.computer.language import (
     zeros_like,
 )
 
-__all__ = ["conjugate_gradients", "newton_logistic", "power_iteration"]
-
 
 @algorithm
 def newton_logistic(x, y, *, alpha=0.1, steps=6):

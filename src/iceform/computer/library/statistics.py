@@ -20,8 +20,6 @@ from iceform.computer.language import (
     while_,
 )
 
-__all__ = ["bisection", "geometric_median", "k_means", "mixture"]
-
 
 @algorithm
 def k_means(x, y, *, first=vector(-0.5), second=vector(0.5), steps=8):
