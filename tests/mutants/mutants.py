@@ -551,7 +551,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "backends/base.py",
         "in_blocks = _gamma(block, unit) if block > 1 else 0.0",
         "in_blocks = 0.0",
-        ("tests/backends/test_windowed.py", "-k", "block"),
+        ("tests/backends/test_compiled.py", "-k", "blocks"),
     ),
     Mutant(
         "look-ups by recurrence round no more than one token at a time",
