@@ -554,11 +554,11 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/backends/test_compiled.py", "-k", "blocks"),
     ),
     Mutant(
-        "look-ups by recurrence round no more than one token at a time",
+        "how logits round is no part of a look-up's rounding",
         "interpolation/local.py",
-        "looked = torch.maximum(looked, _by_recurrence(it, model, w))",
-        "looked = looked + 0.0",
-        ("tests/backends/test_windowed.py", "tests/backends/test_compiled.py"),
+        "    return reweighted(w, model.logit_error(w)) + sums\n",
+        "    return sums\n",
+        ("tests/interpolation/test_local.py", "tests/backends/test_windowed.py"),
     ),
     Mutant(
         "steps of a computation are carried on without their own rounding",
@@ -679,5 +679,41 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if not off <= allowed:\n            raise IntegrityError(\n",
         "        if False:\n            raise IntegrityError(\n",
         ("tests/export/test_onnx.py",),
+    ),
+    # ------------------------------------------------------ other networks, and the computer
+    Mutant(
+        "activations of a given network count as exact",
+        "networks/certifying.py",
+        "            return self.tape.apply(step, *reads, computed=value, error=error)\n",
+        "            return self.tape.apply(step, *reads, computed=value, error=0 * error)\n",
+        ("tests/networks/test_adjoint_networks.py",),
+    ),
+    Mutant(
+        "a stock checkpoint runs with a weight that was changed",
+        "targets/checking.py",
+        "        _compare(model, name, found[name].cpu(), expected[name])\n",
+        "",
+        ("tests/targets/test_folder.py", "-k", "changed"),
+    ),
+    Mutant(
+        "an attestation of the computer allows any difference",
+        "computer/attest.py",
+        "    return 2 * float(moved.max()) * max(1.0, float(stored)) + 2 * store\n",
+        "    return math.inf\n",
+        ("tests/computer/test_execution.py", "-k", "attestation"),
+    ),
+    Mutant(
+        "a tolerance leaves out what its own float64 rounds by",
+        "tolerances/theorem.py",
+        "    return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))\n",
+        "    return 0 * steps\n",
+        ("tests/tolerance/test_attention.py",),
+    ),
+    Mutant(
+        "a tolerance leaves out that outputs are rounded",
+        "tolerances/layers.py",
+        "    error = error + kind.output_unit * (size + error) * _OWN + kind.output_underflow\n",
+        "",
+        ("tests/tolerance/test_layers.py",),
     ),
 )
