@@ -1,4 +1,4 @@
-"""Torch's names for what the language has: ``torch.tanh(v)`` on a value of a program."""
+"""Torch's names for what the language has: ``torch.tanh(v)``, or ``v.tanh()``, on a value."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ import torch
 from torch.nn import functional as F
 
 from iceform.computer.places import here, refuse
-from iceform.computer.values import Value, combine, foreign, function, is_number
-from iceform.functions.formulas import trees
+from iceform.computer.values import Value, applied, combine, foreign, function, is_number
+from iceform.functions.formulas import Formula, trees
 
 __all__ = ["call", "clamp", "maximum", "minimum", "where"]
+
+_GELU = Formula("z*(1 + erf(z/sqrt(2)))/2")
+_SILU = Formula("z*sigmoid(z)")
+_LOG_SIGMOID = Formula("-softplus(-z)")
 
 _UNARY: dict[Any, str] = {
     torch.abs: "abs",
@@ -21,6 +25,8 @@ _UNARY: dict[Any, str] = {
     torch.atan: "atan",
     torch.cos: "cos",
     torch.cosh: "cosh",
+    torch.erf: "erf",
+    torch.special.erf: "erf",
     torch.exp: "exp",
     torch.expm1: "expm1",
     torch.log: "log",
@@ -75,6 +81,12 @@ def where(condition: Value, a: Any, b: Any) -> Value:
     return chosen
 
 
+def _gelu(value: Value, approximate: str = "none") -> Value:
+    if approximate != "none":
+        raise refuse(f"gelu is the exact one here, not approximate={approximate!r}", here())
+    return applied(_GELU, value)
+
+
 def _softmax(*_: Any, **__: Any) -> Value:
     raise refuse("softmax over samples is ice.attend(query, key, value)", here())
 
@@ -96,13 +108,28 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.clip: clamp,
     torch.where: where,
     torch.sum: lambda a: a.sum(),
+    torch.mean: lambda a: a.mean(),
     torch.dot: lambda a, b: a @ b,
+    torch.norm: lambda a: (a @ a) ** 0.5,
+    torch.linalg.norm: lambda a: (a @ a) ** 0.5,
+    torch.linalg.vector_norm: lambda a: (a @ a) ** 0.5,
+    F.gelu: _gelu,
+    F.silu: lambda a, inplace=False: applied(_SILU, a),
+    F.logsigmoid: lambda a: applied(_LOG_SIGMOID, a),
     torch.softmax: _softmax,
 }
 
 
-def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
-    """A torch function on values, by its name in the language."""
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
+
+
+_METHODS = {_name(func): func for func in (*_UNARY, *_SEVERAL)}
+
+
+def call(func: Any, *args: Any, **kwargs: Any) -> Value:
+    """A torch function on values, or what is called so as a method of a value."""
+    func = _METHODS.get(func, func)
     for argument in (*args, *kwargs.values()):
         if isinstance(argument, torch.Tensor):
             raise foreign(argument)
@@ -123,8 +150,5 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Value:
     )
 
 
-def _name(func: Any) -> str:
-    return str(getattr(func, "__name__", func))
-
-
 Value.named[:] = [call]
+Value.methods |= set(_METHODS)

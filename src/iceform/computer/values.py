@@ -7,8 +7,9 @@ for all and stand here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from functools import partial
 from numbers import Real
 from typing import Any, ClassVar, NoReturn, Protocol, TypeGuard
 
@@ -38,6 +39,7 @@ class Value:
 
     __slots__ = ("handle", "lost", "samples", "scope", "width")
     named: ClassVar[list[Callable[..., Value]]] = []  # what torch's functions mean here
+    methods: ClassVar[set[str]] = set()  # those that are methods too
     __array_priority__ = 1000  # NumPy's scalars leave the operators to us
 
     def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
@@ -138,7 +140,19 @@ class Value:
             raise refuse("sum() adds the components of a vector, and this is a scalar", here())
         return emit("sum", (self,), self.samples, None)
 
+    def mean(self) -> Value:
+        """The mean of the components."""
+        if self.width is None:
+            raise refuse(
+                "mean() goes over the components of a vector, and this is a scalar; ice.mean goes "
+                "over the samples",
+                here(),
+            )
+        return self.sum() / self.width
+
     def __getitem__(self, index: Any) -> Value:
+        if self.width is not None and isinstance(index, slice):
+            return self._part(index)
         if self.width is None or not isinstance(index, int):
             raise refuse(
                 f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
@@ -148,6 +162,22 @@ class Value:
         if not -self.width <= index < self.width:
             raise refuse(f"component {index} of a vector of {self.width}", here())
         return emit("component", (self,), self.samples, None, index % self.width)
+
+    def _part(self, index: slice) -> Value:
+        """Some of the components, as a vector."""
+        parts = tuple(list(self)[index])
+        if not parts:
+            raise refuse(f"v[{index.start}:{index.stop}:{index.step}] has no component", here())
+        return emit("concat", parts, self.samples, len(parts))
+
+    def __len__(self) -> int:
+        if self.width is None:
+            raise refuse("len() counts the components of a vector, and this is a scalar", here())
+        return self.width
+
+    def __iter__(self) -> Iterator[Value]:
+        """The components, one by one."""
+        return (self[j] for j in range(len(self)))
 
     def read(self) -> Any:
         """The handle, unless the value is lost."""
@@ -179,12 +209,6 @@ class Value:
     def __index__(self) -> int:
         self._decided("range() or an index", "ice.repeat(steps)")
 
-    def __iter__(self) -> Any:
-        self._decided("iteration", "v.sum(), or v[0], v[1], ...")
-
-    def __len__(self) -> int:
-        self._decided("len()", "sum() and ice.mean")
-
     def __format__(self, form: str) -> str:
         if form:
             self._decided("a format", "the value itself")
@@ -201,14 +225,17 @@ class Value:
     def __rpow__(self, base: Any) -> NoReturn:
         raise refuse(f"a power of {base!r} is torch.exp of its logarithm times the value", here())
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        """``v.tanh()`` is torch.tanh(v)."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse(
-            f".{name} is not a word of the language; a value has .sum(), v[0], operators and "
-            "torch's functions, torch.tanh(v), and ice.mean goes over the samples",
-            here(),
-        )
+        if name not in self.methods:
+            raise refuse(
+                f".{name} is not a word of the language; a value has operators, v[0], .sum() and "
+                "torch's functions, v.tanh() or torch.tanh(v), and ice.mean goes over the samples",
+                here(),
+            )
+        return partial(self.named[0], name, self)
 
     def _decided(self, what: str, instead: str) -> NoReturn:
         raise refuse(
@@ -221,7 +248,7 @@ class Value:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Value:
-        return cls.named[0](func, args, kwargs or {})
+        return cls.named[0](func, *args, **(kwargs or {}))
 
 
 # ---------------------------------------------------------------------------------------------
