@@ -265,6 +265,16 @@ def test_a_word_outside_an_algorithm():
         constant(1.0)
 
 
+def test_a_computer_is_sized_for_programs():
+    program = compile(algorithm(lambda x, y: mean(x * y)), 3, 5)
+    assert Computer.for_programs(program) == Computer.for_programs([program])
+    with pytest.raises(ProgramError, match="got none"):
+        Computer.for_programs([])
+    for wrong in (3, [program, "lasso"]):
+        with pytest.raises(ProgramError, match="not a program"):
+            Computer.for_programs(wrong)
+
+
 def test_settings_that_do_not_exist():
     def written(x, y, *, lr=0.5):
         return lr * mean(x)
