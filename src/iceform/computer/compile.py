@@ -98,32 +98,37 @@ class Program:
         wide = self.assembly.parameters
         return {name: value if wide[name] else value[0] for name, value in given.items()}
 
-    def reference(self, X: Any, y: Any, **settings: Any) -> Any:
+    def reference(self, X: Any, y: Any = None, **settings: Any) -> Any:
         """The exact algorithm on tensors, but for float64's rounding."""
         return self.algorithm(X, y, **settings)
 
-    def traced(self, X: Tensor, y: Tensor, **settings: Any) -> Any:
+    def traced(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Any:
         """The graph run on tensors."""
-        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
-        return self.packed(run_exactly(self.graph, given))
+        return self.packed(run_exactly(self.graph, self._given(X, y, settings)))
+
+    def _given(self, X: Tensor, y: Tensor | None, settings: dict[str, Any]) -> dict[str, Tensor]:
+        targets = self.algorithm.targets(X, y)
+        return {"x": X, "y": targets[:, None], **self.parameters(**settings)}
 
     def interpreted(
         self,
         X: Tensor,
-        y: Tensor,
+        y: Tensor | None = None,
         *,
         exact: bool = False,
         width: int | None = None,
         **settings: Any,
     ) -> Interpreted:
         """The instructions run without attention; see :mod:`iceform.computer.interpret`."""
-        return interpret(self.assembly, X, y, self.parameters(**settings), exact=exact, width=width)
+        targets = self.algorithm.targets(X, y)
+        given = self.parameters(**settings)
+        return interpret(self.assembly, X, targets, given, exact=exact, width=width)
 
     def enclosed(
-        self, X: Tensor, y: Tensor, computed: Mapping[str, Tensor], **settings: Any
+        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], **settings: Any
     ) -> Enclosure:
         """The distance of computed answers from the exact ones, in ball arithmetic."""
-        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
+        given = self._given(X, y, settings)
         columns = {
             n: v[..., None] if self.graph.outputs[n].width is None else v
             for n, v in computed.items()

@@ -139,18 +139,21 @@ class Computer:
 
     @classmethod
     def for_programs(
-        cls, programs: Iterable[Any], *, lanes: int | None = None,
+        cls, programs: Any, *, lanes: int | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> Computer:  # fmt: skip
-        """The smallest computer, in powers of two, that holds every one of these programs.
+        """The smallest computer, in powers of two, that holds every one of these programs, or one.
 
         ``lanes`` is the number of samples; programs that were compiled for one know theirs.
         """
-        programs = list(programs)
+        programs = list(programs) if isinstance(programs, Iterable) else [programs]
+        if not programs:
+            raise ProgramError("a computer is sized for at least one program, got none")
+        assemblies = [assembly_of(p) for p in programs]
         most = max([lanes or 0, *(getattr(p, "samples", None) or 0 for p in programs)])
         if most < 1:
             raise ShapeError("these programs do not say for how many samples; give lanes=")
-        sizes = Sizes.for_programs([assembly_of(p) for p in programs], most)
+        sizes = Sizes.for_programs(assemblies, most)
         return cls(**vars(sizes), dtype=dtype)
 
     def __repr__(self) -> str:

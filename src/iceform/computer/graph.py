@@ -83,6 +83,7 @@ class Carried:
     state: Node  # at the start of a turn
     next: Node  # at its end
     result: Node  # after the loop
+    counter: bool = False  # the number of the turn, from 0 on
 
 
 @dataclass(frozen=True, eq=False)

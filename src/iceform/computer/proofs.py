@@ -126,6 +126,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "atan": lambda a: a.atan(),
     "cos": lambda a: a.cos(),
     "cosh": lambda a: a.cosh(),
+    "erf": lambda a: a.erf(),
     "exp": lambda a: a.exp(),
     "expm1": lambda a: a.expm1(),
     "log": lambda a: a.log(),
@@ -151,7 +152,7 @@ def _evaluated(tree: trees.Node, z: Array) -> Array:
     if isinstance(tree, trees.Variable):
         return z
     if isinstance(tree, trees.Number):
-        return np.full(z.shape, _rational(tree.value), dtype=object)
+        return np.full(z.shape, _number(tree), dtype=object)
     if tree.name == "^":
         return _powered(_evaluated(tree.arguments[0], z), tree.arguments[1])
     parts = [_evaluated(a, z) for a in tree.arguments]
@@ -164,6 +165,13 @@ def _powered(base: Array, exponent: trees.Node) -> Array:
     if value.denominator == 1:
         return np.frompyfunc(lambda b: b ** int(value), 1, 1)(base)
     return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
+
+
+def _number(number: trees.Number) -> Any:
+    """What was typed: a rational number, or what its name stands for."""
+    arb = ball_arithmetic().arb
+    named = {"pi": arb.pi, "e": arb.const_e}.get(number.name or "")
+    return _rational(number.value) if named is None else named()
 
 
 def _rational(value: Fraction) -> Any:
