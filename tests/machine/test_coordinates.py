@@ -114,3 +114,4 @@ def test_dependent_columns_leave_directions_that_are_not_stepped_along():
     slope = problem.slope(within.of(w), within)
     assert float((within.gradient(slope) - problem.gradient(w)).abs().max()) < 1e-10
     assert float(slope[4].abs()) < 1e-10
+    assert within.along(torch.ones_like(slope)).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
