@@ -411,7 +411,7 @@ def _by_curvature(
     computed = metric_of(hessian, problem.source.rows)
     metric, apart = lower(computed, slips), apart_of(computed, slips)
     if metric is None or needs_sharpening(computed):
-        white = sharpened(problem, w, hessian, _weigh(problem, facts))
+        white = sharpened(problem, w, hessian, weigh_by(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
         return unbounded(computed, "the least eigenvalue of the Hessian may be zero")
@@ -436,7 +436,7 @@ def _by_curvature(
     return found if room is None else _within(problem, found, metric, room)
 
 
-def _weigh(problem: LinearProblem, facts: Curvature) -> Weigh:
+def weigh_by(problem: LinearProblem, facts: Curvature) -> Weigh:
     """The curvature of samples, and what it may be off by where z is."""
 
     def weigh(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
