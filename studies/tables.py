@@ -14,7 +14,7 @@ from studies.heads import ROLES, HeadsStudy
 from studies.housing import HousingStudy
 from studies.residual import BY_COLUMN, ResidualStudy
 from studies.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
-from studies.study import COLUMNS, SCALES, Study
+from studies.study import COLUMNS, FIGURE, SCALES, Study
 from studies.training import SCHEDULES
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
 
 Records = Sequence[dict[str, Any]]
 _MINUS = "\N{MINUS SIGN}"
+_THEIRS = "their_script"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _ran(study: Study, records: Records) -> Iterable[str]:
         if not own:
             continue
         for column in COLUMNS:
-            yield f"{column.replace('_', ' ')}: {_extent(study, column, scale, own)}"
+            yield f"{_label(column)}: {_extent(study, column, scale, own)}"
 
 
 def _extent(study: Study, column: str, scale: str, own: Records) -> str:
@@ -166,6 +167,10 @@ def _get(
     return lambda metric: shown(pick(records, study, column, metric, **variant))
 
 
+def _label(column: str) -> str:
+    return column.replace("_", " ")
+
+
 def _residual(records: Records) -> Iterable[Table]:
     rows = [
         ("published (figure)", with_deviation(published.RESIDUAL["test mse"]), "", "", "", "", ""),
@@ -182,13 +187,12 @@ def _residual(records: Records) -> Iterable[Table]:
         "asked-cosine": "as the theorem asks, cosine decay",
         "asked-unit-x": "as the theorem asks, X ~ N(0, 1)",
     }
-    theirs = _get(records, "residual", "their_script")
-    rows.append(("their script", theirs("mse"), "", theirs("trivial mse"), "", "", ""))
     for column, variants in BY_COLUMN.items():
         for name in variants:
+            label = _label(column) if column == _THEIRS else labels[name]
             get = _get(records, "residual", column, variant=name)
             rows.append(
-                (labels[name], get("mse"), get("r2"), get("trivial mse"), get("prompt zero mse"),
+                (label, get("mse"), get("r2"), get("trivial mse"), get("prompt zero mse"),
                  get("prompt random mse"), get("prompt another mse"))
             )  # fmt: skip
     get = _get(records, "residual", "constructed")
@@ -212,7 +216,7 @@ def _heads(records: Records) -> Iterable[Table]:
     counts = list(published.HEADS)
     rows = [("published", *(with_deviation(published.HEADS[h]) for h in counts))]
     for column, schedule, label in (
-        ("their_script", None, "their script"),
+        ("their_script", "constant", "their script"),
         ("as_published", "constant", "as published: the script's settings"),
         ("our_reading", "constant", "our reading, constant rate"),
         ("our_reading", "cosine", "our reading, cosine decay"),
@@ -262,7 +266,7 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
             if get("mse") == "–":
                 continue
             rows.append(
-                (f"{column.replace('_', ' ')}, {schedule}", str(h), get("r2"), get("trivial mse"),
+                (f"{_label(column)}, {schedule}", str(h), get("r2"), get("trivial mse"),
                  get("oracle mse"), get("flipped maxima"), get("prompt zero mse"),
                  get("prompt random mse"))
             )  # fmt: skip
@@ -328,13 +332,13 @@ def _comparison(
         for model in ("baseline", "frozen")
     ]
     for column in ("their_script", "as_published", "our_reading", "as_the_theorem_asks"):
-        for variant in [{}] if column == "their_script" else _variants(study):
+        for variant in _variants(study):
             note = "".join(f", {v}" for v in variant.values())
             for model in ("baseline", "frozen"):
                 get = _get(records, study, column, **variant, **_GIVEN)
                 cells = [get(f"{a}: {model} mse") for a in ALGORITHMS]
                 if set(cells) != {"–"}:
-                    rows.append((f"{column.replace('_', ' ')}{note}, {model}", *cells))
+                    rows.append((f"{_label(column)}{note}, {model}", *cells))
     return Table("Error on the labels (MSE)", ("", *ALGORITHMS), tuple(rows))
 
 
@@ -355,7 +359,7 @@ def _ablation(records: Records, study: str, column: str, measure: str) -> Table 
         return None
     what = "labels" if measure == "mse" else "the algorithm's predictions"
     return Table(
-        f"Does the prompt matter? Frozen model {column.replace('_', ' ')}, MSE to {what}",
+        f"Does the prompt matter? Frozen model {_label(column)}, MSE to {what}",
         ("", *ALGORITHMS),
         tuple(rows),
     )
@@ -381,7 +385,7 @@ def _yardsticks(
     rows = [row for row in rows if set(row[1:]) != {"–"}]
     if not rows:
         return None
-    parts = ["Controls", column.replace("_", " "), *([schedule] if schedule else [])]
+    parts = ["Controls", _label(column), *([schedule] if schedule else [])]
     return Table(", ".join(parts), ("", *ALGORITHMS), tuple(rows))
 
 
@@ -479,8 +483,8 @@ def _present(*tables: Table | None) -> Iterable[Table]:
 # a reader's table: every number of the paper's section 6
 # ---------------------------------------------------------------------------------------------
 
-_WITHIN = 2.0  # deviations of both together, for a number to count as reproduced
-_STEADY = 1 / 3  # of the mean: trainings that deviate by more decide nothing
+_CONFIDENCE = 0.95
+_FACTOR = 2.0  # a number that is off by less counts as reproduced
 _WHY = {
     ("residual", "train mse"): "with the targets in the input, which the text does not say",
     ("residual", "test mse"): "the same",
@@ -492,64 +496,90 @@ _WHY = {
 
 @dataclass(frozen=True)
 class _Published:
-    """One number of the paper, and where ours is found."""
+    """One number of the paper, how many trainings it is of, and where ours is found."""
 
     study: str
     name: str
     cell: published.Cell
+    trainings: int
     metric: str
     variant: dict[str, str | int | None]
-    read: tuple[str, dict[str, str | int | None]]  # metric and variant in our reading
-
-    def ours(self, records: Records) -> tuple[str, Summary | None]:
-        """The script's settings where they were run, else our reading."""
-        places = {"as_published": (self.metric, self.variant), "our_reading": self.read}
-        for column, (metric, variant) in places.items():
-            found = pick(records, self.study, column, metric, **variant)
-            if found is not None:
-                return column.replace("_", " "), found
-        return "", None
 
 
 def published_numbers() -> Iterable[_Published]:
     """All of them, in the paper's order."""
-    leak: dict[str, str | int | None] = {"variant": "leak"}
-    for name, metric, read in (
-        ("train mse", "train mse after 19 epochs", "train mse"),
-        ("test mse", "mse after 19 epochs", "mse"),
-    ):  # fmt: skip
-        cell = published.RESIDUAL[name]
-        yield _Published("residual", name, cell, metric, {"variant": "script"}, (read, leak))
+    count = published.TRAININGS
+    for name, cell in published.RESIDUAL.items():
+        metric = f"{name} after {FIGURE} epochs".replace("test ", "")
+        yield _Published(
+            "residual", name, cell, count["residual", ""], metric, {"variant": "script"}
+        )
     for h, cell in published.HEADS.items():
-        labels: dict[str, str | int | None] = {"heads": h, "schedule": "constant", "probe": None}
-        yield _Published("heads", str(h), cell, "mse", labels, ("mse", labels))
+        labels: dict[str, str | int | None] = {"heads": h, "schedule": "constant"}
+        yield _Published("heads", str(h), cell, count["heads", ""], "mse", labels)
     for study, printed in (("statistics", published.STATISTICS), ("housing", published.HOUSING)):
         own: dict[str, str | int | None] = {"schedule": "constant"} if study == "statistics" else {}
         for model, cells in printed.items():
             for a, cell in cells.items():
                 metric = f"{a}: {model} mse"
-                yield _Published(study, f"{model}, {a}", cell, metric, own, (metric, own))
+                yield _Published(study, f"{model}, {a}", cell, count[study, model], metric, own)
+
+
+def against(cell: published.Cell, trainings: int, ours: Summary) -> tuple[float, float, float]:
+    """Ours over the published number, and the ends of a 95 % interval.
+
+    Where the paper has a mean of several trainings the interval is Welch's, for the difference of
+    two means. Where it has one training, it is where our trainings predict one more: a t interval
+    of the logarithms, since errors are positive and skewed.
+    """
+    from scipy.stats import t
+
+    def reach(freedom: float) -> float:
+        return float(t.ppf((1 + _CONFIDENCE) / 2, freedom))
+
+    mean, deviation = cell
+    n = len(ours.values)
+    if n < 2:
+        return ours.mean / mean, 0.0, math.inf
+    if trainings > 1:
+        a, b = (deviation or 0.0) ** 2 / trainings, (ours.deviation or 0.0) ** 2 / n
+        off = reach((a + b) ** 2 / (a**2 / (trainings - 1) + b**2 / (n - 1))) * math.sqrt(a + b)
+        return ours.mean / mean, max(0.0, ours.mean - off) / mean, (ours.mean + off) / mean
+    logs = Summary(tuple(math.log(value / mean) for value in ours.values))
+    off = reach(n - 1) * (logs.deviation or 0.0) * math.sqrt(1 + 1 / n)
+    return math.exp(logs.mean), math.exp(logs.mean - off), math.exp(logs.mean + off)
+
+
+def _verdict(low: float, high: float) -> str:
+    """Of an interval of ours over published."""
+    chance = low <= 1 <= high
+    if low >= 1 / _FACTOR and high <= _FACTOR:
+        return "yes" if chance else "yes, but for a difference beyond chance"
+    return "cannot tell, trainings differ too much" if chance else "no"
 
 
 def readers(records: Records) -> Table:
-    """For each of the paper's numbers: ours, and whether they agree within two deviations."""
+    """For each of the paper's numbers: the script's and ours, and whether they reproduce it."""
     rows = []
-    for number_ in published_numbers():
-        column, found = number_.ours(records)
-        verdict = "not run"
-        if found is not None:
-            mean, deviation = number_.cell
-            spread = math.hypot(deviation or 0.0, found.deviation or 0.0)
-            verdict = "yes" if abs(found.mean - mean) <= _WITHIN * spread else "no"
-            if (found.deviation or 0.0) > _STEADY * found.mean:
-                verdict = "cannot tell, trainings differ too much"
-        why = _WHY.get((number_.study, number_.name), "")
-        rows.append(
-            (f"{number_.study}: {number_.name}", with_deviation(number_.cell), shown(found),
-             "–" if found is None else found.range,
-             column or "–", f"{verdict}: {why}" if why else verdict)
-        )  # fmt: skip
-    header = ("number", "published", "ours", "lowest to highest", "of which column", "reproduced")
+    for n in published_numbers():
+        name, why = f"{n.study}: {n.name}", _WHY.get((n.study, n.name), "")
+        found = {
+            column: ours
+            for column in ("their_script", "as_published")
+            if (ours := pick(records, n.study, column, n.metric, **n.variant)) is not None
+        }
+        for column, ours in found.items():
+            ratio, low, high = against(n.cell, n.trainings, ours)
+            verdict = _verdict(low, high)
+            rows.append(
+                (name, with_deviation(n.cell), _label(column), shown(ours), ours.range,
+                 f"{number(ratio)} ({number(low)} to {number(high)})",
+                 f"{verdict}: {why}" if why else verdict)
+            )  # fmt: skip
+        if not found:
+            rows.append((name, with_deviation(n.cell), "–", "–", "–", "–", "not run"))
+    header = ("number", "published", "column", "ours", "lowest to highest",
+              "ours / published (95 %)", "reproduced")  # fmt: skip
     return Table("Every number of section 6", header, tuple(rows))
 
 
@@ -578,7 +608,7 @@ def _series(label: str, found: dict[str, Summary | published.Cell | None]) -> Se
 
 _LEAK = ("targets fed", "not fed")
 _TRAINED: dict[str, dict[str, str | int | None]] = {
-    "their_script": {},
+    "their_script": {"schedule": "constant"},
     "as_published": {"schedule": "constant"},
     "our_reading": {"schedule": "constant"},
     "as_the_theorem_asks": {"schedule": "cosine", **_GIVEN},
@@ -597,7 +627,7 @@ def comparisons(records: Records) -> dict[str, list[Series]]:
         "as_the_theorem_asks": (None, "asked"),
     }  # whose targets are the input, and whose are not
     for column, schedule in _TRAINED.items():
-        label = column.replace("_", " ")
+        label = _label(column)
         pick_ = {h: pick(records, "heads", column, "mse", heads=h, probe=None, **schedule)
                  for h in published.HEADS}  # fmt: skip
         heads.append(_series(label, {str(h): found for h, found in pick_.items()}))
@@ -612,7 +642,7 @@ def comparisons(records: Records) -> dict[str, list[Series]]:
         for column, schedule in _TRAINED.items():
             own = schedule if study == "statistics" else {}
             found = {a: pick(records, study, column, f"{a}: frozen mse", **own) for a in ALGORITHMS}
-            made[study].append(_series(column.replace("_", " "), dict(found)))
+            made[study].append(_series(_label(column), dict(found)))
     return {study: [s for s in series if s.points] for study, series in made.items()}
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 from typer.testing import CliRunner
 
 from iceform.errors import BoundError, DeviceError, IntegrityError, ProgramError
@@ -28,6 +29,7 @@ from studies.__main__ import app
 from studies.ames import Encoder, houses, number_columns
 from studies.heads import assemble
 from studies.published import HEADS
+from studies.randomness import permutation
 from studies.report import write
 from studies.residual import saturating
 from studies.script import COMMIT
@@ -298,7 +300,12 @@ def test_a_copy_of_the_authors_code_must_be_theirs(tmp_path):
         Request(("heads",), ("their_script",))
 
 
-@pytest.mark.skipif("ICEFORM_THEIR_CODE" not in os.environ, reason="needs the authors' code")
+needs_their_code = pytest.mark.skipif(
+    "ICEFORM_THEIR_CODE" not in os.environ, reason="needs the authors' code"
+)
+
+
+@needs_their_code
 def test_the_authors_code_runs(tmp_path):
     code = Path(os.environ["ICEFORM_THEIR_CODE"])
     records = run(Request(tuple(STUDIES), ("their_script",), out=tmp_path, code=code))
@@ -306,6 +313,51 @@ def test_the_authors_code_runs(tmp_path):
     for r in records:
         assert r["notes"]["commit"] == COMMIT
         assert all(math.isfinite(v) and v > 0 for v in r["metrics"].values())
+
+
+class _OurOrder(torch.utils.data.DataLoader):
+    """A loader of theirs whose shuffles are ours, one for each pass."""
+
+    def __init__(self, data, batch_size, shuffle):
+        super().__init__(data, batch_size=batch_size)
+        self.shuffled, self.epoch = shuffle, 0
+
+    def __iter__(self):
+        order = list(range(len(self.dataset)))
+        if self.shuffled:
+            order = permutation(len(self.dataset), "cpu", "order", 1, self.epoch).tolist()
+            self.epoch += 1
+        for at in range(0, len(order), self.batch_size):
+            yield default_collate([self.dataset[i] for i in order[at : at + self.batch_size]])
+
+
+@needs_their_code
+@pytest.mark.parametrize("study", ["residual", "heads"])
+def test_the_authors_own_loop_comes_to_the_same(tmp_path, monkeypatch, study):
+    """Their ``train_model``, whole, on the batches that our engine takes, from the same start."""
+    code = Path(os.environ["ICEFORM_THEIR_CODE"])
+    records = run(Request((study,), ("their_script",), out=tmp_path, code=code))
+    spec = STUDIES[study].spec("their_script", "smoke")
+    name = {"residual": "att_sim_f", "heads": "attn_sim_attn"}[study]
+    sizes = (spec.epochs, spec.batch, spec.lr, spec.tokens, spec.hidden)
+    with theirs.script(code, name) as script:
+        monkeypatch.setattr(script, "DataLoader", _OurOrder)
+        if study == "residual":
+            said = []
+            monkeypatch.setattr(script, "print", said.append, raising=False)
+            theirs._start(1)
+            data = script.SimFDataset(spec.samples, spec.tokens, spec.dim)
+            script.train_model(spec.points, data, *sizes)
+            loss = float(said[-1].removeprefix("Test Loss: "))
+        else:
+            theirs._start(0)
+            data = script.SimAttentionDataset(spec.samples, spec.tokens, spec.dim, spec.hidden)
+            theirs._start(theirs._SEED + 1)
+            loss = script.train_model(4, spec.points, data, *sizes)
+    (ours,) = [
+        r["metrics"]["mse"] for r in records if r["seed"] == 1 and r["variant"].get("heads", 4) == 4
+    ]
+    assert ours == pytest.approx(loss, rel=3e-5)  # printed to four decimals, or float32's sums
 
 
 def test_least_squares_solves_the_published_heads_task(smoke):
