@@ -23,6 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 Records = Sequence[dict[str, Any]]
+Row = tuple[str, ...]
 _MINUS = "\N{MINUS SIGN}"
 _THEIRS = "their_script"
 
@@ -117,8 +118,8 @@ def sections(records: Records) -> list[Section]:
     made = (
         (ResidualStudy(), _residual),
         (HeadsStudy(), _heads),
-        (StatisticsStudy(), _statistics),
-        (HousingStudy(), _housing),
+        (StatisticsStudy(), _regressions("statistics", published.STATISTICS)),
+        (HousingStudy(), _regressions("housing", published.HOUSING)),
     )
     return [
         Section(s.name, s.title, s.flaws, s.read, s.asked, tuple(_ran(s, records)),
@@ -231,7 +232,7 @@ def _heads(records: Records) -> Iterable[Table]:
         ("heads", *map(str, counts)),
         tuple(rows),
     )
-    yield from _present(_heads_probes(records))
+    yield from _heads_probes(records)
     yield from _heads_controls(records, counts)
     grids = sorted(
         {(r["variant"]["regime"], r["variant"]["grid"]) for r in records
@@ -279,7 +280,7 @@ def _heads_controls(records: Records, counts: Sequence[int]) -> Iterable[Table]:
 _LEARNT = 0.01  # mean squared error of a network's K, Q or V that has left the plateau
 
 
-def _heads_probes(records: Records) -> Table | None:
+def _heads_probes(records: Records) -> Iterable[Table]:
     """The head count that was looked at more closely: how many of its networks have learnt."""
     kinds: dict[str, dict[str, str | None]] = {
         "constant rate": {"schedule": "constant", "probe": None},
@@ -303,11 +304,10 @@ def _heads_probes(records: Records) -> Table | None:
         mse = Summary(tuple(r["metrics"]["mse"] for r in found))
         epochs = _listed(r["spec"]["epochs"] for r in found)
         rows.append((label, epochs, str(mse), f"{learnt} of {len(networks)}"))
-    if not rows:
-        return None
-    heads = _listed(probed)
-    header = ("", "epochs", "MSE", f"networks with an error below {_LEARNT}")
-    return Table(f"{heads} heads in our reading: where the networks stand", header, tuple(rows))
+    if rows:
+        header = ("", "epochs", "MSE", f"networks with an error below {_LEARNT}")
+        caption = f"{_listed(probed)} heads in our reading: where the networks stand"
+        yield Table(caption, header, tuple(rows))
 
 
 def _without_empty_columns(table: Table) -> Table:
@@ -317,166 +317,117 @@ def _without_empty_columns(table: Table) -> Table:
 
 
 _GIVEN: dict[str, str | int | None] = {"prompt": None}  # not a learnt one: study 3
+_ASKED = "as_the_theorem_asks"
+_BILINEAR = ("their_script", "as_published", "our_reading")  # whose label is no algorithm's
+_PROMPTS = {"right prompt": "frozen"} | {
+    "another algorithm's prompt" if k == "another" else f"{k} prompt": f"frozen, {k} prompt"
+    for k in ABLATIONS
+}
+_YARDSTICKS = {
+    "mean predictor, MSE to labels": "trivial mse",
+    "the algorithm itself, MSE to labels": "oracle mse",
+    "frozen, R² on labels": "frozen r2",
+    "baseline, R² on labels": "baseline r2",
+    "frozen, MSE to the algorithm": "frozen fidelity",
+    "baseline, MSE to the algorithm": "baseline fidelity",
+    "model trained on linear alone, MSE to labels": "linear baseline mse",
+    "deviation over five test draws": "spread over test draws",
+}
+_MACHINE = {
+    "penalty, picked on the training split": "alpha",
+    "largest distance to scikit-learn's coefficients": "distance to scikit-learn",
+    "certified distance to the exact ones": "certified",
+    "proven (1) or estimated (0)": "proven",
+    "MSE to scikit-learn's predictions": "frozen fidelity",
+    "passes through the layer": "passes",
+    "MSE on held-out labels": "test mse",
+    "… without the five houses above 4000 sq ft": "test mse without large houses",
+}
+_Printed = dict[str, dict[str, published.Cell]]
+_Rows = Iterable[tuple[str, Callable[[str], str], str]]  # label, a column's cells, metric
 
 
-def _variants(study: str) -> list[dict[str, str]]:
-    """Study 3 has a learning rate that is constant and one that decays, study 4 only the former."""
-    return [{"schedule": s} for s in SCHEDULES] if study == "statistics" else [{}]
+def _by_algorithm(caption: str, rows: _Rows, above: Sequence[Row] = ()) -> Iterable[Table]:
+    """A column for every algorithm; rows of which nothing was run are left out."""
+    body = [(label, *(get(f"{a}: {metric}") for a in ALGORITHMS)) for label, get, metric in rows]
+    kept = (*above, *(row for row in body if set(row[1:]) != {"–"}))
+    if kept:
+        yield Table(caption, ("", *ALGORITHMS), kept)
 
 
-def _comparison(
-    records: Records, study: str, printed: dict[str, dict[str, published.Cell]]
-) -> Table:
-    rows = [
-        (f"published, {model}", *(with_deviation(printed[model][a]) for a in ALGORITHMS))
-        for model in ("baseline", "frozen")
-    ]
-    for column in ("their_script", "as_published", "our_reading", "as_the_theorem_asks"):
-        for variant in _variants(study):
-            note = "".join(f", {v}" for v in variant.values())
-            for model in ("baseline", "frozen"):
-                get = _get(records, study, column, **variant, **_GIVEN)
-                cells = [get(f"{a}: {model} mse") for a in ALGORITHMS]
-                if set(cells) != {"–"}:
-                    rows.append((f"{_label(column)}{note}, {model}", *cells))
-    return Table("Error on the labels (MSE)", ("", *ALGORITHMS), tuple(rows))
+def _regressions(study: str, printed: _Printed) -> Callable[[Records], Iterable[Table]]:
+    """The tables of study 3, whose rate is constant or decays, or of study 4."""
+    schedules = SCHEDULES if study == "statistics" else ("",)
+
+    def getters(records: Records, column: str) -> Iterable[tuple[str, Callable[[str], str]]]:
+        for s in schedules:
+            yield s, _get(records, study, column, **({"schedule": s} if s else {}), **_GIVEN)
+
+    def compared(records: Records) -> Iterable[Table]:
+        models = ("baseline", "frozen")
+        yield from _by_algorithm(
+            "Error on the labels (MSE)",
+            ((", ".join(filter(None, (_label(column), s, model))), get, f"{model} mse")
+             for column in (*_BILINEAR, _ASKED) for s, get in getters(records, column)
+             for model in models),
+            [(f"published, {m}", *(with_deviation(printed[m][a]) for a in ALGORITHMS))
+             for m in models],
+        )  # fmt: skip
+
+    def controls(records: Records, column: str) -> Iterable[Table]:
+        for s, get in getters(records, column):
+            caption = ", ".join(filter(None, ("Controls", _label(column), s)))
+            yield from _by_algorithm(caption, ((n, get, m) for n, m in _YARDSTICKS.items()))
+
+    def prompts(records: Records, column: str, measure: str, what: str) -> Iterable[Table]:
+        yield from _by_algorithm(
+            f"Does the prompt matter? Frozen model {_label(column)}, MSE to {what}",
+            ((f"{s}, {n}" if s else n, get, f"{metric} {measure}")
+             for s, get in getters(records, column) for n, metric in _PROMPTS.items()),
+        )  # fmt: skip
+
+    def tables(records: Records) -> Iterable[Table]:
+        yield from compared(records)
+        for column in _BILINEAR:
+            yield from controls(records, column)
+        for column in _BILINEAR[1:]:
+            yield from prompts(records, column, "mse", "labels")
+        yield from controls(records, _ASKED)
+        if study == "statistics":
+            yield from _between(records)
+        yield from prompts(records, _ASKED, "fidelity", "the algorithm's predictions")
+        if study == "statistics":
+            yield from _in_context(records)
+        made = _get(records, study, "constructed")
+        caption = "Constructed: one frozen machine, three prompts, no training"
+        yield from _by_algorithm(caption, ((n, made, metric) for n, metric in _MACHINE.items()))
+
+    return tables
 
 
-def _ablation(records: Records, study: str, column: str, measure: str) -> Table | None:
-    rows = []
-    for variant in _variants(study):
-        get = _get(records, study, column, **variant, **_GIVEN)
-        note = "".join(f"{v}, " for v in variant.values())
-        kinds = {"right prompt": "frozen"} | {
-            f"{k} prompt" if k != "another" else "another algorithm's prompt": f"frozen, {k} prompt"
-            for k in ABLATIONS
-        }
-        for label, metric in kinds.items():
-            cells = [get(f"{a}: {metric} {measure}") for a in ALGORITHMS]
-            if set(cells) != {"–"}:
-                rows.append((f"{note}{label}", *cells))
-    if not rows:
-        return None
-    what = "labels" if measure == "mse" else "the algorithm's predictions"
-    return Table(
-        f"Does the prompt matter? Frozen model {_label(column)}, MSE to {what}",
-        ("", *ALGORITHMS),
-        tuple(rows),
-    )
-
-
-def _yardsticks(
-    records: Records, study: str, column: str, schedule: str | None = None
-) -> Table | None:
-    get = _get(records, study, column, schedule=schedule, **_GIVEN)
-    rows = [
-        (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
-        for label, metric in (
-            ("mean predictor, MSE to labels", "trivial mse"),
-            ("the algorithm itself, MSE to labels", "oracle mse"),
-            ("frozen, R² on labels", "frozen r2"),
-            ("baseline, R² on labels", "baseline r2"),
-            ("frozen, MSE to the algorithm", "frozen fidelity"),
-            ("baseline, MSE to the algorithm", "baseline fidelity"),
-            ("model trained on linear alone, MSE to labels", "linear baseline mse"),
-            ("deviation over five test draws", "spread over test draws"),
-        )
-    ]
-    rows = [row for row in rows if set(row[1:]) != {"–"}]
-    if not rows:
-        return None
-    parts = ["Controls", _label(column), *([schedule] if schedule else [])]
-    return Table(", ".join(parts), ("", *ALGORITHMS), tuple(rows))
-
-
-def _constructed(records: Records, study: str) -> Table | None:
-    get = _get(records, study, "constructed")
-    rows = [
-        (label, *(get(f"{a}: {metric}") for a in ALGORITHMS))
-        for label, metric in (
-            ("penalty, picked on the training split", "alpha"),
-            ("largest distance to scikit-learn's coefficients", "distance to scikit-learn"),
-            ("certified distance to the exact ones", "certified"),
-            ("proven (1) or estimated (0)", "proven"),
-            ("MSE to scikit-learn's predictions", "frozen fidelity"),
-            ("passes through the layer", "passes"),
-            ("MSE on held-out labels", "test mse"),
-            ("… without the five houses above 4000 sq ft", "test mse without large houses"),
-        )
-    ]
-    rows = [row for row in rows if set(row[1:]) != {"–"}]
-    if not rows:
-        return None
-    return Table(
-        "Constructed: one frozen machine, three prompts, no training",
-        ("", *ALGORITHMS),
-        tuple(rows),
-    )
-
-
-def _between(records: Records) -> Table | None:
-    get = _get(records, "statistics", "as_the_theorem_asks", **_GIVEN)
+def _between(records: Records) -> Iterable[Table]:
+    get = _get(records, "statistics", _ASKED, **_GIVEN)
     pairs = ("lasso to ridge", "lasso to linear", "ridge to linear")
-    cells = tuple(get(p) for p in pairs)
-    if set(cells) == {"–"}:
-        return None
-    return Table(
-        "How far the algorithms' own predictions are apart (MSE), as the theorem asks",
-        pairs,
-        (cells,),
-    )
+    cells = tuple(map(get, pairs))
+    if set(cells) != {"–"}:
+        caption = "How far the algorithms' own predictions are apart (MSE), as the theorem asks"
+        yield Table(caption, pairs, (cells,))
 
 
-def _in_context(records: Records) -> Table | None:
+def _in_context(records: Records) -> Iterable[Table]:
     """Models that see the context alone beside those that are given coefficients."""
-    asked = "as_the_theorem_asks"
     own = [r for r in records if r["study"] == "statistics" and "layers" in r["variant"]]
-    kinds: dict[str, tuple[str, dict[str, str | int | None]]] = {
+    kinds = {
         f"context and a learnt prompt, {layers} layer{'s' if layers > 1 else ''}, {epochs} epochs":
-        (asked, {"layers": layers})
+        _get(records, "statistics", _ASKED, layers=layers)
         for layers, epochs in sorted({(r["variant"]["layers"], r["spec"]["epochs"]) for r in own})
+    } | {
+        "context and the coefficients": _get(records, "statistics", _ASKED, layers=None),
+        "constructed, context alone": _get(records, "statistics", "constructed"),
     }  # fmt: skip
-    if not kinds:
-        return None
-    kinds["context and the coefficients"] = (asked, {"layers": None})
-    kinds["constructed, context alone"] = ("constructed", {})
-    rows = []
-    for label, (column, variant) in kinds.items():
-        get = _get(records, "statistics", column, **variant)
-        rows.append((label, *(get(f"{a}: frozen fidelity") for a in ALGORITHMS)))
-    return Table("What is the model given? MSE to the algorithm's predictions", ("", *ALGORITHMS),
-                 tuple(rows))  # fmt: skip
-
-
-_BILINEAR = ("as_published", "our_reading")  # columns whose label is the task, not an algorithm
-
-
-def _statistics(records: Records) -> Iterable[Table]:
-    yield _comparison(records, "statistics", published.STATISTICS)
-    yield from _present(
-        *(_yardsticks(records, "statistics", c, s) for c in _BILINEAR for s in SCHEDULES),
-        *(_ablation(records, "statistics", c, "mse") for c in _BILINEAR),
-        *(_yardsticks(records, "statistics", "as_the_theorem_asks", s) for s in SCHEDULES),
-        _between(records),
-        _ablation(records, "statistics", "as_the_theorem_asks", "fidelity"),
-        _in_context(records),
-        _constructed(records, "statistics"),
-    )
-
-
-def _housing(records: Records) -> Iterable[Table]:
-    yield _comparison(records, "housing", published.HOUSING)
-    yield from _present(
-        *(_yardsticks(records, "housing", c) for c in _BILINEAR),
-        *(_ablation(records, "housing", c, "mse") for c in _BILINEAR),
-        _yardsticks(records, "housing", "as_the_theorem_asks"),
-        _ablation(records, "housing", "as_the_theorem_asks", "fidelity"),
-        _constructed(records, "housing"),
-    )
-
-
-def _present(*tables: Table | None) -> Iterable[Table]:
-    return (t for t in tables if t is not None)
+    if own:
+        caption = "What is the model given? MSE to the algorithm's predictions"
+        yield from _by_algorithm(caption, ((n, get, "frozen fidelity") for n, get in kinds.items()))
 
 
 # ---------------------------------------------------------------------------------------------
