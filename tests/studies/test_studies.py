@@ -27,6 +27,7 @@ from studies import (
 from studies.__main__ import app
 from studies.ames import Encoder, houses, number_columns
 from studies.heads import assemble
+from studies.house_prices import house_prices
 from studies.published import HEADS
 from studies.randomness import permutation
 from studies.report import write
@@ -357,6 +358,68 @@ def test_the_authors_own_loop_comes_to_the_same(tmp_path, monkeypatch, study):
         r["metrics"]["mse"] for r in records if r["seed"] == 1 and r["variant"].get("heads", 4) == 4
     ]
     assert ours == pytest.approx(loss, rel=3e-5)  # printed to four decimals, or float32's sums
+
+
+def _affine(name, layer):
+    return {f"{name}.weight": layer.weight.mT, f"{name}.bias": layer.bias[None]}
+
+
+def _tokens(name, mapping, constant):
+    return _affine(name, mapping.token_proj) | {
+        f"{name}.scale": mapping.modulation, constant: mapping.interp_tokens
+    }  # fmt: skip
+
+
+@needs_their_code
+@torch.no_grad()
+def test_the_networks_of_as_published_are_the_authors():
+    """The same weights in both, moved from where they start, give the same outputs."""
+    code = Path(os.environ["ICEFORM_THEIR_CODE"])
+    for name, study in STUDIES.items():
+        plans = [study.plans(study.spec(c, "smoke"), (0, 1), 6)[-1 if name == "heads" else 0]
+                 for c in ("their_script", "as_published")]  # fmt: skip
+        built = theirs.build_theirs(plans[0], CPU, code)
+        ours = study.build(plans[1], CPU).stack.network
+        module = built.modules[0].parts[0] if name == "heads" else built.modules[0]
+        for p in module.parameters():
+            p.add_(
+                torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())), alpha=0.1
+            )
+        (x, *w), _ = built.batch(torch.arange(4).expand(2, -1))
+        if name == "residual":
+            made = _tokens("data", module.mapping_A, "data.constant")
+            made |= _tokens("prompt", module.mapping_B, "prompt.constant")
+            for part in "qkv":
+                made |= _affine(part, getattr(module, f"{part}_proj"))
+            inputs, wanted = (x[:1], w[0][:1]), module(x[0], w[0][0])
+        else:
+            inner = getattr(module, "attnm", module)
+            made = _tokens("in", inner.mapping_A, "constant")
+            parts = [_affine("qkv", getattr(inner.attn1, f"{part}_proj")) for part in "qkv"]
+            made |= {k: torch.cat([p[k] for p in parts], -1) for k in parts[0]}
+            made |= _affine("out", inner.attn1.out_proj)
+            wanted = module(x[0], *(t[0] for t in w))
+            if name == "heads":
+                ours, wanted, inputs = getattr(ours, "inner", ours), wanted.mT, (x[:1],)
+            else:
+                made |= _affine("final", module.linear)
+                prompt = w[0][:1, :, None].expand(-1, -1, x.shape[2], -1)
+                inputs = (torch.cat([x[:1], prompt], -1),)
+        off = (ours({k: p[None] for k, p in made.items()}, *inputs)[0] - wanted).abs().max()
+        assert off <= 1e-5 * wanted.abs().max(), (name, float(off))
+        assert wanted.std() > 0.01
+
+
+@needs_their_code
+def test_the_houses_of_as_published_are_the_authors():
+    with theirs.script(Path(os.environ["ICEFORM_THEIR_CODE"]), theirs._Housing.script) as script:
+        script.fetch_openml = theirs._table
+        data = script.AmesStatsData()
+    x, y = house_prices()
+    assert torch.allclose(data.targets[:, 0].double(), y, atol=1e-5)
+    apart = torch.cdist(data.features.T.double(), x.T)  # columns come in another order
+    assert apart.shape == (262, 262)
+    assert float(torch.cat([apart.amin(0), apart.amin(1)]).max()) <= 1e-4
 
 
 def test_least_squares_solves_the_published_heads_task(smoke):
