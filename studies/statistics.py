@@ -42,6 +42,7 @@ ALGORITHMS = ("lasso", "ridge", "linear")
 MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for each
 ABLATIONS = ("zero", "random", "another")
 _EVALUATED = 500  # samples at a time
+_FITTED = 50_000  # contexts at a time: batched eigenvalues on a GPU take memory for all of theirs
 _DRAWS = 5  # test draws over which the script takes its spread
 # Names of the random streams, as they were when the stored cells were drawn.
 _STREAMS = {"our_reading": "as_published", "as_the_theorem_asks": "as_described"}
@@ -216,17 +217,18 @@ def _draw(spec: StatisticsSpec, seed: int, device: torch.device) -> _Data:
     truth = w * kept
     seen = 2 * normal("context", count, spec.context, d) - 1
     y = _dot(seen, truth) + spec.noise * normal("context noise", count, spec.context)
-    coef = torch.stack(
-        [
-            lasso(seen, y, spec.alpha_lasso),
-            ridge(seen, y, spec.alpha_ridge),
-            least_squares(seen, y),
-        ],
-        1,
-    ).float()
+    coef = torch.cat(
+        [_fitted(spec, *part) for part in zip(seen.split(_FITTED), y.split(_FITTED), strict=True)]
+    )
     label = _dot(x, truth) + spec.noise * normal("noise", count, n)
     labels = label[:, None].expand(-1, len(ALGORITHMS), -1)
     return _Data(x, labels, coef, torch.cat([seen, y[..., None]], -1))
+
+
+def _fitted(spec: StatisticsSpec, x: Tensor, y: Tensor) -> Tensor:
+    """Coefficients of the three algorithms, (N, algorithms, d)."""
+    lasso_, ridge_ = lasso(x, y, spec.alpha_lasso), ridge(x, y, spec.alpha_ridge)
+    return torch.stack([lasso_, ridge_, least_squares(x, y)], 1).float()
 
 
 def _stream(spec: Spec) -> str:
