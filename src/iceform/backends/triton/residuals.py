@@ -263,7 +263,7 @@ def _sizes_kernel(  # type: ignore[no-untyped-def]
     at, at_d = tl.arange(0, MANY), tl.arange(0, WIDE)
     word = tl.int64 if DOUBLE else tl.int32
     most, longest = tl.zeros((MANY,), word), tl.zeros((MANY,), word)
-    start = programs * 0
+    start = tl.program_id(0)  # the only one: 0
     while start < programs:
         inside = start + at < programs
         most = tl.maximum(most, tl.load(seen_ptr + (start + at) * 2, mask=inside, other=0))
@@ -272,7 +272,7 @@ def _sizes_kernel(  # type: ignore[no-untyped-def]
         )
         start += MANY
     largest, norm = tl.zeros((WIDE,), tl.int64), tl.zeros((WIDE,), tl.int64)
-    row = rows * 0
+    row = tl.program_id(0)
     while row < rows:
         w = tl.load(w_ptr + row * DIM + at_d, mask=at_d < DIM, other=0.0).to(tl.float64)
         largest = tl.maximum(largest, _bits(w))
