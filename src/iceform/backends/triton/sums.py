@@ -173,15 +173,15 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
     (heads, keys, dim), values = k.shape, v.shape[-1]
     blocks = triton.next_power_of_2(triton.cdiv(keys, BLOCK * _SHARES))
     shares = triton.cdiv(keys, BLOCK * blocks)
-    double = {"dtype": torch.float64, "device": k.device}
-    norms = torch.empty((heads, keys), **double)
-    parts = torch.empty((heads, shares, 4 * values + 2), **double)
-    part, whole = parts.view(-1).split([heads * shares * 4 * values, heads * shares * 2])
+    double = torch.float64
+    norms = k.new_empty((heads, keys), dtype=double)
+    parts = k.new_empty(heads * shares * (4 * values + 2), dtype=double)
+    part, whole = parts.split([heads * shares * 4 * values, heads * shares * 2])
     found = Shared(
         columns=v.new_empty((heads, keys, 4 * values)),
         weights=v.new_empty((heads, keys), dtype=torch.float32),
-        values=torch.empty((heads, _OF_VALUES, values), **double),
-        heads=torch.empty((heads, _OF_HEADS), **double),
+        values=v.new_empty((heads, _OF_VALUES, values), dtype=double),
+        heads=v.new_empty((heads, _OF_HEADS), dtype=double),
     )
     wide = triton.next_power_of_2(values)
     _gather_kernel[(shares, heads)](
@@ -313,13 +313,13 @@ def _nth(at, n: tl.constexpr, step, inside):  # type: ignore[no-untyped-def]
     return tl.load(at + n * step, mask=inside, other=0.0).to(tl.float64)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _four(at):  # type: ignore[no-untyped-def]
     """Four numbers in a row."""
     return tl.load(at), tl.load(at + 1), tl.load(at + 2), tl.load(at + 3)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _expm1(x):  # type: ignore[no-untyped-def]
     """e^x - 1 to a few units: the error of y = e^x cancels in (y - 1) x / log y."""
     y = tl.exp(x)
@@ -328,7 +328,7 @@ def _expm1(x):  # type: ignore[no-untyped-def]
     return tl.where(told, (apart - 1) * x / tl.log(apart), tl.where(y == 1, x, y))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _steps(at, by_n, row):  # type: ignore[no-untyped-def]
     """`_Steps` of the theorem: per_k, t, most, N l, d, λ(2n + R + 8) and Λ."""
     counts, inside, q, longest, top, log, touched = row
@@ -344,7 +344,7 @@ def _steps(at, by_n, row):  # type: ignore[no-untyped-def]
     return per_k, t, most, numerator, denominator, count, count * tl.exp(2 * most + denominator)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _sums_error(at, by_n, row):  # type: ignore[no-untyped-def]
     """`sums_error` of the theorem."""
     _, _, most, numerator, denominator, _, lost = _steps(at, by_n, row)
@@ -352,7 +352,7 @@ def _sums_error(at, by_n, row):  # type: ignore[no-untyped-def]
     return tl.where(own <= float("inf"), own, float("inf")), 2 * lost * tl.exp(numerator)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _factors(at, by_n, row, k):  # type: ignore[no-untyped-def]
     """`Factors` of the theorem: of k_away, away, size, π, output, lost; stray, spilt, drained."""
     per_k, t, most, numerator, denominator, count, lost = _steps(at, by_n, row)
@@ -371,7 +371,7 @@ def _factors(at, by_n, row, k):  # type: ignore[no-untyped-def]
     return moving * per_k, moving * t, size, coarse, output, lost, stray, spilt, drained * spilt
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _weighed(  # type: ignore[no-untyped-def]
     by, off, k, k_away, away, size, coarse, output, largest, rounds, spread
 ):
@@ -385,7 +385,7 @@ def _weighed(  # type: ignore[no-untyped-def]
     return tl.where(first <= hull, first, hull)  # the second where the first is not a number
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _asked(  # type: ignore[no-untyped-def]
     at, whole, own, logit, largest, reach
 ):
