@@ -55,8 +55,8 @@ def by_the_theorem(problem, kind, shared, walk):
     own, lost = sums_error(own_kind, norms)
     names = ("centre", "largest", "total", "spread")
     of = SimpleNamespace(**dict(zip(names, shared.values[:, :, None].unbind(1), strict=True)))
-    reach = of.largest.amax(-1, keepdim=True) + of.centre.abs().amax(-1, keepdim=True)
-    under = own_kind.probability_underflow * problem.keys * reach + lost * (1 + 2 * reach)
+    spilt = 2 * own_kind.probability_underflow * (of.total + problem.keys * of.centre.abs())
+    under = spilt + lost * (1 + 2 * (of.largest + of.centre.abs()))
     value, size, away, k_away = sums.double().split(problem.v.shape[-1], -1)
     k = (mean[..., None].double() + 4 * lost) * longest
     found = Found(value, size + under, away + under, (k_away + under) * longest, k, own)
@@ -87,7 +87,7 @@ def test_the_last_kernel_is_the_theorem(causal, given):
         exact, own, longest_q = by_the_theorem(problem, kind, shared, walk)
         torch.testing.assert_close(out, exact, rtol=1e-12, atol=0.0, msg=case)
         torch.testing.assert_close(asked[1], own, rtol=1e-12, atol=0.0)
-        far = shared.values[:, 0].abs().amax(1) + shared.values[:, 1].amax(1)
+        far = shared.values[:, 0].abs() + shared.values[:, 1]
         most = [longest_q * shared.heads[0, 0], shared.values[:, 1].amax(), far.amax()]
         torch.testing.assert_close(asked[2:], torch.stack(most), rtol=1e-12, atol=0.0)
 

@@ -103,7 +103,7 @@ def tables(
         "touched": 2 * dim + 16,
         "root": math.sqrt(dim),
         "own_rounds": log_steps(2 * own.probability_unit),
-        "own_spills": own.probability_underflow * keys,
+        "own_spills": 2 * own.probability_underflow,
         "rounds": -log_steps(-kind.probability_unit),
         "probability_unit": kind.probability_unit,
         "probability_underflow": kind.probability_underflow,

@@ -427,10 +427,9 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     p_unit, p_under, out_unit, out_under = _four(fixed_ptr + 17)
     # Numbers of a column and of a head.
     of = of_ptr + head * 4 * values + at_v
-    centre = _nth(of, 0, values, in_v)
-    largest = _nth(of, 1, values, in_v)
-    rounds = p_under * _nth(of, 2, values, in_v)
-    spread = _nth(of, 3, values, in_v)
+    centre, largest = _nth(of, 0, values, in_v), _nth(of, 1, values, in_v)
+    total, spread = _nth(of, 2, values, in_v), _nth(of, 3, values, in_v)
+    rounds = p_under * total
     longest = tl.load(head_ptr + head * 2)
     # Numbers of a row. Its largest logit is within the error of a logit of the exact one, which is
     # less than the sums' own, and that is at most `sharp` where they are used at all.
@@ -445,10 +444,11 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     touched = tl.load(fixed_ptr + 4) + tl.load(fixed_ptr + 5) * (q_norm + longest)
     row = (counts, in_m, q_norm, longest, top, _nth(by_n, 0, counts, in_m), touched)
     own, lost = _sums_error(fixed_ptr + 6, by_n + counts, row)
-    # What underflow may take from sums of the columns |v|, |v - c̄|, ‖k‖|v - c̄| and ‖k‖: next to
-    # nothing, so the largest of all values will do.
-    reach = tl.max(largest, 0) + tl.max(tl.abs(centre), 0)
-    under = tl.load(fixed_ptr + 11) * reach + lost * (1 + 2 * reach)
+    # What underflow may take from sums of the columns |v|, |v - c̄| and ‖k‖|v - c̄|: at most as much
+    # as of |v| + |c̄|, twice that being more than columns that were rounded upwards.
+    reach = largest + tl.abs(centre)
+    under = (tl.load(fixed_ptr + 11) * (total + keys * tl.abs(centre)))[None, :]
+    under += lost[:, None] * (1 + 2 * reach)[None, :]
     more = tl.exp(own)
     unsure = _expm1(own) * more
     mean = _nth(mean_ptr + head * rows + at_m, 0, 0, in_m)
@@ -458,9 +458,9 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     # Every sum at its largest.
     sums = sums_ptr + (head * rows + at_m[:, None]) * 4 * values + at_v[None, :]
     value = _nth(sums, 0, values, seen)
-    size = _nth(sums, 1, values, seen) + under[:, None]
-    away = more[:, None] * (_nth(sums, 2, values, seen) + under[:, None])
-    k_away = (more * longest)[:, None] * (_nth(sums, 3, values, seen) + under[:, None])
+    size = _nth(sums, 1, values, seen) + under
+    away = more[:, None] * (_nth(sums, 2, values, seen) + under)
+    k_away = (more * longest)[:, None] * (_nth(sums, 3, values, seen) + under)
     # The output is a sum of terms of both signs: its own error is absolute.
     unsure = unsure[:, None] * size
     off = tl.abs(value - centre[None, :]) + (tl.abs(centre) * 2.0**-52)[None, :] + unsure
@@ -473,7 +473,9 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     tl.store(out_ptr + (head * rows + at_m[:, None]) * values + at_v[None, :], bound, mask=seen)
     entries = tl.sum(squares, 0) + tl.load(head_ptr + head * 2 + 1)
     own = tl.max(tl.where(in_m, own, 0.0), 0)
-    _asked(asked_ptr, entries, own, tl.max(q_norm, 0) * longest, tl.max(largest, 0), reach)
+    _asked(
+        asked_ptr, entries, own, tl.max(q_norm, 0) * longest, tl.max(largest, 0), tl.max(reach, 0)
+    )
 
 
 def finished(
