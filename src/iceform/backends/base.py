@@ -301,7 +301,7 @@ class Fused(Backend):
         total = primitives.residual_sum(x, y, w, table, prompt.offsets, self.name, watch)
         if not prompt.keep:
             return prompt.gain * total
-        return torch.add((prompt.count * prompt.keep) * w.double(), total, alpha=prompt.gain)
+        return torch.add(prompt.gain * total, w, alpha=prompt.count * prompt.keep)
 
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:
