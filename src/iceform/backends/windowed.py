@@ -29,7 +29,7 @@ from torch import Tensor
 
 from iceform.backends import compiled
 from iceform.interpolation import Grid, Interpolant, RoundingModel
-from iceform.interpolation.local import tail_mass
+from iceform.interpolation.local import line_of, tail_mass
 from iceform.validation import unit_roundoff
 
 __all__ = ["Rounding", "Window", "derivative", "look_up", "sum_block", "window_of"]
@@ -65,7 +65,7 @@ class Rounding:
         unit = unit_roundoff(dtype)
         if self.literal or not it.uniform:
             # d products, the label and the bias; positions add exact zeros.
-            return RoundingModel(unit, False, magnitude, dim + 2)
+            return RoundingModel(unit, False, magnitude, dim + 2, summed=not self.literal)
         return RoundingModel(unit, True, magnitude, dim + 1, it.half_width(unit))
 
     def omitted(self, dtype: torch.dtype, it: Interpolant) -> float:
@@ -90,7 +90,6 @@ def _gamma(terms: int, unit: float) -> float:
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
-_ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
 _CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
 
 
@@ -162,7 +161,8 @@ def _window(it: Interpolant, half: int) -> Window:
     assert isinstance(grid, Grid)
     last = grid.tokens - 1
     middle = 0.5 * grid.cells + grid.guards
-    slope, affine = _line(it)
+    line = line_of(it)
+    slope, affine = (0.0, False) if line is None else (line[0], True)
     numbers = (
         grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
         float(it.values[grid.tokens // 2]),
@@ -182,17 +182,6 @@ def _window(it: Interpolant, half: int) -> Window:
         ratios=torch.exp(-2 * it.sharpness * steps),
         values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
     )
-
-
-def _line(it: Interpolant) -> tuple[float, bool]:
-    """The common difference of the values, and whether they have one to rounding."""
-    values = it.values.detach().cpu()
-    if len(values) < 2:
-        return 0.0, True
-    slope = float(values[-1] - values[0]) / (len(values) - 1)
-    steps = torch.arange(len(values), dtype=torch.float64) - len(values) // 2
-    off = float((values[len(values) // 2] + slope * steps - values).abs().max())
-    return slope, off <= _ON_A_LINE * math.ulp(it.size)
 
 
 # ---------------------------------------------------------------------------------------------
