@@ -18,7 +18,6 @@ cannot run, a tensor operation at a time, in chunks that stay in cache; on a GPU
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
