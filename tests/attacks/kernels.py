@@ -7,6 +7,7 @@ the table is worst; tables are lines, even, steep, hard and graded, in odd units
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from functools import lru_cache
@@ -276,8 +277,21 @@ def heads(seed: int) -> Outcome | str:
 # ---------------------------------------------------------------------------------------------
 
 
+def _rounded_up(logits: torch.Tensor, dtype: torch.dtype, block: int) -> torch.Tensor:
+    """Whether a probability is too large as ``dtype`` holds it, relative to the running maximum."""
+    parts = logits.split(block, 1)
+    tops = torch.stack([part.amax(1) for part in parts], 1).cummax(1).values
+    off = [
+        (p := (part - tops[:, i, None]).exp()).to(dtype).double() > p
+        for i, part in enumerate(parts)
+    ]
+    return torch.cat(off, 1)
+
+
 def sums(seed: int) -> Outcome | str:
     """Softmax-weighted sums of columns in odd units; logits flat, sharp, equal, of one large key.
+
+    Half of the columns are of those keys whose probability rounds upwards: nothing averages out.
 
     What is attacked is what tolerances use of them: sums of either sign are off by no more than
     the theorem says of such a kernel, and sums of what is not negative are hardly too small.
@@ -297,7 +311,10 @@ def sums(seed: int) -> Outcome | str:
     q = q * draw.choice([0.0, 0.1, 1.0, 1.0, 8.0, 8.0])
     units = torch.randint(*((-120, 100) if dtype == BF16 else (-22, 12)), (count,), generator=g)
     c = torch.randn(keys, count, generator=g, dtype=F64) * 2.0 ** units.double()
-    q, k, c = (t.to(dtype) for t in (q, k, c))
+    q, k = q.to(dtype), k.to(dtype)
+    aligned = _rounded_up(q.double() @ k.double().T / math.sqrt(dim), dtype, BLOCK)
+    c[:, ::2] = aligned[draw.randrange(rows), :, None] * 2.0 ** units[::2].double()
+    c = c.to(dtype)
     shares = torch.rand(1, keys, generator=g).to(DEVICE)
     problem = problem_of(*(t.to(DEVICE)[None, None] for t in (q, k, c)), causal=causal)
     columns = torch.cat([c, c.abs()], 1)[None].to(DEVICE)
@@ -332,7 +349,7 @@ def sums(seed: int) -> Outcome | str:
     got, more, unsure = numbers(found), np.exp(numbers(own)), np.expm1(numbers(own))
     size, exact = got[:, count:] + numbers(under), weights @ at_c
     w_got, w_exact = numbers(mean[..., None]), (weights @ at_w)[:, None]
-    either, above = unsure * more * size, more * size - got[:, count:]
+    either, above = more * (unsure * size + numbers(under)), more * size - got[:, count:]
     allowed = [np.concatenate([either, above], 1), more * (w_got + 4 * numbers(lost)) - w_got]
     away = np.concatenate([np.abs(got - exact)[:, :count], (exact - got)[:, count:]], 1)
     bound, missed = (
@@ -342,7 +359,7 @@ def sums(seed: int) -> Outcome | str:
         return "refused"  # no row sees a key
     worst = int(np.argmax(np.maximum(missed, 0) / np.maximum(bound, np.finfo(LONG).tiny)))
     value = np.concatenate([got.ravel(), w_got.ravel()])[worst]
-    unit = torch.finfo(F32).eps * abs(float(value))
+    unit = torch.finfo(F32).eps * (abs(float(value)) or float(np.abs(got).max()) or 1.0)
     return Outcome(float(bound[worst]), float(max(missed[worst], 0)), unit, len(bound), F32)
 
 

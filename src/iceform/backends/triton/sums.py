@@ -186,9 +186,10 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     size = _nth(at, 1, values, seen) + under
     away = _nth(at, 2, values, seen) + under
     k_away = _nth(at, 3, values, seen) + under
-    # Every sum at its largest.
-    off = tl.abs(value - centre) + tl.abs(centre) * 2.0**-52 + unsure * size
-    output = tl.abs(value) + unsure * size
+    # Every sum at its largest; one of either sign is off by what underflows as it is.
+    off_value = unsure * size + more * under
+    off = tl.abs(value - centre) + tl.abs(centre) * 2.0**-52 + off_value
+    output = tl.abs(value) + off_value
     size = more * size
     coarse = tl.minimum(p_unit * size + rounds, size)
     first = by_k_away * (off * k + longest * k_away) + by_away * (off + more * away)
