@@ -527,7 +527,9 @@ class GradientDescent(Emulator):
         assert isinstance(loaded, GradientDescent)
         if lost:
             loaded._assumptions = tuple(found["assumptions"])
-            loaded.__dict__.pop("certificate", None)
+            loaded._asked["hessian"] = arguments["hessian"]
+            for name in ("_reach", "certificate"):
+                loaded.__dict__.pop(name, None)
         return loaded
 
 
