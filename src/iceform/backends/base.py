@@ -64,7 +64,7 @@ class Rounding:
         unit = unit_roundoff(dtype)
         if self.literal or not it.uniform:
             # d products, the label and the bias; positions add exact zeros.
-            return RoundingModel(unit, False, magnitude, dim + 2)
+            return RoundingModel(unit, False, magnitude, dim + 2, summed=not self.literal)
         return RoundingModel(unit, True, magnitude, dim + 1, it.half_width(unit))
 
     def omitted(self, dtype: torch.dtype, it: Interpolant) -> float:

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import spectral_norm
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
@@ -566,7 +567,7 @@ def _piecewise(
             break
         distance = norm_of(below, gradient, error)
         # The ball ||d||_safe <= distance must lie in the one the samples were kept safe on.
-        stretch = float(torch.linalg.matrix_norm(metric.factor.mT @ below.whitener, 2))
+        stretch = spectral_norm(metric.factor.mT @ below.whitener)
         if distance * stretch * (1 + _SLACK) <= radius:
             why = "samples that cannot reach a kink within D"
             return Proof.of(distance, below, first, Step("D", "nu of those", distance, why))
