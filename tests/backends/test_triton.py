@@ -238,7 +238,10 @@ def test_what_the_kernels_cannot_do_is_named(kernels):
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [None, 1.0])
 def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
-    """The largest entry and the longest row, by the kernel of the sums or where rows are wide."""
+    """The largest entry and the longest row, by the kernel of the sums or where rows are wide.
+
+    Labels and coefficients are measured beside them, where rows are not.
+    """
     it = table("fitted")
     x, y, w = _data(*size, dtype)
     for ahead in (False, True):
@@ -251,17 +254,42 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
         if length is not None:
             exact = float(x.double().norm(dim=-1).max())
             assert longest == pytest.approx(exact, rel=1e-5)
+        assert (seen.whole is None) == (size[1] > 512)
+        if seen.whole is not None:
+            labels, own, _, coefficients, norm = seen.whole.tolist()
+            assert (labels, own) == (float(y.double().abs().max()), largest)
+            assert coefficients == float(w.double().abs().max())
+            assert norm == pytest.approx(float(w.double().norm()), rel=1e-14)
+
+
+def test_a_pass_measures_all_of_a_batch(kernels, monkeypatch):
+    """More programs than are compared at once, coefficients of their own, offsets for labels."""
+    from iceform.backends.triton import residuals
+
+    monkeypatch.setattr(residuals, "_SEEN_AT_ONCE", 2)
+    x, y, w = _data(20, 4, torch.float32, batch=(3,))
+    w[1] *= 100
+    seen, offsets = Extremes(1.0, "triton"), torch.full_like(y, -7.0)
+    launch = kernels.Launch(4, 4, 1, 6)
+    kernels.residual_sum(x, y, w, table("fitted"), offsets, launch, seen)
+    labels, largest, longest, coefficients, norm = seen.whole.tolist()
+    assert labels == 7.0
+    assert largest == float(x.double().abs().max())
+    assert longest == pytest.approx(float(x.double().norm(dim=-1).max()), rel=1e-5)
+    assert coefficients == float(w.double().abs().max())
+    assert norm == pytest.approx(float(w.double().norm(dim=-1).max()), rel=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # as it is
-def test_a_pass_sees_what_is_not_a_number(kernels):
+@pytest.mark.parametrize("where", [0, 1, 2], ids=["y", "x", "w"])
+def test_a_pass_sees_what_is_not_a_number(kernels, where):
     it = table("fitted")
     x, y, w = _data(40, 3, torch.float64)
     for bad in (math.nan, math.inf):
-        x[17, 1] = -bad
+        (y, x, w)[where].view(-1)[1] = -bad
         seen = Extremes(None, "triton")
         kernels.residual_sum(x, y, w, it, watch=seen)
-        assert not float(seen.sizes[0]) <= 1e300
+        assert not float(seen.whole[(0, 1, 3)[where]]) <= 1e300
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter

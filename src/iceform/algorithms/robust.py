@@ -21,6 +21,7 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
+from iceform.arithmetic import spectral_norm
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
@@ -347,7 +348,7 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
         bent = 2 * math.sqrt(float(turn)) * float(safe.whitener[-1].norm())
         kept = (1 - 1.001 * bent) / (1 + scale / sigma)
         distance = norm_of(safe, gradient, error) / kept if kept > 0 else math.inf
-        stretch = float(torch.linalg.matrix_norm(start.factor.mT @ safe.whitener, 2))
+        stretch = spectral_norm(start.factor.mT @ safe.whitener)
         if distance * stretch * 1.001 <= radius:
             found = distance
             break

@@ -64,7 +64,7 @@ class Rounding:
         unit = unit_roundoff(dtype)
         if self.literal or not it.uniform:
             # d products, the label and the bias; positions add exact zeros.
-            return RoundingModel(unit, False, magnitude, dim + 2)
+            return RoundingModel(unit, False, magnitude, dim + 2, summed=not self.literal)
         return RoundingModel(unit, True, magnitude, dim + 1, it.half_width(unit))
 
     def omitted(self, dtype: torch.dtype, it: Interpolant) -> float:
@@ -301,7 +301,7 @@ class Fused(Backend):
         total = primitives.residual_sum(x, y, w, table, prompt.offsets, self.name, watch)
         if not prompt.keep:
             return prompt.gain * total
-        return torch.add((prompt.count * prompt.keep) * w.double(), total, alpha=prompt.gain)
+        return torch.add(prompt.gain * total, w, alpha=prompt.count * prompt.keep)
 
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:

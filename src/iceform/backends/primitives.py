@@ -90,6 +90,7 @@ class Extremes:
         self._length = length
         self._backend = backend
         self._seen: list[Tensor] = []
+        self.whole: Tensor | None = None
 
     def __call__(self, part: Tensor) -> None:
         """Look at some more samples, shape (..., d)."""
@@ -103,6 +104,11 @@ class Extremes:
     def take(self, sizes: Tensor) -> None:
         """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
         self._seen.append(sizes)
+
+    def take_whole(self, sizes: Tensor) -> None:
+        """What a pass has seen of all that it reads: (max |y|, max |x|, ||x||_2, |w|, ||w||_2)."""
+        self.whole = sizes
+        self.take(sizes[1:3])
 
     def watch_all(self, x: Tensor) -> None:
         """Look at all samples, on a CPU in parts that are read from memory once."""

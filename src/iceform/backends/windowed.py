@@ -31,7 +31,6 @@ from __future__ import annotations
 import atexit
 import ctypes
 import hashlib
-import math
 import os
 import platform
 import shlex
@@ -51,6 +50,7 @@ import torch
 from torch import Tensor
 
 from iceform.interpolation import Grid, Interpolant
+from iceform.interpolation.local import line_of
 from iceform.interpolation.storage import folder
 from iceform.validation import unit_roundoff
 
@@ -66,7 +66,6 @@ def sum_block(dtype: torch.dtype, samples: int) -> int:
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
-_ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
 _CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
 
 
@@ -138,7 +137,8 @@ def _window(it: Interpolant, half: int) -> Window:
     assert isinstance(grid, Grid)
     last = grid.tokens - 1
     middle = 0.5 * grid.cells + grid.guards
-    slope, affine = _line(it)
+    line = line_of(it)
+    slope, affine = (0.0, False) if line is None else (line[0], True)
     numbers = (
         grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
         float(it.values[grid.tokens // 2]),
@@ -158,17 +158,6 @@ def _window(it: Interpolant, half: int) -> Window:
         ratios=torch.exp(-2 * it.sharpness * steps),
         values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
     )
-
-
-def _line(it: Interpolant) -> tuple[float, bool]:
-    """The common difference of the values, and whether they have one to rounding."""
-    values = it.values.detach().cpu()
-    if len(values) < 2:
-        return 0.0, True
-    slope = float(values[-1] - values[0]) / (len(values) - 1)
-    steps = torch.arange(len(values), dtype=torch.float64) - len(values) // 2
-    off = float((values[len(values) // 2] + slope * steps - values).abs().max())
-    return slope, off <= _ON_A_LINE * math.ulp(it.size)
 
 
 # ---------------------------------------------------------------------------------------------

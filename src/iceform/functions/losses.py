@@ -277,6 +277,11 @@ class Loss:
         """The facts on [-reach, reach]: those of the loss, or what can be proved there."""
         return _within(self, reach) if self.facts is None else self.facts
 
+    @property
+    def lost(self) -> bool:
+        """Whether it was read from a file that does not hold its function."""
+        return self.derivative.call is _lost
+
     def curvature_on(self, low: float, high: float) -> tuple[float, float, tuple[str, ...]]:
         """(inf l'', sup l'') over ``[low, high]``, and what that takes for granted."""
         known = self.curvature.bounds

@@ -14,11 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
+from iceform.tolerances.inputs import Chunk, Problem, check_finite, problem_of, rounded
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
 from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
-from iceform.tolerances.walking import walked
+from iceform.tolerances.walking import takes, walked
 
 __all__ = ["bound", "evaluated", "tolerance"]
 
@@ -95,21 +95,24 @@ def tolerance(
     >>> ice.tolerance(q, k, v, dtype=torch.bfloat16).shape
     torch.Size([1, 2, 8, 16])
     """
-    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
+    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal, unread=True)
     kind = Kind.of(
         dtype, accumulate, device=q.device, probabilities=probabilities, output=output,
         exp_ulps=exp_ulps, rescale_ulps=rescale_ulps, online=online, block=block, split=split,
     )  # fmt: skip
+    if not takes(problem, kind):
+        check_finite(**problem.given)
     return bound(problem, kind)
 
 
 @torch.no_grad()
 def bound(problem: Problem, kind: Kind) -> Tensor:
     """The theorem: by one walk on a GPU's matrix units where they are sharp, else in float64."""
+    if takes(problem, kind):
+        found = walked(problem, kind)
+        if found is not None:
+            return problem.shaped(found)
     read = Read.of(problem, kind)
-    out = walked(problem, kind, read)
-    if out is not None:
-        return problem.shaped(out)
     out, scratch = problem.output(), problem.scratch()
     for chunk in problem.chunks():
         chunk.put(out, _row(problem, kind, read, chunk, scratch).bound(kind))

@@ -54,6 +54,7 @@ class Problem:
     mask: Tensor | None  # (*batch, heads, group, queries, keys), broadcast
     diagonal: int | None  # causal: query i sees key j <= i + diagonal
     lead: tuple[int, ...]
+    given: dict[str, Tensor]  # q, k and v in the caller's shapes
 
     @property
     def keys(self) -> int:
@@ -171,9 +172,13 @@ def problem_of(
     scale: float | None = None,
     mask: Tensor | None = None,
     causal: bool | str = False,
+    unread: bool = False,
 ) -> Problem:
-    """Check everything, then lay it out."""
+    """Check everything, then lay it out; ``unread``: whoever reads the entries checks them."""
     _check_tensors(q, k, v)
+    given = {"q": q, "k": k, "v": v}
+    if not unread:
+        check_finite(**given)
     lead, group = _check_heads(q, k, v)
     kv = (math.prod(k.shape[:-2]),)
     queries, keys = q.shape[-2], k.shape[-2]
@@ -185,6 +190,7 @@ def problem_of(
         mask=None if mask is None else _mask(mask, q, k, group),
         diagonal=_diagonal(causal, queries, keys),
         lead=lead,
+        given=given,
     )
 
 
@@ -216,7 +222,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise DeviceError(f"{name} is on the meta device and holds no numbers; give it some")
         if x.dtype != q.dtype:
             raise DtypeError(f"{name} has dtype {x.dtype}, q {q.dtype}; convert one of them")
-    check_finite(q=q, k=k, v=v)
 
 
 def check_finite(**named: Tensor) -> None:

@@ -23,7 +23,7 @@ from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
-from iceform.validation import common_batch
+from iceform.validation import common_batch, largest_entry
 
 if TYPE_CHECKING:
     from iceform.backends.primitives import Extremes
@@ -36,6 +36,7 @@ _MOST_ROWS = 128
 _NARROW = 128  # bytes of a row (as above) up to which the next tile is loaded early
 _REGISTERS = 16384  # of one of the four parts of a multiprocessor
 _MOST_RESIDENT = 32
+_SEEN_AT_ONCE = 1024  # programs whose findings are compared at once
 _known_residents: dict[tuple[Any, ...], int] = {}
 
 
@@ -247,6 +248,43 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
         tile += programs
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _number(bits, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What :func:`_bits` were of."""
+    return bits.to(tl.float64 if DOUBLE else tl.float32, bitcast=True).to(tl.float64)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sizes_kernel(  # type: ignore[no-untyped-def]
+    seen_ptr, label_ptr, w_ptr, out_ptr, programs, rows,
+    DIM: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """One program: what is seen of x by all, and of w; the largest label is known."""
+    at, at_d = tl.arange(0, MANY), tl.arange(0, WIDE)
+    word = tl.int64 if DOUBLE else tl.int32
+    most, longest = tl.zeros((MANY,), word), tl.zeros((MANY,), word)
+    start = tl.program_id(0)  # the only one: 0
+    while start < programs:
+        inside = start + at < programs
+        most = tl.maximum(most, tl.load(seen_ptr + (start + at) * 2, mask=inside, other=0))
+        longest = tl.maximum(
+            longest, tl.load(seen_ptr + (start + at) * 2 + 1, mask=inside, other=0)
+        )
+        start += MANY
+    largest, norm = tl.zeros((WIDE,), tl.int64), tl.zeros((WIDE,), tl.int64)
+    row = tl.program_id(0)
+    while row < rows:
+        w = tl.load(w_ptr + row * DIM + at_d, mask=at_d < DIM, other=0.0).to(tl.float64)
+        largest = tl.maximum(largest, _bits(w))
+        norm = tl.maximum(norm, _bits(tl.sum(w * w, 0) + at_d * 0.0))
+        row += 1
+    tl.store(out_ptr, tl.load(label_ptr).to(tl.float64))
+    tl.store(out_ptr + 1, _number(tl.max(most, 0), DOUBLE))
+    tl.store(out_ptr + 2, tl.sqrt(_number(tl.max(longest, 0), DOUBLE)))
+    tl.store(out_ptr + 3, _number(tl.max(largest, 0), True))
+    tl.store(out_ptr + 4, tl.sqrt(_number(tl.max(norm, 0), True)))
+
+
 @dataclass(frozen=True)
 class Launch:
     """How ``residual_sum`` is laid out."""
@@ -355,7 +393,7 @@ def _sums(
         outputs.append(partial if watch is None else _unseen(partial, w.dtype))
     built = kernel[grid](x, y, w, offsets, given, *outputs, *sizes, **options)
     if watch is not None:
-        watch.take(_sizes(outputs[-1], w.dtype, watch.lengths))
+        watch.take_whole(_sizes(outputs[-1], offsets, w))
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
@@ -368,12 +406,15 @@ def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(*partial.shape[:2], 2, dtype=words, device=partial.device)
 
 
-def _sizes(seen: Tensor, dtype: torch.dtype, lengths: bool) -> Tensor:
-    """(max |x|, max ||x||) of what all programs have seen, float64; the latter where asked for."""
-    sizes = seen.flatten(0, 1).amax(0).view(dtype).double()
-    if lengths:
-        sizes[1].sqrt_()
-    return sizes
+def _sizes(seen: Tensor, labels: Tensor, w: Tensor) -> Tensor:
+    """(max |y|, |x|, ||x||, |w|, ||w||) in float64; those of x as all programs have seen them."""
+    out = torch.empty(5, dtype=torch.float64, device=w.device)
+    _sizes_kernel[(1,)](
+        seen, largest_entry(labels), w, out, seen.shape[0] * seen.shape[1],
+        w.numel() // w.shape[-1], DIM=w.shape[-1], WIDE=triton.next_power_of_2(w.shape[-1]),
+        MANY=_SEEN_AT_ONCE, DOUBLE=w.dtype == torch.float64,
+    )  # fmt: skip
+    return out
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:
