@@ -563,8 +563,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "steps of a computation are carried on without their own rounding",
         "certificates/adjoint.py",
-        "own = off + operation.rounding(out, *given) + _TINY",
-        "own = off + _TINY",
+        "left = torch.as_tensor(operation.rounding(out, *given), device=self.device) + _TINY",
+        "left = torch.zeros_like(out)",
         ("tests/certificates/test_adjoint.py",),
     ),
     Mutant(
@@ -705,8 +705,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a tolerance leaves out what its own float64 rounds by",
         "tolerances/theorem.py",
-        "    return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))\n",
-        "    return 0 * steps\n",
+        "    return 8 * _U64 * (dim + 16), 8 * _U64 * (keys + dim + 32)\n",
+        "    return 0.0, 0.0\n",
         ("tests/tolerance/test_attention.py",),
     ),
     Mutant(

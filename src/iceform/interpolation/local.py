@@ -23,20 +23,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from iceform.interpolation.interpolant import Interpolant
 
-__all__ = [
-    "LocalWeights",
-    "RoundingModel",
-    "half_width",
-    "intervals",
-    "local_weights",
-    "reweighted",
-    "rounding",
-    "significant_tokens",
-    "steepness",
-    "tail_mass",
-    "weights_on",
-]
-
 _CHUNK = 1 << 21  # entries of (points, window) held at once
 _NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
 _TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brings more
