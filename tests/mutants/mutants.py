@@ -703,10 +703,10 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/computer/test_execution.py", "-k", "attestation"),
     ),
     Mutant(
-        "a tolerance leaves out what its own float64 rounds by",
+        "a tolerance leaves out how logits round",
         "tolerances/theorem.py",
-        "    return 8 * _U64 * (dim + 16), 8 * _U64 * (keys + dim + 32)\n",
-        "    return 0.0, 0.0\n",
+        "per_k = norms.scale * _sum(per_bias * norms.q, ",
+        "per_k = norms.scale * _sum(0.0 * norms.q, ",
         ("tests/tolerance/test_attention.py",),
     ),
     Mutant(
