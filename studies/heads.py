@@ -137,8 +137,6 @@ class HeadsStudy(Study):
                 Plan(spec, (("regime", r), ("grid", g)), (s,)) for r, g in grids for s in seeds[:1]
             ] + [Plan(spec, (("regime", "spectral"), ("grid", g)), (s,))
                  for g in spec.grid for s in seeds[1:]]  # fmt: skip
-        if spec.column == "their_script":
-            return [Plan(spec, (("heads", h),), (s,)) for h in spec.heads for s in seeds]
         parts = split_seeds(seeds, together // len(ROLES))
         variants = [(("heads", h), ("schedule", s)) for h in spec.heads for s in spec.schedules]
         made = [Plan(spec, variant, part, len(ROLES)) for variant in variants for part in parts]

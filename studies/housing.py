@@ -142,13 +142,12 @@ class HousingStudy(Study):
         )  # fmt: skip
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        if spec.column in ("their_script", "constructed"):
-            variant = "script" if spec.column == "their_script" else "constructed"
-            return [Plan(spec, (("variant", variant),), (s,)) for s in seeds]
+        if spec.column == "constructed":
+            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         sizes = {"frozen": 1, "baselines": len(ALGORITHMS)}
         return [
             _HousingPlan(spec, (("role", role),), part, sizes[role])
-            for role in ROLES
+            for role in (ROLES[:1] if spec.column == "their_script" else ROLES)
             for part in split_seeds(seeds, together // sizes[role])
         ]
 

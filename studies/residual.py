@@ -8,7 +8,7 @@ is the text's :math:`\tanh(w \cdot x_i - y_i)\, x_i`, and w comes with the sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar
@@ -22,11 +22,13 @@ from iceform.interpolation import Grid, Interpolant, posterior_error
 from studies.networks import CrossAttention, Parameters, stack
 from studies.randomness import generator, take
 from studies.study import (
+    FIGURE,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    after_figure,
     chunks,
     frozen_notes,
     mse_and_r2,
@@ -42,7 +44,6 @@ _ABLATIONS = ("zero", "random", "another")
 _SATURATED = 24.0  # |z| beyond which tanh is 1 to the last bit of float64
 _TABLE_EPS = 1e-11  # of the look-up; outputs are up to x_bound times as large
 _X_STANDARD, _X_MEAN = 10.0, -5.0  # the text's X ~ 10 N(0, 1) - 5; the script: 10 U[0, 1) - 5
-_FIGURE = 19  # epochs after which the paper's figure quotes its losses
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,12 @@ ASKED = {
     "asked-cosine": replace(_RIGHT, schedule="cosine"),
     "asked-unit-x": replace(_RIGHT, inputs="unit"),
 }
-BY_COLUMN = {"as_published": PUBLISHED, "our_reading": READ, "as_the_theorem_asks": ASKED}
+BY_COLUMN: dict[str, Iterable[str]] = {
+    "their_script": ("script",),
+    "as_published": PUBLISHED,
+    "our_reading": READ,
+    "as_the_theorem_asks": ASKED,
+}
 VARIANTS = PUBLISHED | READ | ASKED
 
 
@@ -124,14 +130,12 @@ class ResidualStudy(Study):
     def spec(self, column: str, scale: str) -> ResidualSpec:
         if scale == "smoke":
             return ResidualSpec(self.name, column, scale, samples=400, epochs=2, seeds=2)
-        epochs = 100 if column in ("their_script", "as_published") else _FIGURE
+        epochs = 100 if column in ("their_script", "as_published") else FIGURE
         return ResidualSpec(self.name, column, scale, samples=50_000, epochs=epochs, seeds=5)
 
     def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
-        if spec.column == "their_script":
-            return [Plan(spec, (("variant", "script"),), (s,)) for s in seeds]
         return [
             Plan(spec, (("variant", name),), part)
             for name in BY_COLUMN[spec.column]
@@ -209,9 +213,7 @@ class _Residual(Trainable):
                 "oracle mse": 0.0,
                 "train mse": float(curves.train[-1][place]),
             }
-            if len(curves.held_out) >= _FIGURE:
-                metrics["mse after 19 epochs"] = float(curves.held_out[_FIGURE - 1][place])
-                metrics["train mse after 19 epochs"] = float(curves.train[_FIGURE - 1][place])
+            metrics |= after_figure(curves, place)
             for kind in _ABLATIONS:
                 metrics[f"prompt {kind} mse"] = mse_and_r2(outputs[kind][place], target)[0]
             lines = {

@@ -19,12 +19,13 @@ from studies.networks import Parameters
 from studies.training import Curves, Stack
 
 __all__ = [
-    "COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "frozen_notes",
-    "mse_and_r2",
+    "COLUMNS", "FIGURE", "SCALES", "Plan", "Record", "Spec", "Study", "after_figure", "chunks",
+    "frozen_notes", "mse_and_r2",
 ]  # fmt: skip
 
 COLUMNS = ("their_script", "as_published", "our_reading", "as_the_theorem_asks", "constructed")
 SCALES = ("smoke", "paper")
+FIGURE = 19  # epochs after which the paper's figure of study 1 quotes its losses
 
 
 @dataclass(frozen=True)
@@ -149,8 +150,8 @@ class Study(ABC):
     """One of the paper's numerical studies, in columns.
 
     ``their_script``
-        The authors' public code itself, where a copy of it is given
-        (:mod:`studies.theirs`).
+        The authors' public code itself, where a copy of it is given: its data, networks and tests,
+        in our training engine (:mod:`studies.theirs`).
     ``as_published``
         Our networks with the data and settings of the authors' public script
         (:mod:`studies.script`).
@@ -204,6 +205,16 @@ class Trainable(ABC):
 def chunks(count: int, size: int) -> list[Tensor]:
     """Indices 0..count-1 in parts, so that evaluation fits in memory."""
     return list(torch.arange(count).split(size))
+
+
+def after_figure(curves: Curves, place: int) -> dict[str, float]:
+    """Study 1's errors after as many epochs as the paper's figure has, if there were as many."""
+    if len(curves.held_out) < FIGURE:
+        return {}
+    return {
+        f"mse after {FIGURE} epochs": float(curves.held_out[FIGURE - 1][place]),
+        f"train mse after {FIGURE} epochs": float(curves.train[FIGURE - 1][place]),
+    }
 
 
 def mse_and_r2(predicted: Tensor, target: Tensor) -> tuple[float, float]:

@@ -190,6 +190,30 @@ def test_causal_rows(monkeypatch):
         assert bool((fast <= 1.06 * slow).all())
 
 
+def test_what_underflows_is_added_to_sums_of_either_sign():
+    """Weights that round up from below the least number make a sum of nothing of what is there."""
+    from iceform.backends.triton.sums import finished
+
+    def rows(number):
+        return torch.full((1, 3, 1), number, dtype=torch.float64, device=DEVICE)
+
+    def columns(number):
+        return torch.full((1, 1, 2), number, dtype=torch.float64, device=DEVICE)
+
+    by = dict.fromkeys(
+        ("under", "more", "unsure", "k", "longest", "k_away", "away", "size", "coarse", "output",
+         "lost", "stray", "spilt", "drained", "own"), 0.0,
+    )  # fmt: skip
+    by |= {"under": 0.25, "more": 2.0, "output": 3.0, "own": 1.0}
+    sums = torch.zeros(1, 3, 8, device=DEVICE)
+    of = [columns(number) for number in (0.0, 1.0, 0.0, 1e9, 0.0)]
+    found = finished(
+        sums, torch.zeros(1, 3, device=DEVICE), [rows(n) for n in by.values()], of,
+        probability_unit=0.0, output_unit=0.0,
+    )  # fmt: skip
+    assert torch.equal(found, torch.full_like(found, 3.0 * 2.0 * 0.25))
+
+
 @pytest.mark.parametrize(
     "change",
     [

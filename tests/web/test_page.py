@@ -161,7 +161,7 @@ def test_drawing_moving_and_erasing(context: BrowserContext, address: str) -> No
         page.mouse.click(*at(x, y))
     expect(page.locator(".point")).to_have_count(3)
     # A stroke draws several points, of the other group.
-    page.get_by_role("button", name="Second group").click()
+    page.get_by_role("button", name="Group 2").click()
     page.mouse.move(*at(-0.5, 0.7))
     page.mouse.down()
     page.mouse.move(*at(0.5, 0.7), steps=20)

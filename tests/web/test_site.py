@@ -25,6 +25,7 @@ from iceform.web import questions as asked
 from iceform.web.algorithms import entries, entry_named
 from iceform.web.answers import TableAnswer
 from iceform.web.fitting import Setting, fit, the_machine
+from iceform.web.inside import inside
 from iceform.web.stepping import step_through
 from iceform.web.stock import STORED, stock_run
 from tests.web.test_page import _AUDIT, _PATIENCE, _PHONE, CHROMIUM, browser
@@ -348,6 +349,23 @@ def test_a_value_moved_by_hand_changes_the_fit_as_python_says(
     then, now = ([*one["frames"][-1]["coef"], one["frames"][-1]["intercept"]]
                  for one in (before, after))  # fmt: skip
     assert max(abs(a - b) for a, b in zip(now, then, strict=True)) > 1e-3
+
+
+@pytest.mark.slow
+@needs_chromium
+def test_another_margin_is_the_network_that_python_builds(context: BrowserContext, address: str):
+    page = opened(context, address)
+    settled(page)
+    script = "async (q) => (await import('./page/api.js')).ask('inside', q)"
+    for margin in (2.0, 16.0, None):
+        fit_question = question_of("ridge", running=asked.Running(passes=3))
+        question = asked.InsideQuestion(**fit_question.model_dump(), margin=margin, frame=3)
+        found = page.evaluate(script, question.model_dump())
+        ours = inside(question, lambda: None)
+        assert found["digest"] == ours.digest
+        leaks = [ours.margins.leaks, found["margins"]["leaks"]]
+        assert leaks[1] == pytest.approx(leaks[0], rel=1e-9, abs=1e-300)
+        assert (max(leaks[0]) > 0) == (margin is not None)
 
 
 @pytest.mark.slow

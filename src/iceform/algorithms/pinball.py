@@ -42,8 +42,6 @@ from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, split
 
-__all__ = ["Vertex", "magnified", "through_samples"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
@@ -62,6 +60,11 @@ class Vertex:
     proof: Proof
     passes: int
 
+    @property
+    def proven(self) -> tuple[Solution, Proof]:
+        """Both."""
+        return self.solution, self.proof
+
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
     """The line through the samples nearest to w, if it is proven to be the optimum."""
@@ -73,18 +76,17 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
-    _vanish(few, solution.w)
+    _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
     found = _optimal(problem, few, solution.w, proof, quantile)
     return None if found is None else Vertex(solution, found, few.passes)
 
 
-def _vanish(few: LinearProblem, w: Tensor) -> None:
+def _vanish(problem: LinearProblem, chosen: ArraySource, w: Tensor) -> None:
     """Coefficients that a sample of one entry and the label 0 says to be 0."""
-    assert isinstance(few.source, ArraySource)
-    if not few.scaling.intercept:
-        single = ((few.source.x != 0).sum(1) == 1) & (few.source.y == 0)
-        w[(few.source.x[single] != 0).any(0)] = 0.0
+    if not problem.scaling.intercept:
+        single = ((chosen.x != 0).sum(1) == 1) & (chosen.y == 0)
+        w[(chosen.x[single] != 0).any(0)] = 0.0
 
 
 def magnified(problem: LinearProblem, times: float) -> LinearProblem:
@@ -162,6 +164,28 @@ class _AlongTask:
         return [torch.cat(parts) for parts in zip(first, second, strict=True)]
 
 
+@dataclass(frozen=True, eq=False)
+class _PullTask:
+    """What the samples of a chunk on either side of a line pull it by, and those on neither."""
+
+    encoding: Encoding
+    w: Tensor
+    quantile: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        z = samples @ self.w - labels
+        at = z.abs() <= 2 * slip_of(samples, self.w, labels)
+        heavy = self.encoding.weigh(torch.ones_like(z), y)
+        total = ((z > 0).to(z) - self.quantile) * heavy * ~at @ samples
+        return [total, x[at], split(y)[0][at], heavy[at]]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        rest = [torch.cat(parts) for parts in zip(first[1:], second[1:], strict=True)]
+        return [first[0] + second[0], *rest]
+
+
 def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) -> ArraySource:
     """A few samples whose weight is beyond its limits go, those that the line then meets come.
 
@@ -170,14 +194,15 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
     """
     problem.machine.ledger.note("host", "exchange of a few samples by steps of the simplex method")
     x, y = x.clone(), y.clone()
+    samples, labels, _ = problem.encoding(x, y)
+    inverse = torch.linalg.pinv(samples)
     for turn in range(2 + problem.dim // _SHARE):
-        samples, labels, _ = problem.encoding(x, y)
-        inverse = torch.linalg.pinv(samples)
         w = inverse @ labels
-        task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
-        above, _, below, _, _, _, *met = problem.source.combine(task, task.merge)
+        _vanish(problem, ArraySource(x, y), w)
+        task = _PullTask(problem.encoding, w, quantile)
+        total, *met = problem.source.combine(task, task.merge)
         (low, high), _ = _limits(problem, x, y, met, quantile)
-        weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
+        weights = -inverse.mT @ total
         excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
         allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(high[k] - low[k])
@@ -191,7 +216,18 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
         if next_one >= len(order):
             break
         x[k], y[k] = xs[order[next_one]], ys[order[next_one]]
+        row, label, _ = problem.encoding(x[k : k + 1], y[k : k + 1])
+        inverse = _replaced(inverse, row[0], k)
+        labels[k] = label[0]
     return ArraySource(x, y)
+
+
+def _replaced(inverse: Tensor, row: Tensor, k: int) -> Tensor:
+    """The inverse of a matrix whose row k is another one."""
+    turned = row @ inverse
+    moved = torch.outer(inverse[:, k] / turned[k], turned)
+    moved[:, k] -= inverse[:, k] / turned[k]
+    return inverse - moved
 
 
 # ---------------------------------------------------------------------------------------------
@@ -243,15 +279,19 @@ def _limits(
     them, comes second.
     """
     xs, ys, weights = met
-    same = (x[:, None] == xs).all(-1) & (y[:, None] == ys)
-    other = (x[:, None] == -xs).all(-1) & (y[:, None] == -ys) & ~same
+    given, on = (torch.cat([a, b[:, None]], 1) for a, b in ((x, y), (xs, ys)))
+    rows = torch.cat([given, on, -on]) + 0.0  # no -0
+    kinds = torch.unique(rows, dim=0, return_inverse=True)[1]
+    mine, theirs, images = kinds.split([len(given), len(on), len(on)])
+    same = mine[:, None] == theirs
+    other = (mine[:, None] == images) & ~same
     if problem.scaling.intercept:  # of which nothing has a mirror image
         other = torch.zeros_like(same)
-    copies, images = (found.to(weights) @ weights for found in (same, other))
-    missing = copies + images == 0
+    copies, turned = (found.to(weights) @ weights for found in (same, other))
+    missing = copies + turned == 0
     copies = torch.where(missing, 1.0, copies)
-    high = (1 - quantile) * copies + quantile * images
-    low = -quantile * copies - (1 - quantile) * images
+    high = (1 - quantile) * copies + quantile * turned
+    low = -quantile * copies - (1 - quantile) * turned
     return (low, high), bool((same | other).any(0).all()) and not bool(missing.any())
 
 

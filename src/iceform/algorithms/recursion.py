@@ -43,8 +43,6 @@ from iceform.machine.stream import IDENTITY
 from iceform.machine.whitening import Coordinates, Metric, metric_of
 from iceform.validation import check_positive
 
-__all__ = ["Recursion"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _LEAST = 2.0**-1000  # more than all products together that underflow
 _DOUBLED = 1 << 20  # products of a batch up to which they are summed in pairs of numbers

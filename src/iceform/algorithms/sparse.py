@@ -35,11 +35,6 @@ from iceform.machine.stream import CLIP
 from iceform.machine.whitening import Metric, evenly, metric_of, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
-__all__ = [
-    "ElasticNet", "prove_nonnegative", "prove_sparse", "soft_threshold", "sparse_result",
-    "thresholds_of",
-]  # fmt: skip
-
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
 _SWAPS = 200  # coefficients that may enter or leave in one attempt

@@ -22,16 +22,6 @@ from iceform.interpolation import Interpolant
 from iceform.pretrained import Pretrained
 from iceform.validation import full_precision
 
-__all__ = [
-    "FrozenNetwork",
-    "Prompt",
-    "digested",
-    "is_checked",
-    "outside_transforms",
-    "unchecked",
-    "weights_digest",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Prompt(Pretrained, kept_as="Prompt"):

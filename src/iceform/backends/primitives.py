@@ -22,29 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from iceform.backends import compiled, windowed
+from iceform.backends import windowed
 from iceform.backends.windowed import sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
-
-__all__ = [
-    "Extremes",
-    "attention",
-    "has_triton",
-    "interpolate",
-    "is_transformed",
-    "kernels_for",
-    "largest",
-    "longest",
-    "norm",
-    "own_kernels",
-    "plain_interpolate",
-    "power_of_two",
-    "project",
-    "read",
-    "residual_map",
-    "residual_sum",
-]
 
 
 def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
@@ -222,9 +203,9 @@ def read(
         found: tuple[Tensor, Tensor] = kernels.read(z, it, offset, floor, up, by, reach, slope)
         return found
     z = z if offset is None else z + offset
-    if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
+    if plain and windowed.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
-        return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
+        return windowed.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
     if floor is not None:
         power = power_of_two(torch.maximum(z.detach().abs(), floor.to(z)))
         out = _looked_up(z / power, it) * power
@@ -345,7 +326,7 @@ def _one_prompt(
     block = sum_block(w.dtype, len(x))
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
-        found, seen = compiled.pass_over(
+        found, seen = windowed.pass_over(
             x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
             None if labels is None else labels.detach().contiguous(),
             window.kind, window.operands(w.dtype, w.device),
@@ -376,7 +357,7 @@ def _compiled_window(
         return None
     if torch.compiler.is_compiling() or any(is_transformed(t) for t in inputs):
         return None
-    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not compiled.ready(x):
+    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not windowed.ready(x):
         return None
     return windowed.window_of(it, w.dtype)
 

@@ -23,15 +23,15 @@ from iceform.cli.commands.tolerance import tolerance
 __all__ = ["COMMANDS", "app"]
 
 COMMANDS: Mapping[str, Callable[..., None]] = {
-    "plan": plan,
-    "list": list_,
-    "inspect": inspect,
-    "run": run,
-    "explain": explain,
-    "compile": compile_,
-    "check": check,
     "demo": demo,
     "play": play,
+    "compile": compile_,
+    "check": check,
+    "list": list_,
+    "run": run,
+    "inspect": inspect,
+    "explain": explain,
+    "plan": plan,
     "tolerance": tolerance,
 }
 

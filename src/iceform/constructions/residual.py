@@ -26,7 +26,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
-from iceform.backends import compiled, rounding_of
+from iceform.backends import rounding_of, windowed
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
@@ -149,7 +149,7 @@ class ResidualEmulator(Emulator):
             dtype=self.dtype,
         )
         self.rates = rates
-        compiled.prepare(samples)  # beside the search for a table
+        windowed.prepare(samples)  # beside the search for a table
         self._asked: dict[str, Any] = {
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,

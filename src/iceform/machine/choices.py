@@ -46,7 +46,7 @@ from torch import Tensor
 from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import (
     Proof,
@@ -62,8 +62,6 @@ from iceform.machine.sources import split
 from iceform.machine.stream import IDENTITY, Running
 from iceform.machine.whitening import Coordinates, metric_of
 from iceform.validation import check_capacity
-
-__all__ = ["ChoiceProblem", "certificate_of_choices", "chances", "choose", "prove_choices"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _TINY = torch.finfo(torch.float64).tiny  # exponentials below this are 0 or lose digits

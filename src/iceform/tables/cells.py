@@ -21,7 +21,7 @@ from typing import IO, Any
 from iceform.errors import BoundError, IntegrityError, ShapeError
 from iceform.tables.words import counted, load, shown
 
-__all__ = ["Layout", "cells", "layout_of"]
+__all__ = ["BLOCK", "Layout", "cells", "layout_of"]
 
 _GZIP = b"\x1f\x8b"
 _MARKS = {
@@ -34,7 +34,7 @@ _SEPARATORS = (",", ";", "\t", "|")
 _WIDEST = 20_000  # columns
 _LONGEST_HEADER = 1 << 20  # characters
 _LONGEST_CELL = 1 << 15  # characters; a spreadsheet's limit too
-_BLOCK = 1 << 24  # bytes that are split at once
+BLOCK = 1 << 24  # bytes that are split at once
 _LEGACY = "cp1252"
 
 
@@ -209,7 +209,10 @@ def _placed(
 
 
 def cells(path: Path, layout: Layout) -> dict[str, Any]:
-    """Every named column as pyarrow strings; an empty cell is missing."""
+    """Every named column as pyarrow strings; an empty cell is missing.
+
+    In this thread alone: a worker that lets go of the file while Python shuts down aborts it.
+    """
     arrow, reader = load("pyarrow"), load("pyarrow.csv")
     keys = [str(i) for i in range(len(layout.names))]
     try:
@@ -217,7 +220,8 @@ def cells(path: Path, layout: Layout) -> dict[str, Any]:
             table = reader.read_csv(
                 file,
                 read_options=reader.ReadOptions(
-                    column_names=keys, skip_rows=layout.skipped, block_size=_BLOCK,
+                    column_names=keys, skip_rows=layout.skipped,
+                    block_size=BLOCK, use_threads=False,
                     encoding="utf-8" if layout.encoding == "utf-8-sig" else layout.encoding,
                 ),
                 parse_options=reader.ParseOptions(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from iceform.errors import DtypeError, IceformError, IntegrityError, ProgramError, ShapeError
-from iceform.tables.cells import cells, layout_of
+from iceform.tables.cells import BLOCK, cells, layout_of
 from iceform.tables.columns import (
     assembled,
     check_different,
@@ -142,7 +142,9 @@ def _one_line(error: Exception) -> str:
 
 def _parquet(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     pandas, arrow = load("pandas"), load("pyarrow")
-    frame = load("pyarrow.parquet").read_table(path).to_pandas()
+    threads = path.stat().st_size > BLOCK
+    frame = load("pyarrow.parquet").read_table(path, use_threads=threads)
+    frame = frame.to_pandas(use_threads=threads)
     notes: tuple[str, ...] = ()
     if not isinstance(frame.index, pandas.RangeIndex):
         notes = ("the index of the file was taken for row names and left out",)

@@ -230,7 +230,8 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
     (r, s) with Σ p_j c_j <= e^r (ĉ + λ_p Σ c_j + s max c_j), ĉ being what the kernel returns for
     columns that are numbers of its format, before any rounding of the output: by (i) and (ii) the
     numerator is off by e^{τ + Nl}(1 + 2u_p), probabilities being rounded to either neighbour, and
-    by what underflows, the denominator by e^{τ + d} and Λ.
+    by what underflows, the denominator by e^{τ + d} and Λ. Sums of either sign are off by at most
+    (e^r - 1) Σ p_j |c_j| + e^r (λ_p Σ |c_j| + s max |c_j|).
     """
     steps = _Steps.of(kind, norms)
     relative = 2 * steps.most + steps.numerator + steps.denominator

@@ -76,11 +76,12 @@ class Entry:
     @classmethod
     def of(cls, kind: type[Algorithm]) -> Entry:
         """From a record."""
-        sliders = {n: o for n, o in kind.options().items() if o.slider is not None}
+        options = kind.options()
+        sliders = {n: o for n, o in options.items() if o.slider is not None}
         make = lambda formula, **given: kind(**given)  # noqa: E731
-        return cls(
-            kind.name, kind.title, kind.says, kind.objective, _TASKS[kind.task], sliders, make
-        )
+        without = [n for n in options.keys() - sliders if f"{n} |w|" in kind.objective]
+        objective = "; ".join([kind.objective, *(f"{n} = {options[n].default:g}" for n in without)])
+        return cls(kind.name, kind.title, kind.says, objective, _TASKS[kind.task], sliders, make)
 
     def algorithm(self, chosen: asked.Loss) -> Algorithm:
         """With the settings that were chosen, and defaults for the others."""

@@ -225,9 +225,8 @@ class Attention(_Answer):
 class Margins(_Answer):
     """How firmly each query looks where it should, and what leaks.
 
-    ``margin`` is the frozen M, null where queries have no blocks; a query's own ``gaps`` entry
-    falls by as much as M is lowered, and 1/(1 + e^gap) of its attention leaks. ``printed`` is the
-    M that the paper prints, for the theorem's layer alone.
+    ``margin`` is M, null where queries have no blocks; a query's own ``gaps`` entry falls by as
+    much as M is lowered, and 1/(1 + e^gap) of its attention leaks.
     """
 
     queries: list[str]
@@ -235,7 +234,6 @@ class Margins(_Answer):
     leaks: list[Number]
     between: str
     margin: Number
-    printed: Number
     mass: list[list[float]]  # log10 of a query's attention on each block
     blocks: list[str]
 

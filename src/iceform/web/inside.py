@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -13,7 +12,6 @@ from torch import Tensor
 from iceform.algorithms import Algorithm, Descent, KernelRegression, Places, sharpest
 from iceform.attention import MARGIN, LayerTrace, Trace, trace_network
 from iceform.backends import bind
-from iceform.constructions import SampleGradients
 from iceform.errors import IceformError, ProgramError
 from iceform.functions import Loss
 from iceform.machine import Machine, Rows, whitened_at
@@ -27,10 +25,7 @@ from iceform.web.task import Pulse
 __all__ = ["inside"]
 
 _FEW_TOKENS = 17  # per sample, in the networks that are only looked into
-_COARSE = 0.25  # error of the same in the hard regime
 _FEW_SAMPLES = 4
-_LEAK = 2.0**-61  # eps0 of the theorem's margins, printed and needed
-_MESH = 4001  # of residuals at which a margin is found
 _FEW_FEATURES = 3
 _FLOOR = 1e-40  # attention below this is drawn as this
 _LARGEST_W = 2.0  # coefficients that the two-layer machine is sized for
@@ -39,7 +34,7 @@ _LARGEST_W = 2.0  # coefficients that the two-layer machine is sized for
 def inside(question: asked.InsideQuestion, pulse: Pulse) -> InsideAnswer:
     """The prompt that a network reads for a few of the points, and what it does with it."""
     setting = Setting.of(question)
-    look = {"stream": _stream, "theorem": _theorem, "two_layers": _two_layers}[question.network]
+    look = {"stream": _stream, "two_layers": _two_layers}[question.network]
     return _told(look(setting, question, pulse), question)
 
 
@@ -55,10 +50,11 @@ class _View:
         Queries that are shown.
     blocks
         Names of blocks of tokens, and the block of every token (-1 for none).
-    margin, printed
-        The frozen M, and what the paper prints; None where there are no blocks, or none to compare.
+    margin
+        M between blocks; None where there are none.
     literal
-        Difference of the literal output from the fast path's.
+        Difference of the literal output from the fast path's; None where M was changed, which no
+        fast path takes.
     """
 
     digest: str
@@ -66,9 +62,8 @@ class _View:
     kept: Tensor
     rows: Tensor
     blocks: tuple[Sequence[str], Tensor]
-    literal: float
+    literal: float | None
     margin: float | None = None
-    printed: float | None = None
 
 
 def _told(view: _View, question: asked.InsideQuestion) -> InsideAnswer:
@@ -129,7 +124,6 @@ def _margins(view: _View, layer: LayerTrace, head: int) -> Margins:
         leaks=leaks.tolist(),
         between=between,
         margin=view.margin,
-        printed=view.printed,
         mass=[numbers(row) for row in mass.clamp(min=_FLOOR).log10().tolist()],
         blocks=list(names),
     )
@@ -182,24 +176,30 @@ def _look_ups(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) ->
     z = samples @ w - labels
     table = problem.table.on(max(problem.covered, float(z.abs().max())))
     prompt = machine.start().look_ups(table, samples, labels, w)
-    tokens = prompt.tokens[0]
-    trace = trace_network(machine.network, tokens, roles=_lookup_roles(table.grid.nodes, chosen))
+    margin = MARGIN if question.margin is None else question.margin
+    network = machine.network
+    if margin != MARGIN:
+        network = replace(prompt.layout, margin=margin).build()
+    roles = _lookup_roles(table.grid.nodes, chosen)
+    trace = trace_network(network, prompt.tokens[0], roles=roles)
     block = torch.arange(machine.samples).repeat_interleave(machine.tokens)
     within = torch.arange(len(block)) % machine.tokens < table.tokens
     used = within & (block < len(chosen))
     rows = len(block) + torch.arange(len(chosen))
     block = torch.cat([block, torch.full((2 * machine.samples,), -1)])
-    fast = bind(machine.network, "fused").run(prompt)
     literal = trace.output[: len(chosen)]
     literal = torch.cat([literal[:, : samples.shape[1]], literal[:, -1:]], 1)
+    off = None
+    if margin == MARGIN:
+        off = float((literal - bind(machine.network, "fused").run(prompt)).abs().max())
     return _View(
-        digest=machine.digest,
+        digest=network.digest,
         trace=trace,
         kept=torch.cat([used.nonzero()[:, 0], rows]),
         rows=rows,
         blocks=([f"point {i}" for i in chosen.tolist()], block),
-        literal=float((literal - fast).abs().max()),
-        margin=MARGIN,
+        literal=off,
+        margin=margin,
     )
 
 
@@ -279,65 +279,13 @@ def _sharpness(setting: Setting, x: Tensor, points: Tensor) -> float:
 
 
 # ---------------------------------------------------------------------------------------------
-# the theorem's network, and the machine that is given a whole head
+# the machine that is given a whole head
 # ---------------------------------------------------------------------------------------------
-
-
-def _theorem(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
-    """The look-up layer with the least margin that its theorem needs, which can be seen to leak."""
-    x, y, w, loss, chosen = _small(setting, question)
-    pulse()
-    emulator = _emulator(loss, x.shape[1], len(x), question.lookup.regime)
-    layout = replace(emulator.layout, margin=_needed(emulator))
-    network, prompt = layout.build(), emulator.prompt(x, y, w)
-    trace = trace_network(network, prompt.tokens[0], roles=prompt.roles)
-    table = torch.arange(layout.samples).repeat_interleave(layout.tokens)
-    used = torch.arange(len(table)) % layout.tokens < emulator.interpolant.tokens
-    rows = len(table) + torch.arange(len(x))
-    bound, dim = emulator.domain.x, x.shape[1]
-    return _View(
-        digest=network.digest,
-        trace=trace,
-        kept=torch.cat([used.nonzero()[:, 0], rows]),
-        rows=rows,
-        blocks=(
-            [f"point {i}" for i in chosen.tolist()],
-            torch.cat([table, torch.full((layout.count - len(table),), -1)]),
-        ),
-        literal=float((trace.output[: len(x), :dim] - emulator(x, y, w)).abs().max()),
-        margin=layout.margin,
-        # The paper prints M = 2 d B^2 + B - ln eps0 for the same eps0.
-        printed=2 * dim * bound**2 + bound - math.log(_LEAK),
-    )
-
-
-def _needed(emulator: SampleGradients) -> float:
-    """M that keeps the mass outside a block below eps0.
-
-    A block's mass is e^L(z), L(z) = log sum_k e^(s_k z + b_k), wherever its residual z lies.
-    """
-    low, high = emulator.domain.residuals
-    keys, center = emulator.interpolant.keys, emulator.interpolant.grid.center
-    z = torch.linspace(low, high, _MESH, dtype=torch.float64) - center
-    mass = torch.logsumexp(z[:, None] * keys.slopes + keys.biases, -1)
-    others = max(1, emulator.domain.samples - 1)
-    return float(mass.max() - mass.min()) + math.log(others) - math.log(_LEAK)
-
-
-@lru_cache(maxsize=64)
-def _emulator(loss: Loss, dim: int, samples: int, regime: str) -> SampleGradients:
-    if regime == "hard":
-        return SampleGradients(
-            loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=_COARSE, regime=regime
-        )
-    return SampleGradients(
-        loss, dim=dim, samples=samples, w_bound=_LARGEST_W, eps=None, tokens=_FEW_TOKENS
-    )
 
 
 def _two_layers(setting: Setting, question: asked.InsideQuestion, pulse: Pulse) -> _View:
     """A whole target head in the prompt: one layer multiplies it out, the other attends."""
-    x, y, _, loss, chosen = _small(setting, question)
+    x, y, loss, chosen = _small(setting, question)
     pulse()
     program = Descent(loss, w_bound=_LARGEST_W, tokens=_FEW_TOKENS)
     machine = _two_layer_machine(x.shape[1], len(x))
@@ -369,11 +317,9 @@ def _two_layer_machine(dim: int, samples: int) -> Rows:
 
 def _small(
     setting: Setting, question: asked.InsideQuestion
-) -> tuple[Tensor, Tensor, Tensor, Loss, Tensor]:
-    """A few points with few features, labels, coefficients at which to look, and the loss."""
+) -> tuple[Tensor, Tensor, Loss, Tensor]:
+    """A few points with few features, their labels, the loss, and which points they are."""
     loss = loss_of(question.model)
     chosen = _chosen(setting, question.first, _FEW_SAMPLES)
     x = setting.source.x[chosen][:, :_FEW_FEATURES]
-    y = setting.source.y[chosen]
-    w = torch.full((x.shape[1],), 0.5, dtype=torch.float64)
-    return x, y, w, loss, chosen
+    return x, setting.source.y[chosen], loss, chosen

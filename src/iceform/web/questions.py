@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from iceform.attention import MARGIN
+
 __all__ = [
     "MOST_CYCLES",
     "MOST_POINTS",
@@ -101,8 +103,10 @@ class InsideQuestion(FitQuestion):
     Attributes
     ----------
     network
-        "stream" is the machine that ran; "theorem" is the same layer with the least margin that
-        thm:attn_sim_f needs, which leaks; "two_layers" is the machine that is given a whole head.
+        "stream" is the machine that ran; "two_layers" is the machine that is given a whole head.
+    margin
+        M between the blocks of a look-up, for "stream", instead of the frozen one: another
+        network, with another digest, which leaks where M is small.
     frame
         After which step, for "stream".
     first
@@ -111,7 +115,8 @@ class InsideQuestion(FitQuestion):
         Whose attention to show.
     """
 
-    network: Literal["stream", "theorem", "two_layers"] = "stream"
+    network: Literal["stream", "two_layers"] = "stream"
+    margin: Annotated[float, Field(ge=0, le=MARGIN)] | None = None
     frame: Annotated[int, Field(ge=0, le=200)] = 0
     first: Annotated[int, Field(ge=0, lt=MOST_POINTS)] = 0
     layer: Annotated[int, Field(ge=0, le=7)] = 0

@@ -58,7 +58,7 @@ PROGRAMS: dict[str, dict[str, float]] = {
     "kernel_regression": {},
     "pagerank": {},
 }
-_TOKENS = (33, 65)  # of tables that the sliders can ask for
+_TOKENS = (33, 65, 129)  # of tables that the sliders can ask for
 _REACHES = tuple(2.0**k for k in range(6))  # residuals on a board of height 2
 _LINES = tuple(2.0**k for k in range(13))  # a line's table costs nothing
 _CLIPS = tuple(2.0**k for k in range(-6, 11))

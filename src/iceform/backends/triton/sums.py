@@ -461,8 +461,9 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     size = _nth(sums, 1, values, seen) + under
     away = more[:, None] * (_nth(sums, 2, values, seen) + under)
     k_away = (more * longest)[:, None] * (_nth(sums, 3, values, seen) + under)
-    # The output is a sum of terms of both signs: its own error is absolute.
-    unsure = unsure[:, None] * size
+    # The output is a sum of terms of both signs: its own error is absolute, and what underflows is
+    # lost as it is.
+    unsure = unsure[:, None] * size + more[:, None] * under
     off = tl.abs(value - centre[None, :]) + (tl.abs(centre) * 2.0**-52)[None, :] + unsure
     output = tl.abs(value) + unsure
     size *= more[:, None]

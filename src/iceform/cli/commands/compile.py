@@ -9,7 +9,7 @@ import typer
 
 from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
-from iceform.errors import ProgramError
+from iceform.errors import IceformError, ProgramError
 
 if TYPE_CHECKING:
     from iceform.computer import Algorithm, Program
@@ -33,7 +33,7 @@ def compile_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compile an algorithm that you wrote; the file is run to find it.
+    """Compile an algorithm of your own from a Python file, which is run to find it.
 
     Example: iceform compile lasso.py --explain
     """
@@ -52,12 +52,23 @@ def compile_(
 
 def _algorithm(file: Path, name: str | None) -> Algorithm:
     import runpy
+    import traceback
 
     from iceform.computer import Algorithm
 
     if not file.is_file():
         raise ProgramError(f"there is no file {file}")
-    made = [v for v in runpy.run_path(str(file)).values() if isinstance(v, Algorithm)]
+    try:
+        found = runpy.run_path(str(file)).values()
+    except IceformError:
+        raise
+    except Exception as failure:
+        at = traceback.extract_tb(failure.__traceback__)[-1]
+        line = getattr(failure, "lineno", None) or at.lineno
+        raise ProgramError(
+            f"{file} does not run: {type(failure).__name__} in line {line}: {failure}"
+        ) from None
+    made = [v for v in found if isinstance(v, Algorithm)]
     wanted = [a for a in made if name is None or a.name == name]
     if len(wanted) != 1:
         names = ", ".join(a.name for a in made) or "none"

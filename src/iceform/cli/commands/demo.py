@@ -15,7 +15,7 @@ __all__ = ["demo"]
 def demo(
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("out/report.html"),
 ) -> None:
-    """Run the whole library on the Ames houses by frozen attention; write a report."""
+    """Run every algorithm on the Ames houses by frozen attention; write a report."""
     with one_line_errors():
         from iceform.demo.page import show
 

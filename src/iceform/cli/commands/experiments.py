@@ -15,7 +15,7 @@ __all__ = ["experiments"]
 
 
 def experiments(context: typer.Context) -> None:
-    """The paper's numerical studies, in a clone of the repository: python -m studies."""
+    """Run the paper's numerical studies, in a clone: python -m studies."""
     with one_line_errors("finished cells are kept; run it again to go on"):
         if not Path("studies/__main__.py").is_file():
             raise ProgramError(

@@ -41,7 +41,7 @@ def explain(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Show what a program writes into its prompt, token by token, and the proof of its answer.
+    """Show an algorithm's prompt, token by token, and the proof of its answer.
 
     Example: iceform explain lasso
     """

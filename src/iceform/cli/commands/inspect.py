@@ -24,7 +24,7 @@ def inspect(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say how a table would be read, column by column, and why.
+    """Show how a table would be read, column by column, and why.
 
     Example: iceform inspect houses.csv --write houses.toml
     """

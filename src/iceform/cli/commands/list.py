@@ -12,7 +12,7 @@ __all__ = ["list_"]
 
 
 def list_(as_json: AsJson = False) -> None:
-    """List the algorithms that run on a table, their options and scikit-learn's names for them.
+    """List the algorithms that run on a table, and their options.
 
     Example: iceform list
     """

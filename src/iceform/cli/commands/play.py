@@ -21,7 +21,7 @@ def play(
         bool, typer.Option("--open/--no-open", help="Show the page in a browser.")
     ] = False,
 ) -> None:
-    """Serve a page on which a prompt becomes an algorithm, before your eyes.
+    """Serve the playground: draw points, swap prompts, look inside.
 
     Example: iceform play --open
     """

@@ -77,7 +77,7 @@ def run(
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Run a program on a table by frozen attention, beside scikit-learn, with a proven error.
+    """Run an algorithm on a table by frozen attention, with a proven error, beside scikit-learn.
 
     Example: iceform run ridge --data houses.csv --target price --alpha 10 --report houses.html
     """

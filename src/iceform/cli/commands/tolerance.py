@@ -67,7 +67,7 @@ def tolerance(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run an attention kernel on random and adversarial inputs beside its proven tolerance.
+    """Hold an attention kernel to its proven tolerance, on random and adversarial inputs.
 
     Exit status 1 says that it broke the bound.
 

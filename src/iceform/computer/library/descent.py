@@ -20,18 +20,6 @@ from iceform.computer.language import (
     zeros_like,
 )
 
-__all__ = [
-    "elastic_net",
-    "gradient_descent",
-    "huber",
-    "lasso",
-    "least_squares",
-    "logistic",
-    "nesterov",
-    "perceptron",
-    "ridge",
-]
-
 
 def gradient_descent(rate: Callable[[Any], Any], name: str = "gradient_descent") -> Algorithm:
     """Gradient descent for the loss whose derivative is ``rate``, a formula or a function."""

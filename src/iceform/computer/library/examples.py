@@ -32,8 +32,6 @@ from iceform.computer.library.similarity import (
 from iceform.computer.library.solvers import conjugate_gradients, newton_logistic, power_iteration
 from iceform.computer.library.statistics import bisection, geometric_median, k_means, mixture
 
-__all__ = ["EXAMPLES", "Example"]
-
 
 @dataclass(frozen=True, eq=False)
 class Example:

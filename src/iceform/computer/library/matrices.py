@@ -24,8 +24,6 @@ from iceform.computer.language import (
     zeros_like,
 )
 
-__all__ = ["bellman_ford", "gaussian_process", "pagerank", "sinkhorn"]
-
 
 def own_place(x, y, places, nodes):
     """The unit vector of each lane."""

@@ -19,14 +19,6 @@ from iceform.computer.language import (
     while_,
 )
 
-__all__ = [
-    "kalman_filter",
-    "kernel_regression",
-    "nearest_neighbours",
-    "softmax_attention",
-    "value_iteration",
-]
-
 
 @algorithm
 def softmax_attention(x, y, *, sharpness=2.0):

@@ -18,8 +18,6 @@ from iceform.computer.language import (
     zeros_like,
 )
 
-__all__ = ["conjugate_gradients", "newton_logistic", "power_iteration"]
-
 
 @algorithm
 def newton_logistic(x, y, *, alpha=0.1, steps=6):
@@ -59,7 +57,7 @@ def conjugate_gradients(x, y, *, alpha=0.2, steps=2):
 
 
 @algorithm
-def power_iteration(x, y, *, start=0.5, steps=30):
+def power_iteration(x, *, start=0.5, steps=30):
     """The leading eigenvalue and eigenvector of mean(x x')."""
     v = zeros_like(x) + start
     size = constant(1.0)

@@ -20,11 +20,9 @@ from iceform.computer.language import (
     while_,
 )
 
-__all__ = ["bisection", "geometric_median", "k_means", "mixture"]
-
 
 @algorithm
-def k_means(x, y, *, first=vector(-0.5), second=vector(0.5), steps=8):
+def k_means(x, *, first=vector(-0.5), second=vector(0.5), steps=8):
     """Lloyd's iteration for two groups, from two given centres."""
     a, b = +first, +second
     for _ in repeat(steps):
@@ -49,7 +47,7 @@ def mixture(x, y, *, left=-0.5, right=0.5, sigma=0.3, steps=15):
 
 
 @algorithm
-def geometric_median(x, y, *, smooth=0.1, steps=20):
+def geometric_median(x, *, smooth=0.1, steps=20):
     """The point with the least mean distance, by Weiszfeld's iteration; distances are smoothed."""
     m = mean(x)
     for _ in repeat(steps):

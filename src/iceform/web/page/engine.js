@@ -8,13 +8,12 @@ import { file, Machine, unpackedJson } from './machine.js';
 import { average, bySteps, components, huber, perceptron, setting } from './models.js';
 import { averages, lookUps } from './prompts.js';
 import { opening, sharpestFor } from './reads.js';
+import { FROZEN_MARGIN, HARD } from './state.js';
 import { Trouble } from './trouble.js';
 import { tableOn } from './descents.js';
 
-const HARD = 12; // sharpness of the hard regime by rule
 const MESH = 401;
 const FLOOR = 1e-40;
-const MARGIN = 2 ** 50; // of another block's tokens
 const ELSEWHERE = 'run the playground on your machine with: iceform play';
 
 const page = { machine: null, stored: null, offer: null, programs: new Map() };
@@ -149,24 +148,28 @@ function ledger(entry, method) {
 // ---------------------------------------------------------------------------------- looking inside
 
 async function inside(question, signal) {
-  const { model, lookup, first, network, frame } = question, { machine } = page, { layout } = machine;
-  if (network !== 'stream') throw refuse(`This page holds the machine that ran; to look into the theorem’s networks ${ELSEWHERE}`);
+  const { model, lookup, first, network, frame } = question, { layout } = page.machine;
+  if (network !== 'stream') throw refuse(`This page holds the machine that ran; to look into others ${ELSEWHERE}`);
   const entry = entryOf(model.algorithm), loss = lossOf(model), { x, y } = setting(question, entry, labelled(entry, loss));
   if (!entry.descends && (entry.linear || entry.task === 'shape')) {
     throw refuse(`${entry.title} has no prompt to show here; choose an algorithm that looks a loss up or averages samples`);
   }
   const seen = entry.descends ? await lookUpPrompt({ question, entry, loss, x, y, lookup, first, frame, signal })
     : averagePrompt(entry, model.options, x, y, layout);
+  const margin = entry.descends ? question.margin ?? 2 ** FROZEN_MARGIN : null;
+  const machine = margin === null ? page.machine : await page.machine.withMargin(margin);
   const weights = await machine.run(seen.written, signal, 'weights');
   const row = (q) => [...weights.subarray(q * layout.count, (q + 1) * layout.count)];
   const asked = seen.rows.map((q) => row(q)), pick = (all) => seen.kept.map((k) => all[k]);
-  const mass = asked.map((all) => seen.blocks.map((_, b) => Math.log10(Math.max(FLOOR, all.reduce((sum, v, k) => sum + (seen.block(k) === b ? v : 0), 0)))));
+  const shares = asked.map((all) => seen.blocks.map((_, b) => all.reduce((sum, v, k) => sum + (seen.block(k) === b ? v : 0), 0)));
+  const mass = shares.map((row) => row.map((share) => Math.log10(Math.max(FLOOR, share))));
+  const leaks = shares.map((row, i) => (entry.descends ? row.reduce((sum, share, b) => sum + (b === i ? 0 : share), 0) : null));
   const tokens = seen.kept.map((k) => [...seen.written.tokens.subarray(k * layout.features, (k + 1) * layout.features)]);
   return {
     digest: await machine.digest(), literal: null,
     prompt: { roles: pick(seen.roles), features: layout.names(), values: tokens, hidden: layout.count - seen.kept.length },
     attention: { layers: [['read the prompt’s table']], layer: 0, head: 0, queries: seen.queries, keys: pick(seen.roles), weights: asked.map(pick) },
-    margins: { queries: seen.queries, gaps: asked.map(() => null), leaks: asked.map(() => 0), between: entry.descends ? 'blocks' : 'keys', margin: entry.descends ? MARGIN : null, printed: null, mass, blocks: seen.blocks },
+    margins: { queries: seen.queries, gaps: asked.map(() => null), leaks, between: entry.descends ? 'blocks' : 'keys', margin, mass, blocks: seen.blocks },
   };
 }
 

@@ -8,10 +8,10 @@ const code = (text) => el('code', {}, text);
 export const LESSON = [
   { title: 'A look-up', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, z: 0.3 },
     says: () => ['A softmax over a grid of tokens is a look-up table. The bars are the attention that a number z pays to the tokens of a grid; '
-      + 'their values, averaged with it, are the logistic curve. Move z: the bars follow, and the curve below is what attention computes.'] },
+      + 'their values, averaged with it, give the logistic curve at z. Move z, and the bars follow.'] },
   { title: 'Temperature', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'lookup', tokens: 33, regime: 'hard', sharpness: 12, z: 0.3 },
     says: () => ['How sharply z looks is the sharpness c, an inverse temperature. Cold (the paper’s regime, right) and only the nearest token counts: a staircase. '
-      + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower Sharpness, and watch the stairs melt.'] },
+      + 'At a mild temperature with fitted values (left) the same tokens give digit after digit. Lower the sharpness, and watch the stairs melt.'] },
   { title: 'Tokens buy digits', inside: true, state: { algorithm: 'logistic', preset: 'blobs', panel: 'rate', tokens: 33 },
     says: () => ['The error against the number of grid tokens, measured and proven. The paper’s regime falls as one over the tokens, the mild one exponentially: '
       + 'that is what makes look-ups precise enough to be put on top of each other.'] },
@@ -21,16 +21,15 @@ export const LESSON = [
   { title: 'Many steps', state: { algorithm: 'ridge', method: 'momentum', passes: 60, panel: 'passes' },
     says: () => ['Feed the coefficients back in and it is gradient descent. Press Play. The dotted line under the curve takes the same steps without a transformer: '
       + 'the drift between the two is rounding.'] },
-  { title: 'Swap the prompt', state: { algorithm: 'quantile', preset: 'fan', degree: 1, values: { quantile: 0.9 }, panel: 'passes', method: 'momentum' },
+  { title: 'Swap the prompt', state: { algorithm: 'quantile', preset: 'fan', degree: 1, values: { quantile: 0.9 }, panel: 'passes', method: 'momentum', tokens: 129 },
     says: () => ['Another table in the prompt is another algorithm: this is the line below which nine tenths of the points lie. Choose others from the list. '
       + 'The digest at the top is a SHA-256 of the weights that ran, computed after every run, and it never changes.'] },
   { title: 'Move one value of the table', state: { algorithm: 'absolute', preset: 'wave', degree: 3, panel: 'lookup', tokens: 33, movedToken: 16, movedBy: 1 },
     says: () => ['The mechanism is known, so interventions can be predicted. One value of the table, the one that residuals around 0 read, was moved up by 1: '
       + 'the machine now finds another curve than the same steps without it. Set the shift to 0, and the two agree again.'] },
-  { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', network: 'stream' },
-    says: (alone) => ['Points share a prompt, and a margin keeps a query in its own block: here exactly nothing leaks. ',
-      ...(alone ? ['To see one that leaks, run ', code('iceform play'), ' and choose the theorem’s margin in this panel.']
-        : ['Choose the theorem’s margin under Network to see one that leaks.'])] },
+  { title: 'Break the margin', inside: true, state: { algorithm: 'ridge', panel: 'margin', network: 'stream', margin: 1 },
+    says: () => ['Points share a prompt, and a margin M in the weights keeps a query in its own block. Here it was lowered from 2⁵⁰ to 2: attention leaks into the blocks of other points. '
+      + 'Raise it until nothing does. A lower margin is another network, and its digest says so.'] },
   { title: 'A computer', inside: true, state: { panel: 'program', program: 'least_squares', parameters: { steps: 3 }, cycle: 4 },
     says: () => ['Look-ups compose into one instruction, F(a + b) − G(a − b), and that is a computer: program, memory and data are tokens, and one frozen block, applied again and again, '
       + 'executes them. Press Step: the instruction moves on, and what it wrote is marked.'] },
@@ -55,7 +54,7 @@ export const GLOSSARY = [
 ];
 
 /** The lesson's strip: where we are, what to see, back and on. */
-export function drawLesson(step, go, alone) {
+export function drawLesson(step, go) {
   const box = byId('lesson'), one = LESSON[step - 1];
   byId('learn').setAttribute('aria-pressed', String(Boolean(one)));
   box.hidden = !one;
@@ -70,7 +69,7 @@ export function drawLesson(step, go, alone) {
         el('a', { href: `#lesson=${i + 1}`, title, 'aria-label': `Step ${i + 1}: ${title}`, ...(i + 1 === step ? { 'aria-current': 'step' } : {}) }, String(i + 1))))),
       el('div', { className: 'buttons' }, button('Back', step - 1), button('Next', step + 1),
         el('button', { type: 'button', onclick: () => go(0) }, 'End the lesson'))),
-    el('p', {}, ...one.says(alone)),
+    el('p', {}, ...one.says()),
   );
 }
 

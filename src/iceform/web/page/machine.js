@@ -1,9 +1,11 @@
 // The frozen layer in this page: an ONNX file, run by onnxruntime-web in float64.
 
 import { averages, Layout, lookUps } from './prompts.js';
+import { FROZEN_MARGIN } from './state.js';
 import { Trouble } from './trouble.js';
 
 const AT_ONCE = 48; // prompts of one run
+const FROZEN = 2 ** FROZEN_MARGIN;
 const RUNTIME = ['ort.js', 'ort-wasm.js', 'ort.wasm.gz']; // onnxruntime-web
 
 const here = (name) => new URL(name, import.meta.url).href;
@@ -60,14 +62,27 @@ export class Machine {
       runtime(), file('machine.json').then((r) => r.json()), file('machine.onnx').then((r) => r.arrayBuffer()),
       file('machine.weights').then((r) => r.arrayBuffer()),
     ]);
-    const session = await ort.InferenceSession.create(new Uint8Array(graph), {
-      executionProviders: ['wasm'], externalData: [{ path: 'machine.weights', data: new Uint8Array(weights) }],
-    });
-    return new Machine(ort, about, session, new Uint8Array(weights));
+    return Machine.of(ort, about, graph, weights);
   }
 
-  constructor(ort, about, session, weights) {
-    Object.assign(this, { ort, about, session, weights, layout: new Layout(about), ran: 0, turn: Promise.resolve() });
+  /** A network of these weights. */
+  static async of(ort, about, graph, weights) {
+    const data = new Uint8Array(weights);
+    const session = await ort.InferenceSession.create(new Uint8Array(graph), {
+      executionProviders: ['wasm'], externalData: [{ path: 'machine.weights', data }],
+    });
+    return Object.assign(new Machine(), { ort, about, graph, session, weights: data, layout: new Layout(about), ran: 0, turn: Promise.resolve() });
+  }
+
+  /** The network with another margin between blocks written into its weights; the last one is kept. */
+  async withMargin(margin) {
+    if (margin === FROZEN) return this;
+    if (this.other?.margin === margin) return this.other.machine;
+    const weights = Float64Array.from(new Float64Array(this.weights.buffer), (v) => (v === -FROZEN ? -margin : v));
+    const machine = await Machine.of(this.ort, this.about, this.graph, weights.buffer);
+    await this.other?.machine.alone(() => this.other.machine.session.release());
+    this.other = { margin, machine };
+    return machine;
   }
 
   /** SHA-256 of the weights that the session was given, with their names, dtypes and shapes. */

@@ -19,7 +19,7 @@ const RUNNING = ['method', 'rate', 'passes'];
 const LOOKUP = ['regime', 'tokens', 'eps', 'sharpness'];
 
 // A page that stands alone runs the network, and leaves proofs of answers to the library.
-const UNPROVEN = standsAlone ? 'with iceform play' : 'no bound yet';
+const UNPROVEN = standsAlone ? 'run iceform play' : 'no bound yet';
 const ABOUT = standsAlone
   ? 'This page needs no server: the frozen network is an ONNX file that runs in your browser, in float64, and its digest is computed here. Tables and their errors were proven when the site was built. Proofs of answers, formulas of your own, Newton steps on large data and other settings of the computer need the library: pip install "iceform[web]", then iceform play.'
   : 'Gradients and look-ups are attention with the frozen weights above; what the host adds, and how errors are proven, is in the panel Certificate. The interface is open, at /openapi.json. Points stay in this page and in its link; the server keeps nothing.';
@@ -153,15 +153,15 @@ function drawFacts(at) {
   const proven = at && page.frame < answer.frames.length - 1 ? at.certified : answer.certificate.error;
   const facts = [
     [`proven error of a ${provenOf(answer)}`, proven === null ? UNPROVEN : `≤ ${short(proven)}`],
-    ['passes of the machine', at ? at.passes : answer.passes],
-    ['prompts in a pass', answer.prompts],
+    ['passes', at ? at.passes : answer.passes],
+    ['prompts a pass', answer.prompts],
     ['answered in', `${Math.round(took)} ms`],
   ];
-  if (at?.exact) facts.splice(1, 0, ['drift from exact steps', short(at.gap)]);
+  if (at?.exact) facts.splice(1, 0, ['drift from exact', short(at.gap)]);
   if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ≤ ${short(answer.table.error)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
-  say(`${entry.title} on ${state.points.length} points: ${proven === null ? (standsAlone ? 'proofs are made by iceform play' : 'no error is proven yet') : `error proven to be at most ${short(proven)}`}.`);
+  say(`${entry.title} on ${state.points.length} points: ${proven === null ? (standsAlone ? 'iceform play proves its error' : 'no error is proven yet') : `error proven to be at most ${short(proven)}`}.`);
 }
 
 function coefficients(at, entry, state) {
@@ -271,7 +271,7 @@ function selectTab() {
     const chosen = tab.id === `tab-${page.state.panel}`;
     tab.setAttribute('aria-selected', String(chosen));
     tab.tabIndex = chosen ? 0 : -1;
-    if (chosen) tab.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    if (chosen) byId('tabs').scrollLeft = tab.offsetLeft - byId('tabs').offsetLeft - 40; // where they are one row
   }
   byId('panel').setAttribute('aria-labelledby', `tab-${page.state.panel}`);
 }
@@ -287,12 +287,12 @@ function walkTabs(event) {
 }
 
 async function drawPanel() {
-  if (!page.answer) return;
   const node = byId('panel'), name = page.state.panel;
+  if (!page.answer && !PANELS[name].own) return;
   node.classList.add('busy');
   node.setAttribute('aria-busy', 'true');
   try {
-    await PANELS[name].draw(node, { ...page, set: view, keep, change });
+    await PANELS[name].draw(node, { ...page, set: view, keep, change, drawControls });
   } catch (error) {
     if (!(error instanceof Trouble)) throw error;
     node.replaceChildren(el('p', { className: 'trouble', role: 'alert' }, error.message));
@@ -419,15 +419,19 @@ function goTo(step) {
     return;
   }
   keep({ lesson: 0 });
-  drawLesson(0, goTo, standsAlone);
+  drawLesson(0, goTo);
 }
 
 function show() {
-  drawLesson(page.state.lesson, goTo, standsAlone);
+  drawLesson(page.state.lesson, goTo);
   byId('preset').value = page.state.preset;
   drawControls();
   drawTabs();
+  selectTab();
   board.drawPoints();
+  byId('panel').classList.add('busy'); // it is of the state before
+  byId('panel').setAttribute('aria-busy', 'true');
+  if (PANELS[page.state.panel].own) drawPanel();
   run();
 }
 

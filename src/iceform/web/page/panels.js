@@ -1,40 +1,38 @@
 // The panels: what happened inside.
 
-import { ask } from './api.js';
+import { ask, standsAlone } from './api.js';
 import { proof } from './certificate.js';
 import { el } from './dom.js';
 import { lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
 import { drawStock } from './stock.js';
-import { insideQuestion, lookupQuestion } from './state.js';
+import { FROZEN_MARGIN, HARD, insideQuestion, lookupQuestion } from './state.js';
 
 const NETWORKS = {
   stream: 'the machine that ran: one layer',
-  theorem: 'the same layer, with the theorem’s margin',
   two_layers: 'the two-layer machine, a whole head in its prompt',
 };
 
 const READS = {
   stream: 'A look-up reads the few grid tokens around its z and nothing of the other points; an average reads the points around.',
-  theorem: 'A query reads the few grid tokens around its z; the margin keeps it in its own point’s block.',
   two_layers: 'In layer 0 every head looks one number of the target head’s keys, queries or values up; layer 1 then attends as that head would.',
 };
 
 /**
- * Every panel: a title, what it shows, and how to draw it.
+ * Every panel: a title, how to draw it, and whether it can be drawn without an answer.
  * `draw(node, page)` gets the page: {state, set, answer, frame, entry}.
  */
 export const PANELS = {
   passes: { title: 'Error by step', draw: drawPasses },
   prompt: { title: 'Prompt', draw: drawPrompt },
   attention: { title: 'Attention', draw: drawAttention },
-  lookup: { title: 'Look-up', draw: drawLookup },
+  lookup: { title: 'Look-up', draw: drawLookup, own: true },
   margin: { title: 'Margin and leak', draw: drawMargin },
-  rate: { title: 'Error against tokens', draw: drawRate },
+  rate: { title: 'Error against tokens', draw: drawRate, own: true },
   certificate: { title: 'Certificate', draw: drawCertificate },
-  program: { title: 'Step through a program', draw: drawProgram },
-  stock: { title: 'A stock GPT-2', draw: drawStock },
+  program: { title: 'Step through a program', draw: drawProgram, own: true },
+  stock: { title: 'A stock GPT-2', draw: drawStock, own: true },
 };
 
 /** What an answer's certificate speaks of. */
@@ -55,9 +53,9 @@ async function drawPasses(node, { answer, frame }) {
   const box = canvas('Distance to the exact optimum by step: measured, and proven');
   const last = frames.at(-1);
   node.replaceChildren(
-    about('How far the coefficients are from the exact optimum, and how far they are proven to be at '
-      + 'most; and how far emulated steps have drifted from the same steps without the machine. The '
-      + `last step is ${short(last.distance)} away, proven ${last.certified === null ? 'to no bound yet' : `at most ${short(last.certified)}`}; `
+    about(`How far the coefficients are from the exact optimum${standsAlone ? '' : ', and how far they are proven to be at most'}; `
+      + 'and how far emulated steps have drifted from the same steps without the machine. The '
+      + `last step is ${short(last.distance)} away${last.certified === null ? (standsAlone ? '' : ', proven to no bound yet') : `, proven at most ${short(last.certified)}`}; `
       + `the drift is ${short(last.gap)}.`),
     box,
   );
@@ -68,7 +66,7 @@ async function drawPasses(node, { answer, frame }) {
     hovertemplate: `step %{x}: %{y:.2e}<extra>${name}</extra>`,
   });
   await plot(box, [
-    line('proven at most', 'certified', second, 'dash'),
+    ...(frames.some((f) => f.certified !== null) ? [line('proven at most', 'certified', second, 'dash')] : []),
     line('measured distance', 'distance', accent, 'solid'),
     line('drift from exact steps', 'gap', exact, 'dot'),
   ], {
@@ -81,8 +79,8 @@ const positive = (value) => (value === null || value <= 0 ? null : value);
 
 // ------------------------------------------------------------------- prompt, attention and margin
 
-function pickers({ state, set, answer, entry }, extra = []) {
-  const networks = entry.descends ? Object.keys(NETWORKS) : ['stream'];
+function pickers({ state, set, entry }, extra = []) {
+  const networks = entry.descends && !standsAlone ? Object.keys(NETWORKS) : ['stream'];
   const network = el('select', { id: 'pick-network', onchange: (e) => set({ network: e.target.value, layer: 0, head: 0 }) },
     ...networks.map((name) => el('option', { value: name, selected: state.network === name }, NETWORKS[name])));
   const most = Math.max(0, state.points.length - 4);
@@ -90,8 +88,15 @@ function pickers({ state, set, answer, entry }, extra = []) {
     onchange: (e) => set({ first: Number(e.target.value) }) });
   return el('div', { className: 'pickers' },
     el('div', { className: 'field' }, el('label', { for: 'pick-network' }, 'Network'), network),
-    el('div', { className: 'field' }, el('label', { for: 'pick-first' }, 'First point in the prompt'), first),
+    el('div', { className: 'field' }, el('label', { for: 'pick-first' }, 'First point in the prompt'), el('output', { for: 'pick-first' }, state.first), first),
+    ...(entry.descends && state.network === 'stream' ? [marginPicker(state, set)] : []),
     ...extra);
+}
+
+/** The margin between blocks: another one is another network. */
+function marginPicker({ margin }, set) {
+  return el('div', { className: 'field' }, el('label', { for: 'pick-margin' }, 'Margin M'), el('output', { for: 'pick-margin' }, short(2 ** margin)),
+    el('input', { id: 'pick-margin', type: 'range', min: 0, max: FROZEN_MARGIN, step: 0.5, value: margin, onchange: (e) => set({ margin: Number(e.target.value) }) }));
 }
 
 async function looked(node, page) {
@@ -126,11 +131,11 @@ async function drawPrompt(node, page) {
   });
 }
 
-/** One tick in the middle of each named block of features. */
+/** One tick in the middle of each named block of features; key_y and key_bias, one column each, share theirs. */
 function featureTicks(features) {
   const blocks = new Map();
   features.forEach((name, j) => {
-    const block = name.replace(/\[\d+\]$/, '');
+    const block = name.replace(/\[\d+\]$/, '').replace(/^key_(y|bias)$/, 'key_y, key_bias');
     blocks.set(block, [...(blocks.get(block) ?? []), j]);
   });
   const middle = (places) => (places[0] + places.at(-1)) / 2;
@@ -163,47 +168,28 @@ async function drawAttention(node, page) {
   });
 }
 
-function marginWords({ between, margin, printed, firmest, leaks }) {
+function marginWords({ between, margin, leaks }, digest) {
   if (between !== 'blocks' || margin === null) {
     return 'These queries read many keys on purpose, and there are no blocks to leave: the gap is between the largest '
       + 'and the second largest score.';
   }
-  if (printed === null) {
-    return `Blocks are kept apart by the frozen margin M = ${short(margin)}, beyond every score: exactly nothing leaks. `
-      + 'Choose the theorem’s margin to see one that leaks.';
-  }
-  return `Blocks are kept apart by M = ${short(margin)}, the least margin that the theorem needs here. The least gap of a query is `
-    + `${short(firmest)}, so at most ${short(Math.max(...leaks.filter((l) => l !== null)))} of its attention leaks into other points’ blocks. `
-    + `The paper prints M = ${short(printed)}, which covers the grid only where its largest z is small.`;
+  const most = Math.max(...leaks.filter((leak) => leak !== null));
+  const spilt = most > 0 ? `up to ${short(most)} of a query’s attention leaks into other points’ blocks` : 'exactly nothing leaks';
+  return margin === 2 ** FROZEN_MARGIN ? `Blocks are kept apart by the frozen margin M = ${short(margin)}, beyond every score: ${spilt}. Lower it to see a leak.`
+    : `With M = ${short(margin)} written into the weights instead of the frozen ${short(2 ** FROZEN_MARGIN)}, ${spilt}. `
+      + `That is another network: its digest is ${digest.slice(0, 8)}…, and the fit does not use it.`;
 }
 
 async function drawMargin(node, page) {
   const seen = await looked(node, page);
   if (!seen) return;
-  const { queries, gaps, leaks, between, margin, printed, mass, blocks } = seen.margins;
+  const { queries, mass, blocks } = seen.margins;
   const where = canvas('Attention of each query on each block, as powers of ten', true);
-  const how = canvas('Leaked attention against the margin');
-  const finite = gaps.map((gap, i) => [gap, i]).filter(([gap]) => gap !== null);
-  const firmest = finite.length ? Math.min(...finite.map(([gap]) => gap)) : null;
-  node.replaceChildren(
-    pickers(page),
-    about(marginWords({ between, margin, printed, firmest, leaks })),
-    el('div', { className: 'pair' }, where, ...(printed === null ? [] : [how])),
-  );
+  node.replaceChildren(pickers(page), about(marginWords(seen.margins, seen.digest)), where);
   await plot(where, [{
-    type: 'heatmap', z: mass, x: blocks, y: queries, zmin: -40, zmax: 0, colorscale: rising(),
-    colorbar: { title: { text: 'log₁₀' }, thickness: 12 }, hovertemplate: '%{y} on %{x}: 10<sup>%{z:.1f}</sup><extra></extra>',
-  }], { title: 'Where the mass is', yaxis: { autorange: 'reversed' }, height: Math.max(260, Math.min(560, 24 * queries.length)) });
-  if (printed === null) return;
-  const { accent, second } = colours();
-  const reach = Math.max(margin, printed) * 1.1;
-  const line = Array.from({ length: 121 }, (_, i) => (reach * i) / 120);
-  const leak = (m) => 1 / (1 + Math.exp(firmest - margin + m));
-  await plot(how, [
-    { x: line, y: line.map(leak), mode: 'lines', name: 'leak', line: { color: accent, width: 2.5 }, hovertemplate: 'M = %{x:.3g}: %{y:.2e}<extra></extra>' },
-    { x: [margin], y: [leak(margin)], mode: 'markers', name: 'the M that is needed', marker: { color: accent, size: 11 } },
-    { x: [printed], y: [leak(printed)], mode: 'markers', name: 'the M that is printed', marker: { color: second, size: 11, symbol: 'diamond' } },
-  ], { title: 'What leaks at another margin', xaxis: { title: { text: 'margin M' } }, yaxis: { type: 'log', title: { text: 'attention outside the block' } } });
+    type: 'heatmap', z: mass, x: blocks, y: queries, zmin: Math.min(-1, Math.floor(Math.min(...mass.flat()))), zmax: 0, colorscale: rising(),
+    colorbar: { tickprefix: '10<sup>', ticksuffix: '</sup>', thickness: 12 }, hovertemplate: '%{y} on %{x}: 10<sup>%{z:.1f}</sup><extra></extra>',
+  }], { title: 'Attention by block', yaxis: { autorange: 'reversed' }, height: Math.max(260, Math.min(560, 24 * queries.length)) });
 }
 
 // ----------------------------------------------------------------------------- look-up and rates
@@ -229,6 +215,7 @@ async function drawLookup(node, page) {
     el('div', { className: 'pickers' },
       el('div', { className: 'field' }, el('label', { for: 'pick-z' }, 'z'), slider),
       el('div', { className: 'field' }, el('label', { for: 'pick-reach' }, 'Range of z'), reach),
+      ...(page.state.regime === 'hard' ? [sharper(page)] : []),
       ...movers(page, tables[0])),
     ...(found.note ? [el('p', { className: 'trouble', role: 'alert' }, found.note)] : []),
     readout,
@@ -243,7 +230,7 @@ async function drawLookup(node, page) {
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
-      title: `${t.regime}: attention of z`, height: 250, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
+      title: `${t.regime}: attention of z`, height: 190, margin: { l: 56, r: 14, t: 34, b: 30 }, xaxis: { range: seen(t, z).map((at) => at * 1.1) }, yaxis: { range: [0, 1] },
       shapes: [{ type: 'line', x0: z, x1: z, yref: 'paper', y0: 0, y1: 1, line: { color: exact, width: 2 } }],
     })));
   }
@@ -252,7 +239,7 @@ async function drawLookup(node, page) {
     { name: 'the function', x: found.z, y: found.exact, mode: 'lines', line: { color: exact, width: 5 }, opacity: 0.5 },
     ...tables.map((t) => ({ name: `${t.regime}, ${t.tokens} tokens`, x: found.z, y: found.z.map((z) => lookUp(t, z)), mode: 'lines',
       line: { color: paint[t.regime] ?? accent, width: 2 } })),
-  ], { title: 'The function, and what attention makes of it', xaxis: { title: { text: 'z' } } });
+  ], { title: 'The function and its look-ups', height: 270 });
 }
 
 /** What of the axis to show: the range, and every token that z pays attention to. */
@@ -261,14 +248,21 @@ function seen(table, z) {
   return [-far, far];
 }
 
+const setter = (page, id, title, shown, given, patch) => el('div', { className: 'field' }, el('label', { for: id }, title), el('output', { for: id }, shown),
+  el('input', { id, type: 'range', ...given, onchange: (e) => { page.change(patch(Number(e.target.value))); page.drawControls(); } }));
+
+/** The sharpness of a hard look-up. */
+function sharper(page) {
+  const c = page.state.sharpness || HARD;
+  return setter(page, 'pick-sharpness', 'Sharpness c', short(c), { min: -1.5, max: 1.5, step: 0.05, value: Math.log10(c) }, (v) => ({ sharpness: Number((10 ** v).toPrecision(3)) }));
+}
+
 /** Controls that move one value of the table by hand; the fit is then another. */
 function movers(page, table) {
   const { movedToken, movedBy } = page.state, last = table.tokens - 1;
-  const slide = (id, title, shown, given, patch) => el('div', { className: 'field' }, el('label', { for: id }, title), el('output', { for: id }, shown),
-    el('input', { id, type: 'range', ...given, onchange: (e) => { page.change(patch(Number(e.target.value))); } }));
   return [
-    slide('move-token', 'Token whose value is moved', String(Math.min(movedToken, last)), { min: 0, max: last, step: 1, value: Math.min(movedToken, last) }, (v) => ({ movedToken: v })),
-    slide('move-by', 'Moved by hand by', movedBy ? short(movedBy) : 'nothing', { min: -1, max: 1, step: 0.05, value: movedBy }, (v) => ({ movedBy: v })),
+    setter(page, 'move-token', 'Token whose value is moved', String(Math.min(movedToken, last)), { min: 0, max: last, step: 1, value: Math.min(movedToken, last) }, (v) => ({ movedToken: v })),
+    setter(page, 'move-by', 'Moved by hand by', movedBy ? short(movedBy) : 'nothing', { min: -1, max: 1, step: 0.05, value: movedBy }, (v) => ({ movedBy: v })),
   ];
 }
 
@@ -287,8 +281,8 @@ async function drawRate(node, page) {
     { name: `${regime}, certified`, x: tokens, y: certified.map(positive), mode: 'lines', line: { color: paint[regime], dash: 'dash', width: 2 }, hovertemplate: '%{x} tokens: at most %{y:.2e}<extra></extra>' },
     { name: `${regime}, measured`, x: tokens, y: measured.map(positive), mode: 'markers', marker: { color: paint[regime], size: 9, symbol: regime === 'hard' ? 'diamond' : 'circle' }, hovertemplate: '%{x} tokens: %{y:.2e}<extra></extra>' },
   ]), {
-    height: 430, xaxis: { type: 'log', title: { text: 'grid tokens' }, tickvals: [9, 17, 33, 65, 129, 257, 513, 1025] },
-    yaxis: { type: 'log', title: { text: 'error' }, dtick: 1 },
+    height: 400, xaxis: { type: 'log', title: { text: 'grid tokens' }, tickvals: [9, 33, 129, 513], ticktext: ['9', '33', '129', '513'] },
+    yaxis: { type: 'log', title: { text: 'error' }, dtick: 2 },
   });
 }
 
@@ -298,7 +292,7 @@ function drawCertificate(node, { answer }) {
   const { error } = answer.certificate;
   node.replaceChildren(
     el('p', {}, error === null
-      ? 'Nothing is proven of this answer yet; the derivation says why.'
+      ? (standsAlone ? 'This page proves look-ups, not answers; iceform play proves both.' : 'Nothing is proven of this answer yet; the derivation says why.')
       : `Proven: no ${provenOf(answer)} is further than ${short(error)} from the exact answer’s, rounding included.`),
     ...proof(answer),
   );

@@ -1,12 +1,17 @@
 // The state of the page: settings and points, kept in the link.
 
+/** The frozen network's margin between blocks, as a power of two. */
+export const FROZEN_MARGIN = 50;
+/** Sharpness of the hard regime by rule. */
+export const HARD = 12;
+
 export const DEFAULTS = Object.freeze({
   algorithm: 'ridge', degree: 5, formula: 'sqrt(z^2 + 0.01)',
   method: 'momentum', rate: 1, passes: 60,
   regime: 'spectral', tokens: 65, eps: 1e-6, sharpness: 0,
   preset: 'wave', panel: 'passes', frame: -1,
   movedToken: 12, movedBy: 0, lesson: 0,
-  network: 'stream', first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
+  network: 'stream', margin: FROZEN_MARGIN, first: 0, layer: 0, head: 0, z: 0.3, reach: 4,
   program: 'least_squares', cycle: 1, fetchHead: '', readHead: '', computeHead: '', writeHead: '',
 });
 
@@ -91,8 +96,8 @@ export function fitQuestion(state) {
 
 /** What the server is asked for a view of a prompt. */
 export function insideQuestion(state, frame) {
-  const { network, first, layer, head } = state;
-  return { ...fitQuestion(state), network, first, layer, head, frame };
+  const { network, first, layer, head } = state, margin = state.margin === FROZEN_MARGIN ? null : 2 ** state.margin;
+  return { ...fitQuestion(state), network, margin, first, layer, head, frame };
 }
 
 /** What the server is asked for look-up tables. */

@@ -31,6 +31,6 @@ export async function drawStock(node) {
     plot(off, [
       { name: 'distance from exact steps', x: x.slice(1), y: run.off.slice(1).map((v) => Math.max(v, 1e-17)), mode: 'lines+markers', line: { color: accent } },
       { name: 'proven at most', x: [1, x.length - 1], y: [run.certified, run.certified], mode: 'lines', line: { color: second, dash: 'dash' } },
-    ], { title: 'How far off, and what is certified', xaxis: { title: { text: 'layer' } }, yaxis: { type: 'log' } }),
+    ], { title: 'How far off, and what is certified', xaxis: { title: { text: 'layer' } }, yaxis: { type: 'log', dtick: 1 } }),
   ]);
 }
