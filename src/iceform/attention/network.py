@@ -305,7 +305,7 @@ class _Copy:
         if self.places is None:
             if buffer.is_cuda:
                 return (words == self.words).all()
-            return _memcmp(words.data_ptr(), self.words.data_ptr(), self.words.nbytes) == 0
+            return not _memcmp(words.data_ptr(), self.words.data_ptr(), self.words.nbytes)
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))
 

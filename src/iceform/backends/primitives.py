@@ -302,21 +302,34 @@ def residual_sum(
     labels: Float[Tensor, "... n"] | None = None,
     backend: str = "fused",
     watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0),
+    dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "... d"]:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+    """Sums S = sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, mixed: a S + b w, in ``dtype``.
 
-    x may be bfloat16 beside float32 y and w: its numbers are taken as they are. ``watch`` is shown
-    every sample, a chunk at a time while it is in cache.
+    One pass over the samples. x may be bfloat16 beside float32 y and w: its numbers are taken as
+    they are. ``watch`` is shown every sample, a chunk at a time while it is in cache.
     """
     kernels = kernels_for(x, it, backend)
     if kernels is not None and kernels.can_sum(x, y, w, it):
-        summed: Tensor = kernels.residual_sum(x, y, w, it, labels, watch=watch)
+        summed: Tensor = kernels.residual_sum(
+            x, y, w, it, labels, watch=watch, mix=mix, dtype=dtype
+        )
         return summed
     if x.ndim > 2:
-        return _own_samples(x, y, w, it, labels, watch)
-    if y.ndim > 1 or w.ndim > 1:
-        return _shared_samples(x, y, w, it, labels, watch)
-    return _one_prompt(x, y, w, it, labels, watch)
+        total = _own_samples(x, y, w, it, labels, watch)
+    elif y.ndim > 1 or w.ndim > 1:
+        total = _shared_samples(x, y, w, it, labels, watch)
+    else:
+        total = _one_prompt(x, y, w, it, labels, watch)
+    return mixed(total, w, mix, dtype)
+
+
+def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
+    """A total + b w in float64, then in ``dtype``."""
+    a, b = mix
+    total = total if a == 1 else a * total
+    return (torch.add(total, w, alpha=b) if b else total).to(dtype)
 
 
 def _one_prompt(
