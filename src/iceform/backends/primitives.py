@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 
@@ -323,13 +323,6 @@ def residual_sum(
     else:
         total = _one_prompt(x, y, w, it, labels, watch)
     return mixed(total, w, mix, dtype)
-
-
-def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
-    """A total + b w in float64, then in ``dtype``."""
-    a, b = mix
-    total = total if a == 1 else a * total
-    return (torch.add(total, w, alpha=b) if b else total).to(dtype)
 
 
 def _one_prompt(

@@ -12,20 +12,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.primitives import Extremes, mixed
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry
+
+if TYPE_CHECKING:
+    from iceform.backends.primitives import Extremes
 
 __all__ = ["Launch", "residual_sum"]
 
