@@ -248,7 +248,8 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
         seen = Extremes(length, "triton")
         launch = None if size[1] > 512 else kernels.Launch(16, 256, 1, 2, ahead)
         found = kernels.residual_sum(x, y, w, it, None, launch, watch=seen)
-        assert torch.equal(found, kernels.residual_sum(x, y, w, it, None, launch))
+        again = kernels.residual_sum(x, y, w, it, None, launch)
+        torch.testing.assert_close(found, again, rtol=1e-13, atol=1e-14)
         largest, longest = seen.sizes.tolist()
         assert largest == float(x.double().abs().max())
         if length is not None:
@@ -266,12 +267,15 @@ def test_a_pass_measures_all_of_a_batch(kernels, monkeypatch):
     """More programs than are compared at once, coefficients of their own, offsets for labels."""
     from iceform.backends.triton import residuals
 
-    monkeypatch.setattr(residuals, "_SEEN_AT_ONCE", 2)
+    monkeypatch.setattr(residuals, "_AT_ONCE", 2)
     x, y, w = _data(20, 4, torch.float32, batch=(3,))
     w[1] *= 100
     seen, offsets = Extremes(1.0, "triton"), torch.full_like(y, -7.0)
     launch = kernels.Launch(4, 4, 1, 6)
-    kernels.residual_sum(x, y, w, table("fitted"), offsets, launch, seen)
+    given = (x, y, w, table("fitted"), offsets, launch)
+    found = kernels.residual_sum(*given, seen, (-0.1, 3.0), torch.float32)
+    exact = -0.1 * kernels.residual_sum(*given) + 3.0 * w.double()
+    torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=1e-7)
     labels, largest, longest, coefficients, norm = seen.whole.tolist()
     assert labels == 7.0
     assert largest == float(x.double().abs().max())

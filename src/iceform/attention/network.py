@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -290,10 +290,6 @@ class _Copy:
         places = words.nonzero()[:, 0]
         return cls(kind, words[places], places)
 
-    @cached_property
-    def _array(self) -> np.ndarray:
-        return self.words.numpy()
-
     @property
     def nbytes(self) -> int:
         """What it takes."""
@@ -307,20 +303,23 @@ class _Copy:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         words = _words(buffer)
         if self.places is None:
-            if not buffer.is_cuda:
-                return np.array_equal(words.numpy(), self._array)
-            return (words == self.words).all()
+            if buffer.is_cuda:
+                return (words == self.words).all()
+            return not _memcmp(words.data_ptr(), self.words.data_ptr(), self.words.nbytes)
         here = (words[self.places] == self.words).all()
         return here & (torch.count_nonzero(words) == len(self.words))
 
 
 def _words(t: Tensor) -> Tensor:
     """The bytes, as many at a time as fit."""
-    flat, size = t.detach().reshape(-1), t.nbytes
+    flat, size = t.detach().contiguous().view(-1), t.nbytes
     return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# C's own: twice as quick as arrays of flags, and every call of a construction waits for it.
+_memcmp = (ctypes.CDLL(None) if os.name == "posix" else ctypes.cdll.msvcrt).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _structure(module: nn.Module) -> str:

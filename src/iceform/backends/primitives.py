@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 
@@ -302,21 +302,27 @@ def residual_sum(
     labels: Float[Tensor, "... n"] | None = None,
     backend: str = "fused",
     watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0),
+    dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "... d"]:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+    """Sums S = sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, mixed: a S + b w, in ``dtype``.
 
-    x may be bfloat16 beside float32 y and w: its numbers are taken as they are. ``watch`` is shown
-    every sample, a chunk at a time while it is in cache.
+    One pass over the samples. x may be bfloat16 beside float32 y and w: its numbers are taken as
+    they are. ``watch`` is shown every sample, a chunk at a time while it is in cache.
     """
     kernels = kernels_for(x, it, backend)
     if kernels is not None and kernels.can_sum(x, y, w, it):
-        summed: Tensor = kernels.residual_sum(x, y, w, it, labels, watch=watch)
+        summed: Tensor = kernels.residual_sum(
+            x, y, w, it, labels, watch=watch, mix=mix, dtype=dtype
+        )
         return summed
     if x.ndim > 2:
-        return _own_samples(x, y, w, it, labels, watch)
-    if y.ndim > 1 or w.ndim > 1:
-        return _shared_samples(x, y, w, it, labels, watch)
-    return _one_prompt(x, y, w, it, labels, watch)
+        total = _own_samples(x, y, w, it, labels, watch)
+    elif y.ndim > 1 or w.ndim > 1:
+        total = _shared_samples(x, y, w, it, labels, watch)
+    else:
+        total = _one_prompt(x, y, w, it, labels, watch)
+    return mixed(total, w, mix, dtype)
 
 
 def _one_prompt(
