@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.constructions import AttentionHead, TruncatedLinear
-from studies.networks import Network, Parameters, SelfAttention, stack
+from studies.networks import Parameters, SelfAttention
 from studies.randomness import generator, permutation, shared, take
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves
 
 __all__ = ["HeadsSpec", "HeadsStudy", "assemble"]
 
@@ -217,17 +221,16 @@ class _Heads(Trainable):
         whole = torch.ones_like(own).float()
         spread = own * math.sqrt(spec.width / spec.value_width)
         self.weighting = torch.stack([whole, whole, spread])[:, None, None]  # (roles, 1, 1, width)
-        weighted = _Weighted(network, self.weighting.repeat(len(plan.seeds), 1, 1, 1))
-        start = [
-            network.initial(generator("cpu", spec.study, seed, role, "start"))
-            for seed in plan.seeds
-            for role in ROLES
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
-        own_width = spec.value_width < spec.width
-        self.stack = Stack(
-            plan.name, weighted if own_width else network, stack(start), training, spec.train,
-            plan.seeds, self.batch,
+        self.network = network
+        weights = self.weighting.repeat(len(plan.seeds), 1, 1, 1)
+
+        def weighted(parameters: Parameters, x: Tensor) -> Tensor:
+            return network(parameters, x) * weights
+
+        self.stack = stacked(
+            plan, network, [(role,) for role in ROLES], self.batch,
+            as_called=weighted if spec.value_width < spec.width else None,
+            schedule=str(plan.labels["schedule"]),
         )  # fmt: skip
 
     def _split(self, device: torch.device) -> Tensor | None:
@@ -333,20 +336,6 @@ class _Heads(Trainable):
         return (largest(got) != largest(exact)).double().mean((1, 2))
 
 
-@dataclass(frozen=True, eq=False)
-class _Weighted(Network):
-    """A network whose outputs are multiplied by weights, (M, 1, 1, outputs)."""
-
-    inner: SelfAttention
-    weights: Tensor
-
-    def initial(self, generator: torch.Generator) -> Parameters:
-        return self.inner.initial(generator)
-
-    def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        return self.inner(parameters, *inputs) * self.weights
-
-
 class _Oracle:
     """Least squares from the training tokens to their K, Q, V, in float64."""
 
@@ -397,7 +386,7 @@ class _InPrompt(_Heads):
     """
 
     over_queries = False
-    ablations = ("zero", "random", "another")
+    ablations = ABLATIONS
 
     def __init__(self, plan: Plan, device: torch.device) -> None:
         spec = plan.spec
@@ -421,13 +410,7 @@ class _InPrompt(_Heads):
     def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
         x, w = take(self.x, index), take(self.weights, index).transpose(1, 2)
         exact = x[:, None] @ w.mT
-        if ablation == "zero":
-            w = torch.zeros_like(w)
-        elif ablation == "random":
-            source = generator(w.device, self.spec.study, "ablation")
-            w = torch.randn(w.shape, generator=source, device=w.device)
-        elif ablation == "another":
-            w = w.roll(1, 2)
+        w = ablated(ablation, w, partial(w.roll, 1, 2), self.spec.study, "ablation")
         return self._with_rows(x, w), exact
 
 

@@ -25,26 +25,23 @@ from iceform.tables import Table
 from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from studies.ames import Encoder, houses, number_columns
 from studies.house_prices import house_prices, rows_in_ames
-from studies.networks import Parameters, PromptedAttention, SelfAttention, stack
+from studies.networks import Parameters, PromptedAttention, SelfAttention
 from studies.randomness import generator, permutation, take
-from studies.statistics import (
-    ABLATIONS,
-    ALGORITHMS,
-    compare,
-    emulate,
-    sklearn_models,
-)
+from studies.statistics import ALGORITHMS, compare, emulate, sklearn_models
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import Curves, Stack, Training
+from studies.training import Curves
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
@@ -167,6 +164,14 @@ def _examples(spec: HousingSpec, role: str) -> int:
     return spec.train * (len(ALGORITHMS) if every else 1)
 
 
+def drawn(spec: Spec, device: torch.device, seed: object, epoch: int) -> Tensor:
+    """Every training row once, each with an algorithm that is drawn when it is read."""
+    rows = permutation(spec.train, device, "order", seed, epoch)
+    source = generator(device, spec.study, seed, "algorithms", epoch)
+    which = torch.randint(len(ALGORITHMS), rows.shape, generator=source, device=device)
+    return rows * len(ALGORITHMS) + which
+
+
 class _HousingPlan(Plan):
     @property
     def length(self) -> tuple[int, int]:
@@ -229,26 +234,12 @@ class _Housing(Trainable):
         self._fixed = torch.arange(len(ALGORITHMS), device=device)[:, None]
 
     def _finish(self) -> None:
-        plan, spec = self.plan, self.spec
-        models = ("frozen",) if self.role == "frozen" else ALGORITHMS
-        start = [
-            self.network.initial(generator("cpu", spec.study, seed, model, "start"))
-            for seed in plan.seeds
-            for model in models
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr)
-        examples = _examples(spec, self.role)
-        self.stack = Stack(
-            plan.name, self.network, stack(start), training, examples, plan.seeds, self.batch,
-            draw=self._drawn if spec.drawn and self.role == "frozen" else None,
+        spec, frozen = self.spec, self.role == "frozen"
+        self.stack = stacked(
+            self.plan, self.network, [(m,) for m in (("frozen",) if frozen else ALGORITHMS)],
+            self.batch, examples=_examples(spec, self.role),
+            draw=partial(drawn, spec, self.device) if spec.drawn and frozen else None,
         )  # fmt: skip
-
-    def _drawn(self, seed: object, epoch: int) -> Tensor:
-        """Every training row once, each with an algorithm that is drawn for it."""
-        rows = permutation(self.spec.train, self.device, "order", seed, epoch)
-        source = generator(self.device, self.spec.study, seed, "algorithms", epoch)
-        which = torch.randint(len(ALGORITHMS), rows.shape, generator=source, device=self.device)
-        return rows * len(ALGORITHMS) + which
 
     @property
     def models(self) -> int:
@@ -360,14 +351,8 @@ class _Constant(_Housing):
 
     def _outputs(self, parameters: Parameters, algorithm: int, prompt: str) -> Tensor:
         x = self._test(self.x)
-        w = self.coef[algorithm]
-        if prompt == "zero":
-            w = torch.zeros_like(w)
-        elif prompt == "random":
-            source = generator(w.device, self.spec.study, "ablation")
-            w = torch.randn(w.shape, generator=source, device=w.device)
-        elif prompt == "another":
-            w = self.coef[(algorithm + 1) % len(ALGORITHMS)]
+        other = self.coef[(algorithm + 1) % len(ALGORITHMS)]
+        w = ablated(prompt, self.coef[algorithm], lambda: other, self.spec.study, "ablation")
         tokens = torch.cat([x, w.expand_as(x)], -1)[:, :, None]
         made: Tensor = self.network(parameters, tokens)[:, None, :, 0, 0]
         return made
@@ -470,15 +455,10 @@ class _Asked(_Housing):
             code = self.codes[named].expand(seeds, count, -1)
             return network.prompt(parameters, self.test_pairs, code, which)
 
-        prompts = written(algorithm)
-        if prompt == "zero":
-            prompts = torch.zeros_like(prompts)
-        elif prompt == "random":
-            source = generator(prompts.device, self.spec.study, "ablation")
-            noise = torch.randn(prompts.shape, generator=source, device=prompts.device)
-            prompts = prompts.mean((1, 2), keepdim=True) + noise * prompts.std((1, 2), keepdim=True)
-        elif prompt == "another":
-            prompts = written((algorithm + 1) % len(ALGORITHMS))
+        own, other = written(algorithm), partial(written, (algorithm + 1) % len(ALGORITHMS))
+        prompts = ablated(prompt, own, other, self.spec.study, "ablation")
+        if prompt == "random":  # of the size of its own
+            prompts = own.mean((1, 2), keepdim=True) + prompts * own.std((1, 2), keepdim=True)
         x = self.x[:, self.spec.train :]
         made = [
             network.with_prompt(parameters, x[:, :, None], p[:, None].expand(-1, x.shape[1], -1))

@@ -21,26 +21,28 @@ from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
 from iceform.machine import Machine
 from studies.algorithms import lasso, least_squares, ridge
-from studies.networks import InContext, Network, Parameters, SelfAttention, stack
+from studies.networks import InContext, Network, Parameters, SelfAttention
 from studies.randomness import generator, shared, take
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 
 ALGORITHMS = ("lasso", "ridge", "linear")
 MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for each
-ABLATIONS = ("zero", "random", "another")
 _EVALUATED = 500  # samples at a time
 _FITTED = 50_000  # contexts at a time: batched eigenvalues on a GPU take memory for all of theirs
 _DRAWS = 5  # test draws over which the script takes its spread
@@ -254,16 +256,10 @@ class _Statistics(Trainable):
         # What every sample's w is replaced by: the name of an algorithm. Its image under the
         # first map is the vector that is learnt for it.
         self.names = torch.eye(len(ALGORITHMS), spec.dim, device=device)
-        network = self._network()
-        start = [
-            network.initial(generator("cpu", spec.study, seed, model, "start"))
-            for seed in plan.seeds
-            for model in self.models
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
-        self.stack = Stack(
-            plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
-        )
+        self.stack = stacked(
+            plan, self._network(), [(model,) for model in self.models], self.batch,
+            schedule=str(plan.labels["schedule"]),
+        )  # fmt: skip
         self._baselines = torch.arange(len(ALGORITHMS), device=device)[:, None]
         self.mixed = torch.stack([self._algorithms(seed, device) for seed in plan.seeds])
 
@@ -395,14 +391,9 @@ class _Statistics(Trainable):
             prompts = self.coef[:, at]
             if self.learnt:
                 prompts = self.names.expand(*prompts.shape)
-            w = prompts[:, :, algorithm]
-            if prompt == "zero":
-                w = torch.zeros_like(w)
-            elif prompt == "random":
-                source = generator(w.device, self.spec.study, "ablation", int(part[0]))
-                w = torch.randn(w.shape, generator=source, device=w.device)
-            elif prompt == "another":
-                w = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            other = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            name = self.spec.study, "ablation", int(part[0])
+            w = ablated(prompt, prompts[:, :, algorithm], lambda w=other: w, *name)  # type: ignore[misc]
             tokens = self._tokens(self.x[:, at], w, self.context[:, at])
             parts.append(self.stack.network(parameters, tokens)[..., 0])
         return torch.cat(parts, 1)

@@ -13,8 +13,8 @@ from studies import published
 from studies.heads import ROLES, HeadsStudy
 from studies.housing import HousingStudy
 from studies.residual import BY_COLUMN, ResidualStudy
-from studies.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
-from studies.study import COLUMNS, FIGURE, SCALES, Study
+from studies.statistics import ALGORITHMS, StatisticsStudy
+from studies.study import ABLATIONS, COLUMNS, FIGURE, SCALES, Study
 from studies.training import SCHEDULES
 
 __all__ = [
