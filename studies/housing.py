@@ -91,7 +91,7 @@ class HousingSpec(Spec):
     numbers_only: bool = False
 
 
-class HousingStudy(Study):
+class HousingStudy(Study[HousingSpec]):
     """The study on real data."""
 
     name: ClassVar[str] = "housing"
@@ -138,7 +138,9 @@ class HousingStudy(Study):
             at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:],
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+    def plans(
+        self, spec: HousingSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[HousingSpec]]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         sizes = {"frozen": 1, "baselines": len(ALGORITHMS)}
@@ -148,14 +150,12 @@ class HousingStudy(Study):
             for part in split_seeds(seeds, together // sizes[role])
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[HousingSpec], device: torch.device) -> Trainable:
         asked = plan.spec.column == "as_the_theorem_asks"
         return (_Asked if asked else _Constant)(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, HousingSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[HousingSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 def _examples(spec: HousingSpec, role: str) -> int:
@@ -172,10 +172,9 @@ def drawn(spec: Spec, device: torch.device, seed: object, epoch: int) -> Tensor:
     return rows * len(ALGORITHMS) + which
 
 
-class _HousingPlan(Plan):
+class _HousingPlan(Plan[HousingSpec]):
     @property
     def length(self) -> tuple[int, int]:
-        assert isinstance(self.spec, HousingSpec)
         examples = _examples(self.spec, str(self.labels["role"]))
         return examples // self.spec.batch, self.spec.epochs
 
@@ -226,9 +225,8 @@ class _Housing(Trainable):
 
     network: SelfAttention | PromptedAttention
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, HousingSpec)
         self.plan, self.spec, self.device = plan, spec, device
         self.role = str(plan.labels["role"])
         self._fixed = torch.arange(len(ALGORITHMS), device=device)[:, None]
@@ -323,7 +321,7 @@ class _Housing(Trainable):
 class _Constant(_Housing):
     """[x; w] as one token, w one of three constant vectors."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         super().__init__(plan, device)
         spec = self.spec
         x, y = house_prices() if spec.column == "as_published" else _read()
@@ -387,7 +385,7 @@ class _Contexts:
 class _Asked(_Housing):
     """The prompt is written by an auxiliary network from the context and the algorithm."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         super().__init__(plan, device)
         spec, data = self.spec, houses()
         xs, ys, train, test = [], [], [], []
@@ -491,7 +489,7 @@ def frozen_machine(spec: HousingSpec) -> Machine:
     return Machine(spec.dim + 1, layout="stream")
 
 
-def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
+def _constructed(plan: Plan[HousingSpec], spec: HousingSpec, seed: int) -> Record:
     """The three algorithms on the training split by one machine, beside scikit-learn."""
     machine = frozen_machine(spec)
     data, order = houses(), _split(spec, seed)

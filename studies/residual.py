@@ -108,7 +108,7 @@ BY_COLUMN: dict[str, Iterable[str]] = {
 VARIANTS = PUBLISHED | READ | ASKED
 
 
-class ResidualStudy(Study):
+class ResidualStudy(Study[ResidualSpec]):
     """thm:attn_sim_f, trained."""
 
     name: ClassVar[str] = "residual"
@@ -135,7 +135,9 @@ class ResidualStudy(Study):
         epochs = 100 if column in ("their_script", "as_published") else FIGURE
         return ResidualSpec(self.name, column, scale, samples=50_000, epochs=epochs, seeds=5)
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+    def plans(
+        self, spec: ResidualSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[ResidualSpec]]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         return [
@@ -144,21 +146,18 @@ class ResidualStudy(Study):
             for part in split_seeds(seeds, together)
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[ResidualSpec], device: torch.device) -> Trainable:
         return _Residual(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, ResidualSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[ResidualSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 class _Residual(Trainable):
     """One variant for several seeds."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[ResidualSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, ResidualSpec)
         self.plan, self.spec = plan, spec
         self.variant = VARIANTS[str(plan.labels["variant"])]
         self.data = [_draw(spec, self.variant, seed, device) for seed in plan.seeds]
@@ -301,7 +300,7 @@ def frozen_head(spec: ResidualSpec) -> ResidualMap:
     )  # fmt: skip
 
 
-def _constructed(plan: Plan, spec: ResidualSpec, seed: int) -> Record:
+def _constructed(plan: Plan[ResidualSpec], spec: ResidualSpec, seed: int) -> Record:
     """The map by one frozen head on the test rows of the seed, no training; float64."""
     emulator = frozen_head(spec)
     data = _draw(spec, VARIANTS["asked"], seed, torch.device("cpu"))

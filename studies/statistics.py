@@ -107,7 +107,7 @@ class StatisticsSpec(Spec):
         return self.fresh or super().test
 
 
-class StatisticsStudy(Study):
+class StatisticsStudy(Study[StatisticsSpec]):
     """thm:attn_sim_stats_methods, trained on synthetic data."""
 
     name: ClassVar[str] = "statistics"
@@ -149,8 +149,9 @@ class StatisticsStudy(Study):
             in_context_samples=200, in_context_batch=32,
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        assert isinstance(spec, StatisticsSpec)
+    def plans(
+        self, spec: StatisticsSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[StatisticsSpec]]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         models = MODELS[:1] if spec.column == "their_script" else MODELS
@@ -173,13 +174,11 @@ class StatisticsStudy(Study):
             for part in split_seeds(seeds[: spec.in_context_seeds], together)
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[StatisticsSpec], device: torch.device) -> Trainable:
         return _Statistics(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[StatisticsSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,9 +244,8 @@ def _dot(x: Tensor, w: Tensor) -> Tensor:
 class _Statistics(Trainable):
     """A frozen model and three baselines for each seed; no baselines where prompts are learnt."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[StatisticsSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
         self.plan, self.spec = plan, spec
         data = _drawn(spec, plan.seeds, device)
         self.x, self.labels, self.coef, self.context = data.x, data.labels, data.coef, data.context
@@ -457,7 +455,7 @@ def frozen_machine(spec: StatisticsSpec) -> Machine:
     return Machine(spec.dim, layout="stream")
 
 
-def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
+def _constructed(plan: Plan[StatisticsSpec], spec: StatisticsSpec, seed: int) -> Record:
     machine = frozen_machine(spec)
     small = replace(spec, samples=spec.constructed_contexts)
     data = _draw(small, seed, torch.device("cpu"))

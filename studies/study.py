@@ -7,7 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -76,11 +76,14 @@ class Spec:
         return plain
 
 
+S = TypeVar("S", bound=Spec)
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[S]):
     """Cells that are computed together: one variant of a column, for some seeds."""
 
-    spec: Spec
+    spec: S
     variant: tuple[tuple[str, str | int], ...]
     seeds: tuple[int, ...]
     models: int = 1  # models per seed
@@ -126,7 +129,7 @@ class Record:
         What is no number: the digest of frozen weights, the stated domain, the ledger.
     """
 
-    plan: Plan
+    plan: Plan[Any]
     seed: int
     metrics: dict[str, float]
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -148,7 +151,7 @@ class Record:
         }
 
 
-class Study(ABC):
+class Study(ABC, Generic[S]):
     """One of the paper's numerical studies, in columns.
 
     ``their_script``
@@ -172,22 +175,22 @@ class Study(ABC):
     asked: ClassVar[str]  # what as_the_theorem_asks does
 
     @abstractmethod
-    def spec(self, column: str, scale: str) -> Spec:
+    def spec(self, column: str, scale: str) -> S:
         """The sizes of a column."""
 
     @abstractmethod
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+    def plans(self, spec: S, seeds: Sequence[int], together: int) -> list[Plan[S]]:
         """What is computed; ``together`` seeds in a stack at most."""
 
     @abstractmethod
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[S], device: torch.device) -> Trainable:
         """Data on the device and models at their start."""
 
     @abstractmethod
-    def construct(self, plan: Plan) -> list[Record]:
-        """The column without training."""
+    def construct(self, plan: Plan[S], seed: int) -> Record:
+        """A cell of the column without training."""
 
-    def specs(self, columns: Sequence[str], scale: str) -> list[Spec]:
+    def specs(self, columns: Sequence[str], scale: str) -> list[S]:
         """Specs of several columns."""
         check_choice("scale", scale, SCALES)
         return [self.spec(check_choice("column", c, COLUMNS), scale) for c in columns]
@@ -238,7 +241,7 @@ def frozen_notes(
 
 
 def stacked(
-    plan: Plan, network: Network, models: Sequence[tuple[str, ...]],
+    plan: Plan[Any], network: Network, models: Sequence[tuple[str, ...]],
     batch: Callable[[Tensor], Batch], *, as_called: Callable[..., Tensor] | None = None,
     examples: int | None = None, schedule: str = "constant", **options: Any,
 ) -> Stack:  # fmt: skip

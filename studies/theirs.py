@@ -71,7 +71,7 @@ def check_copy(folder: Path) -> Path:
     return folder
 
 
-def build_theirs(plan: Plan, device: torch.device, folder: Path) -> Trainable:
+def build_theirs(plan: Plan[Any], device: torch.device, folder: Path) -> Trainable:
     """Their data and networks of a plan of the column ``their_script``, ready to be stepped."""
     kinds: dict[str, type[Any]] = {
         "residual": _Residual,
@@ -143,7 +143,7 @@ class _Theirs(Trainable):
 
     script: str
 
-    def __init__(self, plan: Plan, device: torch.device, folder: Path) -> None:
+    def __init__(self, plan: Plan[Any], device: torch.device, folder: Path) -> None:
         self.plan, self.spec, self.folder, self.device = plan, plan.spec, folder, device
         self.modules: list[nn.Module] = []
         with script(folder, self.script) as theirs:
