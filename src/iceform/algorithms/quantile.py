@@ -13,7 +13,7 @@ from torch import Tensor
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import magnified, through_samples
+from iceform.algorithms.pinball import Vertex, magnified, sharply, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result
@@ -136,11 +136,16 @@ class Quantile(LinearModel):
             return self._answer(path, last, self.prove(last.problem, last.found.w), self.width)
         sharp = self._sharp(machine, source, first) if self.alpha else None
         for turn in path.turns(_NARROWEST):
-            if turn.times >= 1:
-                found = self._through(turn, sharp, path.spent)
-                if found is not None:
-                    return found
+            vertex = self._through(turn, sharp)
+            if vertex is None:
+                continue
+            if vertex.proof is None:  # other lines are as good
+                break
+            return self._line(sharp or turn.problem, vertex, vertex.proof, path.spent)
         last, proof = path.narrowest()
+        proof = replace(
+            proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
+        )
         return self._answer(path, last, proof, _WIDTH / last.times)
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
@@ -154,19 +159,20 @@ class Quantile(LinearModel):
         found = plain.problem(machine, beside)
         return replace(found, scaling=replace(found.scaling, size=first.scaling.size))
 
-    def _through(self, turn: _Turn, sharp: LinearProblem | None, spent: int) -> Result | None:
-        """The line through samples near the one that was found, if it is proven to be the best."""
-        if sharp is None:
-            problem, w = turn.problem, turn.found.w
-        else:
-            coef, intercept = turn.problem.scaling.raw(turn.found.w)
-            coef = torch.cat([coef, intercept[None]]) if self.fit_intercept else coef
-            problem, w = sharp, sharp.scaling.scaled(coef, intercept)
-        vertex = through_samples(problem, w, self.quantile)
-        if vertex is None:
+    def _through(self, turn: _Turn, sharp: LinearProblem | None) -> Vertex | None:
+        """The line through samples near the one that was found, if it is a best one."""
+        if turn.times < 1:
             return None
-        found = fitted(self, replace(problem, passes=spent + vertex.passes), *vertex.proven)
-        if sharp is None or not self.fit_intercept:
+        if sharp is None:
+            return through_samples(turn.problem, turn.found.w, self.quantile)
+        coef, intercept = turn.problem.scaling.raw(turn.found.w)
+        coef = torch.cat([coef, intercept[None]]) if self.fit_intercept else coef
+        return through_samples(sharp, sharp.scaling.scaled(coef, intercept), self.quantile)
+
+    def _line(self, problem: LinearProblem, vertex: Vertex, proof: Proof, spent: int) -> Result:
+        problem = replace(problem, passes=spent + vertex.passes)
+        found = fitted(self, problem, vertex.solution, proof)
+        if not (self.alpha and self.fit_intercept):
             return found
         coef, last = found.coef[:-1], found.coef[-1]  # the constant column's
         return replace(
