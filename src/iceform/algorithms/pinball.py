@@ -126,8 +126,13 @@ class _NearestTask:
 
 def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
     """As many independent samples as there are coefficients, the nearest first."""
+    return _independent(problem, w, _MORE) or _independent(problem, w, _COPIES)
+
+
+def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, Tensor] | None:
+    """The same, of so many times as many samples; None where these do not determine a line."""
     p = problem.dim
-    task = _NearestTask(problem.encoding, w, min(_MORE * p + 8, problem.source.rows))
+    task = _NearestTask(problem.encoding, w, min(more * p + 8, problem.source.rows))
     _, x, y = problem.source.combine(task, task.merge)
     rest = problem.encoding(x, y)[0].clone()
     sizes = rest.norm(dim=1)
@@ -285,7 +290,8 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
     n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * _UNIT
     steep = (sums.abs() + lost * sizes) / n
     value = float((1 + lost) * (losses / n + thresholds @ w.abs()))
-    added = lost * (float(size) / n + value)
+    returned = problem.scaling.intercept_slip(*problem.scaling.raw(w)) / problem.scaling.size
+    added = lost * (float(size) / n + value + float(widest * w.abs().sum())) + float(returned)
     held = thresholds > 0
     free = steep[~held].sum()
     if int((~held).sum()) > problem.scaling.intercept:

@@ -29,8 +29,10 @@ __all__ = ["Quantile"]
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
-_NARROWEST = 2.0**32  # in all
+_NARROWEST = 2.0**32  # in all,
+_NARROW = 2.0**10  # and where more than one line is best
 _PASSES = 60  # for one width
+_WIDER = 3  # turns back at most, for an answer of which more is proven
 _WIDEST = 1.0  # deviations: where a penalised path begins
 _NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
@@ -135,13 +137,14 @@ class Quantile(LinearModel):
             *_, last = path.turns(1.0)
             return self._answer(path, last, self.prove(last.problem, last.found.w), self.width)
         sharp = self._sharp(machine, source, first) if self.alpha else None
+        several = False
         for turn in path.turns(_NARROWEST):
-            vertex = self._through(turn, sharp)
-            if vertex is None:
-                continue
-            if vertex.proof is None:  # other lines are as good
+            if several and (turn.times >= _NARROW or not turn.found.converged):
                 break
-            return self._line(sharp or turn.problem, vertex, vertex.proof, path.spent)
+            vertex = None if several else self._through(turn, sharp)
+            if vertex is not None and vertex.proof is not None:
+                return self._line(sharp or turn.problem, vertex, vertex.proof, path.spent)
+            several = several or vertex is not None  # other lines are as good
         last, proof = path.narrowest()
         proof = replace(
             proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
@@ -257,17 +260,18 @@ class _Path:
         return torch.where(stays, 0.0, ahead)
 
     def narrowest(self) -> tuple[_Turn, Proof]:
-        """The last turn of which something is proven, or else the first."""
-        for turn in reversed(self.kept):
-            found = turn.found
+        """The last turn, or one of hardly wider corners if only of that something is proven."""
+        answers: list[tuple[_Turn, Proof]] = []
+        for turn in reversed(self.kept[-_WIDER:]):
+            problem, found = replace(turn.problem, passes=0), turn.found
             if self.model.alpha:
-                turn.problem.passes = 0
-                found = self._minimised(turn.problem, found.w, precise=True)
-                self.spent += turn.problem.passes
-            proof = self.model.prove(turn.problem, found.w)
+                found = self._minimised(problem, found.w, precise=True)
+                self.spent += problem.passes
+            proof = self.model.prove(problem, found.w)
+            answers.append((_Turn(problem, found, turn.times), proof))
             if proof.radius < math.inf:
-                break
-        return replace(turn, found=found), proof
+                return answers[-1]
+        return answers[0]
 
 
 def _rounded(result: Result, width: float) -> Result:
