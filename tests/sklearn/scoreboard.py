@@ -185,6 +185,14 @@ class Board:
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
+    def pytest_sessionstart(self, session):
+        """Its conftest has just given every process as many threads as there are cores."""
+        import torch
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
+        torch.set_num_threads(1)
+
     def pytest_collection_modifyitems(self, items):
         self.record.add("collected", len(items))
         ran = self.record.read().ran
