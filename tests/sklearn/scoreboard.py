@@ -217,9 +217,9 @@ class Board:
         if report.skipped and LEFT in str(report.longrepr):
             return
         if self.built and not report.skipped:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            last = "" if crash is None else str(crash.message)
-            ended = (report.outcome, last[:600], round(report.duration, 1))
+            chain = getattr(report.longrepr, "chain", ())  # one may have come of another
+            last = " / ".join(str(crash.message)[:600] for _, crash, _ in chain if crash)
+            ended = (report.outcome, last, round(report.duration, 1))
             self.record.add("ended", _name(report), *ended)
         else:
             self.record.add("ran", _name(report))
