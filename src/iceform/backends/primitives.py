@@ -31,6 +31,7 @@ __all__ = [
     "Extremes",
     "attention",
     "has_triton",
+    "heads",
     "interpolate",
     "is_transformed",
     "kernels_for",
@@ -269,6 +270,21 @@ def norm(
         x, weight, bias, epsilon, share, line, root, centred=centred
     )
     return found
+
+
+def heads(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, *, causal: bool
+) -> Tensor:
+    """softmax(scale q k' + mask) v, batch and heads in front; on a GPU one kernel where it can."""
+    ready = q.is_cuda and all(_is_plain(t) for t in (q, k, v))
+    if ready and (kernels := own_kernels(q, "fused")) and kernels.can_attend(q, k, v):
+        found: Tensor = kernels.attend(q, k, v, mask, scale, causal=causal)
+        return found
+    logits = (q * scale) @ k.mT
+    if causal:
+        never = logits.new_full(logits.shape[-2:], -math.inf).triu(1)
+        mask = never if mask is None else mask + never
+    return torch.softmax(logits if mask is None else logits + mask, -1) @ v
 
 
 def _is_plain(z: Tensor) -> bool:

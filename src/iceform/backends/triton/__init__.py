@@ -6,6 +6,7 @@ kernels run on the CPU, slowly.
 """
 
 from iceform.backends.triton.extremes import extremes
+from iceform.backends.triton.heads import attend, can_attend
 from iceform.backends.triton.interpolation import interpolate
 from iceform.backends.triton.projection import Tiling, project
 from iceform.backends.triton.reading import can_norm, longest, norm, read
@@ -24,6 +25,8 @@ __all__ = [
     "Launch",
     "Tiling",
     "advance",
+    "attend",
+    "can_attend",
     "can_look_up",
     "can_norm",
     "can_run",

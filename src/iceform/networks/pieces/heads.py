@@ -52,6 +52,13 @@ class Heads(Piece):
         pattern: Tensor = self.hook_pattern(torch.softmax(logits, -1))
         return pattern @ v
 
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        """As :meth:`exact`, at once unless somebody looks at the pattern."""
+        if self.hook_pattern._forward_hooks or type(self.hook_pattern) is not nn.Identity:
+            return self.exact(q, k, v, *mask)
+        added = mask[0] if mask else None
+        return primitives.heads(q, k, v, added, self.scale, causal=self.causal)
+
     def _asked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries with the scale, keys, values, and all that is added to the logits."""
         q, k, v, *given = inputs
@@ -146,7 +153,7 @@ class Heads(Piece):
             )
         seen = None if covered else self._seen(inputs)
         if self.settings.attends:
-            return self.exact(*inputs), seen
+            return self._attended(*inputs), seen
         q, k, v, mask = self._asked(inputs)
         out = self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
         return out, seen
