@@ -75,7 +75,7 @@ def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether heads of these sizes are held at once: four axes, keys and values not too wide."""
     narrow = max(q.shape[-1], v.shape[-1]) <= _WIDEST
     lead = q.shape[:-2] == k.shape[:-2] == v.shape[:-2]
-    return q.ndim == 4 and lead and narrow and q.dtype == torch.float32
+    return q.ndim == 4 and lead and narrow
 
 
 def attend(
@@ -95,6 +95,6 @@ def attend(
         *q.stride(), *k.stride(), *v.stride(), *given.stride(), *out.stride(),
         SCALE=scale, MASKED=mask is not None, CAUSAL=causal, DOUBLE=q.dtype == torch.float64,
         DIM=max(16, triton.next_power_of_2(dim)), VALUES=max(16, triton.next_power_of_2(values)),
-        ROWS=rows, KEYS=many, num_warps=4,
+        ROWS=rows, KEYS=many, num_warps=4 if q.dtype == torch.float64 else 8,
     )  # fmt: skip
     return out

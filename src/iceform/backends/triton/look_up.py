@@ -100,6 +100,7 @@ def _sides(  # type: ignore[no-untyped-def]
 
     The token j away weighs c_j a^j: all sums are Horner's rule in a. v counts from the nearest
     token's own value where slopes are asked for. Beyond the ends of a table its values are 0.
+    BOUNDED is the least j whose token may be there: 1, or more where z is known to be in range.
     """
     zero = u * 0
     mass, total, ahead, both = zero + 1.0, zero, zero, zero
@@ -114,7 +115,7 @@ def _sides(  # type: ignore[no-untyped-def]
             j = HALF - back
             c = constants[6 + HALF - back]
             there = zero + c
-            if BOUNDED:
+            if BOUNDED and j >= BOUNDED:
                 there = tl.where(room >= j, c, 0.0)
             weight = weight * factor + there
             if KIND == 0:

@@ -2,7 +2,8 @@
 
 Each is one reading of its input and one writing of its output; what ranges are checked by is
 gathered on the way, as the bits of numbers that are not negative: of those the largest integer is
-the largest number, and what is not a number is larger still.
+the largest number, and what is not a number is larger still. What is looked up is in range, or
+thrown away when that is judged: windows are cut only where those around such z are.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def read(
         table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
         OFFSET=offset is not None, FLOOR=floor is not None, UP=up is not None, BY=by is not None,
         REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
-        KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
+        KIND=table.kind, HALF=table.half, BOUNDED=table.beyond,
         DOUBLE=z.dtype == torch.float64, BLOCK=block,
     )  # fmt: skip
     return _as_before(out, order), seen.view(z.dtype)
@@ -244,8 +245,8 @@ def norm(
         one.numbers, one.ratios, one.values, one.tokens,
         other.numbers, other.ratios, other.values, other.tokens,
         EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide, CENTRED=centred, PLAIN=weight is None,
-        HALF=one.half, BOUNDED=one.bounded, ROOT_KIND=other.kind, ROOT_HALF=other.half,
-        ROOT_BOUNDED=other.bounded, DOUBLE=x.dtype == torch.float64,
+        HALF=one.half, BOUNDED=one.beyond, ROOT_KIND=other.kind, ROOT_HALF=other.half,
+        ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64,
         num_warps=max(1, min(8, wide * x.element_size() // 1024)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
