@@ -30,6 +30,7 @@ from iceform.validation import common_batch, largest_entry, unwrapped
 __all__ = [
     "Extremes",
     "attention",
+    "count_nonzero",
     "has_triton",
     "heads",
     "interpolate",
@@ -246,6 +247,15 @@ def _looked_up(z: Tensor, it: Interpolant) -> Tensor:
 def largest(z: Tensor) -> Tensor:
     """The largest |z|, shape (1,); not a number where z has what is none."""
     return z.detach().abs().reshape(-1).amax(0, keepdim=True)
+
+
+def count_nonzero(words: Tensor) -> Tensor:
+    """How many integers are not 0, shape (); on a GPU in one pass."""
+    if words.is_cuda and has_triton() and words.dtype in (torch.int32, torch.int64):
+        from iceform.backends import triton
+
+        return triton.count_nonzero(words)
+    return torch.count_nonzero(words)
 
 
 def longest(x: Tensor) -> Tensor:

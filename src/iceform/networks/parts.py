@@ -92,7 +92,7 @@ class Maker:
 
         def same(there: Norm) -> bool:
             return (there.floor, there.centred) == (made.floor, made.centred) and all(
-                a.shape == b.shape and torch.equal(a, b)
+                a.shape == b.shape and torch.equal(a, b.to(a))
                 for a, b in ((there.weight, made.weight), (there.bias, made.bias))
             )
 
@@ -111,7 +111,7 @@ class Maker:
         if tensor.dtype == torch.float64 and not wide:
             tensor = tensor.to(self.settings.dtype)
         for name, there in holder.named_buffers():
-            if there.dtype == tensor.dtype and torch.equal(there, tensor):
+            if there.dtype == tensor.dtype and torch.equal(there, tensor.to(there.device)):
                 return f"{_CONSTANTS}.{name}"
         name = f"c{len(holder._buffers)}"
         holder.register_buffer(name, tensor.detach().clone().contiguous())

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from iceform.backends.primitives import has_triton, is_transformed
+from iceform.backends.primitives import count_nonzero, has_triton, is_transformed
 from iceform.errors import BoundError
 from iceform.networks.frozen import FrozenLayers, Maps
 from iceform.networks.graph import Graph
@@ -153,7 +153,7 @@ def _flag(frozen: FrozenLayers, device: torch.device, begun: torch.cuda.Event) -
     stream = _beside(device)
     stream.wait_event(begun)  # with all that was written before
     with torch.cuda.stream(stream):
-        found = frozen.network.unchanged()
+        found = frozen.network.unchanged(count_nonzero)
     torch.cuda.current_stream().wait_stream(stream)
     return found
 

@@ -9,7 +9,7 @@ from iceform.backends.triton.extremes import extremes
 from iceform.backends.triton.heads import attend, can_attend
 from iceform.backends.triton.interpolation import interpolate
 from iceform.backends.triton.projection import Tiling, project
-from iceform.backends.triton.reading import can_norm, longest, norm, read
+from iceform.backends.triton.reading import can_norm, count_nonzero, longest, norm, read
 from iceform.backends.triton.residuals import Launch, residual_sum
 from iceform.backends.triton.steps import advance
 from iceform.backends.triton.support import (
@@ -31,6 +31,7 @@ __all__ = [
     "can_norm",
     "can_run",
     "can_sum",
+    "count_nonzero",
     "extremes",
     "interpolate",
     "interpreted",

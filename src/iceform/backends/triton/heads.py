@@ -60,9 +60,7 @@ def _heads_kernel(  # type: ignore[no-untyped-def]
         level = tl.where(larger == float("-inf"), 0.0, larger)  # nothing is allowed yet
         kept, weight = tl.exp(top - level), tl.exp(logits - level[:, None])
         mass = mass * kept + tl.sum(weight, 1)
-        total = total * kept[:, None] + tl.dot(
-            weight, v, input_precision="ieee", out_dtype=kind
-        )
+        total = total * kept[:, None] + tl.dot(weight, v, input_precision="ieee", out_dtype=kind)
         top = larger
         start += KEYS
     there = (at_m < queries)[:, None] & (at_v < values)[None, :]
