@@ -433,7 +433,7 @@ def test_a_peer_that_fails_is_no_failure_of_ours(data, monkeypatch):
     def broken(*_, **__):
         raise ValueError("not today")
 
-    monkeypatch.setattr("iceform.cli.running.comparing.build_peer", broken)
+    monkeypatch.setattr("iceform.cli.running.passes.build_peer", broken)
     result = done(*asked("ridge", data), "--json")
     assert json.loads(result.stdout)["scikit_learn"] is None
     assert "warning: scikit-learn: not today" in result.stderr
