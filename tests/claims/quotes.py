@@ -154,7 +154,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/theorems/computer.md", "defined", "cycles of a test", ["200"]),
     ("docs/theorems/attention_head.md", "defined", "sizes of the cell below", ["16", "120"]),
     ("docs/theorems/compact_step.md", "defined", "the construction's factor", ["1.6"]),
-    ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "24"]),
+    ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "129", "24"]),
     ("CHANGELOG.md", "asserted", "tests/computer", ["256", "96"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["745"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
