@@ -585,7 +585,7 @@ def commands() -> list[str]:
     cells = re.findall(
         r"^%%bash\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    return [line for cell in cells for line in cell.splitlines()]
+    return [line.partition(" | ")[0] for cell in cells for line in cell.splitlines()]
 
 
 @pytest.mark.slow
