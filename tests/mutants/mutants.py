@@ -716,4 +716,26 @@ MUTANTS: tuple[Mutant, ...] = (
         "",
         ("tests/tolerance/test_layers.py",),
     ),
+    # ------------------------------------------------------------------ algorithms' own proofs
+    Mutant(
+        "logits of a kernel average count as exact",
+        "algorithms/kernel.py",
+        "        tau = (dim + 8) * unit * self.gamma * terms + 8 * unit\n",
+        "        tau = 0 * terms + 8 * unit\n",
+        ("tests/algorithms/test_neighbours.py", "-k", "kernel"),
+    ),
+    Mutant(
+        "components are certified without their residual",
+        "algorithms/components.py",
+        "        out.append(((left.double().abs() + lost).norm()",
+        "        out.append(((0 * left.double().abs() + lost).norm()",
+        ("tests/algorithms/test_components.py",),
+    ),
+    Mutant(
+        "an answer that was moved is verified",
+        "machine/machine.py",
+        "        return Verification(measured <= certified, measured, certified, flint.ctx.prec)\n",
+        "        return Verification(True, measured, certified, flint.ctx.prec)\n",
+        ("tests/algorithms/test_verification.py",),
+    ),
 )
