@@ -15,7 +15,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from unittest import mock
@@ -54,7 +54,7 @@ SHAPES = {
 }
 SOUGHT = [Shape(1, 1, 64, 32), Shape(4, 8, 256, 64), Shape(4, 8, 1024, 64), Shape(2, 8, 512, 128)]
 WALKED = [Shape(2, 4, 256, 64, kv_heads=2, keys=320), Shape(1, 2, 1024, 128)]
-REPEATS = 9
+REPEATS, CROWDED = 9, 60
 COSTED = {
     "cpu": [(Shape(1, 1, 4096, 64), False)],
     "cuda": [
@@ -250,16 +250,15 @@ def cost(shape: Shape, dtype: torch.dtype, device: torch.device, *, causal: bool
     def ours() -> torch.Tensor:
         return ice.tolerance(q, k, v, dtype=dtype, causal=causal)
 
-    def timed(pick: Callable[[Iterable[float]], float]) -> tuple[float, float]:
-        turns = [[wall_ms(call, device) / 1e3 for call in (native, ours)] for _ in range(REPEATS)]
-        base, took = (pick(each) for each in zip(*turns, strict=True))
-        return base, took
+    def turns(count: int) -> Iterator[tuple[float, ...]]:
+        both = [[wall_ms(call, device) / 1e3 for call in (native, ours)] for _ in range(count)]
+        return zip(*both, strict=True)
 
-    base, took = timed(min)
+    base, took = map(min, turns(REPEATS))
     slow = None
     if device.type == "cuda":
-        with crowded():
-            there, slower = timed(statistics.median)
+        with crowded():  # which interrupts some calls and not others: all of them count
+            there, slower = map(sum, turns(CROWDED))
         slow = slower / there
     return Cost(
         shape=str(shape), dtype=str(dtype).removeprefix("torch."), causal=causal, seconds=took,

@@ -34,6 +34,7 @@ from tests.attacks.outcomes import (
 )
 from tests.backends.tables import rounding_bound
 from tests.properties.adversary import targeted_inputs
+from tests.tolerance.walk import norms_of
 
 BF16 = torch.bfloat16
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -324,13 +325,14 @@ def sums(seed: int) -> Outcome | str:
     )  # fmt: skip
     longest = k.double().norm(dim=-1).amax()[None, None, None].to(DEVICE) * (1 + 2.0**-40)
     kind = Kind.of(dtype, device="cuda", probabilities=dtype, output=F32, block=BLOCK)
-    norms = walking._norms(problem, problem.q.flatten(1, 2), longest, top)
+    norms = norms_of(problem, longest, top)
     own, lost = sums_error(kind, norms)
     reach = c.double().abs().amax().to(DEVICE)
     check_range(kind, *map(float, reached(norms, reach)))
     if not float(own.max()) <= walking._SHARP:
         return "refused"  # float64 is taken instead
-    under = kind.probability_underflow * keys * reach + lost * (1 + 2 * reach)
+    sizes = c.double().abs().to(DEVICE)
+    under = 2 * kind.probability_underflow * sizes.sum(0) + lost * (1 + 2 * sizes.amax(0))
 
     at_q, at_k, at_c, at_w = (
         t.double().cpu().numpy().astype(LONG) for t in (q, k, columns[0], shares[0])

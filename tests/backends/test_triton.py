@@ -248,7 +248,8 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
         seen = Extremes(length, "triton")
         launch = None if size[1] > 512 else kernels.Launch(16, 256, 1, 2, ahead)
         found = kernels.residual_sum(x, y, w, it, None, launch, watch=seen)
-        assert torch.equal(found, kernels.residual_sum(x, y, w, it, None, launch))
+        again = kernels.residual_sum(x, y, w, it, None, launch)
+        torch.testing.assert_close(found, again, rtol=1e-13, atol=1e-14)
         largest, longest = seen.sizes.tolist()
         assert largest == float(x.double().abs().max())
         if length is not None:
@@ -266,12 +267,15 @@ def test_a_pass_measures_all_of_a_batch(kernels, monkeypatch):
     """More programs than are compared at once, coefficients of their own, offsets for labels."""
     from iceform.backends.triton import residuals
 
-    monkeypatch.setattr(residuals, "_SEEN_AT_ONCE", 2)
+    monkeypatch.setattr(residuals, "_AT_ONCE", 2)
     x, y, w = _data(20, 4, torch.float32, batch=(3,))
     w[1] *= 100
     seen, offsets = Extremes(1.0, "triton"), torch.full_like(y, -7.0)
     launch = kernels.Launch(4, 4, 1, 6)
-    kernels.residual_sum(x, y, w, table("fitted"), offsets, launch, seen)
+    given = (x, y, w, table("fitted"), offsets, launch)
+    found = kernels.residual_sum(*given, seen, (-0.1, 3.0), torch.float32)
+    exact = -0.1 * kernels.residual_sum(*given) + 3.0 * w.double()
+    torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=1e-7)
     labels, largest, longest, coefficients, norm = seen.whole.tolist()
     assert labels == 7.0
     assert largest == float(x.double().abs().max())
@@ -338,3 +342,32 @@ def test_a_norm_by_one_kernel(kernels, dtype, centred):
         length, inverse = (float(n) for n in seen)
         assert length == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-6)
         assert inverse == pytest.approx(float(1 / spread.min()), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter
+def test_heads_by_one_kernel(kernels):
+    """Against the definition: tokens in any order in memory, masks, keys that come in parts."""
+    torch.manual_seed(0)
+    for dtype, room in ((torch.float64, 1e-14), (torch.float32, 1e-5)):
+        for queries, keys, dim, values, causal in ((5, 7, 4, 6, False), (70, 70, 20, 32, True)):
+            q = torch.randn(queries, 2, 3, dim, dtype=dtype).permute(1, 2, 0, 3).to(DEVICE)
+            k = torch.randn(2, keys, 3, dim, dtype=dtype).transpose(1, 2).to(DEVICE)
+            v = torch.randn(2, 3, keys, values, dtype=dtype).to(DEVICE)
+            mask = torch.randn(2, 1, 1, keys, dtype=dtype).to(DEVICE)
+            mask[0, ..., 1:3] = -math.inf
+            for added in (None, mask):
+                wide = [None if t is None else t.double().cpu() for t in (q, k, v, added)]
+                want = primitives.heads(*wide, 0.7, causal=causal)
+                assert kernels.can_attend(q, k, v)
+                found = kernels.attend(q, k, v, added, 0.7, causal=causal)
+                assert found.permute(2, 0, 1, 3).is_contiguous()
+                assert float((found.cpu() - want).abs().max()) <= room
+    never = torch.full((queries, keys), -math.inf, dtype=dtype, device=DEVICE)
+    assert bool(kernels.attend(q, k, v, never, 0.7, causal=False).isnan().all())
+
+
+def test_words_are_counted(kernels):
+    words = torch.zeros(9001, dtype=torch.int64)
+    words[[0, 17, 9000]] = torch.tensor([1, -1, torch.iinfo(torch.int64).min])
+    assert int(kernels.count_nonzero(words.to(DEVICE))) == 3
+    assert int(kernels.count_nonzero(words[1:17].to(torch.int32).to(DEVICE))) == 0

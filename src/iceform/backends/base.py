@@ -39,7 +39,7 @@ from iceform.interpolation.local import tail_mass
 from iceform.validation import check_choice, full_precision, guard, unit_roundoff
 
 AnyPrompt = Prompt | LookUps | Average
-_BORDER = ("count", "run", "total")  # where prompts come in
+_BORDER = ("count", "mean", "run", "total")  # where prompts come in
 
 
 @dataclass(frozen=True)
@@ -150,6 +150,13 @@ class Backend(ABC):
         if watch is not None:
             watch(prompt.x)
         return self.run(prompt)[..., :-1].double().sum(-2)
+
+    @full_precision
+    def mean(
+        self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        """:meth:`total` over the number of samples, in ``dtype``."""
+        return (self.total(prompt, watch) / prompt.count).to(dtype)
 
     @full_precision
     def count(self, prompt: LookUps) -> Tensor:
@@ -296,12 +303,21 @@ class Fused(Backend):
     def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         if not self.reading.plain or prompt.factors is not None:
             return super().total(prompt, watch)
+        return self._summed(prompt, watch, (prompt.gain, prompt.count * prompt.keep), torch.float64)
+
+    def mean(
+        self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        if not self.reading.plain or prompt.factors is not None:
+            return super().mean(prompt, watch, dtype)
+        return self._summed(prompt, watch, (prompt.gain / prompt.count, prompt.keep), dtype)
+
+    def _summed(
+        self, prompt: LookUps, watch: Extremes | None, mix: tuple[float, float], dtype: torch.dtype
+    ) -> Tensor:
         table = self.reading.table(prompt)
-        x, y, w = prompt.x, prompt.y, prompt.w
-        total = primitives.residual_sum(x, y, w, table, prompt.offsets, self.name, watch)
-        if not prompt.keep:
-            return prompt.gain * total
-        return torch.add(prompt.gain * total, w, alpha=prompt.count * prompt.keep)
+        x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets
+        return primitives.residual_sum(x, y, w, table, offsets, self.name, watch, mix, dtype)
 
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:

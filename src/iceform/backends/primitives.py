@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 
@@ -234,6 +234,15 @@ def largest(z: Tensor) -> Tensor:
     return z.detach().abs().reshape(-1).amax(0, keepdim=True)
 
 
+def count_nonzero(words: Tensor) -> Tensor:
+    """How many integers are not 0, shape (); on a GPU in one pass."""
+    if words.is_cuda and has_triton() and words.dtype in (torch.int32, torch.int64):
+        from iceform.backends import triton
+
+        return triton.count_nonzero(words)
+    return torch.count_nonzero(words)
+
+
 def longest(x: Tensor) -> Tensor:
     """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
@@ -256,6 +265,21 @@ def norm(
         x, weight, bias, epsilon, share, line, root, centred=centred
     )
     return found
+
+
+def heads(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, *, causal: bool
+) -> Tensor:
+    """softmax(scale q k' + mask) v, batch and heads in front; on a GPU one kernel where it can."""
+    ready = q.is_cuda and all(_is_plain(t) for t in (q, k, v))
+    if ready and (kernels := own_kernels(q, "fused")) and kernels.can_attend(q, k, v):
+        found: Tensor = kernels.attend(q, k, v, mask, scale, causal=causal)
+        return found
+    logits = (q * scale) @ k.mT
+    if causal:
+        never = logits.new_full(logits.shape[-2:], -math.inf).triu(1)
+        mask = never if mask is None else mask + never
+    return torch.softmax(logits if mask is None else logits + mask, -1) @ v
 
 
 def _is_plain(z: Tensor) -> bool:
@@ -302,21 +326,27 @@ def residual_sum(
     labels: Float[Tensor, "... n"] | None = None,
     backend: str = "fused",
     watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0),
+    dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "... d"]:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+    """Sums S = sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, mixed: a S + b w, in ``dtype``.
 
-    x may be bfloat16 beside float32 y and w: its numbers are taken as they are. ``watch`` is shown
-    every sample, a chunk at a time while it is in cache.
+    One pass over the samples. x may be bfloat16 beside float32 y and w: its numbers are taken as
+    they are. ``watch`` is shown every sample, a chunk at a time while it is in cache.
     """
     kernels = kernels_for(x, it, backend)
     if kernels is not None and kernels.can_sum(x, y, w, it):
-        summed: Tensor = kernels.residual_sum(x, y, w, it, labels, watch=watch)
+        summed: Tensor = kernels.residual_sum(
+            x, y, w, it, labels, watch=watch, mix=mix, dtype=dtype
+        )
         return summed
     if x.ndim > 2:
-        return _own_samples(x, y, w, it, labels, watch)
-    if y.ndim > 1 or w.ndim > 1:
-        return _shared_samples(x, y, w, it, labels, watch)
-    return _one_prompt(x, y, w, it, labels, watch)
+        total = _own_samples(x, y, w, it, labels, watch)
+    elif y.ndim > 1 or w.ndim > 1:
+        total = _shared_samples(x, y, w, it, labels, watch)
+    else:
+        total = _one_prompt(x, y, w, it, labels, watch)
+    return mixed(total, w, mix, dtype)
 
 
 def _one_prompt(

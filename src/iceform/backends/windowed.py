@@ -58,6 +58,13 @@ _FEW = 4096  # samples whose sums cost nothing in float64
 _BLOCK = 128  # rows summed in float32 before they are added in float64, where there are more
 
 
+def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
+    """A total + b w in float64, then in ``dtype``."""
+    a, b = mix
+    total = total if a == 1 else a * total
+    return (torch.add(total, w, alpha=b) if b else total).to(dtype)
+
+
 def sum_block(dtype: torch.dtype, samples: int) -> int:
     """Rows that a fused pass may sum in ``dtype`` before it goes on in float64."""
     return 1 if dtype == torch.float64 or samples <= _FEW else _BLOCK

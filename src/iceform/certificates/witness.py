@@ -260,6 +260,13 @@ class Witness(Backend):
         self._keep(prompt)
         return out
 
+    def mean(
+        self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        out = self.inner.mean(prompt, watch, dtype)
+        self._keep(prompt)
+        return out
+
     def count(self, prompt: LookUps) -> Tensor:
         out = self.inner.count(prompt)
         self._keep(prompt)
