@@ -23,14 +23,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sums over samples use the exact function instead of attending",
         "backends/base.py",
-        "        x, y, w = prompt.x, prompt.y, prompt.w\n",
-        "        x, y, w = prompt.x, prompt.y, prompt.w\n"
+        "        x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets\n",
+        "        x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets\n"
         "        f = prompt.table.function\n"
         "        if f is not None:\n"
         "            looked = f(prompt.residuals())\n"
-        "            looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
+        "            looked = looked if offsets is None else looked - offsets\n"
         "            total = (looked.double()[..., None, :] @ x.double())[..., 0, :]\n"
-        "            return prompt.gain * total + prompt.count * prompt.keep * w.double()\n",
+        "            return (mix[0] * total + mix[1] * w.double()).to(dtype)\n",
         _SEEN,
     ),
     Mutant(
@@ -357,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a line through some samples is taken for the optimum, whatever the dual says",
         "algorithms/pinball.py",
-        "    if not room > 0:\n        return None\n",
+        "    if not room > 0:\n        return None, room\n",
         "",
         ("tests/algorithms/test_quantile.py",),
     ),
@@ -613,8 +613,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "kernels: windows see tokens beyond the ends of a table",
         "backends/triton/look_up.py",
-        "                there = tl.where(room >= j, c, 0.0)\n",
-        "                there = tl.where(room >= -j, c, 0.0)\n",
+        "            there = tl.where(room >= j, c, 0.0) if ",
+        "            there = tl.where(room >= -j, c, 0.0) if ",
         ("tests/backends/test_triton.py",),
     ),
     Mutant(
