@@ -182,7 +182,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/notebooks/*", "theirs", "rows of scikit-learn's diabetes", ["442"]),
     ("docs/notebooks/own_table.ipynb", "defined", "a penalty in a command", ["0.001"]),
     ("docs/notebooks/own_loss.ipynb", "defined", "its loss", ["nine times as bad", "0.9", "0.1"]),
-    ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "24"]),
+    ("docs/playground.md", "asserted", "tests/web/test_site.py", ["33", "65", "129", "24"]),
     ("CHANGELOG.md", "asserted", "tests/computer", ["256", "96"]),
     ("docs/how_it_works.md", "defined", "where float64's exponential is 0", ["745"]),
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
