@@ -245,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the certificate leaves out rounding",
         "constructions/residual.py",
-        "rates.gain * d.x * looked + carried + sums * (row + self._kept(rates)),",
+        "rates.gain * d.x * looked + carried + sums,",
         "0.0,",
         ("tests/properties", "tests/constructions/test_residual.py"),
     ),
