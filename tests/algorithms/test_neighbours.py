@@ -65,6 +65,28 @@ def test_far_outliers_do_not_blur_the_neighbours_of_others():
     assert torch.equal(fit.predictor.neighbors(q), by_brute_force(x, q, 4))
 
 
+def off_by(value, point, x, y, gamma) -> float:
+    """How far a kernel average is from the exact one."""
+    ctx.prec = 256
+    far = [
+        sum(((arb(a) - arb(b)) ** 2 for a, b in zip(point, row, strict=True)), arb(0))
+        for row in x.tolist()
+    ]
+    weights = [(-arb(gamma) * square).exp() for square in far]
+    mean = sum((w * arb(v) for w, v in zip(weights, y.tolist(), strict=True)), arb(0))
+    return float(abs(arb(value) - mean / sum(weights, arb(0))).abs_upper())
+
+
+def test_between_two_samples_a_sharp_kernel_is_off_by_its_logits_rounding():
+    x, y = torch.tensor([[0.6, 0.8], [0.8, -0.6], [-5.0, -5.0]]).double(), torch.eye(3)[1].double()
+    along = torch.linspace(-0.5, 1.5, 41, dtype=torch.float64)[:, None]
+    q = along * torch.tensor([[1.4, 0.2]]).double() + 1e-8 * torch.randn(41, 2).double()
+    fit = Stream(2).run(algorithms.KernelRegression(1e7), x, y)
+    found = zip(q.tolist(), fit.predict(q).tolist(), fit.predictor.bounds(q).tolist(), strict=True)
+    share = [off_by(value, point, x, y, 1e7) / bound for point, value, bound in found]
+    assert 0.01 < max(share) <= 1
+
+
 @pytest.mark.parametrize("gamma", [0.05, 1.0, 30.0])
 @pytest.mark.parametrize("offset", [0.0, 1e4])
 def test_kernel_regression_averages_with_the_rbf_kernel(gamma, offset):
@@ -72,18 +94,9 @@ def test_kernel_regression_averages_with_the_rbf_kernel(gamma, offset):
     x, y, q = data.normal(g, 70, 3) + offset, data.normal(g, 70), data.normal(g, 30, 3) + offset
     fit = Stream(3).run(algorithms.KernelRegression(gamma), x, y)
     assert fit.verify(), "the samples themselves"
-    ctx.prec = 256
     got, bounds = fit.predict(q), fit.predictor.bounds(q).tolist()
-    for i, point in enumerate(q):
-        weights = [
-            (-arb(gamma) * sum(((arb(a) - arb(b)) ** 2 for a, b in zip(p, r, strict=True)), arb(0)))
-            .exp()
-            for p, r in ((point.tolist(), row) for row in x.tolist())
-        ]  # fmt: skip
-        mean = sum((w * arb(v) for w, v in zip(weights, y.tolist(), strict=True)), arb(0))
-        exact = mean / sum(weights, arb(0))
-        off = float(abs(arb(float(got[i])) - exact).abs_upper())
-        assert off <= bounds[i], (off, bounds[i])
+    for point, value, bound in zip(q.tolist(), got.tolist(), bounds, strict=True):
+        assert off_by(value, point, x, y, gamma) <= bound
     kernel = rbf_kernel(q.numpy(), x.numpy(), gamma=gamma)
     theirs = kernel @ y.numpy() / kernel.sum(1)
     np.testing.assert_allclose(got.numpy(), theirs, rtol=0, atol=1e-6 if offset else 1e-10)

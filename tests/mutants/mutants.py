@@ -23,14 +23,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "sums over samples use the exact function instead of attending",
         "backends/base.py",
-        "        x, y, w = prompt.x, prompt.y, prompt.w\n",
-        "        x, y, w = prompt.x, prompt.y, prompt.w\n"
+        "        x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets\n",
+        "        x, y, w, offsets = prompt.x, prompt.y, prompt.w, prompt.offsets\n"
         "        f = prompt.table.function\n"
         "        if f is not None:\n"
         "            looked = f(prompt.residuals())\n"
-        "            looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
+        "            looked = looked if offsets is None else looked - offsets\n"
         "            total = (looked.double()[..., None, :] @ x.double())[..., 0, :]\n"
-        "            return prompt.gain * total + prompt.count * prompt.keep * w.double()\n",
+        "            return (mix[0] * total + mix[1] * w.double()).to(dtype)\n",
         _SEEN,
     ),
     Mutant(
@@ -245,7 +245,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the certificate leaves out rounding",
         "constructions/residual.py",
-        "rates.gain * d.x * looked + carried + sums * (row + self._kept(rates)),",
+        "rates.gain * d.x * looked + carried + sums,",
         "0.0,",
         ("tests/properties", "tests/constructions/test_residual.py"),
     ),
@@ -357,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a line through some samples is taken for the optimum, whatever the dual says",
         "algorithms/pinball.py",
-        "    if not room > 0:\n        return None\n",
+        "    if not room > 0:\n        return None, room\n",
         "",
         ("tests/algorithms/test_quantile.py",),
     ),
@@ -613,8 +613,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "kernels: windows see tokens beyond the ends of a table",
         "backends/triton/look_up.py",
-        "                there = tl.where(room >= j, c, 0.0)\n",
-        "                there = tl.where(room >= -j, c, 0.0)\n",
+        "            there = tl.where(room >= j, c, 0.0) if ",
+        "            there = tl.where(room >= -j, c, 0.0) if ",
         ("tests/backends/test_triton.py",),
     ),
     Mutant(
@@ -715,5 +715,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "    error = error + kind.output_unit * (size + error) * _OWN + kind.output_underflow\n",
         "",
         ("tests/tolerance/test_layers.py",),
+    ),
+    # ------------------------------------------------------------------ algorithms' own proofs
+    Mutant(
+        "logits of a kernel average count as exact",
+        "algorithms/kernel.py",
+        "        tau = (dim + 8) * unit * self.gamma * terms + 8 * unit\n",
+        "        tau = 0 * terms + 8 * unit\n",
+        ("tests/algorithms/test_neighbours.py", "-k", "kernel"),
+    ),
+    Mutant(
+        "components are certified without their residual",
+        "algorithms/components.py",
+        "        out.append(((left.double().abs() + lost).norm()",
+        "        out.append(((0 * left.double().abs() + lost).norm()",
+        ("tests/algorithms/test_components.py",),
+    ),
+    Mutant(
+        "an answer that was moved is verified",
+        "machine/machine.py",
+        "        return Verification(measured <= certified, measured, certified, flint.ctx.prec)\n",
+        "        return Verification(True, measured, certified, flint.ctx.prec)\n",
+        ("tests/algorithms/test_verification.py",),
     ),
 )

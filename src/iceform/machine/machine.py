@@ -318,7 +318,7 @@ class Machine(Pretrained, kept_as="Machine"):
     Parameters
     ----------
     dim, samples
-        The largest data of a prompt: features, and samples (16 for rows, 32 for a stream, whose
+        The largest data of a prompt: features, and samples (16 for rows, 8 for a stream, whose
         data may be longer: they are many prompts). A stream's features include the constant one of
         an intercept.
     eps
