@@ -27,10 +27,10 @@ from torch.profiler import ProfilerActivity, profile
 import iceform as ice
 from benchmarks.timing import crowded, wall_ms
 from iceform.tolerances import attention, walking
+from iceform.tolerances.attack import DTYPES, attacked, row, tightness
 from iceform.tolerances.backends import BACKENDS, Backend
 from iceform.tolerances.cases import CASES, Shape, draw
 from iceform.tolerances.kind import Kind
-from iceform.tolerances.report import DTYPES, attacked, row, tightness
 
 PARTS = ("attack", "kernels", "search", "walk", "cost")
 SEARCHED = ("random", "same sign", "paths")

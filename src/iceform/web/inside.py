@@ -315,9 +315,7 @@ def _two_layer_machine(dim: int, samples: int) -> Rows:
     return Machine.for_programs(programs, dim, samples)
 
 
-def _small(
-    setting: Setting, question: asked.InsideQuestion
-) -> tuple[Tensor, Tensor, Loss, Tensor]:
+def _small(setting: Setting, question: asked.InsideQuestion) -> tuple[Tensor, Tensor, Loss, Tensor]:
     """A few points with few features, their labels, the loss, and which points they are."""
     loss = loss_of(question.model)
     chosen = _chosen(setting, question.first, _FEW_SAMPLES)

@@ -354,7 +354,7 @@ def _sums_error(at, by_n, row):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _factors(at, by_n, row, k):  # type: ignore[no-untyped-def]
-    """`Factors` of the theorem: of k_away, away, size, π, output, lost; stray, spilt, drained."""
+    """`rounded_bound`: factors of k_away, away, size, π, output, lost; stray, spilt, drained."""
     per_k, t, most, numerator, denominator, count, lost = _steps(at, by_n, row)
     kappa = tl.exp(-denominator - per_k * k - t) - lost
     divided = tl.where(kappa > 0, 1 / tl.where(kappa > 0, kappa, 1.0), float("inf"))
@@ -416,7 +416,7 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     rows, queries, keys, dim, values, diagonal, counts,
     CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One head's block of rows: `sums_error`, `Factors` and `rounded_bound` of the theorem."""
+    """One head's block of rows: `sums_error` and `rounded_bound` of the theorem."""
     head = tl.program_id(1).to(tl.int64)
     at_m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at_v = tl.arange(0, VALUES)
