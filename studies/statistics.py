@@ -21,26 +21,28 @@ from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
 from iceform.machine import Machine
 from studies.algorithms import lasso, least_squares, ridge
-from studies.networks import InContext, Network, Parameters, SelfAttention, stack
+from studies.networks import InContext, Network, Parameters, SelfAttention
 from studies.randomness import generator, shared, take
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 
 ALGORITHMS = ("lasso", "ridge", "linear")
 MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for each
-ABLATIONS = ("zero", "random", "another")
 _EVALUATED = 500  # samples at a time
 _FITTED = 50_000  # contexts at a time: batched eigenvalues on a GPU take memory for all of theirs
 _DRAWS = 5  # test draws over which the script takes its spread
@@ -105,7 +107,7 @@ class StatisticsSpec(Spec):
         return self.fresh or super().test
 
 
-class StatisticsStudy(Study):
+class StatisticsStudy(Study[StatisticsSpec]):
     """thm:attn_sim_stats_methods, trained on synthetic data."""
 
     name: ClassVar[str] = "statistics"
@@ -147,8 +149,9 @@ class StatisticsStudy(Study):
             in_context_samples=200, in_context_batch=32,
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        assert isinstance(spec, StatisticsSpec)
+    def plans(
+        self, spec: StatisticsSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[StatisticsSpec]]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         models = MODELS[:1] if spec.column == "their_script" else MODELS
@@ -171,13 +174,11 @@ class StatisticsStudy(Study):
             for part in split_seeds(seeds[: spec.in_context_seeds], together)
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[StatisticsSpec], device: torch.device) -> Trainable:
         return _Statistics(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[StatisticsSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,9 +244,8 @@ def _dot(x: Tensor, w: Tensor) -> Tensor:
 class _Statistics(Trainable):
     """A frozen model and three baselines for each seed; no baselines where prompts are learnt."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[StatisticsSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
         self.plan, self.spec = plan, spec
         data = _drawn(spec, plan.seeds, device)
         self.x, self.labels, self.coef, self.context = data.x, data.labels, data.coef, data.context
@@ -254,16 +254,10 @@ class _Statistics(Trainable):
         # What every sample's w is replaced by: the name of an algorithm. Its image under the
         # first map is the vector that is learnt for it.
         self.names = torch.eye(len(ALGORITHMS), spec.dim, device=device)
-        network = self._network()
-        start = [
-            network.initial(generator("cpu", spec.study, seed, model, "start"))
-            for seed in plan.seeds
-            for model in self.models
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
-        self.stack = Stack(
-            plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
-        )
+        self.stack = stacked(
+            plan, self._network(), [(model,) for model in self.models], self.batch,
+            schedule=str(plan.labels["schedule"]),
+        )  # fmt: skip
         self._baselines = torch.arange(len(ALGORITHMS), device=device)[:, None]
         self.mixed = torch.stack([self._algorithms(seed, device) for seed in plan.seeds])
 
@@ -395,14 +389,9 @@ class _Statistics(Trainable):
             prompts = self.coef[:, at]
             if self.learnt:
                 prompts = self.names.expand(*prompts.shape)
-            w = prompts[:, :, algorithm]
-            if prompt == "zero":
-                w = torch.zeros_like(w)
-            elif prompt == "random":
-                source = generator(w.device, self.spec.study, "ablation", int(part[0]))
-                w = torch.randn(w.shape, generator=source, device=w.device)
-            elif prompt == "another":
-                w = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            other = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            name = self.spec.study, "ablation", int(part[0])
+            w = ablated(prompt, prompts[:, :, algorithm], lambda w=other: w, *name)  # type: ignore[misc]
             tokens = self._tokens(self.x[:, at], w, self.context[:, at])
             parts.append(self.stack.network(parameters, tokens)[..., 0])
         return torch.cat(parts, 1)
@@ -466,7 +455,7 @@ def frozen_machine(spec: StatisticsSpec) -> Machine:
     return Machine(spec.dim, layout="stream")
 
 
-def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
+def _constructed(plan: Plan[StatisticsSpec], spec: StatisticsSpec, seed: int) -> Record:
     machine = frozen_machine(spec)
     small = replace(spec, samples=spec.constructed_contexts)
     data = _draw(small, seed, torch.device("cpu"))

@@ -30,13 +30,13 @@ from studies.randomness import forget
 from studies.residual import ResidualStudy
 from studies.script import COMMIT, REPOSITORY
 from studies.statistics import StatisticsStudy
-from studies.study import COLUMNS, Plan, Record, Study, Trainable
+from studies.study import COLUMNS, Plan, Record, Spec, Study, Trainable
 from studies.theirs import build_theirs, check_copy
 from studies.training import Progress, Trainer, full_precision
 
 __all__ = ["STUDIES", "Group", "Request", "environment", "load_records", "run", "run_group"]
 
-STUDIES: dict[str, Study] = {
+STUDIES: dict[str, Study[Any]] = {
     study.name: study
     for study in (ResidualStudy(), HeadsStudy(), StatisticsStudy(), HousingStudy())
 }
@@ -106,7 +106,7 @@ def _check_device(name: str) -> None:
 class Group:
     """Plans that are computed together, on one device."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[Plan[Any], ...]
     device: str
     out: Path
     every: float
@@ -138,7 +138,7 @@ def groups(request: Request) -> list[Group]:
     found = []
     for name in request.studies:
         study = STUDIES[name]
-        together_on: dict[str, list[Plan]] = {}
+        together_on: dict[str, list[Plan[Any]]] = {}
         for spec in study.specs(request.columns, request.scale):
             if spec.column == _THEIRS and request.code is None:
                 continue
@@ -166,9 +166,9 @@ def groups(request: Request) -> list[Group]:
     return found
 
 
-def _trainable_together(plans: Sequence[Plan]) -> list[list[Plan]]:
+def _trainable_together(plans: Sequence[Plan[Any]]) -> list[list[Plan[Any]]]:
     """Plans side by side whose epochs are equal, and whose steps are multiples of the fewest."""
-    parts: dict[tuple[int, int], list[Plan]] = {}
+    parts: dict[tuple[int, int], list[Plan[Any]]] = {}
     for plan in sorted(plans, key=lambda p: p.length):
         steps, epochs = plan.length
         fits = (at for at in parts if at[1] == epochs and steps % at[0] == 0)
@@ -176,13 +176,13 @@ def _trainable_together(plans: Sequence[Plan]) -> list[list[Plan]]:
     return list(parts.values())
 
 
-def record_path(plan: Plan, seed: int, out: Path) -> Path:
+def record_path(plan: Plan[Any], seed: int, out: Path) -> Path:
     """The file of one cell."""
-    spec = plan.spec
+    spec: Spec = plan.spec
     return out / "cells" / spec.study / spec.column / spec.scale / f"{plan.cell(seed)}.json"
 
 
-def _finished(plan: Plan, seed: int, out: Path) -> bool:
+def _finished(plan: Plan[Any], seed: int, out: Path) -> bool:
     path = record_path(plan, seed, out)
     if not path.exists():
         return False
@@ -212,7 +212,7 @@ def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, 
 
 
 def _construct(group: Group) -> list[Record]:
-    return [r for plan in group.plans for r in STUDIES[plan.spec.study].construct(plan)]
+    return [STUDIES[p.spec.study].construct(p, seed) for p in group.plans for seed in p.seeds]
 
 
 def _train(group: Group, progress: Progress | None) -> list[Record]:
@@ -237,7 +237,7 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
     return [record for records in judged for record in records]
 
 
-def _built(plan: Plan, device: torch.device, code: Path | None) -> Trainable:
+def _built(plan: Plan[Any], device: torch.device, code: Path | None) -> Trainable:
     if plan.spec.column == _THEIRS:
         assert code is not None, "groups() leaves the column out where there is no copy"
         return build_theirs(plan, device, code)

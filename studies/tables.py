@@ -13,8 +13,8 @@ from studies import published
 from studies.heads import ROLES, HeadsStudy
 from studies.housing import HousingStudy
 from studies.residual import BY_COLUMN, ResidualStudy
-from studies.statistics import ABLATIONS, ALGORITHMS, StatisticsStudy
-from studies.study import COLUMNS, FIGURE, SCALES, Study
+from studies.statistics import ALGORITHMS, StatisticsStudy
+from studies.study import ABLATIONS, COLUMNS, FIGURE, SCALES, Study
 from studies.training import SCHEDULES
 
 __all__ = [
@@ -128,7 +128,7 @@ def sections(records: Records) -> list[Section]:
     ]  # fmt: skip
 
 
-def _ran(study: Study, records: Records) -> Iterable[str]:
+def _ran(study: Study[Any], records: Records) -> Iterable[str]:
     """How much of each column there is, and at what length."""
     for scale in SCALES:
         own = [r for r in records if r["study"] == study.name and r["scale"] == scale]
@@ -138,7 +138,7 @@ def _ran(study: Study, records: Records) -> Iterable[str]:
             yield f"{_label(column)}: {_extent(study, column, scale, own)}"
 
 
-def _extent(study: Study, column: str, scale: str, own: Records) -> str:
+def _extent(study: Study[Any], column: str, scale: str, own: Records) -> str:
     spec = study.spec(column, scale)
     plans = study.plans(spec, tuple(range(spec.seeds)), 1)
     wanted = sum(len(plan.seeds) for plan in plans)

@@ -32,9 +32,11 @@ from torch.func import functional_call, vmap
 
 from iceform.errors import IntegrityError
 from studies.house_prices import raw_house_prices
+from studies.housing import drawn
 from studies.networks import Parameters, stack
-from studies.randomness import generator, permutation, take
+from studies.randomness import take
 from studies.script import COMMIT, REPOSITORY
+from studies.statistics import ALGORITHMS
 from studies.study import Plan, Record, Trainable, after_figure, chunks
 from studies.training import Batch, Curves, Stack, Training
 
@@ -49,7 +51,6 @@ FILES = {
     "attn_sim_attn.py": "02fdf5788cebde08eb76db38ac0dbacc",
     "interpolation.py": "9bab6c8248a57f46aa7c2b813591e61f",
 }
-_ALGORITHMS = ("lasso", "ridge", "linear")
 _SEED = 1234  # of study 2's first training; the others follow it
 _TESTS = range(42, 47)  # the seeds of study 3's tests
 _EVALUATED = 480  # samples at a time, a multiple of the script's batch
@@ -70,7 +71,7 @@ def check_copy(folder: Path) -> Path:
     return folder
 
 
-def build_theirs(plan: Plan, device: torch.device, folder: Path) -> Trainable:
+def build_theirs(plan: Plan[Any], device: torch.device, folder: Path) -> Trainable:
     """Their data and networks of a plan of the column ``their_script``, ready to be stepped."""
     kinds: dict[str, type[Any]] = {
         "residual": _Residual,
@@ -142,7 +143,7 @@ class _Theirs(Trainable):
 
     script: str
 
-    def __init__(self, plan: Plan, device: torch.device, folder: Path) -> None:
+    def __init__(self, plan: Plan[Any], device: torch.device, folder: Path) -> None:
         self.plan, self.spec, self.folder, self.device = plan, plan.spec, folder, device
         self.modules: list[nn.Module] = []
         with script(folder, self.script) as theirs:
@@ -367,7 +368,7 @@ class _Statistics(_Prompted):
 
     def test(self, theirs: Any, module: nn.Module, place: int) -> dict[str, float]:
         spec: Any = self.spec
-        draws: dict[str, list[float]] = {name: [] for name in _ALGORITHMS}
+        draws: dict[str, list[float]] = {name: [] for name in ALGORITHMS}
         for seed in _TESTS:
             _start(seed)
             for name in ("lasso", "linear", "ridge"):  # in the script's order
@@ -396,14 +397,10 @@ class _Housing(_Prompted):
         self.order = torch.tensor(orders)
         self.x = data.features[self.order].to(self.device)
         self.y = data.targets[self.order].to(self.device)
-        self.w = torch.stack([data.weights[name] for name in _ALGORITHMS]).to(self.device)
+        self.w = torch.stack([data.weights[name] for name in ALGORITHMS]).to(self.device)
 
     def draw(self, seed: object, epoch: int) -> Tensor:
-        """Every training row once, each with an algorithm that is drawn when it is read."""
-        rows = permutation(self.spec.train, self.device, "order", seed, epoch)
-        source = generator(self.device, self.spec.study, seed, "algorithms", epoch)
-        which = torch.randint(len(self.w), rows.shape, generator=source, device=self.device)
-        return rows * len(self.w) + which
+        return drawn(self.spec, self.device, seed, epoch)
 
     def batch(self, index: Tensor) -> Batch:
         rows, which = index // len(self.w), index % len(self.w)
@@ -414,7 +411,7 @@ class _Housing(_Prompted):
         held = self.order[place, self.spec.train :].tolist()
         return {
             f"{name}: frozen mse": theirs.evaluate_on_task(module, name, held)
-            for name in _ALGORITHMS
+            for name in ALGORITHMS
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,8 @@ def render_page(template: str, **what: Any) -> str:
 
 def _power(value: float) -> Markup:
     """1.2e-05 as 1.2 × 10 to the −5."""
+    if value == 0 or not math.isfinite(value):
+        return Markup("0" if value == 0 else "∞")
     mantissa, exponent = f"{value:.1e}".split("e")
     return Markup(f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−"))
 

@@ -342,3 +342,32 @@ def test_a_norm_by_one_kernel(kernels, dtype, centred):
         length, inverse = (float(n) for n in seen)
         assert length == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-6)
         assert inverse == pytest.approx(float(1 / spread.min()), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter
+def test_heads_by_one_kernel(kernels):
+    """Against the definition: tokens in any order in memory, masks, keys that come in parts."""
+    torch.manual_seed(0)
+    for dtype, room in ((torch.float64, 1e-14), (torch.float32, 1e-5)):
+        for queries, keys, dim, values, causal in ((5, 7, 4, 6, False), (70, 70, 20, 32, True)):
+            q = torch.randn(queries, 2, 3, dim, dtype=dtype).permute(1, 2, 0, 3).to(DEVICE)
+            k = torch.randn(2, keys, 3, dim, dtype=dtype).transpose(1, 2).to(DEVICE)
+            v = torch.randn(2, 3, keys, values, dtype=dtype).to(DEVICE)
+            mask = torch.randn(2, 1, 1, keys, dtype=dtype).to(DEVICE)
+            mask[0, ..., 1:3] = -math.inf
+            for added in (None, mask):
+                wide = [None if t is None else t.double().cpu() for t in (q, k, v, added)]
+                want = primitives.heads(*wide, 0.7, causal=causal)
+                assert kernels.can_attend(q, k, v)
+                found = kernels.attend(q, k, v, added, 0.7, causal=causal)
+                assert found.permute(2, 0, 1, 3).is_contiguous()
+                assert float((found.cpu() - want).abs().max()) <= room
+    never = torch.full((queries, keys), -math.inf, dtype=dtype, device=DEVICE)
+    assert bool(kernels.attend(q, k, v, never, 0.7, causal=False).isnan().all())
+
+
+def test_words_are_counted(kernels):
+    words = torch.zeros(9001, dtype=torch.int64)
+    words[[0, 17, 9000]] = torch.tensor([1, -1, torch.iinfo(torch.int64).min])
+    assert int(kernels.count_nonzero(words.to(DEVICE))) == 3
+    assert int(kernels.count_nonzero(words[1:17].to(torch.int32).to(DEVICE))) == 0

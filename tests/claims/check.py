@@ -67,7 +67,9 @@ def _source(
             return source
     if number.page == ERRATA and number.value in section_constants(text, number.start):
         return Source(ERRATA, "asserted", "a constant of the tests that this part names")
-    if number.page.startswith(("src/", "studies/")) and number.value in module_constants(number.page):
+    if number.page.startswith(("src/", "studies/")) and number.value in module_constants(
+        number.page
+    ):
         return Source(number.page, "defined", "a constant of the code beside it")
     return None
 

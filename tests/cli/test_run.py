@@ -433,7 +433,7 @@ def test_a_peer_that_fails_is_no_failure_of_ours(data, monkeypatch):
     def broken(*_, **__):
         raise ValueError("not today")
 
-    monkeypatch.setattr("iceform.cli.running.comparing.build_peer", broken)
+    monkeypatch.setattr("iceform.cli.running.passes.build_peer", broken)
     result = done(*asked("ridge", data), "--json")
     assert json.loads(result.stdout)["scikit_learn"] is None
     assert "warning: scikit-learn: not today" in result.stderr
@@ -585,7 +585,7 @@ def commands() -> list[str]:
     cells = re.findall(
         r"^%%bash\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
     )
-    return [line for cell in cells for line in cell.splitlines()]
+    return [line.partition(" | ")[0] for cell in cells for line in cell.splitlines()]
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 from sklearn import metrics
 
 from iceform import sklearn as ice
-from iceform.cli.running.scoring import scores_of
+from iceform.cli.running.passes import scores_of
 
 
 def scored(model, x, y, held_out, wanted):

@@ -147,7 +147,13 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("value", "want"), [(1.24e-5, "1.2 × 10<sup>−5</sup>"), (3.0, "3.0 × 10<sup>0</sup>")]
+    ("value", "want"),
+    [
+        (1.24e-5, "1.2 × 10<sup>−5</sup>"),
+        (3.0, "3.0 × 10<sup>0</sup>"),
+        (0.0, "0"),
+        (float("inf"), "∞"),
+    ],
 )
 def test_powers_of_ten_are_set_as_such(value, want):
     assert str(pages._power(value)) == want

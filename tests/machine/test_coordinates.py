@@ -115,6 +115,7 @@ def test_dependent_columns_leave_directions_that_are_not_stepped_along():
     slope = problem.slope(within.of(w), within)
     assert float((within.gradient(slope) - problem.gradient(w)).abs().max()) < 1e-10
     assert float(slope[4].abs()) < 1e-10
+    assert within.along(torch.ones_like(slope)).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
 
 
 def test_several_classes_have_their_sums_in_the_prompt_too(passes):

@@ -12,6 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
+# What pytest says last of a test: its parameters may hold anything.
+_FAILED = re.compile(r"(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$")
 _LONGEST = 420.0  # seconds that the tests of one mutant may take
 
 
@@ -84,9 +86,9 @@ def _verdict(done: subprocess.CompletedProcess[str]) -> str | None:
     """The first failure, also of collecting, which is noticing in its own way; None of none."""
     lines = done.stdout.splitlines()
     if done.returncode in (1, 2):
-        failed = [line for line in lines if line.startswith(("FAILED ", "ERROR "))]
+        failed = [found[1] for line in lines if (found := _FAILED.match(line))]
         if failed:
-            return failed[0].split(" ", 1)[1].split(" - ")[0]
+            return failed[0]
     if done.returncode == 0 and re.search(r"\d+ passed", lines[-1]):
         return None
     raise RuntimeError(

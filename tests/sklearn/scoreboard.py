@@ -20,15 +20,16 @@ import fcntl
 import importlib
 import inspect
 import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +37,7 @@ PAGE = ROOT / "docs" / "scikit_learn.md"
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 KEPT = ROOT / "out" / "scikit-learn"
 LISTED = Path(__file__).with_name("not_applicable.json")
-SECONDS = 60  # of processor time for one test: a busy machine changes nothing
+SECONDS = 120  # of processor time for one test: a busy machine changes nothing
 
 LEFT = "left for another run, or for another process"
 
@@ -104,10 +105,10 @@ class Record:
             else:
                 found.ran.add(told[0])
                 if kind == "ended":
-                    found.ended[told[0]] = told[1:]
+                    found.ended[told[0]] = told[1:3]
         return found
 
-    def add(self, *line: str | int) -> None:
+    def add(self, *line: str | float) -> None:
         """One line."""
         KEPT.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
@@ -136,7 +137,7 @@ class Board:
     """A pytest plugin: which tests build ours, and how they end."""
 
     record: Record
-    seconds: float  # of processor time, after which tests are left for another run
+    until: float  # on the clock: later tests are left for another run
     built: bool = False
     running: bool = False  # tests, no longer collecting them
 
@@ -145,11 +146,9 @@ class Board:
         from sklearn.base import _clone_parametrized
 
         from iceform import sklearn as ours
-        from iceform.algorithms import kinds
         from iceform.errors import ParameterError
 
-        kind = next(k for k in kinds() if k.peer is not None and k.peer.path == path)
-        board, base = self, getattr(ours, kind.estimator)
+        board, base = self, getattr(ours, _ours(path))
 
         def new(cls, *args, **kwargs):
             board.built = True
@@ -186,13 +185,21 @@ class Board:
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
+    def pytest_sessionstart(self, session):
+        """Its conftest has just given every process as many threads as there are cores."""
+        import torch
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
+        torch.set_num_threads(1)
+
     def pytest_collection_modifyitems(self, items):
         self.record.add("collected", len(items))
         ran = self.record.read().ran
         items[:] = [item for item in items if _name(item) not in ran]
 
     def pytest_runtest_setup(self, item):
-        if time.process_time() > self.seconds or not self.record.take(_name(item)):
+        if time.monotonic() > self.until or not self.record.take(_name(item)):
             import pytest
 
             pytest.skip(LEFT)
@@ -210,27 +217,39 @@ class Board:
         if report.skipped and LEFT in str(report.longrepr):
             return
         if self.built and not report.skipped:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            last = "" if crash is None else str(crash.message)
-            self.record.add("ended", _name(report), report.outcome, last[:600])
+            chain = getattr(report.longrepr, "chain", ())  # one may have come of another
+            last = " / ".join(str(crash.message)[:600] for _, crash, _ in chain if crash)
+            ended = (report.outcome, last, round(report.duration, 1))
+            self.record.add("ended", _name(report), *ended)
         else:
             self.record.add("ran", _name(report))
+
+
+def _ours(path: str) -> str:
+    """The estimator in the place of scikit-learn's."""
+    from iceform.algorithms import kinds
+
+    return next(k.estimator for k in kinds() if k.peer is not None and k.peer.path == path)
 
 
 def _name(of) -> str:
     return of.nodeid.partition("::")[2]
 
 
-def run_here(module: str, seconds: float) -> None:
+def run_here(module: str, until: float) -> None:
     """What is left of one test file, in this process."""
     import pytest
+
+    KEPT.mkdir(parents=True, exist_ok=True)
+    output = os.open(KEPT / f"{module}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
 
     def late(*_):
         raise TimeoutError(f"{SECONDS} s of processor time are over")
 
     signal.signal(signal.SIGPROF, late)
-    KEPT.mkdir(parents=True, exist_ok=True)
-    board = Board(Record(module), seconds)
+    board = Board(Record(module), until)
     for path in MODULES[module]:
         board.put_in(path)
     os.chdir(KEPT)  # where no conftest of ours is, which would begin with no tables
@@ -243,17 +262,47 @@ def run_here(module: str, seconds: float) -> None:
         raise SystemExit(f"{module}: pytest ended with {ended!r}")
 
 
-def run_apart(modules: list[str], seconds: float, first: int) -> None:
-    """What nobody has taken of the test files, each in a process of its own."""
-    for module in (*modules[first:], *modules[:first]):
-        if not Record(module).read().left:
+def run_shared(modules: list[str], until: float, workers: int) -> None:
+    """The test files, each process running one of them as long as it has tests that are not taken.
+
+    Processes are forks of this one, which has imported and fitted what they will.
+    """
+    _warm()
+    forks = multiprocessing.get_context("fork")
+    begun: dict[int, tuple[str, BaseProcess]] = {}
+    broken: set[str] = set()
+    while True:
+        left = [m for m in modules if m not in broken and Record(m).read().left]
+        left.sort(key=lambda m: sum(m == one for one, _ in begun.values()))
+        if left and len(begun) < workers and time.monotonic() < until:
+            process = forks.Process(target=run_here, args=(left[0], until))
+            process.start()
+            begun[process.sentinel] = (left[0], process)
             continue
-        command = [
-            sys.executable, "-m", "tests.sklearn.scoreboard", "--here", module, str(seconds),
-        ]  # fmt: skip
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
-        if ran.returncode:
-            raise SystemExit(f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr}")
+        if not begun:
+            break
+        for ended in connection.wait(list(begun)):
+            module, process = begun.pop(ended)
+            process.join()
+            if process.exitcode:
+                broken.add(module)
+    if broken:
+        raise SystemExit(f"ended early: {', '.join(sorted(broken))}; {KEPT} has their output")
+
+
+def _warm() -> None:
+    """Import what tests import, and fit what they fit, once."""
+    import numpy as np
+    import pytest  # noqa: F401
+    from sklearn.base import is_classifier
+
+    from iceform import sklearn as ours
+
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    for path in sorted({path for paths in MODULES.values() for path in paths}):
+        estimator = getattr(ours, _ours(path))()
+        classes = (x[:, 0] > 0).astype(float)
+        estimator.fit(x, classes if is_classifier(estimator) else np.exp(x[:, 0]))
 
 
 def reason_for(test: str, outcome: list[str], listed: dict[str, str]) -> str | None:
@@ -327,22 +376,17 @@ def main() -> int:
     """The board."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="last parts of test files' names; all of them")
-    parser.add_argument("--here", nargs=2, metavar=("MODULE", "SECONDS"), help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=float("inf"),
-                        help="of processor time for one test file in this run")  # fmt: skip
+                        help="after which this run begins no further test")  # fmt: skip
     parser.add_argument("--workers", type=int, default=1, help="processes at a time")
     parser.add_argument("--fresh", action="store_true", help="run all tests again")
     parser.add_argument("--failures", action="store_true", help="name what fails")
     asked = parser.parse_args()
-    if asked.here:
-        run_here(asked.here[0], float(asked.here[1]))
-        return 0
     chosen = [m for m in MODULES if not asked.modules or m.rpartition(".")[2] in asked.modules]
     for module in chosen:
         Record(module).begin(asked.fresh)
-    with ThreadPoolExecutor(max(1, asked.workers)) as pool:
-        list(pool.map(lambda k: run_apart(chosen, asked.seconds, k % len(chosen)),
-                      range(asked.workers)))  # fmt: skip
+    if asked.workers:
+        run_shared(chosen, time.monotonic() + asked.seconds, asked.workers)
     listed = json.loads(LISTED.read_text(encoding="utf-8"))
     every = {module: Record(module).read() for module in MODULES}
     print(f"{'test file':<28}{'build ours':>11}{'apply':>7}{'pass':>6}{'share':>8}")

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
-from iceform.certificates import Step
+from iceform.certificates import Excess, Step
 from iceform.functions import loss_named
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
@@ -49,25 +49,24 @@ _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
+_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """The samples that an answer goes through, the answer, and its proof."""
+    """The line through samples that an answer goes through, and its proof.
+
+    There is none where weights reach their limits, to rounding: then other lines are as good.
+    """
 
     solution: Solution
-    proof: Proof
+    proof: Proof | None
     passes: int
-
-    @property
-    def proven(self) -> tuple[Solution, Proof]:
-        """Both."""
-        return self.solution, self.proof
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
-    """The line through the samples nearest to w, if it is proven to be the optimum."""
+    """The line through the samples nearest to w, if it is an optimum."""
     note = "which samples the line goes through, and the weights that prove it"
     problem.machine.ledger.note("host", note)
     near = _nearest(problem, w)
@@ -78,8 +77,8 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
     _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
-    found = _optimal(problem, few, solution.w, proof, quantile)
-    return None if found is None else Vertex(solution, found, few.passes)
+    found, room = _optimal(problem, few, solution.w, proof, quantile)
+    return Vertex(solution, found, few.passes) if room > -_TINY else None
 
 
 def _vanish(problem: LinearProblem, chosen: ArraySource, w: Tensor) -> None:
@@ -125,8 +124,13 @@ class _NearestTask:
 
 def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
     """As many independent samples as there are coefficients, the nearest first."""
+    return _independent(problem, w, _MORE) or _independent(problem, w, _COPIES)
+
+
+def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, Tensor] | None:
+    """The same, of so many times as many samples; None where these do not determine a line."""
     p = problem.dim
-    task = _NearestTask(problem.encoding, w, min(_MORE * p + 8, problem.source.rows))
+    task = _NearestTask(problem.encoding, w, min(more * p + 8, problem.source.rows))
     _, x, y = problem.source.combine(task, task.merge)
     rest = problem.encoding(x, y)[0].clone()
     sizes = rest.norm(dim=1)
@@ -231,6 +235,78 @@ def _replaced(inverse: Tensor, row: Tensor, k: int) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------
+# how far any line is above the optimum
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _DualTask:
+    """Sums over a chunk: a_i x_i, a_i y_i and the sharp loss, magnitudes first; largest x and y.
+
+    The a_i are what a rounded corner's slope is at w, between the limits of the sharp one: chosen
+    numbers, so that nothing of them rounds.
+    """
+
+    problem: LinearProblem
+    w: Tensor
+    quantile: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        encoding, q = self.problem.encoding, self.quantile
+        samples, labels, _ = encoding(x, y)
+        z = samples @ self.w - labels
+        inside = 1 - 4 * _UNIT
+        a = self.problem.loss.derivative.call(z).clamp(-q * inside, (1 - q) * inside)
+        heavy = encoding.weigh(a, y)
+        loss = torch.maximum((1 - q) * z, -q * z) + slip_of(samples, self.w, labels)
+        return [
+            heavy.abs() @ samples.abs(), heavy @ samples, heavy.abs() @ labels.abs(),
+            heavy @ labels, encoding.weigh(loss, y).sum(), samples.abs().max(), labels.abs().max(),
+        ]  # fmt: skip
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        pairs = list(zip(first, second, strict=True))
+        return [*(a + b for a, b in pairs[:5]), *(torch.maximum(*p) for p in pairs[5:])]
+
+
+def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: float) -> Excess:
+    r"""How far w is above the least value of the sharp problem at most, by its dual.
+
+    Any :math:`-q \le a_i \le 1 - q` make :math:`p(z) \ge a_i z`, so that every line v has
+
+    .. math:: \frac1n \sum_i p(z_i) + \sum_j t_j |v_j| \ge g.v - \frac1n \sum_i a_i y_i
+              + \sum_j t_j |v_j|, \qquad g = \frac1n \sum_i a_i x_i,
+
+    and the terms in v_j are no less than 0 once all a_i are shrunk until :math:`|g_j| \le t_j`.
+    What is left is the intercept's: the best one is a quantile of the residuals, no larger than
+    they are, and no penalty of a best line is larger than what was found. Without a penalty it is
+    lines near w that are compared.
+    """
+    task = _DualTask(problem, w, quantile)
+    sizes, sums, size, inner, losses, widest, largest = problem.source.combine(task, task.merge)
+    n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * _UNIT
+    steep = (sums.abs() + lost * sizes) / n
+    value = float((1 + lost) * (losses / n + thresholds @ w.abs()))
+    returned = problem.scaling.intercept_slip(*problem.scaling.raw(w)) / problem.scaling.size
+    added = lost * (float(size) / n + value + float(widest * w.abs().sum())) + float(returned)
+    held = thresholds > 0
+    free = steep[~held].sum()
+    if int((~held).sum()) > problem.scaling.intercept:
+        reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+        gap = value - float(sums @ w - inner) / n + reach * float(steep.sum())
+        added += float(lost * sizes @ w.abs()) / n
+        over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
+    else:
+        shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * _UNIT)
+        most = float(largest) + float(widest) * value / float(thresholds[held].min())
+        gap = value + float(shrunk * inner) / n + most * float(free)
+        over = "all lines"
+    bound = (1 + 1e-9) * (max(gap, 0.0) + added)
+    return Excess(bound * problem.scaling.size, f"{over}, the corner of the loss sharp")
+
+
+# ---------------------------------------------------------------------------------------------
 # why it is the optimum
 # ---------------------------------------------------------------------------------------------
 
@@ -305,31 +381,31 @@ def _sum(samples: Tensor, low: Tensor) -> Pair:
 
 def _optimal(
     problem: LinearProblem, few: LinearProblem, w: Tensor, proof: Proof, quantile: float
-) -> Proof | None:
-    """The proof that the line through some samples is the optimum; None where there is none."""
+) -> tuple[Proof | None, float]:
+    """The proof that the line through some samples is the optimum, and the room of its weights."""
     if not proof.radius < math.inf or proof.metric is not None:
-        return None
+        return None, -math.inf
     task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
     *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
     met = (xs, ys, weights)
     assert isinstance(few.source, ArraySource)
     if len(xs) > _COPIES * problem.dim:
-        return None
+        return None, -math.inf
     limits, all_of_them = _limits(problem, few.source.x, few.source.y, met, quantile)
     if not all_of_them:
-        return None
+        return None, -math.inf
     rounded = problem.source.weighed  # once at most, where a weight is a penalty's
     room = _dual_room(few, proof, sums, size, quantile, limits, rounded)
     nearest_room = -float(nearest)
     if not room > 0:
-        return None
+        return None, room
     steps = (
         Step("B", "samples that it goes through", problem.dim, "as many as coefficients"),
         *proof.steps,
         Step("sides", "room of the nearest other sample", nearest_room, "no sample changes sides"),
         Step("dual", "room of the weights of B", room, "between their limits: this is the optimum"),
     )
-    return replace(proof, steps=steps)
+    return replace(proof, steps=steps), room
 
 
 def _dual_room(

@@ -13,7 +13,7 @@ from torch import Tensor
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import magnified, through_samples
+from iceform.algorithms.pinball import Vertex, magnified, sharply, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result
@@ -27,8 +27,10 @@ from iceform.machine.whitening import Coordinates
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
-_NARROWEST = 2.0**32  # in all
+_NARROWEST = 2.0**32  # in all,
+_NARROW = 2.0**10  # and where more than one line is best
 _PASSES = 60  # for one width
+_WIDER = 3  # turns back at most, for an answer of which more is proven
 _WIDEST = 1.0  # deviations: where a penalised path begins
 _NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
@@ -133,12 +135,18 @@ class Quantile(LinearModel):
             *_, last = path.turns(1.0)
             return self._answer(path, last, self.prove(last.problem, last.found.w), self.width)
         sharp = self._sharp(machine, source, first) if self.alpha else None
+        several = False
         for turn in path.turns(_NARROWEST):
-            if turn.times >= 1:
-                found = self._through(turn, sharp, path.spent)
-                if found is not None:
-                    return found
+            if several and (turn.times >= _NARROW or not turn.found.converged):
+                break
+            vertex = None if several else self._through(turn, sharp)
+            if vertex is not None and vertex.proof is not None:
+                return self._line(sharp or turn.problem, vertex, vertex.proof, path.spent)
+            several = several or vertex is not None  # other lines are as good
         last, proof = path.narrowest()
+        proof = replace(
+            proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
+        )
         return self._answer(path, last, proof, _WIDTH / last.times)
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
@@ -152,19 +160,20 @@ class Quantile(LinearModel):
         found = plain.problem(machine, beside)
         return replace(found, scaling=replace(found.scaling, size=first.scaling.size))
 
-    def _through(self, turn: _Turn, sharp: LinearProblem | None, spent: int) -> Result | None:
-        """The line through samples near the one that was found, if it is proven to be the best."""
-        if sharp is None:
-            problem, w = turn.problem, turn.found.w
-        else:
-            coef, intercept = turn.problem.scaling.raw(turn.found.w)
-            coef = torch.cat([coef, intercept[None]]) if self.fit_intercept else coef
-            problem, w = sharp, sharp.scaling.scaled(coef, intercept)
-        vertex = through_samples(problem, w, self.quantile)
-        if vertex is None:
+    def _through(self, turn: _Turn, sharp: LinearProblem | None) -> Vertex | None:
+        """The line through samples near the one that was found, if it is a best one."""
+        if turn.times < 1:
             return None
-        found = fitted(self, replace(problem, passes=spent + vertex.passes), *vertex.proven)
-        if sharp is None or not self.fit_intercept:
+        if sharp is None:
+            return through_samples(turn.problem, turn.found.w, self.quantile)
+        coef, intercept = turn.problem.scaling.raw(turn.found.w)
+        coef = torch.cat([coef, intercept[None]]) if self.fit_intercept else coef
+        return through_samples(sharp, sharp.scaling.scaled(coef, intercept), self.quantile)
+
+    def _line(self, problem: LinearProblem, vertex: Vertex, proof: Proof, spent: int) -> Result:
+        problem = replace(problem, passes=spent + vertex.passes)
+        found = fitted(self, problem, vertex.solution, proof)
+        if not (self.alpha and self.fit_intercept):
             return found
         coef, last = found.coef[:-1], found.coef[-1]  # the constant column's
         return replace(
@@ -249,17 +258,18 @@ class _Path:
         return torch.where(stays, 0.0, ahead)
 
     def narrowest(self) -> tuple[_Turn, Proof]:
-        """The last turn of which something is proven, or else the first."""
-        for turn in reversed(self.kept):
-            found = turn.found
+        """The last turn, or one of hardly wider corners if only of that something is proven."""
+        answers: list[tuple[_Turn, Proof]] = []
+        for turn in reversed(self.kept[-_WIDER:]):
+            problem, found = replace(turn.problem, passes=0), turn.found
             if self.model.alpha:
-                turn.problem.passes = 0
-                found = self._minimised(turn.problem, found.w, precise=True)
-                self.spent += turn.problem.passes
-            proof = self.model.prove(turn.problem, found.w)
+                found = self._minimised(problem, found.w, precise=True)
+                self.spent += problem.passes
+            proof = self.model.prove(problem, found.w)
+            answers.append((_Turn(problem, found, turn.times), proof))
             if proof.radius < math.inf:
-                break
-        return replace(turn, found=found), proof
+                return answers[-1]
+        return answers[0]
 
 
 def _rounded(result: Result, width: float) -> Result:

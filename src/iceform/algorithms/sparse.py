@@ -207,6 +207,8 @@ class _Proximal:
         ahead, t, length = w, 1.0, math.inf
         for _ in range(min(_BURST, max(1, self.max_passes - self.problem.passes))):
             gradient = self.problem.gradient(ahead)
+            # What is certified to be nothing but the look-up's error is no gradient.
+            gradient = torch.where(gradient.abs() <= self.problem.floor, 0.0, gradient)
             after = self.threshold(ahead - self.eta * gradient)
             moved = (ahead - after) / self.eta
             length = float(moved.norm()) * math.sqrt(self.eta)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.certificates import Step
+from iceform.certificates import Excess, Step
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import (
     Proof,
@@ -51,9 +51,11 @@ _LEAP = 64  # times the largest residual so far: as far as a step goes
 _PROGRESS = 0.9
 _NEARLY = 1e-6  # of its threshold: a gradient so near to it may belong to a coefficient beside 0
 _SLACK = 1e-3  # as everywhere where whitening is computed
+_FAR = 16  # lines up to this many times as large as the one found, or as 1
 _GROWTHS = 4  # of the coefficients that are not proven to be 0
 _TURNS = 16  # of the model's signs, for each coefficient
 _LEVEL = 2.0**-44  # of a diagonal, added to it: features may depend on each other
+_NOISE = 2.0**-40  # of the terms of a slope: what is left of them may be rounding
 _PATIENCE = 12  # steps none of which is much shorter than all before
 
 
@@ -76,8 +78,10 @@ def minimise_penalised(
             safe = 0.0
             after, length, size = model.step(safe)
         history.append(length)
-        if length <= max(tol * max(1.0, size), near):
-            return Solution(after, length, history)
+        if length <= tol * max(1.0, size):
+            return Solution(model.moved(after)[0].w, length, history)
+        if length <= near:
+            return Solution(model.w, length, history)
         best, since = (length, 0) if length < _PROGRESS * best else (best, since + 1)
         if since >= _PATIENCE or problem.passes >= max_passes:
             return Solution(model.w, length, history, converged=False)
@@ -107,11 +111,12 @@ class _Model:
         if safe:
             matrix = matrix + safe * (self.problem.hessian(self.w, majorizer=True) - matrix)
         after = least_point(matrix, self.slope - matrix @ self.w, self.thresholds, self.w)
-        return (
-            after,
-            math.sqrt(max(-self.falls(after), 0.0)),
-            math.sqrt(float(self.w @ matrix @ self.w)),
-        )
+        way, falls = after - self.w, -self.falls(after)
+        terms = float((self.slope.abs() + self.thresholds) @ way.abs())
+        if falls <= _NOISE * terms:  # along features that depend on each other
+            falls = float(way @ matrix @ way)
+        size = float(self.w @ matrix @ self.w)
+        return after, math.sqrt(max(falls, 0.0)), math.sqrt(max(size, 0.0))
 
     def falls(self, after: Tensor) -> float:
         """The slope of the objective on the way to a point."""
@@ -216,6 +221,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         gradient + thresholds * torch.sign(w),
     )  # fmt: skip
     off = torch.where((w == 0) & (steep <= thresholds), 0.0, error)  # 0 is a subgradient there
+    excess = _nearby(problem, w, least.abs() + off)
     kept = (w != 0) | (steep >= (1 - _NEARLY) * thresholds)
     for _ in range(_GROWTHS):
         metric = metric_of(hessian[kept][:, kept], rows)
@@ -224,13 +230,13 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
             below = sharpened(problem, w, hessian, weigh_by(problem, facts), kept).below
         if below is None or not below.whole:
             why = "the curvature on the coefficients beside 0 may be zero"
-            return replace(unbounded(metric, why), support=kept)
+            return replace(unbounded(metric, why), support=kept, excess=excess)
         nu = norm_of(below, least[kept], off[kept])
         first = Step("nu", "shortest subgradient, in the inverse Hessian", nu, "enclosed")
         far = Proof.of(1.0, below, support=kept).movement(problem)
         found = self_concordant(below, nu, far, first, facts.concordance)
         if not found.radius < math.inf:
-            return replace(found, support=kept)
+            return replace(found, support=kept, excess=excess)
         grown = math.exp(facts.concordance * far * found.radius) * found.radius * (1 + _SLACK)
         moved = (hessian.diagonal().clamp(min=0) + slips).sqrt() * grown
         beside = ~kept & ~(steep + moved < thresholds)
@@ -238,4 +244,12 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
             told = Step("zero", "coefficients proven zero", int((~kept).sum()), "|g_j| < t_j")
             return replace(found, steps=(*found.steps, told), support=kept)
         kept = kept | beside
-    return replace(unbounded(metric, "which coefficients are 0 is open"), support=kept)
+    why = "which coefficients are 0 is open"
+    return replace(unbounded(metric, why), support=kept, excess=excess)
+
+
+def _nearby(problem: LinearProblem, w: Tensor, steep: Tensor) -> Excess:
+    """Against every line near w, by convexity alone, no subgradient being steeper."""
+    reach = 2.0 ** math.ceil(math.log2(_FAR * (1 + float(w.abs().max()))))
+    over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
+    return Excess((1 + _SLACK) * reach * float(steep.sum()) * problem.scaling.size, over)

@@ -234,6 +234,15 @@ def largest(z: Tensor) -> Tensor:
     return z.detach().abs().reshape(-1).amax(0, keepdim=True)
 
 
+def count_nonzero(words: Tensor) -> Tensor:
+    """How many integers are not 0, shape (); on a GPU in one pass."""
+    if words.is_cuda and has_triton() and words.dtype in (torch.int32, torch.int64):
+        from iceform.backends import triton
+
+        return triton.count_nonzero(words)
+    return torch.count_nonzero(words)
+
+
 def longest(x: Tensor) -> Tensor:
     """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
@@ -256,6 +265,21 @@ def norm(
         x, weight, bias, epsilon, share, line, root, centred=centred
     )
     return found
+
+
+def heads(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, *, causal: bool
+) -> Tensor:
+    """softmax(scale q k' + mask) v, batch and heads in front; on a GPU one kernel where it can."""
+    ready = q.is_cuda and all(_is_plain(t) for t in (q, k, v))
+    if ready and (kernels := own_kernels(q, "fused")) and kernels.can_attend(q, k, v):
+        found: Tensor = kernels.attend(q, k, v, mask, scale, causal=causal)
+        return found
+    logits = (q * scale) @ k.mT
+    if causal:
+        never = logits.new_full(logits.shape[-2:], -math.inf).triu(1)
+        mask = never if mask is None else mask + never
+    return torch.softmax(logits if mask is None else logits + mask, -1) @ v
 
 
 def _is_plain(z: Tensor) -> bool:

@@ -609,7 +609,7 @@ class Tape:
         sharp: list[int] = []
         self._forward(0, states[0] if states else index)
         for at, until in zip(states, ends, strict=False):
-            # Back to the last sharp state first, which is cheap and mostly enough; then twice as far.
+            # Back to the last sharp state, which is cheap and mostly enough; then twice as far.
             since, tried = at, 0
             while since >= 0 and self._forward(at + 1, until) > share:
                 since = max([i for i in sharp if at - i >= 2 * (at - since)], default=-1)

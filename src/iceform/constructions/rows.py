@@ -219,6 +219,7 @@ class RowLayer:
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
+_SQUARED = 2.0**50  # products whose squares, and those of a cell, float32 holds
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 
 
@@ -275,6 +276,12 @@ class RowEmulator(Emulator):
         self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
         self.nonzeros = None if nonzeros is None else check_size("nonzeros", nonzeros)
         self._shape = (rows, names)
+        if self.dtype == torch.float32 and not 1 / _SQUARED <= self.reach <= _SQUARED:
+            raise BoundError(
+                f"products reach {self.reach:.3g} with these bounds, and keys hold their inverse "
+                f"square: float32 has room for {1 / _SQUARED:.0e} to {_SQUARED:.0e}; scale the "
+                "data, or use dtype=torch.float64"
+            )
         self.interpolant = interpolant or self._choose(tokens)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:

@@ -305,14 +305,13 @@ def _table(page: Page) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
+    names = [row.name for row in page.rows]
     table.add_column("algorithm", no_wrap=True)
-    table.add_column("scikit-learn", overflow="fold")
     for heading in ("iceform", "sklearn", "apart", "proven", "passes", "sec"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in page.rows:
         table.add_row(
-            row.name,
-            row.other,
+            row.name if names.count(row.name) == 1 else f"{row.name}, {row.measure}",
             f"{row.score:.4f}",
             f"{row.other_score:.4f}",
             f"{row.difference:.0e}" + ("" if row.same else "*"),

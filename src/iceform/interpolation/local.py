@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from iceform.errors import BoundError
+
 if TYPE_CHECKING:
     from iceform.interpolation.interpolant import Interpolant
 
@@ -29,6 +31,7 @@ _TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brin
 _TAIL_SHARE = 2.0**-6  # of the table's own error that leaving far tokens out may add
 _PER_CELL = 4  # intervals of a cell on which steepness and rounding are bounded,
 _FEWEST = 512  # and of the whole range at least
+_WIDE_RANGE = 2.0**100  # of numbers in float32, and of distances between tokens below 1
 _ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
 _SINGLE = 2.0**-30  # units of roundoff below this are float64's
 _WIDEST = 32  # tokens either side beyond which a window costs as much as the whole table
@@ -208,7 +211,8 @@ class RoundingModel:
         z itself has ``magnitude`` for its terms. Stored: the centre, and 1/h. Rounded: the
         difference, its product with 1/h, and in cells what is left beside the nearest token.
         """
-        summed = self.gamma * magnitude + self.unit * abs(it.grid.center) + self.least
+        lost = (self.dot_terms + 1) * self.least
+        summed = self.gamma * magnitude + self.unit * abs(it.grid.center) + lost
         if self.squared:
             return 3 * self.unit * away + self.unit * it.grid.spacing + summed
         return (self.unit * away + summed) if self.summed else 0 * away
@@ -226,7 +230,8 @@ class RoundingModel:
             return 6 * self.unit * it.sharpness * far.square() + later
         if not self.summed:
             terms = w.raw_slopes.abs() * _column(magnitude) + w.raw_biases.abs()
-            return self.gamma * terms + later
+            lost = self.dot_terms * self.least * _WIDE_RANGE  # of products with numbers up to that
+            return self.gamma * terms + later + lost
         # s_k and b_k stored, their product with z and the sum rounded.
         middle = (w.middle - it.grid.center)[:, None]
         sides = w.raw_slopes.abs() * (middle.abs() + w.radius[:, None])
@@ -276,8 +281,28 @@ def half_width(it: Interpolant, unit: float) -> int | None:
     return None
 
 
+def _check_held(it: Interpolant, model: RoundingModel) -> None:
+    """Refuse a table that float32 cannot hold; the grid looks at float64."""
+    if model.unit < _SINGLE:
+        return
+    largest = max(abs(it.low), abs(it.high), it.size, model.magnitude)
+    if not (it.grid.spacing >= 1 / _WIDE_RANGE and largest <= _WIDE_RANGE):
+        raise BoundError(
+            f"a table with tokens {it.grid.spacing:.3g} apart and numbers up to {largest:.3g} is "
+            f"looked up in float32, which holds {1 / _WIDE_RANGE:.0e} to {_WIDE_RANGE:.0e} with "
+            "room for their products; scale the data, or use dtype=torch.float64"
+        )
+
+
 def rounding(it: Interpolant, model: RoundingModel) -> float:
-    """Bound of |computed A - A| over the range: the largest on any interval of a mesh."""
+    """Bound of |computed A - A| over the range: the largest on any interval of a mesh.
+
+    Raises
+    ------
+    BoundError
+        Where float32 does not hold the table.
+    """
+    _check_held(it, model)
     middle, radius = intervals(_mesh(it))
     return float(rounding_on(it, model, middle, radius, model.magnitude).max())
 

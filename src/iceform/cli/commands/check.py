@@ -38,7 +38,7 @@ def check(
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     as_json: AsJson = False,
 ) -> None:
-    """Load a checkpoint that program.to wrote with transformers, check its weights, run it, compare.
+    """Load a written checkpoint with transformers, check its weights, run it, compare with exact.
 
     Example: iceform check folder --data samples.csv --set lr=0.3
     """

@@ -3,13 +3,17 @@
 Everything that can be wrong with the data or the settings is refused before the first pass.
 """
 
-from iceform.cli.running.comparing import build_peer
-from iceform.cli.running.data import Data
-from iceform.cli.running.fitting import fitted
-from iceform.cli.running.models import build
-from iceform.cli.running.passes import STAGES, Tick, run
-from iceform.cli.running.results import Coefficient, Part, Peer, Run, Score
-from iceform.cli.running.settings import Settings, check_device
+from iceform.cli.running.data import Data, build
+from iceform.cli.running.passes import STAGES, Tick, build_peer, fitted, run
+from iceform.cli.running.results import (
+    Coefficient,
+    Part,
+    Peer,
+    Run,
+    Score,
+    Settings,
+    check_device,
+)
 
 __all__ = [
     "STAGES",

@@ -1,4 +1,4 @@
-"""The matrices of a table's parts, and what is refused before the first pass."""
+"""The matrices of a table's parts, and estimators that are built and read alike."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from iceform.algorithms import Algorithm
-from iceform.cli.running.models import answers
-from iceform.cli.running.results import Part
-from iceform.cli.running.settings import Settings
+from iceform.cli.running.results import Part, Settings
 from iceform.errors import BoundError, DtypeError
+from iceform.sklearn import estimator_of
 from iceform.tables import Preparation, Table, Unknown
 
-__all__ = ["Data"]
+__all__ = ["Data", "answers", "build", "chances", "coefficient_matrix"]
 
 _NONE = np.array([], dtype=np.int64)
 
@@ -122,3 +122,30 @@ def _check_varies(entry: type[Algorithm], train: Table, y: np.ndarray) -> None:
             f"the target column {train.target.name!r} is always {y[0]} in the training rows: there "
             "is nothing to learn; name another column or use more rows"
         )
+
+
+def build(
+    entry: type[Algorithm], options: Mapping[str, Any], device: torch.device, backend: str = "auto"
+) -> Any:
+    """The estimator with these options."""
+    entry.check_options(options)
+    known = entry.options()
+    named = {known[n].estimator: known[n].parse(v) for n, v in options.items()}
+    where = None if device.type == "cpu" else str(device)
+    return estimator_of(entry)(**named, device=where, backend=backend)
+
+
+def answers(model: Any, x: np.ndarray) -> np.ndarray:
+    """Predictions of shape (n,) or, of components, scores of shape (n, k)."""
+    return np.asarray(model.predict(x) if hasattr(model, "predict") else model.transform(x))
+
+
+def chances(model: Any, x: np.ndarray) -> np.ndarray | None:
+    """Probabilities of the classes, shape (n, k); None where a model tells none."""
+    return np.asarray(model.predict_proba(x)) if hasattr(model, "predict_proba") else None
+
+
+def coefficient_matrix(model: Any) -> np.ndarray | None:
+    """Coefficients or components as rows, shape (k, d); None where the model has none."""
+    coef = getattr(model, "coef_", getattr(model, "components_", None))
+    return None if coef is None else np.atleast_2d(coef)

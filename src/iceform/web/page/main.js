@@ -85,6 +85,8 @@ async function fit() {
   try {
     const answer = await ask('fit', fitQuestion(page.state));
     if (!answer) return;
+    const last = answer.frames.at(-1); // the answer itself, which has a proof of its own
+    if (last && answer.certificate.error !== null) last.certified = answer.certificate.error;
     page.answer = answer;
     page.took = performance.now() - asked;
     complain(answer.note);
@@ -150,7 +152,7 @@ const sampled = (f) => Array.from({ length: CURVE }, (_, i) => f(-1 + (2 * i) / 
 
 function drawFacts(at) {
   const { answer, state, entry, took } = page;
-  const proven = at && page.frame < answer.frames.length - 1 ? at.certified : answer.certificate.error;
+  const proven = at ? at.certified : answer.certificate.error;
   const facts = [
     [`proven error of a ${provenOf(answer)}`, proven === null ? UNPROVEN : `≤ ${short(proven)}`],
     ['passes', at ? at.passes : answer.passes],
