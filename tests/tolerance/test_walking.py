@@ -169,14 +169,15 @@ def both(monkeypatch, problem, kind):
 def test_the_kernels_bound_is_that_of_float64(monkeypatch, dtype):
     generator = torch.Generator().manual_seed(5)
     walks = 0
-    for at, case in enumerate(CASES):
+    cases = list(CASES) if DEVICE.type == "cuda" else list(CASES)[dtype == FP16 :: 2]
+    for at, case in enumerate(cases):
         inputs = draw(case, SHAPES[at % 2], dtype, generator, DEVICE)
         kind = Kind.of(dtype, device="cuda")
         fast, ran, slow = both(monkeypatch, inputs.problem(), kind)
         assert bool((fast >= slow).all()), case
         assert bool((fast <= 1.06 * slow).all()), case
         walks += ran
-    assert walks >= len(CASES) - 3  # masks, and logits that are too large
+    assert walks >= len(cases) - 3  # masks, and logits that are too large
 
 
 def test_causal_rows(monkeypatch):
