@@ -261,10 +261,15 @@ def cost(shape: Shape, dtype: torch.dtype, device: torch.device, *, causal: bool
             there, slower = map(sum, turns(CROWDED))
         slow = slower / there
     return Cost(
-        shape=str(shape), dtype=str(dtype).removeprefix("torch."), causal=causal, seconds=took,
-        native=base, passes=took / base, crowded=slow,
+        shape=f"{shape}, {shape.kv_heads} key-value heads" if grouped else str(shape),
+        dtype=str(dtype).removeprefix("torch."),
+        causal=causal,
+        seconds=took,
+        native=base,
+        passes=took / base,
+        crowded=slow,
         launches=_launches(ours) if device.type == "cuda" else None,
-    )  # fmt: skip
+    )
 
 
 def _launches(call: Callable[[], object]) -> int:
