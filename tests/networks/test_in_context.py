@@ -532,3 +532,25 @@ def test_originals_run_as_written_in_every_thread():
         one.join()
     assert seen == [False] * 4
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+class Cast(torch.nn.Module):
+    """Moves by position: to(x) and to(dtype) hold a device and a dtype among their arguments."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = torch.nn.Linear(3, 3)
+
+    def forward(self, x, mask):
+        return self.map(x).to(torch.float32) * mask[..., None].to(x)
+
+
+def test_what_is_moved_by_position_goes_where_the_inputs_are():
+    given = {"x": torch.rand(2, 4, 3), "mask": torch.ones(2, 4, dtype=torch.long)}
+    net = ice.in_context(Cast().eval(), calibration=[given])
+    graph, parts = net.model.graphs[0], net.model._exact().to("meta")
+    (out,) = graph.run(parts, [t.to("meta") for t in given.values()])
+    assert out.device.type == "meta"
+    certificate = net.certificate(**given)
+    off = (net(**given).double() - net.reference(**given)).abs().max()
+    assert float(off) <= certificate.error

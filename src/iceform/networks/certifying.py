@@ -149,15 +149,19 @@ class Certifying:
                 if i < len(here) and isinstance(here[i], int | float):
                     here[i] = 0.0
             named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}
-            named = {k: torch.float64 if isinstance(v, torch.dtype) else v
-                     for k, v in named.items()}  # fmt: skip
             named |= {"device": self.tape.device} if "device" in named else {}
-            out = function(*here, **named)
+            out = function(*map(self._there, here), **{k: self._there(v) for k, v in named.items()})
             found: Tensor = out if pick is None else out[pick]
             return found
 
         operation = Move(moved, lambda *x: moved(*x, radii=True))
         return self.tape.apply(operation, *(self.at[n] for n in names), computed=value)
+
+    def _there(self, argument: Any) -> Any:
+        """An argument that names a dtype or a device: those of the tape."""
+        if isinstance(argument, torch.dtype):
+            return torch.float64
+        return self.tape.device if isinstance(argument, torch.device) else argument
 
     def _native(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
         made = self._rule(node, args, kwargs)

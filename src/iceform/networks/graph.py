@@ -302,8 +302,10 @@ def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequenc
         return held.to(args[1]) if len(args) > 1 else held
     if node.op == "piece":
         return parts.get_submodule(args[0])(*args[1:], **kwargs)
-    if "device" in kwargs and tensors:  # what is made of nothing is made where the inputs are
-        kwargs = {**kwargs, "device": tensors[0].device}
+    if tensors:  # what is made of nothing, or moved, is where the inputs are
+        here = tensors[0].device
+        args = [here if isinstance(a, torch.device) else a for a in args]
+        kwargs = {**kwargs, "device": here} if "device" in kwargs else kwargs
     return function_of(node.op)(*args, **kwargs)
 
 
