@@ -27,10 +27,10 @@ from torch.profiler import ProfilerActivity, profile
 import iceform as ice
 from benchmarks.timing import crowded, wall_ms
 from iceform.tolerances import attention, walking
+from iceform.tolerances.attack import DTYPES, attacked, row, tightness
 from iceform.tolerances.backends import BACKENDS, Backend
 from iceform.tolerances.cases import CASES, Shape, draw
 from iceform.tolerances.kind import Kind
-from iceform.tolerances.report import DTYPES, attacked, row, tightness
 
 PARTS = ("attack", "kernels", "search", "walk", "cost")
 SEARCHED = ("random", "same sign", "paths")
@@ -261,10 +261,15 @@ def cost(shape: Shape, dtype: torch.dtype, device: torch.device, *, causal: bool
             there, slower = map(sum, turns(CROWDED))
         slow = slower / there
     return Cost(
-        shape=str(shape), dtype=str(dtype).removeprefix("torch."), causal=causal, seconds=took,
-        native=base, passes=took / base, crowded=slow,
+        shape=f"{shape}, {shape.kv_heads} key-value heads" if grouped else str(shape),
+        dtype=str(dtype).removeprefix("torch."),
+        causal=causal,
+        seconds=took,
+        native=base,
+        passes=took / base,
+        crowded=slow,
         launches=_launches(ours) if device.type == "cuda" else None,
-    )  # fmt: skip
+    )
 
 
 def _launches(call: Callable[[], object]) -> int:

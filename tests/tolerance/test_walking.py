@@ -169,14 +169,15 @@ def both(monkeypatch, problem, kind):
 def test_the_kernels_bound_is_that_of_float64(monkeypatch, dtype):
     generator = torch.Generator().manual_seed(5)
     walks = 0
-    for at, case in enumerate(CASES):
+    cases = list(CASES) if DEVICE.type == "cuda" else list(CASES)[dtype == FP16 :: 2]
+    for at, case in enumerate(cases):
         inputs = draw(case, SHAPES[at % 2], dtype, generator, DEVICE)
         kind = Kind.of(dtype, device="cuda")
         fast, ran, slow = both(monkeypatch, inputs.problem(), kind)
         assert bool((fast >= slow).all()), case
         assert bool((fast <= 1.06 * slow).all()), case
         walks += ran
-    assert walks >= len(CASES) - 3  # masks, and logits that are too large
+    assert walks >= len(cases) - 3  # masks, and logits that are too large
 
 
 def test_causal_rows(monkeypatch):
@@ -246,30 +247,28 @@ def test_the_kernels_compile_for_gpus():
             head_ptr=double, fixed_ptr=double, by_n_ptr=double, out_ptr=double, asked_ptr=double,
         )
         most = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory for a program
+        found = []
         for capability in most:
             for dim, values in ((64, 64), (128, 128)):
-                at = dict(DIM=dim, VALUES=values)
-                first = made(
-                    sums._gather_kernel, capability, gathered, at | dict(KEYS=64, BLOCKS=2)
-                )
-                second = made(
-                    sums._columns_kernel, capability, columns,
-                    dict(VALUES=values, KEYS=64, SHARES=32),
-                )
                 rows, stages = sums._fitting(dim, 4 * values, most[capability])
                 whole = dict(
                     CAUSAL=True, DIM=dim, VALUES=4 * values, ROWS=rows, KEYS=64, WIDEN=False,
                     BLOCKS=0,
                 )
-                third = made(
+                found.append((capability, made(
                     sums._sums_kernel, capability, walk, whole, num_warps=8, num_stages=stages
-                )
-                last = made(
-                    sums._finish_kernel, capability, ends, at | dict(CAUSAL=True, ROWS=32)
-                )
-                for kernel in (first, second, third, last):
-                    assert kernel.asm["cubin"]
-                    assert kernel.metadata.shared <= most[capability]
+                )))
+        # The others ask for little: once, at their widest.
+        at, wide = dict(DIM=128, VALUES=128), dict(VALUES=128, KEYS=64, SHARES=32)
+        for kernel, kinds, fixed in (
+            (sums._gather_kernel, gathered, at | dict(KEYS=64, BLOCKS=2)),
+            (sums._columns_kernel, columns, wide),
+            (sums._finish_kernel, ends, at | dict(CAUSAL=True, ROWS=32)),
+        ):
+            found.append((80, made(kernel, 80, kinds, fixed)))
+        for capability, kernel in found:
+            assert kernel.asm["cubin"]
+            assert kernel.metadata.shared <= most[capability]
     """)
     with tempfile.TemporaryDirectory() as cache:
         given = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}

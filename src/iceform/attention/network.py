@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -235,7 +235,7 @@ class _Sealed:
                     return None
                 copies[name] = found
                 room -= found.nbytes
-            return cls(_parts(network), copies)
+            return cls(_parts(network.named_modules(remove_duplicate=False)), copies)
 
     def same(self, network: FrozenNetwork) -> bool:
         """Whether the weights are the copy's, bit for bit."""
@@ -254,21 +254,25 @@ class _Sealed:
     ) -> list[Tensor | bool] | None:
         """Whether each buffer is the copy's; None where they cannot be, by shape or structure."""
         with outside_transforms():
-            buffers = dict(network.named_buffers(remove_duplicate=False))
-            if buffers.keys() != self.copies.keys() or _parts(network) != self.parts:
+            modules = list(network.named_modules(remove_duplicate=False))
+            # As named_buffers, by the same walk: every call of a construction waits for this.
+            buffers = {
+                f"{name}.{key}" if name else key: buffer
+                for name, part in modules
+                for key, buffer in part._buffers.items()
+                if buffer is not None
+            }
+            if buffers.keys() != self.copies.keys() or _parts(modules) != self.parts:
                 return None
-            pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
+            pairs = [(buffers[name], copy) for name, copy in self.copies.items()]
             if not all(copy.is_alike(buffer) for buffer, copy in pairs):
                 return None
             return [copy.equals(buffer, count) for buffer, copy in pairs]
 
 
-def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
+def _parts(modules: Iterable[tuple[str, nn.Module]]) -> tuple[tuple[object, ...], ...]:
     """What :func:`_structure` says in words, to be compared at every call."""
-    return tuple(
-        (name, type(part), *map(vars(part).get, _SETTINGS))
-        for name, part in module.named_modules(remove_duplicate=False)
-    )
+    return tuple((name, type(part), *map(vars(part).get, _SETTINGS)) for name, part in modules)
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,11 +310,12 @@ class _Copy:
 
     def equals(self, buffer: Tensor, count: Callable[[Tensor], Tensor]) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
+        if self.places is None and not buffer.is_cuda:
+            own = buffer.contiguous()
+            return not _memcmp(own.data_ptr(), self.words.data_ptr(), self.words.nbytes)
         words = _words(buffer)
         if self.places is None:
-            if buffer.is_cuda:
-                return (words == self.words).all()
-            return not _memcmp(words.data_ptr(), self.words.data_ptr(), self.words.nbytes)
+            return (words == self.words).all()
         here = (words[self.places] == self.words).all()
         return here & (count(words) == len(self.words))
 
@@ -322,7 +327,7 @@ def _words(t: Tensor) -> Tensor:
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# C's own: twice as quick as arrays of flags, and every call of a construction waits for it.
+# C's own: twice as quick as arrays of flags.
 _memcmp = (ctypes.CDLL(None) if os.name == "posix" else ctypes.cdll.msvcrt).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 

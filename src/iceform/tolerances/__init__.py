@@ -4,12 +4,12 @@
 linear map, RMSNorm, LayerNorm and a sum.
 """
 
+from iceform.tolerances.attack import DTYPES, QUICK, Row, Tightness, attacked, row, tightness
 from iceform.tolerances.attention import tolerance
 from iceform.tolerances.backends import Backend, backend_named
 from iceform.tolerances.cases import Shape
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.layers import attention_norms, layer_norm, linear, rms_norm, total
-from iceform.tolerances.report import DTYPES, QUICK, Row, Tightness, attacked, row, tightness
 
 __all__ = [
     "DTYPES",

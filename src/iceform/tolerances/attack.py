@@ -1,9 +1,12 @@
-"""Held against the bound: correct kernels on hard inputs, and a search for the worst of them."""
+"""Held against the bound: correct kernels on hard inputs, and a search for the worst of them.
+
+By shape and dtype: what is printed and what is kept.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import cycle, islice
 
@@ -16,8 +19,20 @@ from iceform.tolerances.exact import judged, plain_value
 from iceform.tolerances.kernels import Recipe, random_recipe, simulate
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Row", "attack", "compare", "examine", "search", "worst"]
+__all__ = [
+    "DTYPES", "QUICK", "Row", "Tightness", "attack", "attacked", "row", "search", "tightness",
+    "worst",
+]  # fmt: skip
 
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp64": torch.float64,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+}
+QUICK = ("random", "same sign")
 ADVERSARIES = (
     Recipe("zero", "away", "zero", block=1, exp="apart"),
     Recipe("zero", "zero", "away", block=16, exp="up"),
@@ -111,24 +126,25 @@ def _empty_rows(values: Tensor) -> str:
     return "NaN" if bool(values.isnan().all()) else "other"
 
 
-def compare(
+def row(
     backend: Backend,
     shape: Shape,
     dtype: torch.dtype,
     device: torch.device,
     *,
     seed: int = 0,
-    cases: Sequence[str] = tuple(CASES),
     causal: bool = False,
-) -> Iterator[Row]:
-    """One kernel on every case of a shape."""
+    cases: Sequence[str] = tuple(CASES),
+) -> Row:
+    """Run a kernel on every case of a shape."""
     generator = torch.Generator().manual_seed(seed)
-    kind = backend.kind(dtype, device)
+    kind, found = backend.kind(dtype, device), []
     for case in cases:
         inputs = draw(case, shape, dtype, generator, device)
         if causal and inputs.mask is None:
             inputs = replace(inputs, causal=True)
-        yield _against(backend, inputs, kind, case, str(shape))
+        found.append(_against(backend, inputs, kind, case, str(shape)))
+    return Row.of(found)
 
 
 def _against(backend: Backend, inputs: Inputs, kind: Kind, case: str, shape: str) -> Row:
@@ -158,6 +174,25 @@ def attack(
         for finding in _round(inputs, case, shape, generator, backends):
             done += finding.cases
             yield finding
+
+
+def attacked(
+    cases: int,
+    dtypes: Sequence[torch.dtype],
+    device: torch.device,
+    backends: Sequence[Backend] = (),
+    *,
+    seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None,
+) -> list[Row]:
+    """Attack the bound with so many cases; a row for each kernel and dtype."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    done = 0
+    for found in attack(cases, dtypes, device, backends, seed=seed):
+        done += found.cases
+        progress(done)
+        groups.setdefault((found.kernel, found.dtype), []).append(found)
+    return [Row.of(rows) for _, rows in sorted(groups.items())]
 
 
 def _round(
@@ -246,3 +281,45 @@ def _worst_values(inputs: Inputs, kind: Kind, recipe: Recipe) -> Tensor:
     signs = torch.sign(weights - plain_value(problem)).mT  # (..., keys, queries)
     columns = list(islice(cycle(range(signs.shape[-1])), values))
     return signs[..., columns].to(inputs.v.dtype)
+
+
+@dataclass(frozen=True)
+class Tightness:
+    """The bound over the largest error that a search among correct kernels found."""
+
+    shape: str
+    dtype: str
+    factor: float  # bound / error, where that is smallest
+    error: float
+    bound: float
+    case: str
+    kernel: str
+    native: float | None  # the same over the given kernels alone
+    violations: int
+
+
+def tightness(
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device,
+    backends: Sequence[Backend] = (),
+    *,
+    seed: int = 0,
+    cases: Sequence[str] | None = None,
+) -> Tightness:
+    """Search, and say how near the worst came."""
+    options = {} if cases is None else {"cases": cases}
+    found = search(shape, dtype, device, seed=seed, backends=backends, **options)
+    top = worst(found)
+    given = [f for f in found if f.kernel != "simulated" and not f.skipped]
+    return Tightness(
+        shape=str(shape),
+        dtype=top.dtype,
+        factor=1 / top.ratio,
+        error=top.error,
+        bound=top.bound,
+        case=top.case,
+        kernel=top.kernel,
+        native=1 / worst(given).ratio if given and worst(given).ratio > 0 else None,
+        violations=sum(f.violations for f in found),
+    )

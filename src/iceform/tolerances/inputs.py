@@ -23,7 +23,7 @@ __all__ = ["Chunk", "Problem", "check_finite", "problem_of", "rounded", "scale_o
 ALIGNMENTS = ("upper_left", "lower_right")
 # float64 logits held at once: 16 MB on a CPU, 512 MB on a GPU.
 _CHUNK = {"cpu": 1 << 21, "cuda": 1 << 26}
-_BANDS, _BAND = 8, 128  # of a causal problem's queries, and the least of one
+_BANDS, _BAND = 4, 128  # of a causal problem's queries, and the least of one
 
 
 @dataclass(frozen=True)
@@ -87,25 +87,26 @@ class Problem:
         """Room for the logits of any chunk, taken once: fresh pages cost as much as products."""
         heads, group, queries, _ = self.q.shape
         return self.q.new_empty(
-            min(self._room() * self.keys, heads * group * queries * self.keys), dtype=torch.float64
+            min(self._room(1), heads * group * queries * self.keys), dtype=torch.float64
         )
 
-    def _room(self) -> int:
-        """Queries in a chunk, at most."""
-        return max(1, _CHUNK.get(self.q.device.type, _CHUNK["cpu"]) // self.keys)
+    def _room(self, keys: int) -> int:
+        """Queries of so many keys in a chunk, at most."""
+        return max(1, max(self.keys, _CHUNK.get(self.q.device.type, _CHUNK["cpu"])) // keys)
 
     def chunks(self) -> Iterator[Chunk]:
         """Cover all queries so that a chunk's logits fit."""
-        room = self._room()
+        room = self._room(self.keys)
         heads, group, queries, _ = self.q.shape
         # Early queries of a causal problem see few keys: they come by themselves.
         band = queries if self.diagonal is None else max(_BAND, -(-queries // _BANDS))
         if group * queries <= room:
             for start in range(0, queries, band):
                 rows = slice(start, min(start + band, queries))
-                step = room // (group * (rows.stop - start))
+                keys = self._reached(rows)
+                step = self._room(keys.stop or self.keys) // (group * (rows.stop - start))
                 for at in range(0, heads, step):
-                    yield Chunk(slice(at, at + step), slice(None), rows, self._reached(rows))
+                    yield Chunk(slice(at, at + step), slice(None), rows, keys)
             return
         for head in range(heads):
             for member in range(group):

@@ -86,7 +86,6 @@ from iceform.errors import BoundError
 from iceform.tolerances.kind import Kind
 
 __all__ = [
-    "Factors",
     "Norms",
     "Sums",
     "all_keys",
@@ -239,83 +238,45 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
     return relative, 2 * steps.lost * torch.exp(steps.numerator)
 
 
-@dataclass(frozen=True, eq=False)
-class Factors:
-    """E is linear in the sums: what each is multiplied by, a number for each row."""
-
-    k_away: Tensor
-    away: Tensor
-    size: Tensor
-    coarse: Tensor  # of π
-    output: Tensor
-    lost: Tensor  # of 1 + 2 max|v̂|
-    moved_away: Tensor
-    bias_away: Tensor
-    moved: Tensor
-    stray: Tensor  # of the second bound: of max|v̂|,
-    spilt: Tensor  # of probabilities that underflow,
-    drained: Tensor  # and of 1 + 2 max|v̂|
-
-    @classmethod
-    def of(
-        cls, kind: Kind, norms: Norms, k: Tensor, k_moved: Tensor | float, bias: Tensor | float
-    ) -> Factors:
-        """Of P-weighted ‖k̂‖, ‖k - k̂‖ and |b|."""
-        # (i) one weight
-        steps = _Steps.of(kind, norms)
-        mean = _sum(steps.per_k * k, (steps.per_moved, k_moved), (steps.per_bias, bias)) + steps.t
-        kappa = torch.exp(-steps.denominator - mean) - steps.lost
-        divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
-        moving = torch.expm1(steps.most) / steps.most * divided
-        sharing = torch.exp(steps.most) * divided
-        # (ii) what numerator and denominator do not share
-        theta = torch.expm1(steps.numerator)
-        # The second bound: weights do not matter, only that they are weights.
-        numerator, denominator, t = steps.numerator, steps.denominator, steps.t
-        drained = steps.count * torch.exp(2 * t + denominator)
-        kappa = torch.exp(-denominator - t) - drained
-        spilt = torch.where(kappa > 0, torch.exp(numerator) / kappa, math.inf)
-        return cls(
-            k_away=moving * steps.per_k,
-            away=moving * t,
-            size=sharing * theta,
-            coarse=sharing * (1 + theta),
-            output=sharing * torch.expm1(denominator),
-            lost=steps.lost * (1 + theta) * divided,
-            moved_away=moving * steps.per_moved,
-            bias_away=moving * steps.per_bias,
-            moved=sharing,
-            stray=torch.expm1(numerator + denominator - log_steps(-kind.probability_unit)),
-            spilt=spilt,
-            drained=drained * spilt,
-        )
-
-
 def rounded_bound(kind: Kind, norms: Norms, sums: Sums) -> Tensor:
-    """The theorem: E, then the rounding of the output.
+    """The theorem: E, which is linear in the sums, then the rounding of the output.
 
     :func:`iceform.backends.triton.sums.finished` is the same in one kernel.
     """
-    by = Factors.of(kind, norms, sums.k, sums.k_moved, sums.bias)
+    # (i) one weight
+    s = _Steps.of(kind, norms)
+    t = s.t
+    mean = _sum(s.per_k * sums.k, (s.per_moved, sums.k_moved), (s.per_bias, sums.bias)) + t
+    kappa = torch.exp(-s.denominator - mean) - s.lost
+    divided = torch.where(kappa > 0, kappa.reciprocal(), math.inf)
+    moving = torch.expm1(s.most) / s.most * divided
+    sharing = torch.exp(s.most) * divided
+    # (ii) what numerator and denominator do not share
+    theta = torch.expm1(s.numerator)
     coarse = kind.probability_unit * sums.size + kind.probability_underflow * sums.total
     coarse = torch.minimum(coarse, sums.size, out=coarse)
     # (iii) the quotient, (iv) underflow
-    first = by.k_away * sums.k_away
+    first = moving * s.per_k * sums.k_away
     for factor, more in (
-        (by.away, sums.away),
-        (by.size, sums.size),
-        (by.coarse, coarse),
-        (by.output, sums.output),
-        (by.lost, 1 + 2 * sums.largest),
-        (by.moved_away, sums.moved_away),
-        (by.bias_away, sums.bias_away),
-        (by.moved, sums.moved),
+        (moving * t, sums.away),
+        (sharing * theta, sums.size),
+        (sharing * (1 + theta), coarse),
+        (sharing * torch.expm1(s.denominator), sums.output),
+        (s.lost * (1 + theta) * divided, 1 + 2 * sums.largest),
+        (moving * s.per_moved, sums.moved_away),
+        (moving * s.per_bias, sums.bias_away),
+        (sharing, sums.moved),
     ):
         if more is not None:
             first.addcmul_(factor, more)
-    hull = sums.spread + by.stray * sums.largest
+    # The second bound: weights do not matter, only that they are weights.
+    drained = s.count * torch.exp(2 * t + s.denominator)
+    kappa = torch.exp(-s.denominator - t) - drained
+    spilt = torch.where(kappa > 0, torch.exp(s.numerator) / kappa, math.inf)
+    stray = torch.expm1(s.numerator + s.denominator - log_steps(-kind.probability_unit))
+    hull = sums.spread + stray * sums.largest
     coarse = torch.minimum(kind.probability_underflow * sums.total, sums.largest)
-    hull.addcmul_(by.spilt, coarse).addcmul_(by.drained, 1 + 2 * sums.largest)
+    hull.addcmul_(spilt, coarse).addcmul_(drained * spilt, 1 + 2 * sums.largest)
     # Where a product is not a number the other bound counts.
     after = torch.fmin(first, hull, out=first).mul_(1 + kind.output_unit)
     after.add_(sums.output, alpha=kind.output_unit).add_(kind.output_underflow)

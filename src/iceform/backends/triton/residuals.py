@@ -20,7 +20,7 @@ import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
 from iceform.backends.triton.look_up import load_constants, look_up
-from iceform.backends.triton.support import multiprocessors
+from iceform.backends.triton.support import ceil_div, multiprocessors, power_of_two
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
@@ -336,7 +336,7 @@ def _launch(dim: int, dtype: torch.dtype, kind: int) -> Launch:
     little under way; their next tile is loaded early. Not so with a line outside float64, whose
     look-up takes so few registers that more programs do better.
     """
-    wide = triton.next_power_of_2(dim)
+    wide = power_of_two(dim)
     size = 8 if dtype == torch.float64 else 4
     if wide * size > _WHOLE_ROW:
         return Launch(32, 256 // size)
@@ -447,10 +447,10 @@ def _ended(
     count, programs, dim = partial.shape
     total = partial.new_empty((count, dim), dtype=dtype)
     sizes = partial.new_empty(5)
-    _end_kernel[(triton.cdiv(dim, _COLUMNS), count)](
+    _end_kernel[(ceil_div(dim, _COLUMNS), count)](
         partial, seen, labels, w, _numbers(mix, w.device), total, sizes,
         programs, count * programs, w.numel() // dim, _batch_stride(w, 1),
-        DIM=dim, WIDE=triton.next_power_of_2(dim), COLUMNS=_COLUMNS, MANY=_AT_ONCE,
+        DIM=dim, WIDE=power_of_two(dim), COLUMNS=_COLUMNS, MANY=_AT_ONCE,
         DOUBLE=w.dtype == torch.float64,
     )  # fmt: skip
     return total, sizes
@@ -464,7 +464,7 @@ def _numbers(mix: tuple[float, float], device: torch.device) -> Tensor:
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:
     """One row of sums for every program."""
-    tiles = triton.cdiv(x.shape[-2], launch.rows)
+    tiles = ceil_div(x.shape[-2], launch.rows)
     programs = min(tiles, max(1, multiprocessors(x.device) * resident // count))
     # Wide samples add to their sums in memory, so those must start at zero.
     make = torch.zeros if tiled else torch.empty

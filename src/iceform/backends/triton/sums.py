@@ -19,7 +19,7 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.triton.support import interpreted
+from iceform.backends.triton.support import ceil_div, interpreted, power_of_two
 
 __all__ = [
     "BLOCK",
@@ -171,8 +171,8 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
     Keys from ``seen`` on count as zero: no query sees them.
     """
     (heads, keys, dim), values = k.shape, v.shape[-1]
-    blocks = triton.next_power_of_2(triton.cdiv(keys, BLOCK * _SHARES))
-    shares = triton.cdiv(keys, BLOCK * blocks)
+    blocks = power_of_two(ceil_div(keys, BLOCK * _SHARES))
+    shares = ceil_div(keys, BLOCK * blocks)
     double = torch.float64
     norms = k.new_empty((heads, keys), dtype=double)
     parts = k.new_empty(heads * shares * (4 * values + 2), dtype=double)
@@ -183,13 +183,13 @@ def read(k: Tensor, v: Tensor, *, seen: int) -> Shared:
         values=v.new_empty((heads, _OF_VALUES, values), dtype=double),
         heads=v.new_empty((heads, _OF_HEADS), dtype=double),
     )
-    wide = triton.next_power_of_2(values)
+    wide = power_of_two(values)
     _gather_kernel[(shares, heads)](
         k, v, norms, part, whole, keys, seen, dim, values,
-        DIM=triton.next_power_of_2(dim), VALUES=wide, KEYS=BLOCK, BLOCKS=blocks,
+        DIM=power_of_two(dim), VALUES=wide, KEYS=BLOCK, BLOCKS=blocks,
     )  # fmt: skip
     low = torch.finfo(v.dtype)
-    _columns_kernel[(triton.cdiv(keys, BLOCK), heads)](
+    _columns_kernel[(ceil_div(keys, BLOCK), heads)](
         v, norms, part, whole, found.columns, found.weights, found.values, found.heads,
         keys, seen, values, shares, 1 + 2 * low.eps, 2 * low.smallest_normal * low.eps,
         VALUES=wide, KEYS=BLOCK, SHARES=_SHARES,
@@ -275,18 +275,18 @@ def weighted_sums(
     to i mod ``queries`` + ``diagonal``; None: all. A row that sees nothing has -inf and zeros.
     """
     (heads, rows, dim), keys, values = q.shape, k.shape[1], columns.shape[-1]
-    wide = max(_LEAST, triton.next_power_of_2(dim)), max(_LEAST, triton.next_power_of_2(values))
+    wide = max(_LEAST, power_of_two(dim)), max(_LEAST, power_of_two(values))
     at_once, stages = _fitting(*wide, _shared(q.device))
     out = q.new_empty((heads, rows, values), dtype=torch.float32)
     mean, top = (q.new_empty((heads, rows), dtype=torch.float32) for _ in range(2))
-    _sums_kernel[(triton.cdiv(rows, at_once), heads)](
+    _sums_kernel[(ceil_div(rows, at_once), heads)](
         q, k, columns, weights, out, mean, top,
         rows, queries, keys, dim, values, 0 if diagonal is None else diagonal,
         scale * math.log2(math.e),
         CAUSAL=diagonal is not None,
         DIM=wide[0], VALUES=wide[1],
         ROWS=at_once, KEYS=BLOCK, WIDEN=interpreted(),
-        BLOCKS=triton.cdiv(keys, BLOCK) if interpreted() else 0, num_warps=_WARPS,
+        BLOCKS=ceil_div(keys, BLOCK) if interpreted() else 0, num_warps=_WARPS,
         num_stages=stages,
     )  # fmt: skip
     return out, mean, top
@@ -354,7 +354,7 @@ def _sums_error(at, by_n, row):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _factors(at, by_n, row, k):  # type: ignore[no-untyped-def]
-    """`Factors` of the theorem: of k_away, away, size, π, output, lost; stray, spilt, drained."""
+    """`rounded_bound`: factors of k_away, away, size, π, output, lost; stray, spilt, drained."""
     per_k, t, most, numerator, denominator, count, lost = _steps(at, by_n, row)
     kappa = tl.exp(-denominator - per_k * k - t) - lost
     divided = tl.where(kappa > 0, 1 / tl.where(kappa > 0, kappa, 1.0), float("inf"))
@@ -416,7 +416,7 @@ def _finish_kernel(  # type: ignore[no-untyped-def]
     rows, queries, keys, dim, values, diagonal, counts,
     CAUSAL: tl.constexpr, DIM: tl.constexpr, VALUES: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One head's block of rows: `sums_error`, `Factors` and `rounded_bound` of the theorem."""
+    """One head's block of rows: `sums_error` and `rounded_bound` of the theorem."""
     head = tl.program_id(1).to(tl.int64)
     at_m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at_v = tl.arange(0, VALUES)
@@ -493,14 +493,14 @@ def finished(
     """
     sums, mean, top = walk
     (heads, rows, dim), values = q.shape, shared.values.shape[-1]
-    programs = triton.cdiv(rows, _FINISHED)
+    programs = ceil_div(rows, _FINISHED)
     out = q.new_empty((heads, rows, values), dtype=torch.float64)
     asked = q.new_empty((_ASKED, heads * programs), dtype=torch.float64)
     _finish_kernel[(programs, heads)](
         q, sums, mean, top, shared.values, shared.heads, fixed, by_n, out, asked,
         rows, queries, shared.columns.shape[1], dim, values, 0 if diagonal is None else diagonal,
         by_n.shape[1],
-        CAUSAL=diagonal is not None, DIM=triton.next_power_of_2(dim),
-        VALUES=triton.next_power_of_2(values), ROWS=_FINISHED,
+        CAUSAL=diagonal is not None, DIM=power_of_two(dim),
+        VALUES=power_of_two(values), ROWS=_FINISHED,
     )  # fmt: skip
     return out, asked.amax(1)

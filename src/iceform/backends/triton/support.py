@@ -87,3 +87,13 @@ def multiprocessors(device: torch.device) -> int:
     if device.type != "cuda":
         return 2  # in the interpreter: enough to try the second stage
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """As triton.cdiv, which takes microseconds to find out that it is called by the host."""
+    return -(-a // b)
+
+
+def power_of_two(n: int) -> int:
+    """As triton.next_power_of_2, likewise."""
+    return 1 << (n - 1).bit_length()
