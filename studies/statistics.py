@@ -44,7 +44,6 @@ __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 ALGORITHMS = ("lasso", "ridge", "linear")
 MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for each
 _EVALUATED = 500  # samples at a time
-_FITTED = 50_000  # contexts at a time: batched eigenvalues on a GPU take memory for all of theirs
 _DRAWS = 5  # test draws over which the script takes its spread
 # Names of the random streams, as they were when the stored cells were drawn.
 _STREAMS = {"our_reading": "as_published", "as_the_theorem_asks": "as_described"}
@@ -71,12 +70,9 @@ class StatisticsSpec(Spec):
         in turn.
     alpha_ridge, alpha_lasso
         scikit-learn's penalties; ridge's is the text's.
-    in_context, in_context_epochs, in_context_seeds, in_context_samples, in_context_batch
+    in_context, in_context_epochs, in_context_seeds, in_context_hidden
         Layers of the models that are not given the coefficients (1: the study's own network), how
-        long and how often they are trained, on how many samples and in which batches: with the
-        study's own 50,000 contexts they learn these by heart.
-    in_context_hidden
-        The width of those with several layers.
+        long and how often they are trained, and the width of those with several layers.
     """
 
     hidden: int = 48
@@ -92,10 +88,8 @@ class StatisticsSpec(Spec):
     schedules: tuple[str, ...] = SCHEDULES
     constructed_contexts: int = 4
     in_context: tuple[int, ...] = ()
-    in_context_epochs: int = 12
+    in_context_epochs: int = 24
     in_context_seeds: int = 3
-    in_context_samples: int = 400_000
-    in_context_batch: int = 128
     in_context_hidden: int = 128
 
     @property
@@ -146,7 +140,6 @@ class StatisticsStudy(Study[StatisticsSpec]):
         return replace(
             paper, samples=200, epochs=2, seeds=2, schedules=("constant",), constructed_contexts=1,
             fresh=40 if paper.fresh else 0, in_context_epochs=2, in_context_seeds=2,
-            in_context_samples=200, in_context_batch=32,
         )  # fmt: skip
 
     def plans(
@@ -161,12 +154,7 @@ class StatisticsStudy(Study[StatisticsSpec]):
             for part in split_seeds(seeds, together // len(models))
         ] + [
             Plan(
-                replace(
-                    spec,
-                    epochs=spec.in_context_epochs,
-                    samples=spec.in_context_samples,
-                    batch=spec.in_context_batch,
-                ),
+                replace(spec, epochs=spec.in_context_epochs),
                 (("schedule", spec.schedules[0]), ("prompt", "learnt"), ("layers", layers)),
                 part,
             )
@@ -218,18 +206,11 @@ def _draw(spec: StatisticsSpec, seed: int, device: torch.device) -> _Data:
     truth = w * kept
     seen = 2 * normal("context", count, spec.context, d) - 1
     y = _dot(seen, truth) + spec.noise * normal("context noise", count, spec.context)
-    coef = torch.cat(
-        [_fitted(spec, *part) for part in zip(seen.split(_FITTED), y.split(_FITTED), strict=True)]
-    )
+    fitted = lasso(seen, y, spec.alpha_lasso), ridge(seen, y, spec.alpha_ridge)
+    coef = torch.stack([*fitted, least_squares(seen, y)], 1).float()
     label = _dot(x, truth) + spec.noise * normal("noise", count, n)
     labels = label[:, None].expand(-1, len(ALGORITHMS), -1)
     return _Data(x, labels, coef, torch.cat([seen, y[..., None]], -1))
-
-
-def _fitted(spec: StatisticsSpec, x: Tensor, y: Tensor) -> Tensor:
-    """Coefficients of the three algorithms, (N, algorithms, d)."""
-    lasso_, ridge_ = lasso(x, y, spec.alpha_lasso), ridge(x, y, spec.alpha_ridge)
-    return torch.stack([lasso_, ridge_, least_squares(x, y)], 1).float()
 
 
 def _stream(spec: Spec) -> str:

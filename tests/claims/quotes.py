@@ -38,7 +38,9 @@ _QUOTED = [
       for a in ("lasso", "ridge", "linear")],
     ("statistics", "our_reading", "ridge: baseline mse", {"schedule": "constant"}),
     *[("heads", c, "mse", {"heads": h}) for h in HEADS for c in ("their_script", "as_published")],
-    *[("housing", "their_script", f"{a}: frozen mse", {}) for a in ("lasso", "ridge", "linear")],
+    *[(s, "their_script", f"{a}: frozen mse", {}) for s in ("statistics", "housing")
+      for a in ("lasso", "ridge", "linear")],
+    ("statistics", "their_script", "lasso: spread over test draws", {}),
     *[(s, "as_published", f"{a}: {m} mse", {}) for s in ("statistics", "housing")
       for a in ("lasso", "ridge", "linear") for m in ("frozen", "baseline")],
     ("statistics", "as_published", "ridge: oracle mse", {}),
@@ -90,6 +92,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "domains and sizes of the constructed columns",
         ["64", "500", "13", "6.5", "21", "2049", "120", "60", "200", "276", "24", "10,000", "128"],
     ),
+    (STUDIES, "defined", "stopped, as the cells note; tests of a script", ["254", "of 1000)"]),
     (STUDIES, "defined", "the rule of studies.tables.against", ["with a 95 % interval"]),
     (STUDIES, "defined", "thresholds of the plateau (test_story)", ["33", "0.01", "0.1"]),
     (
@@ -274,6 +277,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "24",
             "50",
             "150",
+            "253",
             "300",
             "100",
             "2.11",
