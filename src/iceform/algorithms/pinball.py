@@ -42,11 +42,13 @@ from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, split
 
-__all__ = ["Vertex", "magnified", "sharply", "through_samples"]
+__all__ = ["Vertex", "magnified", "sharply", "still_open", "through_samples"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
+_BENT = 0.1  # of its largest curvature: a sample in the corner
+_CROWD, _FEW = 1.0, 16  # times as many as coefficients, and some: too many to tell which
 _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
@@ -65,6 +67,25 @@ class Vertex:
     solution: Solution
     proof: Proof | None
     passes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _BentTask:
+    """How many samples of a chunk lie in the corner, and are not on the line."""
+
+    problem: LinearProblem
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.problem.encoding(x, y)
+        bend = self.problem.curvature.bend(samples @ self.w - labels)
+        return [(bend > _BENT * float(self.problem.curvature.steepest or 0.0)).sum()]
+
+
+def still_open(problem: LinearProblem, w: Tensor) -> bool:
+    """Whether far more samples lie in a rounded corner than a line goes through."""
+    (bent,) = problem.source.reduce(_BentTask(problem, w))
+    return int(bent) > _CROWD * problem.dim + _FEW
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:

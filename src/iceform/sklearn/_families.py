@@ -348,7 +348,8 @@ class _Neighbours(_Memory):
     def _model(self, source: Any) -> Algorithm:
         """Of as many neighbours as there are; who asks for more is told so when asking."""
         model: Any = self.as_algorithm()
-        return replace(model, n_neighbors=min(model.n_neighbors, source.rows))
+        few: Algorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
+        return few
 
     def _remember(self, source: Any) -> None:
         super()._remember(source)
