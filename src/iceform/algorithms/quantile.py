@@ -207,7 +207,8 @@ class _Path:
         self.model, self.first = model, first
         self.thresholds = model.thresholds(first.scaling)
         self.spent = 0
-        self.kept: list[_Turn] = []
+        self.kept: list[_Turn] = []  # those that converged
+        self.last: _Turn
 
     def turns(self, most: float) -> Iterator[_Turn]:
         """Narrower and narrower, up to ``most`` times, as far as passes lead."""
@@ -218,7 +219,7 @@ class _Path:
             problem = magnified(self.first, times)
             found = self._minimised(problem, times * self._ahead(times), precise=times == most)
             self.spent += problem.passes
-            turn = _Turn(problem, found, times)
+            turn = self.last = _Turn(problem, found, times)
             if found.converged:
                 self.kept.append(turn)
                 yield turn
@@ -263,7 +264,7 @@ class _Path:
     def narrowest(self) -> tuple[_Turn, Proof]:
         """The last turn, or one of hardly wider corners if only of that something is proven."""
         answers: list[tuple[_Turn, Proof]] = []
-        for turn in reversed(self.kept[-_WIDER:]):
+        for turn in reversed(self.kept[-_WIDER:] or [self.last]):
             problem, found = replace(turn.problem, passes=0), turn.found
             if self.model.alpha:
                 found = self._minimised(problem, found.w, precise=True)
