@@ -37,6 +37,7 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
 from iceform.certificates import Excess, Step
 from iceform.functions import loss_named
+from iceform.machine.objective import near
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
@@ -53,7 +54,6 @@ _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
-_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
 
@@ -316,10 +316,9 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
     held = thresholds > 0
     free = steep[~held].sum()
     if int((~held).sum()) > problem.scaling.intercept:
-        reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+        reach, over = near(w)
         gap = value - float(sums @ w - inner) / n + reach * float(steep.sum())
         added += float(lost * sizes @ w.abs()) / n
-        over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
     else:
         shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * _UNIT)
         most = float(largest) + float(widest) * value / float(thresholds[held].min())

@@ -35,7 +35,7 @@ from iceform.functions import Loss
 from iceform.functions.curvature import Curvature, Scalar
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
-__all__ = ["Held", "above_nothing", "convex", "held_by_penalty", "nearby"]
+__all__ = ["Held", "above_nothing", "convex", "held_by_penalty", "near", "nearby"]
 
 _SLACK = 1 + 1e-9  # norms and sums of a few products
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -151,7 +151,12 @@ class _Above:
 
 def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -> Excess:
     """Against every line near w, by convexity alone."""
-    reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+    reach, over = near(w)
     bound = reach * float((gradient.abs() + error).sum()) * _SLACK
-    over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
     return Excess(bound * problem.scaling.size**2, over)
+
+
+def near(w: Tensor) -> tuple[float, str]:
+    """How far lines near w are from it, and which these are."""
+    reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+    return reach, f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
