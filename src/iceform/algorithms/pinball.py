@@ -37,6 +37,7 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
 from iceform.certificates import Excess, Step
 from iceform.functions import loss_named
+from iceform.machine.objective import near
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
@@ -45,11 +46,12 @@ from iceform.machine.sources import ArraySource, split
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
 _DEPENDS = 1e-9  # a sample that adds less than this to the others' span is passed over
+_BENT = 0.1  # of its largest curvature: a sample in the corner
+_CROWD, _FEW = 1.0, 16  # times as many as coefficients, and some: too many to tell which
 _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the others
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
-_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
 
@@ -63,6 +65,25 @@ class Vertex:
     solution: Solution
     proof: Proof | None
     passes: int
+
+
+@dataclass(frozen=True, eq=False)
+class _BentTask:
+    """How many samples of a chunk lie in the corner, and are not on the line."""
+
+    problem: LinearProblem
+    w: Tensor
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.problem.encoding(x, y)
+        bend = self.problem.curvature.bend(samples @ self.w - labels)
+        return [(bend > _BENT * float(self.problem.curvature.steepest or 0.0)).sum()]
+
+
+def still_open(problem: LinearProblem, w: Tensor) -> bool:
+    """Whether far more samples lie in a rounded corner than a line goes through."""
+    (bent,) = problem.source.reduce(_BentTask(problem, w))
+    return int(bent) > _CROWD * problem.dim + _FEW
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
@@ -293,10 +314,9 @@ def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: flo
     held = thresholds > 0
     free = steep[~held].sum()
     if int((~held).sum()) > problem.scaling.intercept:
-        reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+        reach, over = near(w)
         gap = value - float(sums @ w - inner) / n + reach * float(steep.sum())
         added += float(lost * sizes @ w.abs()) / n
-        over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
     else:
         shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * _UNIT)
         most = float(largest) + float(widest) * value / float(thresholds[held].min())

@@ -13,7 +13,7 @@ from torch import Tensor
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import Vertex, magnified, sharply, through_samples
+from iceform.algorithms.pinball import Vertex, magnified, sharply, still_open, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result
@@ -41,7 +41,9 @@ class Quantile(LinearModel):
 
     It is found by rounded corners, narrower and narrower, until the samples that it goes through
     are proven; where there is no such line the corner stays rounded, and the certificate says over
-    what width. A penalty is two more samples for each coefficient.
+    what width, and how far the answer is above the least value of the sharp problem at most.
+    Coefficients that a penalty makes 0 are 0, and proven to be: on the way by thresholds
+    (:mod:`iceform.algorithms.thresholds`), in the end by two samples for each coefficient.
 
     Parameters
     ----------
@@ -50,8 +52,7 @@ class Quantile(LinearModel):
     alpha
         alpha sum_j |w_j| beside the mean loss.
     width
-        Of a rounded corner, in standard deviations of the labels, that of a penalty as well; None
-        for a sharp one.
+        Of the loss's rounded corner, in standard deviations of the labels; None for a sharp one.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
     """
@@ -162,7 +163,7 @@ class Quantile(LinearModel):
 
     def _through(self, turn: _Turn, sharp: LinearProblem | None) -> Vertex | None:
         """The line through samples near the one that was found, if it is a best one."""
-        if turn.times < 1:
+        if turn.times < 1 or still_open(turn.problem, turn.found.w):
             return None
         if sharp is None:
             return through_samples(turn.problem, turn.found.w, self.quantile)
@@ -204,7 +205,8 @@ class _Path:
         self.model, self.first = model, first
         self.thresholds = model.thresholds(first.scaling)
         self.spent = 0
-        self.kept: list[_Turn] = []
+        self.kept: list[_Turn] = []  # those that converged
+        self.last: _Turn
 
     def turns(self, most: float) -> Iterator[_Turn]:
         """Narrower and narrower, up to ``most`` times, as far as passes lead."""
@@ -215,7 +217,7 @@ class _Path:
             problem = magnified(self.first, times)
             found = self._minimised(problem, times * self._ahead(times), precise=times == most)
             self.spent += problem.passes
-            turn = _Turn(problem, found, times)
+            turn = self.last = _Turn(problem, found, times)
             if found.converged:
                 self.kept.append(turn)
                 yield turn
@@ -260,7 +262,7 @@ class _Path:
     def narrowest(self) -> tuple[_Turn, Proof]:
         """The last turn, or one of hardly wider corners if only of that something is proven."""
         answers: list[tuple[_Turn, Proof]] = []
-        for turn in reversed(self.kept[-_WIDER:]):
+        for turn in reversed(self.kept[-_WIDER:] or [self.last]):
             problem, found = replace(turn.problem, passes=0), turn.found
             if self.model.alpha:
                 found = self._minimised(problem, found.w, precise=True)

@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.certificates import Excess, Step
+from iceform.certificates import Step
+from iceform.machine.objective import nearby
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import (
     Proof,
@@ -51,7 +52,6 @@ _LEAP = 64  # times the largest residual so far: as far as a step goes
 _PROGRESS = 0.9
 _NEARLY = 1e-6  # of its threshold: a gradient so near to it may belong to a coefficient beside 0
 _SLACK = 1e-3  # as everywhere where whitening is computed
-_FAR = 16  # lines up to this many times as large as the one found, or as 1
 _GROWTHS = 4  # of the coefficients that are not proven to be 0
 _TURNS = 16  # of the model's signs, for each coefficient
 _LEVEL = 2.0**-44  # of a diagonal, added to it: features may depend on each other
@@ -221,7 +221,8 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         gradient + thresholds * torch.sign(w),
     )  # fmt: skip
     off = torch.where((w == 0) & (steep <= thresholds), 0.0, error)  # 0 is a subgradient there
-    excess = _nearby(problem, w, least.abs() + off)
+    excess = nearby(problem, w, least, off)
+    excess = replace(excess, bound=excess.bound / problem.scaling.size)  # the loss is of degree 1
     kept = (w != 0) | (steep >= (1 - _NEARLY) * thresholds)
     for _ in range(_GROWTHS):
         metric = metric_of(hessian[kept][:, kept], rows)
@@ -246,10 +247,3 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         kept = kept | beside
     why = "which coefficients are 0 is open"
     return replace(unbounded(metric, why), support=kept, excess=excess)
-
-
-def _nearby(problem: LinearProblem, w: Tensor, steep: Tensor) -> Excess:
-    """Against every line near w, by convexity alone, no subgradient being steeper."""
-    reach = 2.0 ** math.ceil(math.log2(_FAR * (1 + float(w.abs().max()))))
-    over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
-    return Excess((1 + _SLACK) * reach * float(steep.sum()) * problem.scaling.size, over)

@@ -144,7 +144,12 @@ class _Above:
 
 def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -> Excess:
     """Against every line near w, by convexity alone."""
-    reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+    reach, over = near(w)
     bound = reach * float((gradient.abs() + error).sum()) * _SLACK
-    over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
     return Excess(bound * problem.scaling.size**2, over)
+
+
+def near(w: Tensor) -> tuple[float, str]:
+    """How far lines near w are from it, and which these are."""
+    reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+    return reach, f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"

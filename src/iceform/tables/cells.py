@@ -96,6 +96,12 @@ def _check_names(path: Path, names: list[str]) -> list[str]:
 
     What is written of a matrix without names has 0, 1, 2, ... as names, and years are names too.
     """
+    quoted = [name for name in names if name.strip().startswith('"') and name.strip() != '"']
+    if quoted:
+        raise IntegrityError(
+            f"{path} names a column {shown(quoted[0])}: quotation marks behind a blank count as "
+            "text, and separators between them as separators; remove the blanks behind separators"
+        )
     try:
         numbers = [float(name) for name in names if name]
     except ValueError:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,6 +37,8 @@ from iceform.tables.words import listed, load, near, shown
 
 __all__ = ["Column", "Schema", "is_running", "missing_removed", "propose", "read_schema"]
 
+_LOOKED_AT = 1000  # cells of a column of text, for numbers in disguise
+_MARKS = " '\"`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"  # of quotation, of any kind
 TYPES = ("number", "date", "text", "out")
 OPEN = "?"
 _MISSING = (
@@ -312,7 +315,26 @@ def _words(name: str, cleaned: Any) -> Column:
             f"century; write all as 2021-12-31, or say that the column is text (--text {name})"
         )
         return Column(name, OPEN, why=why)
+    some = [word.as_py() for word in texts[:_LOOKED_AT]]
+    veiled = [word for word in some if _unveiled(word)]
+    if 2 * len(veiled) > len(some):
+        why = (
+            f"holds {veiled[0]!a}, a number but for marks around it, digits of another script or "
+            f"what is not seen; mend it, or say that the column is text (--text {name})"
+        )
+        return Column(name, OPEN, why=why)
     return Column(name, "text")
+
+
+def _unveiled(word: str) -> bool:
+    """Whether a cell is a number once marks around it and what is not seen are taken away."""
+    plain = unicodedata.normalize("NFKC", word)
+    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf"))
+    try:
+        float(seen.strip(_MARKS))
+    except ValueError:
+        return False
+    return True
 
 
 def _together(spelling: Spelling, texts: Any) -> str:
