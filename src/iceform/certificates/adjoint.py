@@ -503,7 +503,8 @@ class Tape:
     ) -> int:
         """A step. ``computed`` is what came out of it, this operation's own float64 by default.
 
-        ``error`` bounds |computed - f(what it read)|; what is measured counts where it is less.
+        ``error`` bounds |computed - f(what it read)| in every run; where it is not known, that of
+        this one is measured.
         """
         read = [self._steps[i] for i in reads]
         given, known = tuple(s.value for s in read), tuple(s.known for s in read)
@@ -524,7 +525,7 @@ class Tape:
             left = torch.zeros_like(out)
         own = off.abs() + left
         if error is not None:
-            own = torch.minimum(own, torch.as_tensor(error, dtype=own.dtype, device=self.device))
+            own = torch.as_tensor(error, dtype=own.dtype, device=self.device).expand(out.shape)
         measured = left.isfinite() & off.isfinite() & carried.isfinite()
         hat = torch.where(measured, off + carried, 0.0)
         unknown = torch.where(carried.isfinite(), own + carried.abs(), math.inf)

@@ -35,9 +35,13 @@ class InputCertificate(Certificate):
     ----------
     bounds
         Of every entry of every output tensor; of the functional, where one was asked for.
+    outputs
+        What it speaks of: the floating-point tensors of this run. In another batch, with other
+        threads or on another device sums may round otherwise.
     """
 
     bounds: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +130,7 @@ def of_input(
         assumptions=tuple(dict.fromkeys(assumed)),
         kind=weakest(p.standing for p in network.pieces),
         bounds=bounds,
+        outputs=tuple(t for t in found.outputs if t.is_floating_point()),
     )
 
 
