@@ -519,8 +519,8 @@ class Tape:
         if value.shape != out.shape:
             raise ShapeError(f"computed {tuple(value.shape)}, the step has {tuple(out.shape)}")
         off = torch.where(value == out, 0.0, value - out)
-        left = torch.as_tensor(operation.rounding(out, *given), device=self.device) + _TINY
-        left = left.expand(out.shape)
+        rounding = torch.as_tensor(operation.rounding(out, *given)).to(out)
+        left = (rounding + _TINY).expand(out.shape)
         if isinstance(operation, Move) and not off.any():
             left = torch.zeros_like(out)
         own = off.abs() + left
