@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform.certificates import Certificate, Step, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
-from iceform.networks.pieces import Heads
+from iceform.networks.pieces import Activation, Heads
 from iceform.networks.spans import Walk
 from iceform.networks.structure import floats_of
 from iceform.validation import full_precision
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
 
-_EXP = "float64 exp is within 2 units of its last place"
+_FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +121,8 @@ def of_input(
     if functional is None and torch.isfinite(bounds[0]).all():
         _hold(network, structure, tensors, found.outputs, bounds)
     assumed = [a for p in network.pieces for a in p.assumptions]
-    assumed += [_EXP] if any(isinstance(p, Heads) for p in network.pieces) else []
+    curved = any(isinstance(p, Heads | Activation) for p in network.pieces)
+    assumed += [_FLOAT64] if curved else []
     return InputCertificate.total(  # type: ignore[return-value]
         {term: max(float(b.max()) for b in bounds)},
         domain={"input": "the one given", "tokens": network.frozen.sizes.tokens},
