@@ -1,6 +1,11 @@
 """The GPU kernels against dense torch, in Triton's interpreter where there is no GPU."""
 
 import math
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
 
 import pytest
 import torch
@@ -371,3 +376,27 @@ def test_words_are_counted(kernels):
     words[[0, 17, 9000]] = torch.tensor([1, -1, torch.iinfo(torch.int64).min])
     assert int(kernels.count_nonzero(words.to(DEVICE))) == 3
     assert int(kernels.count_nonzero(words[1:17].to(torch.int32).to(DEVICE))) == 0
+
+
+def test_heads_compile_for_gpus():
+    """To machine code with no GPU at hand: the interpreter does not mind types that change."""
+    code = textwrap.dedent("""
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+        from iceform.backends.triton.heads import _heads_kernel as kernel
+
+        for word in ("*fp32", "*fp64"):
+            fixed = dict(SCALE=0.5, MASKED=True, CAUSAL=True, DOUBLE=word == "*fp64",
+                         DIM=16, VALUES=32, ROWS=16, KEYS=64)
+            kinds = {n: "constexpr" if n in fixed else word if n.endswith("_ptr") else "i32"
+                     for n in kernel.arg_names}
+            source = ASTSource(fn=kernel, signature=kinds, constexprs=fixed)
+            assert triton.compile(source, GPUTarget("cuda", 90, 32)).asm["cubin"]
+    """)
+    with tempfile.TemporaryDirectory() as cache:
+        given = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=given, capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -352,6 +352,11 @@ WRITTEN = {
         "python -m tests.networks.scoreboard",
         "cc8035d9b1164ce9",
     ),
+    ("docs/networks.md", "attacked"): (
+        "measured",
+        "python -m tests.networks.attack --page",
+        "9a1d90a4b03c3932",
+    ),
     ("docs/certificates.md", "attacks"): ("measured", "make attack", "0dfe6cb486bb4ee7"),
     ("docs/certificates.md", "ordinary"): ("measured", "make attack", "8aa13dcb9b61c49f"),
     ("docs/scikit_learn.md", "scoreboard"): (

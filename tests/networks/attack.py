@@ -2,7 +2,8 @@
 
 ``python -m tests.networks.attack --first 0 --networks 700 --processes 1`` draws networks by seed,
 certifies 16 inputs of each, and prints how many outputs were off by more, and how much is certified
-of what is off.
+of what is off. ``--write FILE`` keeps that; ``--page FILE ...`` puts what files hold into
+docs/networks.md.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 
 import iceform as ice
 from iceform.networks import in_context
+from tests.networks.scoreboard import write
 
 KINDS = 9
 FRESH = 16  # inputs a network
@@ -141,8 +143,21 @@ def alone(seed: int, fresh: int) -> list[float]:
     return attacked(seed, fresh=fresh)
 
 
+def page(files: list[str]) -> None:
+    """What files hold, as docs/networks.md has it."""
+    runs = [json.loads(Path(file).read_text()) for file in files]
+    networks, inputs, violations = (
+        sum(run[key] for run in runs) for key in ("networks", "inputs", "violations")
+    )
+    found = f"{networks:,} random networks, {inputs:,} inputs, **{violations} violated**."
+    write("attacked", found)
+
+
 def main(chosen: argparse.Namespace) -> int:
     """Attack, and say what was found."""
+    if chosen.page:
+        page(chosen.page)
+        return 0
     begun, ratios, said = time.perf_counter(), list[float](), dict[str, float]()
     seeds = range(chosen.first, chosen.first + chosen.networks)
     with multiprocessing.get_context("spawn").Pool(chosen.processes) as pool:
@@ -182,4 +197,5 @@ if __name__ == "__main__":
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long")
     parser.add_argument("--write", metavar="FILE", help="what was found, as JSON")
+    parser.add_argument("--page", nargs="+", metavar="FILE", help="put these into the page")
     sys.exit(main(parser.parse_args()))

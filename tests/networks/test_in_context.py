@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import iceform as ice
+from iceform.backends import primitives
 from iceform.export import onnx
 from iceform.networks import InContext, in_context
 from iceform.networks.activations import ACTIVATIONS, activation_of, make_activation
@@ -301,6 +302,31 @@ def test_ranges_from_norms_hold_for_every_input():
     assert distance(network(x), model(x)) <= network.certificate.error
     with pytest.raises(ice.ProgramError, match="calibration= or bound="):
         in_context(model)
+
+
+def test_lengths_behind_a_norm_are_not_measured_unless_somebody_changes_them(monkeypatch):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.0)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).double().eval()
+    x = torch.randn(2, 3, 8, dtype=torch.float64)
+    net = in_context(model, calibration=[x], headroom=2.0)
+    measured = []
+    longest = primitives.longest
+    monkeypatch.setattr(primitives, "longest", lambda t: measured.append(1) or longest(t))
+    want = net(x)
+    assert len(measured) == 1  # of what comes in; behind the first map all are proven
+    first, second = (p for p in net.pieces if p.name.endswith("in_proj"))
+    for wild in (lambda *a: 1e3 * a[2], lambda *a: a[2] + float("nan")):
+        handle = second.hook_out.register_forward_hook(wild)
+        with pytest.raises(ice.BoundError, match="2-norm of a query"):
+            net(x)
+        handle.remove()
+    second.hook_out = nn.Threshold(1e9, 1e9)  # no hook, and no place for hooks either
+    with pytest.raises(ice.BoundError, match="2-norm of a query"):
+        net(x)
+    second.hook_out = nn.Identity()
+    assert torch.equal(net(x), want)
+    assert first is not second
 
 
 def test_eps_is_held_or_refused():

@@ -120,6 +120,27 @@ def test_another_kind_of_call_is_captured_where_the_pieces_are():
     assert len(net.pieces) == pieces
 
 
+class Placed(nn.Module):
+    """Tensors made and moved by the device of others."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x, mask):
+        places = torch.arange(x.shape[1]).to(x.device) + torch.zeros(x.shape[1], device=x.device)
+        return (self.inner(x) + places[:, None]) * mask[..., None].to(x)
+
+
+def test_devices_that_code_names_are_those_of_the_inputs():
+    x, mask = torch.randn(3, 5, 4, dtype=F64), torch.ones(3, 5, dtype=torch.long)
+    model = Placed().double()
+    net = in_context(model, calibration=[(x, mask)], headroom=4.0).to("cuda")
+    want = model(x, mask).detach()
+    x, mask = x.to("cuda"), mask.to("cuda")
+    assert float((net(x, mask).cpu() - want).abs().max()) <= net.certificate(x, mask).error
+
+
 def test_hooks_are_called_and_gradients_flow():
     _, _, net, x = built()
     for _ in range(3):

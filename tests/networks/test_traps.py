@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import iceform as ice
 from iceform.networks import InContext, in_context
@@ -228,6 +229,70 @@ def test_weights_that_are_no_numbers_are_refused(x):
     model.weight.data[1, 2] = float("nan")
     with pytest.raises(ice.ProgramError, match="weight holds NaN"):
         in_context(model, calibration=[x])
+
+
+@pytest.mark.parametrize(("model", "why"), [
+    (lambda: torch.tanh, "must be a torch.nn.Module, got a"),
+    (lambda: nn.Linear(6, 6, device="meta"), "on the meta device and has no numbers"),
+    (lambda: nn.LazyLinear(6), "has no size yet"),
+    (lambda: nn.Linear(6, 6, dtype=torch.complex128), "compute with reals"),
+    (lambda: torch.jit.trace(nn.Linear(6, 6, dtype=F64), torch.randn(4, 6, dtype=F64)), "scripted"),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Lazy:UserWarning")
+def test_models_without_numbers_of_their_own_are_refused(model, why, x):
+    with pytest.raises(ice.ProgramError, match=why):
+        in_context(model(), calibration=[x])
+
+
+@pytest.mark.parametrize(("given", "why"), [
+    (lambda x: x.to("meta"), "meta device"),
+    (lambda x: x.to_sparse(), "pass a dense one"),
+    (lambda x: x + 0j, "complex"),
+    (lambda x: x.long(), "same dtype"),
+])  # fmt: skip
+def test_inputs_that_no_graph_reads_are_refused(given, why, x):
+    net = in_context(nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double(), calibration=[x])
+    with pytest.raises(ice.IceformError, match=why):
+        net(given(x))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_calibration_that_is_not_finite_is_refused(bad, x):
+    x[1, 2, 3] = bad
+    with pytest.raises(ice.BoundError, match=r"NaN|finite numbers"):
+        in_context(nn.Sequential(nn.Linear(6, 3), nn.Tanh()).double(), calibration=[x])
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_weights_that_hooks_compute(x):
+    """Old-style weight_norm and pruning keep a computed tensor that cannot be copied as it is."""
+    pruned = nn.Linear(6, 5)
+    prune.l1_unstructured(pruned, "weight", 0.5)
+    right(nn.Sequential(torch.nn.utils.weight_norm(nn.Linear(6, 6)), nn.Tanh(), pruned), x)
+    new = torch.nn.utils.parametrizations
+    right(nn.Sequential(new.weight_norm(nn.Linear(6, 6)), new.orthogonal(nn.Linear(6, 6))), x)
+
+
+class Below(nn.Linear):
+    """A map with parts that are called like what a piece has."""
+
+    def __init__(self):
+        super().__init__(6, 6)
+        self.norm, self.range = nn.LayerNorm(6), nn.Linear(6, 6)
+
+    def forward(self, x):
+        return self.range(self.norm(super().forward(x)))
+
+
+def test_parts_called_like_attributes_of_ours(tmp_path, x):
+    names = ("place", "graphs", "settings", "pieces", "constants", "original", "replays")
+    model = nn.Sequential()
+    for name in names:
+        model.add_module(name, nn.Linear(6, 6))
+    model.add_module("covered", Below())
+    net = right(model, x)
+    net.save(tmp_path / "kept")
+    assert torch.equal(ice.load(tmp_path / "kept")(x), net(x))
 
 
 def test_weights_are_not_loaded_into_a_network_in_context(x):

@@ -486,7 +486,8 @@ class Tape:
     ) -> int:
         """A step. ``computed`` is what came out of it, this operation's own float64 by default.
 
-        ``error`` bounds |computed - f(what it read)|; what is measured counts where it is less.
+        ``error`` bounds |computed - f(what it read)| in every run; where it is not known, that of
+        this one is measured.
         """
         read = [self._steps[i] for i in reads]
         given, known = tuple(s.value for s in read), tuple(s.known for s in read)
@@ -501,13 +502,13 @@ class Tape:
         if value.shape != out.shape:
             raise ShapeError(f"computed {tuple(value.shape)}, the step has {tuple(out.shape)}")
         off = torch.where(value == out, 0.0, value - out)
-        left = torch.as_tensor(operation.rounding(out, *given), device=self.device) + _TINY
-        left = left.expand(out.shape)
+        rounding = torch.as_tensor(operation.rounding(out, *given)).to(out)
+        left = (rounding + _TINY).expand(out.shape)
         if isinstance(operation, Move) and not off.any():
             left = torch.zeros_like(out)
         own = off.abs() + left
         if error is not None:
-            own = torch.minimum(own, torch.as_tensor(error, dtype=own.dtype, device=self.device))
+            own = torch.as_tensor(error, dtype=own.dtype, device=self.device).expand(out.shape)
         measured = left.isfinite() & off.isfinite() & carried.isfinite()
         hat = torch.where(measured, off + carried, 0.0)
         unknown = torch.where(carried.isfinite(), own + carried.abs(), math.inf)

@@ -29,7 +29,7 @@ from iceform.certificates.adjoint import (
 )
 from iceform.certificates.adjoint import Product as Times
 from iceform.networks.activations import ACTIVATIONS, UNITS
-from iceform.networks.graph import Graph, Node, Ref, function_of
+from iceform.networks.graph import Graph, Node, Ref, at, function_of
 from iceform.networks.model import Model
 from iceform.networks.operations import PUT_IN, is_move
 from iceform.networks.pieces import (
@@ -142,26 +142,23 @@ class Certifying:
                 return type(pattern)(filled(p, g, by) for p, g in zip(pattern, given, strict=True))
             return given
 
+        def wide(value: Any) -> Any:
+            return torch.float64 if isinstance(value, torch.dtype) else value
+
         def moved(*x: Tensor, radii: bool = False) -> Tensor:
             by = dict(zip(names, x, strict=True))
             here = list(filled(node.args, args, by))
             for i in PUT_IN.get(node.short, ()) if radii else ():
                 if i < len(here) and isinstance(here[i], int | float):
                     here[i] = 0.0
-            named = {k: filled(node.kwargs[k], v, by) for k, v in kwargs.items()}
-            named |= {"device": self.tape.device} if "device" in named else {}
-            out = function(*map(self._there, here), **{k: self._there(v) for k, v in named.items()})
+            named = {k: wide(filled(node.kwargs[k], v, by)) for k, v in kwargs.items()}
+            where = self.tape.device
+            out = function(*at(where, tuple(map(wide, here))), **at(where, named))
             found: Tensor = out if pick is None else out[pick]
             return found
 
         operation = Move(moved, lambda *x: moved(*x, radii=True))
         return self.tape.apply(operation, *(self.at[n] for n in names), computed=value)
-
-    def _there(self, argument: Any) -> Any:
-        """An argument that names a dtype or a device: those of the tape."""
-        if isinstance(argument, torch.dtype):
-            return torch.float64
-        return self.tape.device if isinstance(argument, torch.device) else argument
 
     def _native(self, node: Node, args: Any, kwargs: Any, value: Tensor) -> int:
         made = self._rule(node, args, kwargs)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError
 
-__all__ = ["Graph", "Guard", "Node", "Ref", "function_of", "live"]
+__all__ = ["Graph", "Guard", "Node", "Ref", "at", "function_of", "live"]
 
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
@@ -302,11 +302,18 @@ def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequenc
         return held.to(args[1]) if len(args) > 1 else held
     if node.op == "piece":
         return parts.get_submodule(args[0])(*args[1:], **kwargs)
-    if tensors:  # what is made of nothing, or moved, is where the inputs are
-        here = tensors[0].device
-        args = [here if isinstance(a, torch.device) else a for a in args]
-        kwargs = {**kwargs, "device": here} if "device" in kwargs else kwargs
+    if tensors:  # what is made or moved goes where the inputs are
+        args, kwargs = at(tensors[0].device, args), at(tensors[0].device, kwargs)
     return function_of(node.op)(*args, **kwargs)
+
+
+def at(device: torch.device, given: Any) -> Any:
+    """Arguments with this device for any that they name."""
+    if isinstance(given, Mapping):
+        return {k: at(device, v) for k, v in given.items()}
+    if isinstance(given, tuple):
+        return tuple(device if isinstance(v, torch.device) else v for v in given)
+    return device if isinstance(given, torch.device) else given
 
 
 def _filled(value: Any, values: Mapping[str, Any]) -> Any:

@@ -226,13 +226,15 @@ class Model(Parts):
         exact = self._exact()
         for copied in (list(tensors), *_perturbed(tensors)):
             wide = cast(copied, torch.float64)
+            theirs: list[Tensor] = []
+            structure = flatten(self.original(graph.given, wide), theirs)
             with lifted(self.settings.dtype):
                 ours = graph.run(exact, wide)
-            self._compare_one(graph, ours, wide)
+            self._compare_one(graph, ours, structure, theirs)
 
-    def _compare_one(self, graph: Graph, ours: list[Tensor], wide: list[Tensor]) -> None:
-        theirs: list[Tensor] = []
-        structure = flatten(self.original(graph.given, wide), theirs)
+    def _compare_one(
+        self, graph: Graph, ours: list[Tensor], structure: Any, theirs: list[Tensor]
+    ) -> None:
         same = structure == graph.output and all(
             a.shape == b.shape and _near(a, b) for a, b in zip(ours, theirs, strict=True)
         )

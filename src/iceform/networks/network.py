@@ -30,7 +30,7 @@ from iceform.networks.proven import RangeCertificate, over_ranges
 from iceform.networks.reaching import extend
 from iceform.networks.report import Report, Row
 from iceform.networks.spans import Walk
-from iceform.networks.structure import Signature, floats_of
+from iceform.networks.structure import Signature, flatten, floats_of
 from iceform.networks.watching import Watching
 from iceform.pretrained import Pretrained
 from iceform.validation import (
@@ -98,6 +98,7 @@ def in_context(
     ProgramError
         Naming the parts that cannot be emulated.
     """
+    _check_model(model)
     settings = Settings(
         eps=check_eps(eps),
         dtype=check_dtype(_dtype_of(model) if dtype is None else dtype),
@@ -107,7 +108,7 @@ def in_context(
     )
     if settings.headroom < 1:
         raise BoundError(f"headroom must be at least 1, got {headroom!r}")
-    original = copy.deepcopy(model).to(settings.dtype).eval().requires_grad_(False)
+    original = _copied(model).to(settings.dtype).eval().requires_grad_(False)
     network = InContext(
         Model(settings, Signature.of(model), original, strict=strict, title=type(model).__name__)
     )
@@ -125,6 +126,27 @@ def in_context(
     network.frozen.check()
     network._compare(_inputs(given, settings.dtype), bounded=bound is None)
     return network
+
+
+def _check_model(model: Any) -> None:
+    """Refuse what has no numbers, or hides what it does."""
+    if not isinstance(model, nn.Module):
+        raise ProgramError(f"model must be a torch.nn.Module, got a {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ProgramError("a scripted module hides what it is made of; convert the original of it")
+    for name, held in (*model.named_parameters(), *model.named_buffers()):
+        if nn.parameter.is_lazy(held):
+            raise ProgramError(f"{name} has no size yet; call the model once, then convert it")
+        if held.is_meta:
+            raise ProgramError(f"{name} is on the meta device and has no numbers; load them first")
+        if held.is_complex():
+            raise ProgramError(f"{name} is {held.dtype}; networks in context compute with reals")
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    """A copy; what hooks compute before a call (weight_norm, pruning) is copied as it is now."""
+    held = (t for part in model.modules() for t in vars(part).values() if isinstance(t, Tensor))
+    return copy.deepcopy(model, {id(t): t.detach().clone() for t in held if not t.is_leaf})
 
 
 def _example(model: nn.Module) -> Any:
@@ -150,7 +172,12 @@ def _inputs(calibration: Tensor | Sequence[Any], dtype: torch.dtype) -> list[Any
     given = [calibration] if isinstance(calibration, Tensor) else list(calibration)
     if not given:
         raise ProgramError("calibration is empty; give a few typical inputs")
-    return [cast(one, dtype) for one in given]
+    found = [cast(one, dtype) for one in given]
+    for index, one in enumerate(found):
+        flatten(one, tensors := list[Tensor](), f"calibration input {index}")
+        if any(t.is_floating_point() and bool(t.isnan().any()) for t in tensors if not t.is_meta):
+            raise BoundError(f"calibration input {index} holds NaN; no range can be taken from it")
+    return found
 
 
 class InContext(nn.Module, Pretrained, kept_as="InContext"):

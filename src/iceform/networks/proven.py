@@ -14,7 +14,7 @@ from torch import Tensor
 from iceform.certificates import Certificate, Step, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
-from iceform.networks.pieces import Heads
+from iceform.networks.pieces import Activation, Heads
 from iceform.networks.spans import Walk
 from iceform.networks.structure import floats_of
 from iceform.validation import full_precision
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
 
-_EXP = "float64 exp is within 2 units of its last place"
+_FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,13 @@ class InputCertificate(Certificate):
     ----------
     bounds
         Of every entry of every output tensor; of the functional, where one was asked for.
+    outputs
+        What it speaks of: the floating-point tensors of this run. In another batch, with other
+        threads or on another device sums may round otherwise.
     """
 
     bounds: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +121,8 @@ def of_input(
     if functional is None and torch.isfinite(bounds[0]).all():
         _hold(network, structure, tensors, found.outputs, bounds)
     assumed = [a for p in network.pieces for a in p.assumptions]
-    assumed += [_EXP] if any(isinstance(p, Heads) for p in network.pieces) else []
+    curved = any(isinstance(p, Heads | Activation) for p in network.pieces)
+    assumed += [_FLOAT64] if curved else []
     return InputCertificate.total(  # type: ignore[return-value]
         {term: max(float(b.max()) for b in bounds)},
         domain={"input": "the one given", "tokens": network.frozen.sizes.tokens},
@@ -126,6 +131,7 @@ def of_input(
         assumptions=tuple(dict.fromkeys(assumed)),
         kind=weakest(p.standing for p in network.pieces),
         bounds=bounds,
+        outputs=tuple(t for t in found.outputs if t.is_floating_point()),
     )
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from iceform.errors import IntegrityError, ProgramError
@@ -42,6 +43,19 @@ def flatten(value: Any, tensors: list[Tensor], what: str = "the output") -> Any:
         f"{what} holds a {type(value).__name__}, which is no tensor, number, tuple, list or "
         "dictionary; leave it out (use_cache=False for transformers)"
     )
+
+
+def _check_tensor(name: str, tensor: Tensor) -> None:
+    """Refuse what no graph reads."""
+    odd = "complex" if tensor.is_complex() else "quantized" if tensor.is_quantized else ""
+    odd = "nested" if tensor.is_nested else odd
+    if tensor.is_meta:
+        raise ProgramError(f"the argument {name} is on the meta device and has no numbers")
+    if odd or tensor.layout != torch.strided:
+        raise ProgramError(
+            f"the argument {name} is a {odd or tensor.layout} tensor; pass a dense one of reals, "
+            "integers or booleans"
+        )
 
 
 def floats_of(output: Any) -> list[Tensor]:
@@ -123,7 +137,10 @@ class Signature:
             if value is not None or not kinds[name][1]:
                 starred = kinds[name][0] == inspect.Parameter.VAR_POSITIONAL
                 given = tuple(value) if starred else value
+                before = len(tensors)
                 found[name] = flatten(given, tensors, f"the argument {name}")
+                for tensor in tensors[before:]:
+                    _check_tensor(name, tensor)
         return found, tensors
 
     def unflatten(

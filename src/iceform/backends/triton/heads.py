@@ -31,9 +31,9 @@ def _heads_kernel(  # type: ignore[no-untyped-def]
     kind = tl.float64 if DOUBLE else tl.float32
     at_m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     at_d, at_v = tl.arange(0, DIM), tl.arange(0, VALUES)
-    here = q_ptr + batch * q_batch + head * q_head
+    q_here = q_ptr + batch * q_batch + head * q_head
     there = (at_m < queries)[:, None] & (at_d < dim)[None, :]
-    q = tl.load(here + at_m[:, None] * q_token + at_d[None, :] * q_unit, mask=there, other=0.0)
+    q = tl.load(q_here + at_m[:, None] * q_token + at_d[None, :] * q_unit, mask=there, other=0.0)
     q = q * SCALE
     top = tl.full((ROWS,), float("-inf"), kind)
     mass, total = tl.zeros((ROWS,), kind), tl.zeros((ROWS, VALUES), kind)
@@ -41,17 +41,19 @@ def _heads_kernel(  # type: ignore[no-untyped-def]
     while start < keys:
         at_n = start + tl.arange(0, KEYS)
         inside = at_n < keys
-        here = k_ptr + batch * k_batch + head * k_head
-        there = (at_d < dim)[:, None] & inside[None, :]
-        k = tl.load(here + at_n[None, :] * k_token + at_d[:, None] * k_unit, mask=there, other=0.0)
-        here = v_ptr + batch * v_batch + head * v_head
-        there = inside[:, None] & (at_v < values)[None, :]
-        v = tl.load(here + at_n[:, None] * v_token + at_v[None, :] * v_unit, mask=there, other=0.0)
+        k_here = k_ptr + batch * k_batch + head * k_head
+        held = (at_d < dim)[:, None] & inside[None, :]
+        k = tl.load(k_here + at_n[None, :] * k_token + at_d[:, None] * k_unit, mask=held, other=0.0)
+        v_here = v_ptr + batch * v_batch + head * v_head
+        kept_v = inside[:, None] & (at_v < values)[None, :]
+        v = tl.load(
+            v_here + at_n[:, None] * v_token + at_v[None, :] * v_unit, mask=kept_v, other=0.0
+        )
         logits = tl.dot(q, k, input_precision="ieee", out_dtype=kind)
         allowed = inside[None, :] & (at_m < queries)[:, None]
         if MASKED:
-            here = mask_ptr + batch * m_batch + head * m_head
-            logits += tl.load(here + at_m[:, None] * m_token + at_n[None, :] * m_unit,
+            m_here = mask_ptr + batch * m_batch + head * m_head
+            logits += tl.load(m_here + at_m[:, None] * m_token + at_n[None, :] * m_unit,
                               mask=allowed, other=0.0)  # fmt: skip
         if CAUSAL:
             allowed = allowed & (at_n[None, :] <= at_m[:, None])
@@ -63,10 +65,9 @@ def _heads_kernel(  # type: ignore[no-untyped-def]
         total = total * kept[:, None] + tl.dot(weight, v, input_precision="ieee", out_dtype=kind)
         top = larger
         start += KEYS
-    there = (at_m < queries)[:, None] & (at_v < values)[None, :]
-    here = out_ptr + batch * o_batch + head * o_head
-    tl.store(here + at_m[:, None] * o_token + at_v[None, :] * o_unit, total / mass[:, None],
-             mask=there)  # fmt: skip
+    o_here = out_ptr + batch * o_batch + head * o_head
+    tl.store(o_here + at_m[:, None] * o_token + at_v[None, :] * o_unit, total / mass[:, None],
+             mask=(at_m < queries)[:, None] & (at_v < values)[None, :])  # fmt: skip
 
 
 def can_attend(q: Tensor, k: Tensor, v: Tensor) -> bool:

@@ -273,6 +273,11 @@ class Piece(nn.Module, ABC):
         if mode in ("exact", "calibrate"):
             output = self.exact(*inputs)
             if mode == "calibrate":
+                if not bool(output.isfinite().all()):
+                    raise BoundError(
+                        f"{self.name}: a calibration input makes it NaN or infinite; calibrate on "
+                        "finite numbers"
+                    )
                 self.record(inputs, output)
                 self.order = min(self.order, self.settings.ticks)
                 self.settings.ticks += 1

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from iceform.backends import primitives, rounding_of
 from iceform.certificates.witness import Asked
-from iceform.errors import PrecisionError
+from iceform.errors import BoundError, PrecisionError
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
@@ -243,6 +243,11 @@ class LinearMap(Piece):
         scale = torch.exp2(self.widest).to(self.weight.device)
         largest = float((self._terms / scale).max())
         summands = self.in_features + 1 + int(self.rounded)
+        if not math.isfinite(largest):
+            raise BoundError(
+                f"{self.name}: products of its weights and inputs reach {largest}; nothing is "
+                "certified of that: calibrate on finite numbers, or scale the weights"
+            )
         model = rounding_of(settings.backend).model(settings.dtype, table, largest, summands)
         if not model.gamma * largest <= SLACK:
             raise PrecisionError(
