@@ -21,6 +21,7 @@ __all__ = [
     "Bench",
     "Row",
     "busy",
+    "crowded",
     "interleaved_ms",
     "machine",
     "markdown",
@@ -152,17 +153,30 @@ def wall_ms(call: Callable[[], object], device: torch.device) -> float:
 
 
 @contextmanager
-def busy() -> Iterator[None]:
-    """As many other processes as there are cores, each with enough to do."""
+def busy(others: int | None = None) -> Iterator[None]:
+    """As many other processes as there are cores to run on, each with enough to do."""
+    count = len(os.sched_getaffinity(0)) if others is None else others
     loop = [sys.executable, "-c", "while True: pass"]
-    others = [subprocess.Popen(loop) for _ in range(os.cpu_count() or 1)]
+    running = [subprocess.Popen(loop) for _ in range(count)]
     try:
         time.sleep(0.5)
         yield
     finally:
-        for other in others:
+        for other in running:
             other.kill()
             other.wait()
+
+
+@contextmanager
+def crowded() -> Iterator[None]:
+    """This thread on one core, and another process on it that never rests."""
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with busy(1):
+            yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def _wall(call: Callable[[], object]) -> float:

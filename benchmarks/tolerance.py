@@ -1,8 +1,10 @@
 """``python -m benchmarks.tolerance``: proven tolerances of attention, attacked and measured.
 
-Four parts, each printed and kept in one JSON file: *attack* (correct kernels on small hard cases),
+Five parts, each printed and kept in one JSON file: *attack* (correct kernels on small hard cases),
 *kernels* (PyTorch's, by shape and dtype, on every hard case), *search* (the bound over the largest
-error that an adversary among correct kernels finds) and *cost* (in native passes at n = 4096).
+error that an adversary among correct kernels finds), *walk* (half precision on a GPU: the bound by
+kernels over the bound in float64) and *cost* (in native passes at n = 4096; on a GPU also with the
+process on one core beside one that never rests, and how many kernels are launched).
 """
 
 from __future__ import annotations
@@ -13,20 +15,24 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from unittest import mock
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile
 
 import iceform as ice
-from benchmarks.timing import wall_ms
+from benchmarks.timing import crowded, wall_ms
+from iceform.tolerances import attention, walking
 from iceform.tolerances.backends import BACKENDS, Backend
-from iceform.tolerances.cases import Shape
+from iceform.tolerances.cases import CASES, Shape, draw
+from iceform.tolerances.kind import Kind
 from iceform.tolerances.report import DTYPES, attacked, row, tightness
 
-PARTS = ("attack", "kernels", "search", "cost")
+PARTS = ("attack", "kernels", "search", "walk", "cost")
 SEARCHED = ("random", "same sign", "paths")
 EVERY = list(DTYPES.values())
 NATIVE = [torch.float32, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
@@ -47,8 +53,17 @@ SHAPES = {
     ],
 }
 SOUGHT = [Shape(1, 1, 64, 32), Shape(4, 8, 256, 64), Shape(4, 8, 1024, 64), Shape(2, 8, 512, 128)]
-REPEATS = 7
-COSTED = {"cpu": Shape(1, 1, 4096, 64), "cuda": Shape(4, 8, 4096, 64)}
+WALKED = [Shape(2, 4, 256, 64, kv_heads=2, keys=320), Shape(1, 2, 1024, 128)]
+REPEATS, CROWDED = 9, 60
+COSTED = {
+    "cpu": [(Shape(1, 1, 4096, 64), False)],
+    "cuda": [
+        (Shape(4, 8, 4096, 64), False),
+        (Shape(4, 8, 4096, 64), True),
+        (Shape(2, 8, 4096, 128), False),
+        (Shape(4, 8, 4096, 64, kv_heads=2), False),
+    ],
+}
 
 
 def main() -> None:
@@ -71,6 +86,7 @@ def main() -> None:
         "attack": lambda: _attack(device, asked.cases, asked.seed),
         "kernels": lambda: _kernels(device, asked.seed),
         "search": lambda: _search(device, asked.seed),
+        "walk": lambda: _walk(device, asked.seed),
         "cost": lambda: _cost(device),
     }
     saved.parent.mkdir(parents=True, exist_ok=True)
@@ -153,15 +169,53 @@ def _search(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
     print(f"median bound/worst error {median:.1f}")
 
 
+def _walk(device: torch.device, seed: int) -> Iterator[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for dtype in (torch.bfloat16, torch.float16) if device.type == "cuda" else ():
+        generator = torch.Generator().manual_seed(seed)
+        for case in CASES:
+            for shape in WALKED:
+                found = _over_float64(case, shape, dtype, device, generator)
+                rows += [] if found is None else [found]
+    if rows:
+        most = max(rows, key=lambda row: float(str(row["most"])))
+        print(f"walk over float64: at most {most['most']:.3f} ({most})")
+    yield {"rows": rows}
+
+
+def _over_float64(
+    case: str, shape: Shape, dtype: torch.dtype, device: torch.device, generator: torch.Generator
+) -> dict[str, object] | None:
+    problem = draw(case, shape, dtype, generator, device).problem()
+    kind = Kind.of(dtype, device=device)
+    if not walking.takes(problem, kind):
+        return None
+    fast = walking.walked(problem, kind)
+    if fast is None:
+        return None
+    with mock.patch.object(attention, "takes", return_value=False):
+        slow = attention.bound(problem, kind).reshape(fast.shape)
+    if not bool((fast >= slow).all()):
+        raise AssertionError(f"the walk is below float64: {case}, {shape}, {dtype}")
+    ratio = (fast / slow)[slow > 0]
+    name = str(dtype).removeprefix("torch.")
+    return {"case": case, "shape": str(shape), "dtype": name, "median": float(ratio.median()),
+            "most": float(ratio.max())}  # fmt: skip
+
+
 def _cost(device: torch.device) -> Iterator[dict[str, object]]:
-    shape = COSTED[device.type]
-    rows = [cost(shape, dtype, device) for dtype in (torch.float32, torch.bfloat16, torch.float16)]
-    for found in rows:
-        print(
-            f"cost {found.dtype:10} {found.shape}: {found.seconds * 1e3:.1f} ms, "
-            f"{found.passes:.1f} native passes of {found.native * 1e3:.2f} ms"
-        )
-    yield {"rows": [asdict(found) for found in rows]}
+    rows = []
+    for shape, causal in COSTED[device.type]:
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            found = cost(shape, dtype, device, causal=causal)
+            rows.append(asdict(found))
+            print(
+                f"cost {found.dtype:10} {found.shape}{', causal' if causal else ''}: "
+                f"{found.seconds * 1e3:.2f} ms, {found.passes:.1f} native passes of "
+                f"{found.native * 1e3:.2f} ms; on a crowded core {found.crowded or 0:.1f}; "
+                f"{found.launches} launches", flush=True,
+            )  # fmt: skip
+            yield {"rows": rows}
 
 
 @dataclass(frozen=True)
@@ -170,26 +224,54 @@ class Cost:
 
     shape: str
     dtype: str
+    causal: bool
     seconds: float
     native: float
     passes: float
+    crowded: float | None  # passes, the process sharing one core with another
+    launches: int | None
 
 
-def cost(shape: Shape, dtype: torch.dtype, device: torch.device) -> Cost:
+def cost(shape: Shape, dtype: torch.dtype, device: torch.device, *, causal: bool = False) -> Cost:
     """Both timed in turn, the best of each."""
     generator = torch.Generator().manual_seed(0)
     q, k, v = (
-        torch.randn(shape.batch, shape.heads, n, shape.dim, generator=generator).to(device, dtype)
-        for n in (shape.queries, shape.length, shape.length)
+        torch.randn(shape.batch, heads, n, shape.dim, generator=generator).to(device, dtype)
+        for heads, n in (
+            (shape.heads, shape.queries),
+            *(((shape.kv_heads or shape.heads), shape.length) for _ in "kv"),
+        )
     )
-    both = (
-        lambda: scaled_dot_product_attention(q, k, v),
-        lambda: ice.tolerance(q, k, v, dtype=dtype),
-    )
-    turns = [[wall_ms(call, device) / 1e3 for call in both] for _ in range(REPEATS)]
-    native, ours = map(min, zip(*turns, strict=True))
-    name = str(dtype).removeprefix("torch.")
-    return Cost(str(shape), name, ours, native, ours / native)
+    grouped = shape.kv_heads is not None
+
+    def native() -> torch.Tensor:
+        return scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
+
+    def ours() -> torch.Tensor:
+        return ice.tolerance(q, k, v, dtype=dtype, causal=causal)
+
+    def turns(count: int) -> Iterator[tuple[float, ...]]:
+        both = [[wall_ms(call, device) / 1e3 for call in (native, ours)] for _ in range(count)]
+        return zip(*both, strict=True)
+
+    base, took = map(min, turns(REPEATS))
+    slow = None
+    if device.type == "cuda":
+        with crowded():  # which interrupts some calls and not others: all of them count
+            there, slower = map(sum, turns(CROWDED))
+        slow = slower / there
+    return Cost(
+        shape=str(shape), dtype=str(dtype).removeprefix("torch."), causal=causal, seconds=took,
+        native=base, passes=took / base, crowded=slow,
+        launches=_launches(ours) if device.type == "cuda" else None,
+    )  # fmt: skip
+
+
+def _launches(call: Callable[[], object]) -> int:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    return sum(event.count for event in seen.key_averages() if "LaunchKernel" in event.key)
 
 
 if __name__ == "__main__":

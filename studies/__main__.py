@@ -119,7 +119,7 @@ def report(
     out: Annotated[Path, typer.Option(help="A results folder.")] = _OUT,
     into: Annotated[Path | None, typer.Option(help="Where the report goes; OUT/report.")] = None,
 ) -> None:
-    """Write HTML, Markdown, CSV and JSON with the published numbers beside ours."""
+    """Write HTML, Markdown and CSV with the published numbers beside ours."""
     with _one_line_errors():
         from studies.report import write
 

@@ -10,28 +10,32 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from iceform.constructions import AttentionHead, TruncatedLinear
-from studies.networks import Network, Parameters, SelfAttention, stack
+from studies.networks import Parameters, SelfAttention
 from studies.randomness import generator, permutation, shared, take
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves
 
 __all__ = ["HeadsSpec", "HeadsStudy", "assemble"]
 
@@ -87,7 +91,7 @@ class HeadsSpec(Spec):
 _LONGER = 3  # times the epochs
 
 
-class HeadsStudy(Study):
+class HeadsStudy(Study[HeadsSpec]):
     """thm:attn_sim_attn_multi, trained."""
 
     name: ClassVar[str] = "heads"
@@ -127,8 +131,7 @@ class HeadsStudy(Study):
             constructed_samples=20,
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        assert isinstance(spec, HeadsSpec)
+    def plans(self, spec: HeadsSpec, seeds: Sequence[int], together: int) -> list[Plan[HeadsSpec]]:
         if spec.column == "constructed":
             grids = [("spectral", g) for g in spec.spectral_grid]
             grids += [("hard", g) for g in spec.hard_grid]
@@ -137,14 +140,12 @@ class HeadsStudy(Study):
                 Plan(spec, (("regime", r), ("grid", g)), (s,)) for r, g in grids for s in seeds[:1]
             ] + [Plan(spec, (("regime", "spectral"), ("grid", g)), (s,))
                  for g in spec.grid for s in seeds[1:]]  # fmt: skip
-        if spec.column == "their_script":
-            return [Plan(spec, (("heads", h),), (s,)) for h in spec.heads for s in seeds]
         parts = split_seeds(seeds, together // len(ROLES))
         variants = [(("heads", h), ("schedule", s)) for h in spec.heads for s in spec.schedules]
         made = [Plan(spec, variant, part, len(ROLES)) for variant in variants for part in parts]
         return made + (self._probes(spec, parts) if spec.probed else [])
 
-    def _probes(self, spec: HeadsSpec, parts: list[tuple[int, ...]]) -> list[Plan]:
+    def _probes(self, spec: HeadsSpec, parts: list[tuple[int, ...]]) -> list[Plan[HeadsSpec]]:
         specs = {"longer": replace(spec, epochs=_LONGER * spec.epochs), "xavier": spec}
         return [
             Plan(own, (("heads", spec.probed), ("schedule", "constant"), ("probe", probe)), part,
@@ -153,14 +154,12 @@ class HeadsStudy(Study):
             for part in parts
         ]  # fmt: skip
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[HeadsSpec], device: torch.device) -> Trainable:
         asked = plan.spec.column == "as_the_theorem_asks"
         return _InPrompt(plan, device) if asked else _Fixed(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, HeadsSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[HeadsSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 def assemble(k: Tensor, q: Tensor, v: Tensor, *, over_queries: bool) -> Tensor:
@@ -207,9 +206,8 @@ class _Heads(Trainable):
 
     over_queries: bool
 
-    def __init__(self, plan: Plan, device: torch.device, network: SelfAttention) -> None:
+    def __init__(self, plan: Plan[HeadsSpec], device: torch.device, network: SelfAttention) -> None:
         spec = plan.spec
-        assert isinstance(spec, HeadsSpec)
         self.plan, self.spec = plan, spec
         self.x = _inputs(spec, plan.seeds, device)
         self.order = self._split(device)
@@ -219,17 +217,16 @@ class _Heads(Trainable):
         whole = torch.ones_like(own).float()
         spread = own * math.sqrt(spec.width / spec.value_width)
         self.weighting = torch.stack([whole, whole, spread])[:, None, None]  # (roles, 1, 1, width)
-        weighted = _Weighted(network, self.weighting.repeat(len(plan.seeds), 1, 1, 1))
-        start = [
-            network.initial(generator("cpu", spec.study, seed, role, "start"))
-            for seed in plan.seeds
-            for role in ROLES
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
-        own_width = spec.value_width < spec.width
-        self.stack = Stack(
-            plan.name, weighted if own_width else network, stack(start), training, spec.train,
-            plan.seeds, self.batch,
+        self.network = network
+        weights = self.weighting.repeat(len(plan.seeds), 1, 1, 1)
+
+        def weighted(parameters: Parameters, x: Tensor) -> Tensor:
+            return network(parameters, x) * weights
+
+        self.stack = stacked(
+            plan, network, [(role,) for role in ROLES], self.batch,
+            as_called=weighted if spec.value_width < spec.width else None,
+            schedule=str(plan.labels["schedule"]),
         )  # fmt: skip
 
     def _split(self, device: torch.device) -> Tensor | None:
@@ -335,20 +332,6 @@ class _Heads(Trainable):
         return (largest(got) != largest(exact)).double().mean((1, 2))
 
 
-@dataclass(frozen=True, eq=False)
-class _Weighted(Network):
-    """A network whose outputs are multiplied by weights, (M, 1, 1, outputs)."""
-
-    inner: SelfAttention
-    weights: Tensor
-
-    def initial(self, generator: torch.Generator) -> Parameters:
-        return self.inner.initial(generator)
-
-    def __call__(self, parameters: Mapping[str, Tensor], *inputs: Tensor) -> Tensor:
-        return self.inner(parameters, *inputs) * self.weights
-
-
 class _Oracle:
     """Least squares from the training tokens to their K, Q, V, in float64."""
 
@@ -371,9 +354,8 @@ class _Fixed(_Heads):
 
     over_queries = True
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HeadsSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, HeadsSpec)
         network = SelfAttention(
             spec.dim, spec.tokens, spec.tokens, spec.hidden, int(plan.labels["heads"]),
             spec.points, spec.width, xavier=plan.labels.get("probe") == "xavier",
@@ -399,11 +381,10 @@ class _InPrompt(_Heads):
     """
 
     over_queries = False
-    ablations = ("zero", "random", "another")
+    ablations = ABLATIONS
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HeadsSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, HeadsSpec)
         rows = spec.tokens + spec.width
         network = SelfAttention(
             spec.dim + 1, rows, spec.tokens, spec.hidden, int(plan.labels["heads"]),
@@ -423,13 +404,7 @@ class _InPrompt(_Heads):
     def _projections(self, index: Tensor, ablation: str) -> tuple[Tensor, Tensor]:
         x, w = take(self.x, index), take(self.weights, index).transpose(1, 2)
         exact = x[:, None] @ w.mT
-        if ablation == "zero":
-            w = torch.zeros_like(w)
-        elif ablation == "random":
-            source = generator(w.device, self.spec.study, "ablation")
-            w = torch.randn(w.shape, generator=source, device=w.device)
-        elif ablation == "another":
-            w = w.roll(1, 2)
+        w = ablated(ablation, w, partial(w.roll, 1, 2), self.spec.study, "ablation")
         return self._with_rows(x, w), exact
 
 
@@ -449,7 +424,7 @@ def split_line(spec: HeadsSpec, heads: int) -> TruncatedLinear:
     )  # fmt: skip
 
 
-def _constructed(plan: Plan, spec: HeadsSpec, seed: int) -> Record:
+def _constructed(plan: Plan[HeadsSpec], spec: HeadsSpec, seed: int) -> Record:
     """The head by look-ups in a frozen module, no training; float64."""
     regime, grid = str(plan.labels["regime"]), int(plan.labels["grid"])
     count, n, d, width = spec.constructed_samples, spec.tokens, spec.dim, spec.width
@@ -461,7 +436,7 @@ def _constructed(plan: Plan, spec: HeadsSpec, seed: int) -> Record:
     x = 2 * normal(count, n, d) - 1
     weights = [normal(count, width, d) for _ in ROLES]
     made = _by_splitting if regime == "split" else _by_rows
-    return made(plan, spec, seed, x, weights, regime, grid)
+    return made(plan, seed, x, weights, regime, grid)
 
 
 def _domain(spec: HeadsSpec) -> dict[str, float]:
@@ -469,9 +444,9 @@ def _domain(spec: HeadsSpec) -> dict[str, float]:
 
 
 def _by_rows(
-    plan: Plan, spec: HeadsSpec, seed: int, x: Tensor, weights: list[Tensor], regime: str, grid: int
+    plan: Plan[HeadsSpec], seed: int, x: Tensor, weights: list[Tensor], regime: str, grid: int
 ) -> Record:
-    emulator = frozen_head(spec, regime, grid)
+    spec, emulator = plan.spec, frozen_head(plan.spec, regime, grid)
     ledger = emulator.run(x[:1], *(w[:1] for w in weights)).ledger
     out, exact = emulator(x, *weights), emulator.reference(x, *weights)
     metrics = _compared(out, exact) | {
@@ -484,10 +459,10 @@ def _by_rows(
 
 
 def _by_splitting(
-    plan: Plan, spec: HeadsSpec, seed: int, x: Tensor, weights: list[Tensor], _: str, heads: int
+    plan: Plan[HeadsSpec], seed: int, x: Tensor, weights: list[Tensor], _: str, heads: int
 ) -> Record:
     """K, Q and V entry by entry by heads that share a grid; the second layer is exact."""
-    line = split_line(spec, heads)
+    spec, line = plan.spec, split_line(plan.spec, heads)
     ledger = line.run(x[:1], weights[0][:1, 0], x.new_zeros(1)).ledger
     exact = torch.stack([x @ w.mT for w in weights], 1)  # (samples, roles, n, width)
     rows = torch.stack(weights, 1).transpose(0, 2).flatten(0, 1)  # (width * roles, samples, d)

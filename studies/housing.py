@@ -25,26 +25,23 @@ from iceform.tables import Table
 from studies.algorithms import centered, cross_validated, lasso, least_squares, ridge
 from studies.ames import Encoder, houses, number_columns
 from studies.house_prices import house_prices, rows_in_ames
-from studies.networks import Parameters, PromptedAttention, SelfAttention, stack
+from studies.networks import Parameters, PromptedAttention, SelfAttention
 from studies.randomness import generator, permutation, take
-from studies.statistics import (
-    ABLATIONS,
-    ALGORITHMS,
-    compare,
-    emulate,
-    sklearn_models,
-)
+from studies.statistics import ALGORITHMS, compare, emulate, sklearn_models
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import Curves, Stack, Training
+from studies.training import Curves
 
 __all__ = ["HousingSpec", "HousingStudy"]
 
@@ -94,7 +91,7 @@ class HousingSpec(Spec):
     numbers_only: bool = False
 
 
-class HousingStudy(Study):
+class HousingStudy(Study[HousingSpec]):
     """The study on real data."""
 
     name: ClassVar[str] = "housing"
@@ -141,25 +138,24 @@ class HousingStudy(Study):
             at_once=1, numbers_only=True, lasso_grid=paper.lasso_grid[-2:],
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        if spec.column in ("their_script", "constructed"):
-            variant = "script" if spec.column == "their_script" else "constructed"
-            return [Plan(spec, (("variant", variant),), (s,)) for s in seeds]
+    def plans(
+        self, spec: HousingSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[HousingSpec]]:
+        if spec.column == "constructed":
+            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
         sizes = {"frozen": 1, "baselines": len(ALGORITHMS)}
         return [
             _HousingPlan(spec, (("role", role),), part, sizes[role])
-            for role in ROLES
+            for role in (ROLES[:1] if spec.column == "their_script" else ROLES)
             for part in split_seeds(seeds, together // sizes[role])
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[HousingSpec], device: torch.device) -> Trainable:
         asked = plan.spec.column == "as_the_theorem_asks"
         return (_Asked if asked else _Constant)(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, HousingSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[HousingSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 def _examples(spec: HousingSpec, role: str) -> int:
@@ -168,10 +164,17 @@ def _examples(spec: HousingSpec, role: str) -> int:
     return spec.train * (len(ALGORITHMS) if every else 1)
 
 
-class _HousingPlan(Plan):
+def drawn(spec: Spec, device: torch.device, seed: object, epoch: int) -> Tensor:
+    """Every training row once, each with an algorithm that is drawn when it is read."""
+    rows = permutation(spec.train, device, "order", seed, epoch)
+    source = generator(device, spec.study, seed, "algorithms", epoch)
+    which = torch.randint(len(ALGORITHMS), rows.shape, generator=source, device=device)
+    return rows * len(ALGORITHMS) + which
+
+
+class _HousingPlan(Plan[HousingSpec]):
     @property
     def length(self) -> tuple[int, int]:
-        assert isinstance(self.spec, HousingSpec)
         examples = _examples(self.spec, str(self.labels["role"]))
         return examples // self.spec.batch, self.spec.epochs
 
@@ -222,34 +225,19 @@ class _Housing(Trainable):
 
     network: SelfAttention | PromptedAttention
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, HousingSpec)
         self.plan, self.spec, self.device = plan, spec, device
         self.role = str(plan.labels["role"])
         self._fixed = torch.arange(len(ALGORITHMS), device=device)[:, None]
 
     def _finish(self) -> None:
-        plan, spec = self.plan, self.spec
-        models = ("frozen",) if self.role == "frozen" else ALGORITHMS
-        start = [
-            self.network.initial(generator("cpu", spec.study, seed, model, "start"))
-            for seed in plan.seeds
-            for model in models
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr)
-        examples = _examples(spec, self.role)
-        self.stack = Stack(
-            plan.name, self.network, stack(start), training, examples, plan.seeds, self.batch,
-            draw=self._drawn if spec.drawn and self.role == "frozen" else None,
+        spec, frozen = self.spec, self.role == "frozen"
+        self.stack = stacked(
+            self.plan, self.network, [(m,) for m in (("frozen",) if frozen else ALGORITHMS)],
+            self.batch, examples=_examples(spec, self.role),
+            draw=partial(drawn, spec, self.device) if spec.drawn and frozen else None,
         )  # fmt: skip
-
-    def _drawn(self, seed: object, epoch: int) -> Tensor:
-        """Every training row once, each with an algorithm that is drawn for it."""
-        rows = permutation(self.spec.train, self.device, "order", seed, epoch)
-        source = generator(self.device, self.spec.study, seed, "algorithms", epoch)
-        which = torch.randint(len(ALGORITHMS), rows.shape, generator=source, device=self.device)
-        return rows * len(ALGORITHMS) + which
 
     @property
     def models(self) -> int:
@@ -333,7 +321,7 @@ class _Housing(Trainable):
 class _Constant(_Housing):
     """[x; w] as one token, w one of three constant vectors."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         super().__init__(plan, device)
         spec = self.spec
         x, y = house_prices() if spec.column == "as_published" else _read()
@@ -361,14 +349,8 @@ class _Constant(_Housing):
 
     def _outputs(self, parameters: Parameters, algorithm: int, prompt: str) -> Tensor:
         x = self._test(self.x)
-        w = self.coef[algorithm]
-        if prompt == "zero":
-            w = torch.zeros_like(w)
-        elif prompt == "random":
-            source = generator(w.device, self.spec.study, "ablation")
-            w = torch.randn(w.shape, generator=source, device=w.device)
-        elif prompt == "another":
-            w = self.coef[(algorithm + 1) % len(ALGORITHMS)]
+        other = self.coef[(algorithm + 1) % len(ALGORITHMS)]
+        w = ablated(prompt, self.coef[algorithm], lambda: other, self.spec.study, "ablation")
         tokens = torch.cat([x, w.expand_as(x)], -1)[:, :, None]
         made: Tensor = self.network(parameters, tokens)[:, None, :, 0, 0]
         return made
@@ -403,7 +385,7 @@ class _Contexts:
 class _Asked(_Housing):
     """The prompt is written by an auxiliary network from the context and the algorithm."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[HousingSpec], device: torch.device) -> None:
         super().__init__(plan, device)
         spec, data = self.spec, houses()
         xs, ys, train, test = [], [], [], []
@@ -471,15 +453,10 @@ class _Asked(_Housing):
             code = self.codes[named].expand(seeds, count, -1)
             return network.prompt(parameters, self.test_pairs, code, which)
 
-        prompts = written(algorithm)
-        if prompt == "zero":
-            prompts = torch.zeros_like(prompts)
-        elif prompt == "random":
-            source = generator(prompts.device, self.spec.study, "ablation")
-            noise = torch.randn(prompts.shape, generator=source, device=prompts.device)
-            prompts = prompts.mean((1, 2), keepdim=True) + noise * prompts.std((1, 2), keepdim=True)
-        elif prompt == "another":
-            prompts = written((algorithm + 1) % len(ALGORITHMS))
+        own, other = written(algorithm), partial(written, (algorithm + 1) % len(ALGORITHMS))
+        prompts = ablated(prompt, own, other, self.spec.study, "ablation")
+        if prompt == "random":  # of the size of its own
+            prompts = own.mean((1, 2), keepdim=True) + prompts * own.std((1, 2), keepdim=True)
         x = self.x[:, self.spec.train :]
         made = [
             network.with_prompt(parameters, x[:, :, None], p[:, None].expand(-1, x.shape[1], -1))
@@ -512,7 +489,7 @@ def frozen_machine(spec: HousingSpec) -> Machine:
     return Machine(spec.dim + 1, layout="stream")
 
 
-def _constructed(plan: Plan, spec: HousingSpec, seed: int) -> Record:
+def _constructed(plan: Plan[HousingSpec], spec: HousingSpec, seed: int) -> Record:
     """The three algorithms on the training split by one machine, beside scikit-learn."""
     machine = frozen_machine(spec)
     data, order = houses(), _split(spec, seed)

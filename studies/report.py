@@ -1,11 +1,12 @@
-"""The report: tables and figures beside the published numbers, as HTML, Markdown, CSV and JSON."""
+"""The report: tables and figures beside the published numbers, as HTML, Markdown and CSV."""
 
 from __future__ import annotations
 
 import base64
 import io
-import json
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,20 +39,14 @@ _MOST_HEADS = max(HEADS)  # curves that end here are of trained heads
 _LEAST_SHARE = 1e-7  # of the mean predictor's error, where the learning curves are cut off
 
 
-def _load(name: str) -> Any:
-    import importlib
-
+def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
     try:
-        return importlib.import_module(name)
+        from matplotlib.figure import Figure
     except ModuleNotFoundError as missing:
         raise ProgramError(
             f"the report needs {missing.name}; run pip install 'iceform[experiments]'"
         ) from missing
-
-
-def _axes(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    figures = _load("matplotlib.figure")
-    figure = figures.Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(1, columns, squeeze=False)[0]
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
@@ -205,7 +200,6 @@ def write(records: Sequence[dict[str, Any]], folder: Path) -> list[Path]:
         "report.md": markdown(chapters, tuple(images), records).encode(),
         "report.html": html(chapters, images, records).encode(),
         "summary.csv": summary_csv(records).encode(),
-        "records.json": (json.dumps(records, sort_keys=True) + "\n").encode(),
     }
     store.write({folder / name: data for name, data in content.items()})
     return [folder / name for name in content]
@@ -238,25 +232,51 @@ _INTRODUCTION = (
 )
 
 
+@dataclass(frozen=True)
+class _Image:
+    name: str
+
+
+Block = str | tuple[str, ...] | Table | _Image  # a heading or paragraph, a list, ...
+
+
+def _document(
+    chapters: Sequence[Section], images: Container[str], records: Sequence[dict[str, Any]]
+) -> Iterator[Block]:
+    """The report, whatever it is written in."""
+    yield "# Numerical studies"
+    yield _INTRODUCTION
+    yield _origin(records)
+    yield _Image("studies.png")
+    yield readers(records)
+    for chapter in chapters:
+        yield f"## {chapter.title}"
+        yield "What the public script does:"
+        yield chapter.flaws
+        yield f"Our reading differs from it: {chapter.read}."
+        yield f"As the theorem asks: {chapter.asked}."
+        yield "What was run:"
+        yield chapter.ran
+        yield from (_Image(name) for name in _PLACE.get(chapter.name, ()) if name in images)
+        yield from chapter.tables
+
+
 def markdown(
     chapters: Sequence[Section], images: Sequence[str], records: Sequence[dict[str, Any]]
 ) -> str:
     """The report for a repository."""
-    lines = ["# Numerical studies", "", _INTRODUCTION, "", _origin(records), ""]
-    lines += [f"![{_ALT['studies.png']}](studies.png)", ""]
-    lines += [f"**{readers(records).caption}**", "", *markdown_table(readers(records)), ""]
-    for chapter in chapters:
-        lines += [f"## {chapter.title}", ""]
-        lines += ["What the public script does:", ""]
-        lines += [f"- {flaw}" for flaw in chapter.flaws]
-        lines += ["", f"Our reading differs from it: {chapter.read}.", ""]
-        lines += [f"As the theorem asks: {chapter.asked}.", ""]
-        lines += ["What was run:", "", *(f"- {line}" for line in chapter.ran), ""]
-        for image in _PLACE.get(chapter.name, ()):
-            if image in images:
-                lines += [f"![{_ALT[image]}]({image})", ""]
-        for table in chapter.tables:
-            lines += [f"**{table.caption}**", "", *markdown_table(table), ""]
+    lines: list[str] = []
+    for block in _document(chapters, images, records):
+        match block:
+            case str():
+                lines.append(block)
+            case Table():
+                lines += [f"**{block.caption}**", "", *markdown_table(block)]
+            case _Image(name):
+                lines.append(f"![{_ALT[name]}]({name})")
+            case _:
+                lines += [f"- {item}" for item in block]
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -269,41 +289,14 @@ def markdown_table(table: Table) -> list[str]:
     return [row(table.header), row(["---"] * len(table.header)), *map(row, table.rows)]
 
 
-_TEMPLATE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Numerical studies</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
+_STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1180px;margin:2rem auto;padding:0 1rem;color:#222}
 h1{font-size:1.7rem}h2{margin-top:2.6rem;border-bottom:1px solid #ccc;padding-bottom:.2rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;margin:.4rem 0 1.4rem;font-size:13px}
 th,td{padding:.25rem .55rem;text-align:right;border-bottom:1px solid #e4e4e4;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}th{background:#f5f5f3;font-weight:600}
 td{font-variant-numeric:tabular-nums}caption{text-align:left;font-weight:600;padding:.3rem 0}
-img{max-width:100%;height:auto}.origin{color:#555}
-</style></head><body>
-<h1>Numerical studies</h1>
-<p>{{ introduction }}</p><p class="origin">{{ origin }}</p>
-<p><img alt="{{ alt["studies.png"] }}" src="data:image/png;base64,{{ images["studies.png"] }}"></p>
-{% for chapter in chapters %}
-<h2>{{ chapter.title }}</h2>
-<p>What the public script does:</p>
-<ul>{% for flaw in chapter.flaws %}<li>{{ flaw }}</li>{% endfor %}</ul>
-<p><b>Our reading differs from it:</b> {{ chapter.read }}.</p>
-<p><b>As the theorem asks:</b> {{ chapter.asked }}.</p>
-<p class="origin">What was run: {{ chapter.ran | join("; ") }}.</p>
-{% for image in place.get(chapter.name, ()) if image in images %}
-<p><img alt="{{ alt[image] }}" src="data:image/png;base64,{{ images[image] }}"></p>
-{% endfor %}
-{% for table in chapter.tables %}
-<div class="wide"><table><caption>{{ table.caption }}</caption>
-<tr>{% for cell in table.header %}<th>{{ cell }}</th>{% endfor %}</tr>
-{% for row in table.rows %}
-<tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
-{% endfor %}
-</table></div>
-{% endfor %}
-{% endfor %}
-</body></html>
+img{max-width:100%;height:auto}
 """
 
 
@@ -311,13 +304,31 @@ def html(
     chapters: Sequence[Section], images: dict[str, bytes], records: Sequence[dict[str, Any]]
 ) -> str:
     """One page that needs nothing else."""
-    environment = _load("jinja2").Environment(autoescape=True, trim_blocks=True)
-    page: str = environment.from_string(_TEMPLATE).render(
-        chapters=chapters,
-        images={name: base64.b64encode(data).decode() for name, data in images.items()},
-        introduction=_INTRODUCTION,
-        origin=_origin(records),
-        place=_PLACE,
-        alt=_ALT,
-    )
-    return page
+
+    def tagged(tag: str, text: str) -> str:
+        return f"<{tag}>{escape(text)}</{tag}>"
+
+    def row(tag: str, cells: Sequence[str]) -> str:
+        return f"<tr>{''.join(tagged(tag, cell) for cell in cells)}</tr>"
+
+    parts = [
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>Numerical studies</title><style>{_STYLE}</style></head><body>",
+    ]
+    for block in _document(chapters, images, records):
+        match block:
+            case str():
+                marks, _, text = block.partition(" ") if block[0] == "#" else ("", "", block)
+                parts.append(tagged(f"h{len(marks)}" if marks else "p", text))
+            case Table():
+                body = [row("td", cells) for cells in block.rows]
+                parts += ['<div class="wide"><table>', tagged("caption", block.caption)]
+                parts += [row("th", block.header), *body, "</table></div>"]
+            case _Image(name):
+                data = base64.b64encode(images[name]).decode()
+                source = f'src="data:image/png;base64,{data}"'
+                parts.append(f'<p><img alt="{escape(_ALT[name])}" {source}></p>')
+            case _:
+                parts.append(f"<ul>{''.join(tagged('li', item) for item in block)}</ul>")
+    return "\n".join([*parts, "</body></html>", ""])

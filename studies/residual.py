@@ -8,9 +8,9 @@ is the text's :math:`\tanh(w \cdot x_i - y_i)\, x_i`, and w comes with the sampl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import torch
@@ -19,30 +19,33 @@ from torch import Tensor
 from iceform.constructions import ResidualMap
 from iceform.errors import ProgramError
 from iceform.interpolation import Grid, Interpolant, posterior_error
-from studies.networks import CrossAttention, Parameters, stack
+from studies.networks import CrossAttention, Parameters
 from studies.randomness import generator, take
 from studies.study import (
+    ABLATIONS,
+    FIGURE,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
+    after_figure,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import Curves, Stack, Training
+from studies.training import Curves
 
 __all__ = ["ResidualSpec", "ResidualStudy"]
 
 _EVALUATED = 1000  # samples at a time
 _AT_ONCE = 50  # the same for look-ups in wide tables
-_ABLATIONS = ("zero", "random", "another")
 _SATURATED = 24.0  # |z| beyond which tanh is 1 to the last bit of float64
 _TABLE_EPS = 1e-11  # of the look-up; outputs are up to x_bound times as large
 _X_STANDARD, _X_MEAN = 10.0, -5.0  # the text's X ~ 10 N(0, 1) - 5; the script: 10 U[0, 1) - 5
-_FIGURE = 19  # epochs after which the paper's figure quotes its losses
 
 
 @dataclass(frozen=True)
@@ -96,11 +99,16 @@ ASKED = {
     "asked-cosine": replace(_RIGHT, schedule="cosine"),
     "asked-unit-x": replace(_RIGHT, inputs="unit"),
 }
-BY_COLUMN = {"as_published": PUBLISHED, "our_reading": READ, "as_the_theorem_asks": ASKED}
+BY_COLUMN: dict[str, Iterable[str]] = {
+    "their_script": ("script",),
+    "as_published": PUBLISHED,
+    "our_reading": READ,
+    "as_the_theorem_asks": ASKED,
+}
 VARIANTS = PUBLISHED | READ | ASKED
 
 
-class ResidualStudy(Study):
+class ResidualStudy(Study[ResidualSpec]):
     """thm:attn_sim_f, trained."""
 
     name: ClassVar[str] = "residual"
@@ -124,35 +132,32 @@ class ResidualStudy(Study):
     def spec(self, column: str, scale: str) -> ResidualSpec:
         if scale == "smoke":
             return ResidualSpec(self.name, column, scale, samples=400, epochs=2, seeds=2)
-        epochs = 100 if column in ("their_script", "as_published") else _FIGURE
+        epochs = 100 if column in ("their_script", "as_published") else FIGURE
         return ResidualSpec(self.name, column, scale, samples=50_000, epochs=epochs, seeds=5)
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+    def plans(
+        self, spec: ResidualSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[ResidualSpec]]:
         if spec.column == "constructed":
             return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
-        if spec.column == "their_script":
-            return [Plan(spec, (("variant", "script"),), (s,)) for s in seeds]
         return [
             Plan(spec, (("variant", name),), part)
             for name in BY_COLUMN[spec.column]
             for part in split_seeds(seeds, together)
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[ResidualSpec], device: torch.device) -> Trainable:
         return _Residual(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, ResidualSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[ResidualSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 class _Residual(Trainable):
     """One variant for several seeds."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[ResidualSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, ResidualSpec)
         self.plan, self.spec = plan, spec
         self.variant = VARIANTS[str(plan.labels["variant"])]
         self.data = [_draw(spec, self.variant, seed, device) for seed in plan.seeds]
@@ -161,12 +166,9 @@ class _Residual(Trainable):
             spec.dim + 1, spec.dim, spec.tokens, spec.hidden, spec.points, spec.dim,
             over_prompt=self.variant.over_prompt, bare=self.variant.bare,
         )  # fmt: skip
-        start = [network.initial(generator("cpu", self_name(spec), s, "start")) for s in plan.seeds]
-        training = Training(spec.epochs, spec.batch, spec.lr, self.variant.schedule)
-        self.stack = Stack(
-            plan.name, network, stack(start), training, spec.train, plan.seeds,
-            self.batch, self._validate,
-        )  # fmt: skip
+        self.stack = stacked(
+            plan, network, [()], self.batch, schedule=self.variant.schedule, validate=self._validate
+        )
 
     def batch(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         x, w, y, target = self._samples(index)
@@ -209,10 +211,8 @@ class _Residual(Trainable):
                 "oracle mse": 0.0,
                 "train mse": float(curves.train[-1][place]),
             }
-            if len(curves.held_out) >= _FIGURE:
-                metrics["mse after 19 epochs"] = float(curves.held_out[_FIGURE - 1][place])
-                metrics["train mse after 19 epochs"] = float(curves.train[_FIGURE - 1][place])
-            for kind in _ABLATIONS:
+            metrics |= after_figure(curves, place)
+            for kind in ABLATIONS:
                 metrics[f"prompt {kind} mse"] = mse_and_r2(outputs[kind][place], target)[0]
             lines = {
                 "train": [float(c[place]) for c in curves.train],
@@ -223,28 +223,18 @@ class _Residual(Trainable):
 
     def _predictions(self, parameters: Parameters) -> dict[str, Tensor]:
         """Test targets, and outputs with the right prompt and with others in its place."""
-        parts: dict[str, list[Tensor]] = {k: [] for k in ("target", "right", *_ABLATIONS)}
+        kinds = ("right", *ABLATIONS)
+        parts: dict[str, list[Tensor]] = {k: [] for k in ("target", *kinds)}
         for index in self._test_parts():
             x, w, y, target = self._samples(index)
             tokens = self._data_tokens(x, y, target)
-            fresh = torch.randn(w.shape, generator=generator(w.device, "ablation"), device=w.device)
-            prompts = {
-                "right": w,
-                "zero": torch.zeros_like(w),
-                "random": fresh[:, :, :1].expand_as(w)
-                if self.variant.weights != "token"
-                else fresh,
-                "another": w.roll(1, 1),
-            }
             parts["target"].append(target)
-            for kind, prompt in prompts.items():
+            for kind in kinds:
+                prompt = ablated(kind, w, partial(w.roll, 1, 1), "ablation")
+                if kind == "random" and self.variant.weights != "token":
+                    prompt = prompt[:, :, :1].expand_as(w)
                 parts[kind].append(self.stack.network(parameters, tokens, prompt))
         return {kind: torch.cat(p, 1) for kind, p in parts.items()}
-
-
-def self_name(spec: Spec) -> str:
-    """Starting points are shared by a study's columns, so that they differ by the data alone."""
-    return spec.study
 
 
 def _draw(
@@ -310,7 +300,7 @@ def frozen_head(spec: ResidualSpec) -> ResidualMap:
     )  # fmt: skip
 
 
-def _constructed(plan: Plan, spec: ResidualSpec, seed: int) -> Record:
+def _constructed(plan: Plan[ResidualSpec], spec: ResidualSpec, seed: int) -> Record:
     """The map by one frozen head on the test rows of the seed, no training; float64."""
     emulator = frozen_head(spec)
     data = _draw(spec, VARIANTS["asked"], seed, torch.device("cpu"))

@@ -21,27 +21,30 @@ from iceform import algorithms as programs
 from iceform.certificates import Ledger, Result
 from iceform.machine import Machine
 from studies.algorithms import lasso, least_squares, ridge
-from studies.networks import InContext, Network, Parameters, SelfAttention, stack
+from studies.networks import InContext, Network, Parameters, SelfAttention
 from studies.randomness import generator, shared, take
 from studies.study import (
+    ABLATIONS,
     Plan,
     Record,
     Spec,
     Study,
     Trainable,
+    ablated,
     chunks,
     frozen_notes,
     mse_and_r2,
     split_seeds,
+    stacked,
 )
-from studies.training import SCHEDULES, Curves, Stack, Training
+from studies.training import SCHEDULES, Curves
 
 __all__ = ["ALGORITHMS", "StatisticsSpec", "StatisticsStudy"]
 
 ALGORITHMS = ("lasso", "ridge", "linear")
 MODELS = ("frozen", *ALGORITHMS)  # one trained on the mixture, one baseline for each
-ABLATIONS = ("zero", "random", "another")
 _EVALUATED = 500  # samples at a time
+_FITTED = 50_000  # contexts at a time: batched eigenvalues on a GPU take memory for all of theirs
 _DRAWS = 5  # test draws over which the script takes its spread
 # Names of the random streams, as they were when the stored cells were drawn.
 _STREAMS = {"our_reading": "as_published", "as_the_theorem_asks": "as_described"}
@@ -68,9 +71,12 @@ class StatisticsSpec(Spec):
         in turn.
     alpha_ridge, alpha_lasso
         scikit-learn's penalties; ridge's is the text's.
-    in_context, in_context_epochs, in_context_seeds, in_context_hidden
+    in_context, in_context_epochs, in_context_seeds, in_context_samples, in_context_batch
         Layers of the models that are not given the coefficients (1: the study's own network), how
-        long and how often they are trained, and the width of those with several layers.
+        long and how often they are trained, on how many samples and in which batches: with the
+        study's own 50,000 contexts they learn these by heart.
+    in_context_hidden
+        The width of those with several layers.
     """
 
     hidden: int = 48
@@ -86,8 +92,10 @@ class StatisticsSpec(Spec):
     schedules: tuple[str, ...] = SCHEDULES
     constructed_contexts: int = 4
     in_context: tuple[int, ...] = ()
-    in_context_epochs: int = 24
+    in_context_epochs: int = 12
     in_context_seeds: int = 3
+    in_context_samples: int = 400_000
+    in_context_batch: int = 128
     in_context_hidden: int = 128
 
     @property
@@ -99,7 +107,7 @@ class StatisticsSpec(Spec):
         return self.fresh or super().test
 
 
-class StatisticsStudy(Study):
+class StatisticsStudy(Study[StatisticsSpec]):
     """thm:attn_sim_stats_methods, trained on synthetic data."""
 
     name: ClassVar[str] = "statistics"
@@ -138,20 +146,27 @@ class StatisticsStudy(Study):
         return replace(
             paper, samples=200, epochs=2, seeds=2, schedules=("constant",), constructed_contexts=1,
             fresh=40 if paper.fresh else 0, in_context_epochs=2, in_context_seeds=2,
+            in_context_samples=200, in_context_batch=32,
         )  # fmt: skip
 
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
-        assert isinstance(spec, StatisticsSpec)
-        if spec.column in ("their_script", "constructed"):
-            variant = "script" if spec.column == "their_script" else "constructed"
-            return [Plan(spec, (("variant", variant),), (s,)) for s in seeds]
+    def plans(
+        self, spec: StatisticsSpec, seeds: Sequence[int], together: int
+    ) -> list[Plan[StatisticsSpec]]:
+        if spec.column == "constructed":
+            return [Plan(spec, (("variant", "constructed"),), (s,)) for s in seeds]
+        models = MODELS[:1] if spec.column == "their_script" else MODELS
         return [
-            Plan(spec, (("schedule", schedule),), part, len(MODELS))
+            Plan(spec, (("schedule", schedule),), part, len(models))
             for schedule in spec.schedules
-            for part in split_seeds(seeds, together // len(MODELS))
+            for part in split_seeds(seeds, together // len(models))
         ] + [
             Plan(
-                replace(spec, epochs=spec.in_context_epochs),
+                replace(
+                    spec,
+                    epochs=spec.in_context_epochs,
+                    samples=spec.in_context_samples,
+                    batch=spec.in_context_batch,
+                ),
                 (("schedule", spec.schedules[0]), ("prompt", "learnt"), ("layers", layers)),
                 part,
             )
@@ -159,13 +174,11 @@ class StatisticsStudy(Study):
             for part in split_seeds(seeds[: spec.in_context_seeds], together)
         ]
 
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[StatisticsSpec], device: torch.device) -> Trainable:
         return _Statistics(plan, device)
 
-    def construct(self, plan: Plan) -> list[Record]:
-        spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
-        return [_constructed(plan, spec, seed) for seed in plan.seeds]
+    def construct(self, plan: Plan[StatisticsSpec], seed: int) -> Record:
+        return _constructed(plan, plan.spec, seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,17 +218,18 @@ def _draw(spec: StatisticsSpec, seed: int, device: torch.device) -> _Data:
     truth = w * kept
     seen = 2 * normal("context", count, spec.context, d) - 1
     y = _dot(seen, truth) + spec.noise * normal("context noise", count, spec.context)
-    coef = torch.stack(
-        [
-            lasso(seen, y, spec.alpha_lasso),
-            ridge(seen, y, spec.alpha_ridge),
-            least_squares(seen, y),
-        ],
-        1,
-    ).float()
+    coef = torch.cat(
+        [_fitted(spec, *part) for part in zip(seen.split(_FITTED), y.split(_FITTED), strict=True)]
+    )
     label = _dot(x, truth) + spec.noise * normal("noise", count, n)
     labels = label[:, None].expand(-1, len(ALGORITHMS), -1)
     return _Data(x, labels, coef, torch.cat([seen, y[..., None]], -1))
+
+
+def _fitted(spec: StatisticsSpec, x: Tensor, y: Tensor) -> Tensor:
+    """Coefficients of the three algorithms, (N, algorithms, d)."""
+    lasso_, ridge_ = lasso(x, y, spec.alpha_lasso), ridge(x, y, spec.alpha_ridge)
+    return torch.stack([lasso_, ridge_, least_squares(x, y)], 1).float()
 
 
 def _stream(spec: Spec) -> str:
@@ -230,9 +244,8 @@ def _dot(x: Tensor, w: Tensor) -> Tensor:
 class _Statistics(Trainable):
     """A frozen model and three baselines for each seed; no baselines where prompts are learnt."""
 
-    def __init__(self, plan: Plan, device: torch.device) -> None:
+    def __init__(self, plan: Plan[StatisticsSpec], device: torch.device) -> None:
         spec = plan.spec
-        assert isinstance(spec, StatisticsSpec)
         self.plan, self.spec = plan, spec
         data = _drawn(spec, plan.seeds, device)
         self.x, self.labels, self.coef, self.context = data.x, data.labels, data.coef, data.context
@@ -241,16 +254,10 @@ class _Statistics(Trainable):
         # What every sample's w is replaced by: the name of an algorithm. Its image under the
         # first map is the vector that is learnt for it.
         self.names = torch.eye(len(ALGORITHMS), spec.dim, device=device)
-        network = self._network()
-        start = [
-            network.initial(generator("cpu", spec.study, seed, model, "start"))
-            for seed in plan.seeds
-            for model in self.models
-        ]
-        training = Training(spec.epochs, spec.batch, spec.lr, str(plan.labels["schedule"]))
-        self.stack = Stack(
-            plan.name, network, stack(start), training, spec.train, plan.seeds, self.batch
-        )
+        self.stack = stacked(
+            plan, self._network(), [(model,) for model in self.models], self.batch,
+            schedule=str(plan.labels["schedule"]),
+        )  # fmt: skip
         self._baselines = torch.arange(len(ALGORITHMS), device=device)[:, None]
         self.mixed = torch.stack([self._algorithms(seed, device) for seed in plan.seeds])
 
@@ -382,14 +389,9 @@ class _Statistics(Trainable):
             prompts = self.coef[:, at]
             if self.learnt:
                 prompts = self.names.expand(*prompts.shape)
-            w = prompts[:, :, algorithm]
-            if prompt == "zero":
-                w = torch.zeros_like(w)
-            elif prompt == "random":
-                source = generator(w.device, self.spec.study, "ablation", int(part[0]))
-                w = torch.randn(w.shape, generator=source, device=w.device)
-            elif prompt == "another":
-                w = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            other = prompts[:, :, (algorithm + 1) % len(ALGORITHMS)]
+            name = self.spec.study, "ablation", int(part[0])
+            w = ablated(prompt, prompts[:, :, algorithm], lambda w=other: w, *name)  # type: ignore[misc]
             tokens = self._tokens(self.x[:, at], w, self.context[:, at])
             parts.append(self.stack.network(parameters, tokens)[..., 0])
         return torch.cat(parts, 1)
@@ -453,7 +455,7 @@ def frozen_machine(spec: StatisticsSpec) -> Machine:
     return Machine(spec.dim, layout="stream")
 
 
-def _constructed(plan: Plan, spec: StatisticsSpec, seed: int) -> Record:
+def _constructed(plan: Plan[StatisticsSpec], spec: StatisticsSpec, seed: int) -> Record:
     machine = frozen_machine(spec)
     small = replace(spec, samples=spec.constructed_contexts)
     data = _draw(small, seed, torch.device("cpu"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,16 +15,19 @@ from torch import Tensor
 from iceform.certificates import Ledger
 from iceform.errors import ProgramError
 from iceform.validation import check_choice
-from studies.networks import Parameters
-from studies.training import Curves, Stack
+from studies.networks import Network, Parameters, stack
+from studies.randomness import generator
+from studies.training import Batch, Curves, Stack, Training
 
 __all__ = [
-    "COLUMNS", "SCALES", "Plan", "Record", "Spec", "Study", "chunks", "frozen_notes",
-    "mse_and_r2",
+    "ABLATIONS", "COLUMNS", "FIGURE", "SCALES", "Plan", "Record", "Spec", "Study", "ablated",
+    "after_figure", "chunks", "frozen_notes", "mse_and_r2", "stacked",
 ]  # fmt: skip
 
 COLUMNS = ("their_script", "as_published", "our_reading", "as_the_theorem_asks", "constructed")
 SCALES = ("smoke", "paper")
+ABLATIONS = ("zero", "random", "another")  # what stands in the place of a prompt
+FIGURE = 19  # epochs after which the paper's figure of study 1 quotes its losses
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,14 @@ class Spec:
         return plain
 
 
+S = TypeVar("S", bound=Spec)
+
+
 @dataclass(frozen=True)
-class Plan:
+class Plan(Generic[S]):
     """Cells that are computed together: one variant of a column, for some seeds."""
 
-    spec: Spec
+    spec: S
     variant: tuple[tuple[str, str | int], ...]
     seeds: tuple[int, ...]
     models: int = 1  # models per seed
@@ -123,7 +129,7 @@ class Record:
         What is no number: the digest of frozen weights, the stated domain, the ledger.
     """
 
-    plan: Plan
+    plan: Plan[Any]
     seed: int
     metrics: dict[str, float]
     curves: dict[str, list[float]] = field(default_factory=dict)
@@ -145,12 +151,12 @@ class Record:
         }
 
 
-class Study(ABC):
+class Study(ABC, Generic[S]):
     """One of the paper's numerical studies, in columns.
 
     ``their_script``
-        The authors' public code itself, where a copy of it is given
-        (:mod:`studies.theirs`).
+        The authors' public code itself, where a copy of it is given: its data, networks and tests,
+        in our training engine (:mod:`studies.theirs`).
     ``as_published``
         Our networks with the data and settings of the authors' public script
         (:mod:`studies.script`).
@@ -169,22 +175,22 @@ class Study(ABC):
     asked: ClassVar[str]  # what as_the_theorem_asks does
 
     @abstractmethod
-    def spec(self, column: str, scale: str) -> Spec:
+    def spec(self, column: str, scale: str) -> S:
         """The sizes of a column."""
 
     @abstractmethod
-    def plans(self, spec: Spec, seeds: Sequence[int], together: int) -> list[Plan]:
+    def plans(self, spec: S, seeds: Sequence[int], together: int) -> list[Plan[S]]:
         """What is computed; ``together`` seeds in a stack at most."""
 
     @abstractmethod
-    def build(self, plan: Plan, device: torch.device) -> Trainable:
+    def build(self, plan: Plan[S], device: torch.device) -> Trainable:
         """Data on the device and models at their start."""
 
     @abstractmethod
-    def construct(self, plan: Plan) -> list[Record]:
-        """The column without training."""
+    def construct(self, plan: Plan[S], seed: int) -> Record:
+        """A cell of the column without training."""
 
-    def specs(self, columns: Sequence[str], scale: str) -> list[Spec]:
+    def specs(self, columns: Sequence[str], scale: str) -> list[S]:
         """Specs of several columns."""
         check_choice("scale", scale, SCALES)
         return [self.spec(check_choice("column", c, COLUMNS), scale) for c in columns]
@@ -206,6 +212,16 @@ def chunks(count: int, size: int) -> list[Tensor]:
     return list(torch.arange(count).split(size))
 
 
+def after_figure(curves: Curves, place: int) -> dict[str, float]:
+    """Study 1's errors after as many epochs as the paper's figure has, if there were as many."""
+    if len(curves.held_out) < FIGURE:
+        return {}
+    return {
+        f"mse after {FIGURE} epochs": float(curves.held_out[FIGURE - 1][place]),
+        f"train mse after {FIGURE} epochs": float(curves.train[FIGURE - 1][place]),
+    }
+
+
 def mse_and_r2(predicted: Tensor, target: Tensor) -> tuple[float, float]:
     """Mean squared error, and 1 - MSE / variance about each output's own mean."""
     p, t = predicted.double(), target.double()
@@ -222,6 +238,39 @@ def frozen_notes(
     """What a constructed cell says beside its numbers."""
     kept = [] if ledger is None else ledger.to_dict()
     return {"digest": digest, "domain": dict(domain), "ledger": kept}
+
+
+def stacked(
+    plan: Plan[Any], network: Network, models: Sequence[tuple[str, ...]],
+    batch: Callable[[Tensor], Batch], *, as_called: Callable[..., Tensor] | None = None,
+    examples: int | None = None, schedule: str = "constant", **options: Any,
+) -> Stack:  # fmt: skip
+    """A stack of the named models of every seed, at their start.
+
+    Starting points do not depend on the column, so that columns differ by their data alone.
+    ``as_called`` is what trains, where it is not the network itself.
+    """
+    spec = plan.spec
+    start = [
+        network.initial(generator("cpu", spec.study, seed, *model, "start"))
+        for seed in plan.seeds
+        for model in models
+    ]
+    training = Training(spec.epochs, spec.batch, spec.lr, schedule)
+    count = spec.train if examples is None else examples
+    return Stack(
+        plan.name, as_called or network, stack(start), training, count, plan.seeds, batch, **options
+    )
+
+
+def ablated(kind: str, prompt: Tensor, another: Callable[[], Tensor], *name: object) -> Tensor:
+    """A prompt, or what stands in its place: zeros, noise of this name, or another's prompt."""
+    if kind == "zero":
+        return torch.zeros_like(prompt)
+    if kind == "random":
+        source = generator(prompt.device, *name)
+        return torch.randn(prompt.shape, generator=source, device=prompt.device)
+    return another() if kind == "another" else prompt
 
 
 def split_seeds(seeds: Sequence[int], together: int) -> list[tuple[int, ...]]:

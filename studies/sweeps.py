@@ -30,18 +30,17 @@ from studies.randomness import forget
 from studies.residual import ResidualStudy
 from studies.script import COMMIT, REPOSITORY
 from studies.statistics import StatisticsStudy
-from studies.study import COLUMNS, Plan, Record, Study
-from studies.theirs import check_copy, run_theirs
+from studies.study import COLUMNS, Plan, Record, Spec, Study, Trainable
+from studies.theirs import build_theirs, check_copy
 from studies.training import Progress, Trainer, full_precision
 
 __all__ = ["STUDIES", "Group", "Request", "environment", "load_records", "run", "run_group"]
 
-STUDIES: dict[str, Study] = {
+STUDIES: dict[str, Study[Any]] = {
     study.name: study
     for study in (ResidualStudy(), HeadsStudy(), StatisticsStudy(), HousingStudy())
 }
-_THEIRS = "their_script"
-_UNTRAINED = (_THEIRS, "constructed")  # by our engine
+_THEIRS, _CONSTRUCTED = "their_script", "constructed"
 _CPU_MODELS = 6  # models in a stack that fit a core's cache
 _GPU_MODELS = 1 << 20  # all of them
 
@@ -107,7 +106,7 @@ def _check_device(name: str) -> None:
 class Group:
     """Plans that are computed together, on one device."""
 
-    plans: tuple[Plan, ...]
+    plans: tuple[Plan[Any], ...]
     device: str
     out: Path
     every: float
@@ -139,13 +138,13 @@ def groups(request: Request) -> list[Group]:
     found = []
     for name in request.studies:
         study = STUDIES[name]
-        together_on: dict[str, list[Plan]] = {}
+        together_on: dict[str, list[Plan[Any]]] = {}
         for spec in study.specs(request.columns, request.scale):
             if spec.column == _THEIRS and request.code is None:
                 continue
             seeds = range(request.seeds or spec.seeds)
             device = next(devices)
-            on_gpu = torch.device(device).type == "cuda" and spec.column not in _UNTRAINED
+            on_gpu = torch.device(device).type == "cuda" and spec.column != _CONSTRUCTED
             together = _GPU_MODELS if on_gpu else _CPU_MODELS
             plans = [
                 plan
@@ -160,16 +159,16 @@ def groups(request: Request) -> list[Group]:
                     for plan in plans
                 ]
         found += [
-            Group(tuple(part), device, request.out, request.every)
+            Group(tuple(part), device, request.out, request.every, request.code)
             for device, plans in together_on.items()
             for part in _trainable_together(plans)
         ]
     return found
 
 
-def _trainable_together(plans: Sequence[Plan]) -> list[list[Plan]]:
+def _trainable_together(plans: Sequence[Plan[Any]]) -> list[list[Plan[Any]]]:
     """Plans side by side whose epochs are equal, and whose steps are multiples of the fewest."""
-    parts: dict[tuple[int, int], list[Plan]] = {}
+    parts: dict[tuple[int, int], list[Plan[Any]]] = {}
     for plan in sorted(plans, key=lambda p: p.length):
         steps, epochs = plan.length
         fits = (at for at in parts if at[1] == epochs and steps % at[0] == 0)
@@ -177,13 +176,13 @@ def _trainable_together(plans: Sequence[Plan]) -> list[list[Plan]]:
     return list(parts.values())
 
 
-def record_path(plan: Plan, seed: int, out: Path) -> Path:
+def record_path(plan: Plan[Any], seed: int, out: Path) -> Path:
     """The file of one cell."""
-    spec = plan.spec
+    spec: Spec = plan.spec
     return out / "cells" / spec.study / spec.column / spec.scale / f"{plan.cell(seed)}.json"
 
 
-def _finished(plan: Plan, seed: int, out: Path) -> bool:
+def _finished(plan: Plan[Any], seed: int, out: Path) -> bool:
     path = record_path(plan, seed, out)
     if not path.exists():
         return False
@@ -196,8 +195,8 @@ def _finished(plan: Plan, seed: int, out: Path) -> bool:
 def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, Any]]:
     """Compute a group's cells, or go on where a killed run left off; write and return them."""
     started = time.monotonic()
-    column = group.plans[0].spec.column
-    records = _without_engine(group) if column in _UNTRAINED else _train(group, progress)
+    made = group.plans[0].spec.column == _CONSTRUCTED
+    records = _construct(group) if made else _train(group, progress)
     seconds = time.monotonic() - started
     written = []
     for record in records:
@@ -212,16 +211,13 @@ def run_group(group: Group, progress: Progress | None = None) -> list[dict[str, 
     return written
 
 
-def _without_engine(group: Group) -> list[Record]:
-    """Columns that our trainer has no part in."""
-    if group.code is not None and group.plans[0].spec.column == _THEIRS:
-        return [r for plan in group.plans for r in run_theirs(plan, group.code)]
-    return [r for plan in group.plans for r in STUDIES[plan.spec.study].construct(plan)]
+def _construct(group: Group) -> list[Record]:
+    return [STUDIES[p.spec.study].construct(p, seed) for p in group.plans for seed in p.seeds]
 
 
 def _train(group: Group, progress: Progress | None) -> list[Record]:
     device = torch.device(group.device)
-    built = [STUDIES[plan.spec.study].build(plan, device) for plan in group.plans]
+    built = [_built(plan, device, group.code) for plan in group.plans]
     trainer = Trainer(
         [b.stack for b in built],
         device,
@@ -239,6 +235,13 @@ def _train(group: Group, progress: Progress | None) -> list[Record]:
     forget()
     gc.collect()  # graphs, what was compiled and their memory go before the next group comes
     return [record for records in judged for record in records]
+
+
+def _built(plan: Plan[Any], device: torch.device, code: Path | None) -> Trainable:
+    if plan.spec.column == _THEIRS:
+        assert code is not None, "groups() leaves the column out where there is no copy"
+        return build_theirs(plan, device, code)
+    return STUDIES[plan.spec.study].build(plan, device)
 
 
 def environment(device: str) -> dict[str, str]:

@@ -27,7 +27,7 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.validation import check_choice, check_positive, check_size
 from studies.checkpoints import read_state, write_state
-from studies.networks import Network, Parameters
+from studies.networks import Parameters
 from studies.randomness import permutation
 
 __all__ = ["Curves", "Stack", "Trainer", "Training", "full_precision"]
@@ -87,7 +87,7 @@ class Stack:
     name
         Tells the stacks of a run apart.
     network, parameters
-        The function, and its parameters with a leading model axis.
+        The function of parameters and inputs, and its parameters, all with a leading model axis.
     training
         How it is trained.
     examples
@@ -103,7 +103,7 @@ class Stack:
     """
 
     name: str
-    network: Network
+    network: Callable[..., Tensor]
     parameters: Parameters
     training: Training
     examples: int
@@ -231,7 +231,7 @@ class _Lane:
         each = self.errors(now, index)
         gradients = torch.autograd.grad(each.sum(), list(now.values()))
         for p, gradient in zip(self.leaves.values(), gradients, strict=True):
-            p.grad = gradient
+            p.grad = gradient.contiguous()  # a fused step reads memory, whatever the strides are
         self.adam.step()
         self.loss += each.detach()
         self.step_at += 1

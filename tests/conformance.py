@@ -58,7 +58,17 @@ def by_default(dtype: torch.dtype):
         torch.set_default_dtype(before)
 
 
-MODES = (autocast, partial(by_default, torch.float64))  # float32 is the default already
+@contextmanager
+def flushing():
+    """Subnormal numbers are taken for 0."""
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+MODES = (autocast, partial(by_default, torch.float64), flushing)  # float32 is the default already
 
 
 def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:

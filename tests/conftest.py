@@ -29,7 +29,6 @@ if importlib.util.find_spec("beartype") is not None:  # a machine with a GPU may
     install_import_hook(
         [
             # Not the Triton kernels: the compiler reads their source as it stands.
-            "iceform.backends.compiled",
             "iceform.backends.primitives",
             "iceform.backends.loops",
             "iceform.backends.windowed",
@@ -58,6 +57,6 @@ def _seed() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
     """Small look-ups do not wait for the compiler; here answers must not depend on when it ends."""
-    from iceform.backends import compiled
+    from iceform.backends import windowed
 
-    compiled.ready(torch.zeros(1 << 16, dtype=torch.float64))
+    windowed.ready(torch.zeros(1 << 16, dtype=torch.float64))

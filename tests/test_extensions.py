@@ -25,7 +25,7 @@ import torch
 
 from iceform.algorithms import LinearModel, option
 from iceform.functions import Loss, ScalarFunction
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 
 # The third derivative is -2 tanh times the second.
 _FACTS = Curvature(
@@ -154,7 +154,7 @@ def test_an_installed_package_adds_its_algorithms(tmp_path):
 def test_a_loss_of_ones_own_runs_like_the_librarys():
     """By what its object says, registered or not."""
     from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-    from iceform.functions.losses.loss import register
+    from iceform.functions.losses import register
 
     @register("cosh")
     def cosh(width: float = 1.0) -> Loss:

@@ -48,6 +48,8 @@ __all__ = [
 _DTYPES = (torch.float32, torch.float64)
 _LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
 
+_SMALLEST_NORMAL, _HALF = sys.float_info.min, 0.5
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -200,12 +202,19 @@ def check_matmul_precision(dtype: torch.dtype) -> None:
 def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run it in the dtype of its inputs: ``torch.autocast`` around a call ends at this border.
 
-    Autocast rounds float32 products to bfloat16 or float16, which no certificate covers. It is
-    switched off inside and as it was afterwards.
+    Autocast rounds float32 products to bfloat16 or float16, which no certificate covers; nor do
+    they cover subnormal numbers that are taken for 0 (``torch.set_flush_denormal``). Both are
+    switched off inside and as they were afterwards.
     """
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if _SMALLEST_NORMAL * _HALF == 0.0:
+            torch.set_flush_denormal(False)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                torch.set_flush_denormal(True)
         for device in _LOWERED:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):

@@ -13,6 +13,8 @@ from iceform import algorithms
 from iceform.errors import BoundError
 from iceform.machine import Stream
 from iceform.sklearn import InContextKNeighborsClassifier, InContextKNeighborsRegressor
+from iceform.validation import unit_roundoff
+from tests.conformance import flushing
 
 
 def exactly(x, y, query, found) -> Fraction:
@@ -111,3 +113,32 @@ def test_what_cannot_be_squared_is_refused(size):
     labels = torch.tensor([1e300, 0.0, 1.0], dtype=torch.float64)
     with pytest.raises(BoundError, match="divide the labels by a power of two"):
         Stream(1).run(algorithms.KNeighbors(2), x / size, labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", [1e-320, 1e-300, 1e-42, 1e-39, 3e38, 1e100, 1e289])
+@pytest.mark.parametrize(
+    "program",
+    [
+        algorithms.KNeighbors(3),
+        algorithms.KNeighbors(3, weights="distance"),
+        algorithms.KernelRegression(1.0),
+    ],
+)
+def test_labels_of_any_size_in_any_dtype(program, size, dtype):
+    """float32 holds none of these labels: they are averaged in units of a power of two."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(12, 2, generator=g, dtype=torch.float64)
+    y = size * x.sum(1)
+    with flushing():
+        found = Stream(3, dtype=dtype).run(program, x, y)
+    verdict = found.verify()
+    assert verdict, (verdict, found.certificate.error)
+    near = 60 * unit_roundoff(dtype) * float(y.abs().max()) + 1e-322
+    bounds = found.predictor.bounds(x)
+    assert found.certificate.error <= near
+    assert float(bounds.max()) <= near
+    exact = (
+        program.exact(x, y, x) if isinstance(program, algorithms.KernelRegression) else found.value
+    )
+    assert bool(((found.predict(x) - exact).abs() <= bounds + 1e-14 * y.abs().max()).all())

@@ -4,6 +4,7 @@ import flint
 import numpy as np
 import pytest
 import torch
+from scipy import special
 from scipy.optimize import linprog
 from sklearn.linear_model import QuantileRegressor
 
@@ -131,3 +132,94 @@ def test_a_line_through_other_samples_is_not_taken_for_the_optimum(moved):
         )
     else:
         assert moved > 1e-3
+
+
+def odd(kind):
+    """Data that a penalised quantile is asked of."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(120, 6))
+    y = x @ np.arange(6.0) + rng.normal(size=120)
+    match kind:
+        case "indicators, labels far from 0":
+            x = (rng.random((300, 60)) < rng.uniform(0.02, 0.3, 60)).astype(float)
+            y = 12 + 0.1 * x @ rng.normal(size=60) + 0.2 * rng.normal(size=300)
+        case "outliers":
+            y[:3] += 1e5
+        case "a sum of others":
+            x = np.c_[x, x[:, 0] + x[:, 1]]
+        case "a copy":
+            x = np.c_[x, x[:, 5]]
+        case "more columns than rows":
+            x = rng.normal(size=(30, 60))
+            y = 3 * x[:, 0] + rng.normal(size=30)
+        case "scales":
+            x = x * 10.0 ** np.arange(-4, 2)
+        case "on a grid":
+            x, y = x.round(), y.round()
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+ODD = (
+    "indicators, labels far from 0", "outliers", "a sum of others", "a copy",
+    "more columns than rows", "scales", "on a grid",
+)  # fmt: skip
+
+
+def value(x, y, coef, intercept, q, alpha):
+    z = y - x @ coef - intercept
+    return float(torch.maximum(q * z, (q - 1) * z).mean() + alpha * coef.abs().sum())
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize(("q", "alpha"), [(0.5, 0.05), (0.9, 0.003)])
+def test_a_penalised_line_is_the_best_of_odd_data(kind, q, alpha):
+    """Proven of the sharp problem: its coefficients, or how far it is above the least value."""
+    x, y = odd(kind)
+    fit = Stream(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha), x, y)
+    theirs = QuantileRegressor(quantile=q, alpha=alpha).fit(x, y)
+    coef, intercept = torch.from_numpy(theirs.coef_), float(theirs.intercept_)
+    best = value(x, y, coef, intercept, q, alpha)
+    above = value(x, y, fit.coef, fit.intercept, q, alpha) - best
+    if "objective" in fit.certificate.domain:
+        assert above - 1e-9 * best <= fit.certificate.excess.bound <= 0.01 * best
+    else:
+        assert abs(above) <= 1e-9 * best
+        assert fit.certificate.error <= 1e-12 * (1 + float(fit.coef.abs().max()))
+        np.testing.assert_allclose(fit.coef, theirs.coef_, rtol=0, atol=1e-8)
+
+
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("width", [0.05, 0.005])
+def test_a_penalised_line_with_a_rounded_corner_is_proven(kind, width):
+    x, y = odd(kind)
+    q, alpha = 0.9, 0.003
+    fit = Stream(x.shape[1] + 1).run(algorithms.Quantile(q, alpha=alpha, width=width), x, y)
+    assert fit.converged
+    if kind == "a copy":  # which of the two has how much is open
+        assert fit.certificate.excess.bound <= 1e-6
+    else:
+        assert fit.certificate.error <= 1e-5 * (1 + float(fit.coef.abs().max()))
+    # The optimum's conditions, in numpy.
+    z, size = (x @ fit.coef + fit.intercept - y).numpy(), y.std(correction=0).item()
+    slope = special.expit(z / (width * size)) - q
+    gradient = np.r_[x.numpy().T @ slope, slope.sum()] / len(z)
+    w, limit = np.r_[fit.coef.numpy(), 0.0], np.r_[np.full(len(fit.coef), alpha), 0.0]
+    beyond = np.maximum(np.abs(gradient) - limit, 0)
+    pulls = np.where(w == 0, beyond, gradient + limit * np.sign(w))
+    scale = np.r_[np.abs(x.numpy()).max(0), 1.0]
+    assert np.abs(pulls / scale).max() <= 1e-6 * alpha
+
+
+def test_the_least_value_of_the_sharp_problem_is_bounded_by_its_dual():
+    """Of any line, however bad."""
+    x, y = odd("on a grid")
+    model, machine = algorithms.Quantile(0.7, alpha=0.01), Stream(7)
+    problem = model.problem(machine.start(), ArraySource(x, y))
+    thresholds = model.thresholds(problem.scaling)
+    theirs = QuantileRegressor(quantile=0.7, alpha=0.01).fit(x, y)
+    best = value(x, y, torch.from_numpy(theirs.coef_), theirs.intercept_, 0.7, 0.01)
+    for seed in range(20):
+        w = torch.from_numpy(np.random.default_rng(seed).normal(size=7)) * 10.0 ** -(seed % 5)
+        told = pinball.sharply(problem, w, thresholds, 0.7).bound
+        above = value(x, y, *problem.scaling.raw(w), 0.7, 0.01) - best
+        assert above <= told * (1 + 1e-9)

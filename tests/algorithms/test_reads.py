@@ -10,7 +10,7 @@ import iceform as ice
 from iceform import algorithms
 from iceform.algorithms.neighbours import NeighborsMemory
 from iceform.algorithms.places import Places
-from iceform.backends import compiled, primitives, windowed
+from iceform.backends import primitives, windowed
 from iceform.errors import PrecisionError
 from iceform.interpolation import Interpolant
 from iceform.machine import Stream
@@ -44,9 +44,10 @@ def take_out(monkeypatch) -> None:
         for name in ("softmax", "log_softmax", "scaled_dot_product_attention"):
             if hasattr(home, name):
                 monkeypatch.setattr(home, name, gone)
-    for module in (primitives, windowed, compiled):
-        for name in module.__all__:
-            if callable(getattr(module, name)):
+    for module in (primitives, windowed):
+        for name, found in list(vars(module).items()):
+            own = getattr(found, "__module__", None) == module.__name__
+            if own and callable(found) and not name.startswith("_"):
                 monkeypatch.setattr(module, name, gone)
     monkeypatch.setattr(Interpolant, "weights", gone)
 

@@ -35,11 +35,7 @@ def points(it: Interpolant, dtype: torch.dtype, count: int = 4001) -> torch.Tens
 
 
 def rounding_bound(it: Interpolant, dtype: torch.dtype) -> float:
-    """What the fused backends declare for a look-up of z that is given, not computed.
-
-    Literal logits round as large as z is; squared distances only see how z itself was computed.
-    """
+    """What the fused backends declare for a look-up of z that is given, not computed."""
     from iceform.backends import rounding_of
 
-    magnitude = 0.0 if it.uniform else max(abs(it.low), abs(it.high)) + abs(it.grid.center)
-    return it.rounding(rounding_of("fused").model(dtype, it, magnitude, 0))
+    return it.rounding(rounding_of("fused").model(dtype, it, 0.0, 0))

@@ -238,30 +238,62 @@ def test_what_the_kernels_cannot_do_is_named(kernels):
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [None, 1.0])
 def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
-    """The largest entry and the longest row, by the kernel of the sums or where rows are wide."""
+    """The largest entry and the longest row, by the kernel of the sums or where rows are wide.
+
+    Labels and coefficients are measured beside them, where rows are not.
+    """
     it = table("fitted")
     x, y, w = _data(*size, dtype)
     for ahead in (False, True):
         seen = Extremes(length, "triton")
         launch = None if size[1] > 512 else kernels.Launch(16, 256, 1, 2, ahead)
         found = kernels.residual_sum(x, y, w, it, None, launch, watch=seen)
-        assert torch.equal(found, kernels.residual_sum(x, y, w, it, None, launch))
+        again = kernels.residual_sum(x, y, w, it, None, launch)
+        torch.testing.assert_close(found, again, rtol=1e-13, atol=1e-14)
         largest, longest = seen.sizes.tolist()
         assert largest == float(x.double().abs().max())
         if length is not None:
             exact = float(x.double().norm(dim=-1).max())
             assert longest == pytest.approx(exact, rel=1e-5)
+        assert (seen.whole is None) == (size[1] > 512)
+        if seen.whole is not None:
+            labels, own, _, coefficients, norm = seen.whole.tolist()
+            assert (labels, own) == (float(y.double().abs().max()), largest)
+            assert coefficients == float(w.double().abs().max())
+            assert norm == pytest.approx(float(w.double().norm()), rel=1e-14)
+
+
+def test_a_pass_measures_all_of_a_batch(kernels, monkeypatch):
+    """More programs than are compared at once, coefficients of their own, offsets for labels."""
+    from iceform.backends.triton import residuals
+
+    monkeypatch.setattr(residuals, "_AT_ONCE", 2)
+    x, y, w = _data(20, 4, torch.float32, batch=(3,))
+    w[1] *= 100
+    seen, offsets = Extremes(1.0, "triton"), torch.full_like(y, -7.0)
+    launch = kernels.Launch(4, 4, 1, 6)
+    given = (x, y, w, table("fitted"), offsets, launch)
+    found = kernels.residual_sum(*given, seen, (-0.1, 3.0), torch.float32)
+    exact = -0.1 * kernels.residual_sum(*given) + 3.0 * w.double()
+    torch.testing.assert_close(found, exact.float(), rtol=1e-6, atol=1e-7)
+    labels, largest, longest, coefficients, norm = seen.whole.tolist()
+    assert labels == 7.0
+    assert largest == float(x.double().abs().max())
+    assert longest == pytest.approx(float(x.double().norm(dim=-1).max()), rel=1e-5)
+    assert coefficients == float(w.double().abs().max())
+    assert norm == pytest.approx(float(w.double().norm(dim=-1).max()), rel=1e-14)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")  # as it is
-def test_a_pass_sees_what_is_not_a_number(kernels):
+@pytest.mark.parametrize("where", [0, 1, 2], ids=["y", "x", "w"])
+def test_a_pass_sees_what_is_not_a_number(kernels, where):
     it = table("fitted")
     x, y, w = _data(40, 3, torch.float64)
     for bad in (math.nan, math.inf):
-        x[17, 1] = -bad
+        (y, x, w)[where].view(-1)[1] = -bad
         seen = Extremes(None, "triton")
         kernels.residual_sum(x, y, w, it, watch=seen)
-        assert not float(seen.sizes[0]) <= 1e300
+        assert not float(seen.whole[(0, 1, 3)[where]]) <= 1e300
 
 
 @pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter
@@ -310,3 +342,32 @@ def test_a_norm_by_one_kernel(kernels, dtype, centred):
         length, inverse = (float(n) for n in seen)
         assert length == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-6)
         assert inverse == pytest.approx(float(1 / spread.min()), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # NumPy, in the interpreter
+def test_heads_by_one_kernel(kernels):
+    """Against the definition: tokens in any order in memory, masks, keys that come in parts."""
+    torch.manual_seed(0)
+    for dtype, room in ((torch.float64, 1e-14), (torch.float32, 1e-5)):
+        for queries, keys, dim, values, causal in ((5, 7, 4, 6, False), (70, 70, 20, 32, True)):
+            q = torch.randn(queries, 2, 3, dim, dtype=dtype).permute(1, 2, 0, 3).to(DEVICE)
+            k = torch.randn(2, keys, 3, dim, dtype=dtype).transpose(1, 2).to(DEVICE)
+            v = torch.randn(2, 3, keys, values, dtype=dtype).to(DEVICE)
+            mask = torch.randn(2, 1, 1, keys, dtype=dtype).to(DEVICE)
+            mask[0, ..., 1:3] = -math.inf
+            for added in (None, mask):
+                wide = [None if t is None else t.double().cpu() for t in (q, k, v, added)]
+                want = primitives.heads(*wide, 0.7, causal=causal)
+                assert kernels.can_attend(q, k, v)
+                found = kernels.attend(q, k, v, added, 0.7, causal=causal)
+                assert found.permute(2, 0, 1, 3).is_contiguous()
+                assert float((found.cpu() - want).abs().max()) <= room
+    never = torch.full((queries, keys), -math.inf, dtype=dtype, device=DEVICE)
+    assert bool(kernels.attend(q, k, v, never, 0.7, causal=False).isnan().all())
+
+
+def test_words_are_counted(kernels):
+    words = torch.zeros(9001, dtype=torch.int64)
+    words[[0, 17, 9000]] = torch.tensor([1, -1, torch.iinfo(torch.int64).min])
+    assert int(kernels.count_nonzero(words.to(DEVICE))) == 3
+    assert int(kernels.count_nonzero(words[1:17].to(torch.int32).to(DEVICE))) == 0

@@ -67,7 +67,9 @@ def _source(
             return source
     if number.page == ERRATA and number.value in section_constants(text, number.start):
         return Source(ERRATA, "asserted", "a constant of the tests that this part names")
-    if number.page.startswith("src/") and number.value in module_constants(number.page):
+    if number.page.startswith(("src/", "studies/")) and number.value in module_constants(
+        number.page
+    ):
         return Source(number.page, "defined", "a constant of the code beside it")
     return None
 
@@ -92,7 +94,10 @@ def loose(page: str, text: str) -> list[Claim]:
         at = claim.number.start
         if any(start <= at < end for start, end in spans):
             continue
-        mantissa = re.match(r"[\d,.]+", claim.number.text)[0]
+        digits = re.match(r"[\d,.]+", claim.number.text)
+        if digits is None:  # in words: its sentence, or nothing, stands behind it
+            continue
+        mantissa = digits[0]
         last = int(mantissa[-1])
         for digit in {(last + 1) % 10, (last - 1) % 10}:
             moved = replace(

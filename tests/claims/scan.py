@@ -1,12 +1,16 @@
 """Numbers in prose: where they stand, and which of them need a source.
 
-Read are README, CHANGELOG, CONTRIBUTING, the pages of docs, benchmarks and results, and the
-docstrings of the package. Left out is what is no claim in words: code and literals, links,
-formulas and exponents, headings, names with digits in them (SHA-256, GPT-2, float64), and whole
-numbers up to twelve, which count things, unless a unit makes a measure of them (10 %, 5x, 2 GiB).
+Read are README, CHANGELOG, CONTRIBUTING, the pages of docs, benchmarks and results, what the
+notebooks say between their cells, and the docstrings of the package and of the studies. Left out is
+what is no claim in words: code and literals, links, exponents and the whole numbers of formulas,
+headings, names with digits in them (SHA-256, GPT-2, float64), and whole numbers up to twelve, which
+count things, unless a unit makes a measure of them (10 %, 5x, 2 GiB). Measures in words are numbers
+on pages are numbers too: "three times", "a fifth".
 """
 
 import ast
+import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,11 +29,20 @@ _NUMBER = re.compile(
     r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:(?<=\d)\.\d+|(?<!\d)\.\d+)?(?:(?<=\d)[eE][-−+]?\d+)?"
     r"(?![\w]*[A-Za-z_](?<!x))"
 )
+_SOME = "two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|fifty|a hundred|a thousand"
+_WORDS = re.compile(
+    rf"\b(?:(?:{_SOME})(?:\s+to\s+\w+(?:\s+\w+)?)?\s+times"
+    r"|(?:a|two|three|four)\s+(?:third|quarter|fifth|sixth|tenth|twentieth|hundredth)s?)\b"
+)
+_FORMULAS = (
+    re.compile(r"\$\$.+?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$", re.DOTALL),
+    re.compile(r":math:`[^`]*`|\.\. math::(?:.|\n)*?(?=\n\s*\n|\Z)"),
+)
+_DECIMAL = re.compile(r"(?<![\w.^{])(?<!\^-)(?:\d*\.\d+(?:e-?\d+)?|\d+e-?\d+)")
 _BLANKED = (
     re.compile(r"^(`{3,})[^\n]*\n.*?^\1[ \t]*$", re.MULTILINE | re.DOTALL),  # fences
     re.compile(r"<!--.*?-->", re.DOTALL),
-    re.compile(r"\$\$.+?\$\$|\$[^$\n]+(?:\n[^$\n]+)?\$", re.DOTALL),  # formulas
-    re.compile(r":math:`[^`]*`|\.\. math::(?:.|\n)*?(?=\n\s*\n|\Z)"),
+    *_FORMULAS,
     re.compile(r"``[^`]+``|`[^`]+`"),
     re.compile(r"\]\([^)]*\)|https?://\S+"),
     re.compile(r"\A---\n.*?^---$", re.MULTILINE | re.DOTALL),  # front matter
@@ -49,19 +62,34 @@ class Number:
 
     @property
     def value(self) -> float:
-        return float(self.text.replace(",", "").replace("−", "-"))
+        """Not a number, where it is words."""
+        digits = self.text.replace(",", "").replace("−", "-")
+        return float(digits) if digits[0] in "0123456789." else math.nan
 
 
 def blanked(text: str) -> str:
-    """The text with everything that is no prose replaced by spaces, place by place."""
+    """The text with everything that is no prose replaced by spaces, place by place.
+
+    Of formulas the decimals are left, which are measured or chosen: e = .856, not 2n + 1.
+    """
     for pattern in _BLANKED:
-        text = pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+        kept = _DECIMAL if pattern in _FORMULAS else None
+        text = pattern.sub(lambda m, kept=kept: _only(kept, m[0]), text)
     return text
+
+
+def _only(kept: re.Pattern | None, text: str) -> str:
+    out = re.sub(r"[^\n]", " ", text)
+    for found in kept.finditer(text) if kept else ():
+        out = out[: found.start()] + found[0] + out[found.end() :]
+    return out
 
 
 def numbers(page: str, text: str) -> Iterator[Number]:
     """Every number of a text that is a claim."""
     prose = blanked(text)
+    for found in () if page.endswith(".py") else _WORDS.finditer(prose):
+        yield Number(page, prose.count("\n", 0, found.start()) + 1, found.start(), found[0])
     for found in _NUMBER.finditer(prose):
         written = found[0]
         if not written:
@@ -79,7 +107,11 @@ def pages() -> dict[str, str]:
     for pattern in PAGES:
         for path in sorted(ROOT.glob(pattern)):
             found[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf-8")
-    for path in sorted((ROOT / "src").rglob("*.py")):
+    for path in sorted((ROOT / "docs").rglob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        told = ["".join(c["source"]) for c in cells if c["cell_type"] == "markdown"]
+        found[path.relative_to(ROOT).as_posix()] = "\n\n".join(told)
+    for path in sorted([*(ROOT / "src").rglob("*.py"), *(ROOT / "studies").rglob("*.py")]):
         found[path.relative_to(ROOT).as_posix()] = docstrings(path.read_text(encoding="utf-8"))
     return found
 

@@ -211,6 +211,18 @@ class Growing:
         self.say(f"for _ in repeat({self.rng.choice(('steps', '2', '3'))}):")
         self.body(states)
 
+    def numbered(self) -> None:
+        """A loop whose turns differ by their number, and one inside whose number is read too."""
+        pool = self.rng.choice(("GV", "GS", "SS"))
+        state, other = self.fresh(), self.pick(pool)
+        self.say(f"{state} = 0.5 * {self.pick(pool)}")
+        self.say(f"for i in repeat({self.rng.choice(('steps', '2', '3'))}):")
+        self.say(f"    {state} = 0.6 * {state} + 0.3 * {other} / (1.0 + i)")
+        if self.rng.random() < 0.5:
+            self.say(f"    for j in repeat({self.rng.choice(('steps', '2'))}):")
+            self.say(f"        {state} = 0.7 * {state} - 0.01 * i * j")
+        self.pools[pool].append(state)
+
     def halving(self) -> None:
         """A loop whose number of turns depends on the data."""
         size, states = self.fresh(), self.states()
@@ -263,7 +275,7 @@ def source(
     """A program as text, and the number of features that it is for."""
     rng = random.Random(seed)
     grown = Growing(rng, rng.choice((1, 2, 3)), kinks, rich)
-    loops = [grown.repeated, grown.halving] + rich * [grown.swapped, grown.nested]
+    loops = [grown.repeated, grown.halving] + rich * [grown.swapped, grown.nested, grown.numbered]
     for _ in range(rng.randrange(2, 5)):
         grown.statement()
     for _ in range(rng.randrange(3)):

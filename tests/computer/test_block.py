@@ -12,10 +12,10 @@ import torch
 from iceform.attention.variants import ProjectedAttention
 from iceform.computer.computer import Computer
 from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.layout import Margins, Sizes, underflow
 from iceform.computer.library import EXAMPLES
 from iceform.computer.literal import every_entry, needed_entries
 from iceform.computer.rounding import instruction_rounding
-from iceform.computer.sizes import Margins, Sizes, underflow
 from iceform.errors import CapacityError, ShapeError
 from tests.computer import programs
 from tests.computer.programs import PROGRAMS, Interpreter, memory_of, prompt_of

@@ -28,12 +28,15 @@ LINES = {
     "mean(x) == mean(y)": "equal",
     "where(0.0 < y < 0.5, y, -y)": "a < b < c",
     "y / 0": "divides by 0",
-    "x.norm()": r"\.norm is not a word",
+    "x.std()": r"\.std is not a word",
+    "y.mean()": "goes over the samples",
+    "len(y)": "a scalar",
+    "x[3:]": "has no component",
     "x.shape[0] * mean(x)": r"\.shape is not a word",
     "mean(x) // 2": "jump everywhere",
     "round(mean(y))": "jump everywhere",
     "2.0 ** mean(y)": "torch.exp of its logarithm",
-    "numpy.sqrt(1.0 + mean(y))": "values take operators",
+    "numpy.hypot(mean(y), 1.0)": r"\.hypot is not a word",
     "torch.ones(3) * mean(x)": "as data or as parameters",
     "f'{mean(y):.3f}'": "format",
 }
@@ -110,12 +113,26 @@ def written(x, y, *, steps=5):
         break
     return w
 """),
-    "a name that a loop takes": ("w has no value", """
+    "a name that a loop takes": (r"w is a loop's own number", """
 def written(x, y, *, steps=5):
     w = mean(y)
     for w in repeat(steps):  # here
         pass
     return w
+"""),
+    "a turn's number under another name": (r"write last = \+", """
+def written(x, y, *, steps=5):
+    last = constant(0.0)
+    for i in repeat(steps):  # here
+        last = i
+    return last
+"""),
+    "a turn's number after the loop": ("the loop has ended", """
+def written(x, y, *, steps=5):
+    w = mean(y)
+    for i in repeat(steps):
+        w = 0.5 * w
+    return w + i  # here
 """),
     "a name that prompts have for themselves": ("cannot be called samples", """
 def written(x, y, *, samples=0.5):  # here
@@ -223,8 +240,12 @@ def test_signatures():
     def nothing(x, y, *, a):
         return x
 
-    with pytest.raises(CompileError, match="two arguments"):
-        compile(algorithm(three), 3, 5)
+    def optional(x, y=None):
+        return x
+
+    for wrong in (three, optional, lambda: 1.0, lambda *data: data[0]):
+        with pytest.raises(CompileError, match="takes x, or x and y"):
+            compile(algorithm(wrong), 3, 5)
     with pytest.raises(CompileError, match="default"):
         compile(algorithm(nothing), 3, 5)
     with pytest.raises(ProgramError, match=r"@ice\.algorithm"):
@@ -242,6 +263,16 @@ def test_returning_no_value():
 def test_a_word_outside_an_algorithm():
     with pytest.raises(CompileError, match="belongs into an algorithm"):
         constant(1.0)
+
+
+def test_a_computer_is_sized_for_programs():
+    program = compile(algorithm(lambda x, y: mean(x * y)), 3, 5)
+    assert Computer.for_programs(program) == Computer.for_programs([program])
+    with pytest.raises(ProgramError, match="got none"):
+        Computer.for_programs([])
+    for wrong in (3, [program, "lasso"]):
+        with pytest.raises(ProgramError, match="not a program"):
+            Computer.for_programs(wrong)
 
 
 def test_settings_that_do_not_exist():

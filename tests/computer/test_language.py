@@ -1,6 +1,8 @@
 """Algorithms on tensors: what the words of the language mean."""
 
+import pytest
 import torch
+from torch.nn import functional as F
 
 import iceform as ice
 from iceform.computer.exact import Exact
@@ -67,6 +69,83 @@ def test_torchs_names_formulas_and_functions():
     torch.testing.assert_close(found["formula"], formula(Y) + formula(2 * Y))
     torch.testing.assert_close(found["own"], torch.exp(-Y) / (1 + Y * Y))
     torch.testing.assert_close(found["abs"], Y.abs() + 1 / (3 + Y) - Y**3)
+
+
+def test_methods_are_torchs_functions_and_vectors_have_parts():
+    def written(x):
+        a, b, c = x
+        return {
+            "methods": (x + 2).sqrt().clamp(max=1.5) + x.abs().square() - x.erf(),
+            "activations": F.gelu(x) + F.silu(3 * x) + F.logsigmoid(x),
+            "parts": a * b - c + x[1:].sum() + x[::2].mean() / len(x),
+            "norm": torch.linalg.norm(x) + x.norm() + x.dot(x),
+        }
+
+    found = both(written)
+    methods = (X + 2).sqrt().clamp(max=1.5) + X.abs().square() - X.erf()
+    torch.testing.assert_close(found["methods"], methods)
+    torch.testing.assert_close(found["activations"], F.gelu(X) + F.silu(3 * X) + F.logsigmoid(X))
+    a, b, c = X.T
+    torch.testing.assert_close(found["parts"], a * b - c + b + c + (a + c) / 6)
+    norm = torch.linalg.norm(X, dim=1)
+    torch.testing.assert_close(found["norm"], 2 * norm + norm**2)
+
+
+def test_an_algorithm_of_x_alone_takes_no_targets_and_one_of_both_asks_for_them():
+    alone = algorithm(lambda x: mean(x * x))
+    program = ice.compile(alone, dim=3, samples=7)
+    computer = ice.Computer.for_programs([program])
+    result = computer.run(program, X)
+    assert float((result.value - (X * X).mean(0)).abs().max()) <= result.certificate.error + 1e-15
+    assert torch.equal(computer.run(program, X, 9 * Y).value, result.value)  # as if there were none
+    assert torch.equal(program.reference(X), alone(X, Y))
+    both = ice.compile(algorithm(lambda x, y: mean(x * y)), dim=3, samples=7)
+    for call in (both.algorithm, both.reference, lambda x: computer.run(both, x)):
+        with pytest.raises(ice.ShapeError, match="none were given"):
+            call(X)
+
+
+def test_turns_have_numbers():
+    def written(x, y, *, steps=4):
+        w, total = zeros_like(x), constant(0.0)
+        for i in repeat(steps):
+            w = w + mean(x * y) / (1.0 + i)
+            for j in repeat(3):
+                total = total + i * j
+        for i in repeat(2):
+            total = total - 100.0 * i
+        return {"w": w, "total": total}
+
+    found = both(written)
+    torch.testing.assert_close(found["w"], (X * Y[:, None]).mean(0) * (1 + 1 / 2 + 1 / 3 + 1 / 4))
+    assert float(found["total"]) == (0 + 1 + 2 + 3) * (0 + 1 + 2) - 100.0
+    program = ice.compile(algorithm(written), dim=3, samples=7, bounds={"total": 128.0})
+    numbers = [a.name for a in program.ranges.assumed.values()]
+    assert "turn" not in numbers  # known, not assumed
+    result = ice.Computer.for_programs([program]).run(program, X, Y, steps=6)
+    exact = program.reference(X, Y, steps=6)
+    for name, value in result.parts.items():
+        error = float((value - exact[name]).abs().max())
+        assert error <= result.certificate.error + 1e-13
+    assert result.certificate.error < 1e-8
+
+
+def test_a_turns_number_that_nothing_reads_costs_nothing():
+    def counted(x, y, *, steps=4):
+        w = zeros_like(x)
+        for i in repeat(steps):
+            w = w + mean(x * y)
+            i + 1.0
+        return w
+
+    def plain(x, y, *, steps=4):
+        w = zeros_like(x)
+        for _ in repeat(steps):
+            w = w + mean(x * y)
+        return w
+
+    of = [ice.compile(algorithm(f), dim=3, samples=7).plan for f in (counted, plain)]
+    assert of[0] == of[1]
 
 
 def test_comparisons_choose():

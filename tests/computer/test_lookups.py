@@ -45,6 +45,19 @@ def test_many_look_ups_are_within_their_rounding(name, dtype):
     assert off <= allowed, f"off by {off:.3e}, allowed {allowed:.3e}"
 
 
+def test_logits_as_unlucky_as_rounding_allows_are_within_it():
+    """Every product and sum of a logit rounds towards moving the look-up one way."""
+    table, unit = TABLES["many entries"](), 2.0**-30
+    s, b, v = table.slopes, table.biases, table.f
+    z = torch.linspace(table.low, table.high, 4001, dtype=torch.float64)[:, None]
+    right = torch.softmax(s * z + b, -1)
+    above = (v - (right @ v)[:, None]).sign()
+    wrong = torch.softmax(s * z + b + above * 2 * unit * ((s * z).abs() + b.abs()), -1)
+    off = float(((wrong - right) * v).sum(-1).abs().max())
+    facts = column_facts(s, b, v, table.low, table.high, unit)
+    assert facts.rounding / 8 < off <= facts.rounding, (off, facts.rounding)
+
+
 def test_parabolas_are_read_off_their_entries():
     unit = 2.0**-53
     for name, low, high in (("square", -4.0, 4.0), ("off centre", 0.5, 2.5)):

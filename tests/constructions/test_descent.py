@@ -155,10 +155,37 @@ def test_step_sizes_of_the_unrolled_network_are_in_its_prompt(schedule):
     digests = set()
     for hessian in ((0.5, 2.0), (0.25, 1.0)):  # one condition, so one momentum
         em = ice.GradientDescent("squared", 4, schedule=schedule, hessian=hessian, **sizes)
-        inputs = draw(em, ())
+        _, *rest = draw(em, ())
+        inputs = (torch.tensor([[1.0, 0.5], [1.0, -0.5], [0.0, 1.0]], dtype=torch.float64), *rest)
         assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, schedule)
         digests.add(em.digest)
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("hessian", [(0.5, 0.6), (0.01, 0.02)])
+def test_a_hessian_that_the_data_do_not_have_is_refused(loss, hessian):
+    """It was believed: certified 2e5 where the answer was off by 8e8."""
+    sizes = {"dim": 3, "samples": 8, "eps": None, "w_bound": 1e9, "dtype": torch.float32}
+    em = ice.GradientDescent(loss, 12, 3.0, hessian=hessian, **sizes)
+    x, y, w = 0.9 * torch.ones(8, 3), torch.rand(8), torch.rand(3)
+    for run in (em, em.run, em.trajectory):
+        with pytest.raises(ice.BoundError, match="pass bounds that cover them"):
+            run(x, y, w)
+
+
+@pytest.mark.parametrize("rows", [1, 40, 1000])
+def test_a_hessian_at_its_very_end_is_taken(rows):
+    g = torch.Generator().manual_seed(rows)
+    x = torch.rand(rows, 3, generator=g, dtype=torch.float64)
+    seen = torch.linalg.eigvalsh(x.mT @ x / rows)
+    exact = (max(0.0, float(seen[0])), float(seen[-1]))
+    em = ice.GradientDescent(
+        "squared", 3, 0.1, hessian=exact, dim=3, samples=rows, eps=None, w_bound=2.0
+    )
+    inputs = x, torch.rand(rows, generator=g, dtype=torch.float64), torch.zeros(3).double()
+    assert_within(em(*inputs), em.reference(*inputs), em.certificate.error, "at the end")
+    assert em.certify(*inputs[:2]).error <= em.certificate.error * (1 + 1e-6)
 
 
 def test_one_frozen_layer_runs_every_schedule_loss_and_step():

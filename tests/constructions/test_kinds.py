@@ -53,7 +53,10 @@ def test_eps_is_a_promise_of_many_steps_too():
         ice.GradientDescent(saturating, eps=0.1, **sizes)
     taken = ice.GradientDescent(saturating, eps=0.1, estimate=True, **sizes)
     assert taken.certificate.kind == "estimated"
-    known = ice.GradientDescent(saturating, eps=0.1, hessian=(0.0, 2.0), **sizes)
+    # Nobody can check on the data that they have such a Hessian.
+    with pytest.raises(ice.PrecisionError, match="is a promise, and this descent is only"):
+        ice.GradientDescent(saturating, eps=0.1, hessian=(0.0, 2.0), **sizes)
+    known = ice.GradientDescent("squared", eps=0.1, hessian=(0.0, 2.0), **sizes)
     assert known.certificate.kind == "proven"
 
 

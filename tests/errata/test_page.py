@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="the page is not in th
 
 
 def sources():
-    folders = [ROOT / name for name in ("src", "tests", "docs")]
+    folders = [ROOT / name for name in ("src", "studies", "tests", "docs")]
     files = [f for folder in folders for f in folder.rglob("*") if f.suffix in _TEXT]
     return [f for f in files if f != Path(__file__)]
 

@@ -78,6 +78,7 @@ REFERENCES = {
     "atan(z)": torch.atan,
     "cos(z)": torch.cos,
     "cosh(z)": torch.cosh,
+    "erf(z)": torch.erf,
     "exp(z)": torch.exp,
     "expm1(z)": torch.expm1,
     "log(3 + z)": lambda z: torch.log(3 + z),
@@ -319,8 +320,8 @@ def test_nothing_is_ever_run():
 
 # -------------------------------------------------------------------- printing, differentiation
 
-SMOOTH = ["atan", "cos", "cosh", "exp", "expm1", "logcosh", "sigmoid", "sin", "sinh", "softplus",
-          "tanh"]  # fmt: skip
+SMOOTH = ["atan", "cos", "cosh", "erf", "exp", "expm1", "logcosh", "sigmoid", "sin", "sinh",
+          "softplus", "tanh"]  # fmt: skip
 KINKED = ["abs", "relu", "sign", "step"]
 
 

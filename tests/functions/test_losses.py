@@ -9,8 +9,7 @@ import torch
 from iceform import Formula, algorithms
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import LOSSES, Loss, ScalarFunction, loss_named
-from iceform.functions.curvature import Curvature
-from iceform.functions.losses import Labels, register
+from iceform.functions.losses import Curvature, Labels, register
 from iceform.machine import ArraySource, Stream
 from iceform.machine.proofs import prove
 from iceform.machine.solvers import minimise

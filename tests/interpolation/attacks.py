@@ -10,7 +10,7 @@ import mpmath
 import torch
 
 from iceform import Interpolant
-from iceform.interpolation.grid import Grid
+from iceform.interpolation.interpolant import Grid
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import torch
 
 from iceform import algorithms
 from iceform.algorithms.linear import LinearModel
+from iceform.algorithms.recursion import Recursion
 from iceform.attention import LookUps
 from iceform.machine import ArraySource, Running, Stream
 from iceform.machine.whitening import metric_of
@@ -114,3 +115,55 @@ def test_dependent_columns_leave_directions_that_are_not_stepped_along():
     slope = problem.slope(within.of(w), within)
     assert float((within.gradient(slope) - problem.gradient(w)).abs().max()) < 1e-10
     assert float(slope[4].abs()) < 1e-10
+    assert within.along(torch.ones_like(slope)).tolist() == [1.0, 1.0, 1.0, 1.0, 0.0]
+
+
+def test_several_classes_have_their_sums_in_the_prompt_too(passes):
+    """All that is done to what comes back is adding it up: it is the slope in u."""
+    x, _ = data()
+    y = torch.arange(ROWS).double() % 3
+    running = Stream(4).start()
+    problem = algorithms.Logistic(C=2.0, classes=3)._choices(running, ArraySource(x, y))
+    w = torch.linspace(-1, 1, 8, dtype=torch.float64)
+    within = metric_of(problem.hessian(w), ROWS).coordinates
+    slope = problem.slope(within.of(w), within)
+    samples, turned = problem.scaling.samples(x), within.turned.reshape(2, 4, 8)
+    came_back = torch.zeros(8, dtype=torch.float64)
+    for (prompt, out), (r, at) in zip(passes, [(0, 0), (0, 4), (1, 0), (1, 4)], strict=True):
+        assert torch.equal(prompt.x, samples @ turned[r][:, at : at + 4])
+        assert not prompt.w.any()
+        came_back[at : at + 4] += out
+    penalty = problem.ridge.repeat(2) * within.back(within.of(w))
+    assert float((came_back / ROWS + within.turned.mT @ penalty - slope).abs().max()) < 1e-15
+    chances = (samples @ problem.rows(w).mT).softmax(1)
+    own = torch.nn.functional.one_hot(y.long(), 3)
+    exact = problem.reduced((chances - own).mT @ samples) / ROWS + problem.ridge.repeat(2) * w
+    assert float((slope - within.turned.mT @ exact).abs().max()) < 1e-12
+    assert float((problem.gradient(w) - exact).abs().max()) < 1e-12
+    host = [text for where, text, _ in running.ledger if where == "host"]
+    assert not any("sum" in text or "turned" in text for text in host)
+
+
+def test_batches_are_written_in_coordinates_of_all_so_far(passes):
+    x, y = data()
+    recursion, machine = Recursion(alpha=0.0), Stream(4)
+    steps, before = [], torch.zeros(4, dtype=torch.float64)
+    for part in (slice(0, 25), slice(25, ROWS)):
+        fit = recursion.update(machine.start(), ArraySource(x[part], y[part]))
+        after = recursion._state[0]
+        steps.append(after - before)
+        before = after
+    scaling, written = recursion._scaling, []
+    for (prompt, came_back), part, step in zip(
+        passes, (slice(0, 25), slice(25, ROWS)), steps, strict=True
+    ):
+        samples = scaling.samples(x[part])
+        turned = torch.linalg.lstsq(samples, prompt.x).solution
+        assert float((step + turned @ came_back).abs().max()) < 1e-9 * float(step.abs().max())
+        written.append(scaling.samples(x[: part.stop]) @ turned)
+    for white in written:
+        assert float((white.mT @ white - torch.eye(4)).abs().max()) < 1e-9
+    exact = torch.linalg.lstsq(torch.cat([x, torch.ones(ROWS, 1).double()], 1), y).solution
+    assert float((fit.coef - exact[:3]).abs().max()) < 1e-11
+    shown = {where: text for where, text, _ in fit.ledger if "coordinates, T'x" in text}
+    assert set(shown) == {"prompt"}

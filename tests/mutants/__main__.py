@@ -1,25 +1,34 @@
 """Run every mutant against the tests that should see it; write the table into the documentation.
 
-python -m tests.mutants            all of them
-python -m tests.mutants prompt     those whose name holds a word
+python -m tests.mutants                          all of them
+python -m tests.mutants prompt                   those whose name holds a word
+python -m tests.mutants --workers 12 --kept F    so many at once; each verdict is added to F
+python -m tests.mutants --table F ...            the table from verdicts that were kept
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
-from tests.mutants.mutant import ROOT, Mutant
+from tests.mutants.mutant import ROOT
 from tests.mutants.mutants import MUTANTS
 
 PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
 
+Verdicts = Mapping[str, str | None]  # by name: the test that notices, or None
 
-def table(rows: list[tuple[Mutant, str | None]]) -> str:
-    """As Markdown."""
+
+def table(verdicts: Verdicts) -> str:
+    """As Markdown, in the order in which mutants are listed."""
     lines = ["| wrong program | noticed by |", "|---|---|"]
-    for mutant, killer in rows:
+    for mutant in MUTANTS:
+        killer = verdicts[mutant.name]
         where = (
             "**nothing**" if killer is None else f"`{killer.split('[')[0].removeprefix('tests/')}`"
         )
@@ -27,28 +36,57 @@ def table(rows: list[tuple[Mutant, str | None]]) -> str:
     return "\n".join(lines)
 
 
-def write(rows: list[tuple[Mutant, str | None]]) -> None:
+def write(verdicts: Verdicts) -> None:
     """Between the marks on the page."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     after = rest.split(END)[1]
-    killed = sum(killer is not None for _, killer in rows)
-    words = f"{killed} of {len(rows)} are noticed (`make mutants`):"
-    PAGE.write_text(f"{before}{BEGIN}\n{words}\n\n{table(rows)}\n{END}{after}", encoding="utf-8")
+    killed = sum(verdicts[mutant.name] is not None for mutant in MUTANTS)
+    words = f"{killed} of {len(MUTANTS)} are noticed (`make mutants`):"
+    shown = f"{before}{BEGIN}\n{words}\n\n{table(verdicts)}\n{END}{after}"
+    PAGE.write_text(shown, encoding="utf-8")
 
 
-def main(words: list[str]) -> int:
-    """Exit status 1 where one survives."""
-    chosen = [m for m in MUTANTS if all(word in m.name for word in words)]
-    rows: list[tuple[Mutant, str | None]] = []
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for mutant, killer in zip(chosen, pool.map(Mutant.killed_by, chosen), strict=True):
-            print(f"{'killed  ' if killer else 'SURVIVED'} {mutant.name}: {killer}", flush=True)
-            rows.append((mutant, killer))
-    if not words:
-        write(rows)
-    return int(any(killer is None for _, killer in rows))
+def run(words: list[str], workers: int, kept: Path | None) -> tuple[dict[str, str | None], bool]:
+    """Verdicts, and whether all chosen tests ran."""
+    verdicts: dict[str, str | None] = {}
+    whole = True
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        chosen = [m for m in MUTANTS if all(word in m.name for word in words)]
+        running = {pool.submit(mutant.killed_by): mutant.name for mutant in chosen}
+        for done in as_completed(running):
+            name = running[done]
+            try:
+                killer = done.result()
+            except RuntimeError as failed:
+                print(f"NOT RUN  {name}: {failed}", flush=True)
+                whole = False
+                continue
+            verdicts[name] = killer
+            print(f"{'killed  ' if killer else 'SURVIVED'} {name}: {killer}", flush=True)
+            if kept is not None:
+                with kept.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([name, killer]) + "\n")
+    return verdicts, whole
+
+
+def main() -> int:
+    """Exit status 1 where one survives or did not run."""
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants")
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--kept", type=Path)
+    parser.add_argument("--table", type=Path, nargs="+")
+    asked = parser.parse_args()
+    if asked.table:
+        lines = [line for path in asked.table for line in path.read_text().splitlines()]
+        verdicts, whole = dict(json.loads(line) for line in lines), True
+    else:
+        verdicts, whole = run(asked.words, asked.workers, asked.kept)
+    if not asked.words and whole:
+        write(verdicts)
+    return int(not whole or None in verdicts.values())
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

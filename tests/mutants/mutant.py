@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
+# What pytest says last of a test: its parameters may hold anything.
+_FAILED = re.compile(r"(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$")
+_LONGEST = 420.0  # seconds that the tests of one mutant may take
 
 
 @dataclass(frozen=True)
@@ -47,32 +51,46 @@ class Mutant:
         path.write_text(text.replace(self.before, self.after), encoding="utf-8")
 
     def killed_by(self) -> str | None:
-        """The first test that fails on it; None where it survives."""
+        """The first test that fails on it, and passes without; None where it survives.
+
+        Raises
+        ------
+        RuntimeError
+            If that is not known: its tests are skipped here, fail anyway, or take too long.
+        """
         with TemporaryDirectory() as folder:
             source = Path(folder) / "src"
             shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
             self.apply(source)
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *self.tests],
-                cwd=ROOT, capture_output=True, text=True, check=False,
-                env={**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"},
-            )  # fmt: skip
-        return _first_failure(done.stdout) if done.returncode == 1 else _odd(done)
+            killer = _verdict(_pytest(source, *self.tests))
+        if killer is not None:
+            only = () if "::" in killer else ("--collect-only",)
+            if _pytest(ROOT / "src", killer, *only).returncode != 0:
+                raise RuntimeError(f"{killer} fails without it too")
+        return killer
 
 
-def _first_failure(output: str) -> str:
-    failed = [
-        line.split()[1] for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))
-    ]
-    return failed[0] if failed else "a test"
+def _pytest(source: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-xq", "-p", "no:cacheprovider", *arguments],
+            cwd=ROOT, capture_output=True, text=True, check=False, timeout=_LONGEST,
+            env={**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"its tests took more than {_LONGEST:.0f} s") from None
 
 
-def _odd(done: subprocess.CompletedProcess[str]) -> str | None:
-    """Nothing failed; or pytest could not even collect, which is noticed in its own way."""
-    if done.returncode == 0:
+def _verdict(done: subprocess.CompletedProcess[str]) -> str | None:
+    """The first failure, also of collecting, which is noticing in its own way; None of none."""
+    lines = done.stdout.splitlines()
+    if done.returncode in (1, 2):
+        failed = [found[1] for line in lines if (found := _FAILED.match(line))]
+        if failed:
+            return failed[0]
+    if done.returncode == 0 and re.search(r"\d+ passed", lines[-1]):
         return None
-    if done.returncode == 2:
-        return _first_failure(done.stdout)
     raise RuntimeError(
         f"pytest ended with {done.returncode}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
     )

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import iceform as ice
 from iceform.networks import in_context
 
-KINDS = 6
+KINDS = 9
 FRESH = 16  # inputs a network
 
 
@@ -50,6 +50,32 @@ class Bilinear(nn.Module):
         return scores**2 / (1 + scores**2).sum(-1, keepdim=True)
 
 
+class Tied(nn.Module):
+    """Causal heads whose one matrix makes queries, keys and, transposed, what they give."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.inner = nn.LayerNorm(width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.inner(self.norm(x))
+        heads = F.scaled_dot_product_attention(y, y, x, is_causal=True)
+        return x + heads @ self.inner.weight
+
+
+class Pooled(nn.Module):
+    """The mean of an encoder's tokens, of length 1."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(
+            width, 2, 6, batch_first=True, activation="gelu", dropout=0.0
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.normalize(self.layer(x).mean(-2), dim=-1)
+
+
 def drawn(seed: int, layers: int | None = None) -> tuple[nn.Module, torch.Tensor]:
     """A tiny network of random kind, and an input."""
     torch.manual_seed(seed)
@@ -68,6 +94,13 @@ def drawn(seed: int, layers: int | None = None) -> tuple[nn.Module, torch.Tensor
         model = nn.Sequential(*(Gated(width) for _ in range(int(torch.randint(1, 3, ())))))
     elif kind == 5:
         model = nn.Sequential(nn.LayerNorm(width), Bilinear(width))
+    elif kind == 6:
+        inner = nn.Conv1d(tokens, 4, 2, padding=int(torch.randint(2, ())))
+        model = nn.Sequential(inner, nn.GELU(), nn.Conv1d(4, 2, 1), nn.Softmax(-1))
+    elif kind == 7:
+        model = nn.Sequential(*(Tied(width) for _ in range(int(torch.randint(1, 3, ())))))
+    elif kind == 8:
+        model = Pooled(width)
     else:
         parts: list[nn.Module] = []
         for _ in range(int(torch.randint(1, 4, ()))):

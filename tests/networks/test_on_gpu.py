@@ -107,6 +107,19 @@ def test_prompts_that_change_are_followed():
     assert float((net(x) - want).abs().max()) < 1e-12
 
 
+def test_another_kind_of_call_is_captured_where_the_pieces_are():
+    """Norms, maps and constants of the new graph are those that there are."""
+    _, _, net, x = built()
+    pieces = len(net.pieces)
+    allowed = torch.zeros(10, 10, dtype=F64, device="cuda").masked_fill(
+        torch.ones(10, 10, dtype=torch.bool, device="cuda").triu(1), float("-inf")
+    )
+    for given in ((x[:1],), (x, allowed)):
+        off = (net(*given) - net.reference(*given)).abs().max()
+        assert float(off) <= net.certificate(*given).error
+    assert len(net.pieces) == pieces
+
+
 def test_hooks_are_called_and_gradients_flow():
     _, _, net, x = built()
     for _ in range(3):

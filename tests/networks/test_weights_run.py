@@ -223,7 +223,7 @@ def test_a_piece_that_is_off_is_noticed(kind):
     for piece in net.pieces:
         if piece.kind == kind:
             right = type(piece).checked
-            piece.checked = lambda *x, p=piece, f=right: f(p, *x) * (1 + 1e-8)
+            piece.checked = lambda *x, p=piece, f=right, **k: f(p, *x, **k) * (1 + 1e-8)
     with pytest.raises(ice.IntegrityError, match="off by"):
         net.run(IDS)
 

@@ -7,25 +7,29 @@ ours. Two kinds do not apply: tests that end in a refusal by name, of a paramete
 refused; and tests of a solver from the inside, which ``not_applicable.json`` lists with a reason
 each. Of the others the share that passes is printed; what fails is named with ``--failures``.
 
-Outcomes are kept in ``out/scikit-learn``. A run that ``--seconds`` ends goes on where it
-stopped; ``--fresh`` begins again. The table of the files that are complete is written into
+Outcomes are kept in ``out/scikit-learn`` as they come. A run that ``--seconds`` ends goes on where
+it stopped; ``--fresh`` begins again; ``--workers`` processes share the tests, and with 0 of them
+what is kept is told. The table of the files that are complete is written into
 docs/scikit_learn.md, which names the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import inspect
 import json
+import multiprocessing
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +37,9 @@ PAGE = ROOT / "docs" / "scikit_learn.md"
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 KEPT = ROOT / "out" / "scikit-learn"
 LISTED = Path(__file__).with_name("not_applicable.json")
-SECONDS = 60  # of processor time for one test: a busy machine changes nothing
+SECONDS = 120  # of processor time for one test: a busy machine changes nothing
+
+LEFT = "left for another run, or for another process"
 
 _LINEAR = "sklearn.linear_model"
 MODULES = {
@@ -66,33 +72,72 @@ class Outcomes:
     """What the tests of a file came to; how they ended, of those that build ours."""
 
     collected: int = -1  # before the first run
-    ran: list[str] = field(default_factory=list)
+    ran: set[str] = field(default_factory=set)
     ended: dict[str, list[str]] = field(default_factory=dict)  # id: outcome, last line
+    taken: set[str] = field(default_factory=set)  # by a process of this run
 
     @property
     def complete(self) -> bool:
         """Whether every test has been run."""
         return len(self.ran) == self.collected
 
-    @classmethod
-    def kept(cls, module: str) -> Outcomes:
-        """Of the runs so far."""
-        path = KEPT / f"{module}.json"
-        return cls(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else cls()
+    @property
+    def left(self) -> bool:
+        """Whether there is a test that no process has taken."""
+        return len(self.taken | self.ran) != self.collected
 
-    def keep(self, module: str) -> None:
-        """For the next run."""
+
+class Record:
+    """The outcomes of a file's tests: a line of JSON each, which several processes add to."""
+
+    def __init__(self, module: str) -> None:
+        self.path = KEPT / f"{module}.jsonl"
+
+    def read(self) -> Outcomes:
+        """Of the runs so far."""
+        found = Outcomes()
+        text = self.path.read_text(encoding="utf-8") if self.path.exists() else ""
+        for kind, *told in map(json.loads, text.splitlines()):
+            if kind == "collected":
+                found.collected = told[0]
+            elif kind == "taken":
+                found.taken.add(told[0])
+            else:
+                found.ran.add(told[0])
+                if kind == "ended":
+                    found.ended[told[0]] = told[1:3]
+        return found
+
+    def add(self, *line: str | float) -> None:
+        """One line."""
         KEPT.mkdir(parents=True, exist_ok=True)
-        (KEPT / f"{module}.json").write_text(json.dumps(vars(self)), encoding="utf-8")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")  # one write: whole lines, whoever else adds some
+
+    def take(self, test: str) -> bool:
+        """Whether the test is this process's to run."""
+        with self.path.open("r", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            found = self.read()
+            free = test not in found.taken | found.ran
+            if free:
+                self.add("taken", test)
+        return free
+
+    def begin(self, fresh: bool) -> None:
+        """A run: what an earlier one took and did not end is to be had again."""
+        if self.path.exists():
+            lines = [] if fresh else self.path.read_text(encoding="utf-8").splitlines()
+            kept = [line for line in lines if json.loads(line)[0] != "taken"]
+            self.path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
 @dataclass(eq=False)
 class Board:
     """A pytest plugin: which tests build ours, and how they end."""
 
-    module: str
-    seconds: float  # of processor time, after which tests are left for another run
-    kept: Outcomes
+    record: Record
+    until: float  # on the clock: later tests are left for another run
     built: bool = False
     running: bool = False  # tests, no longer collecting them
 
@@ -101,11 +146,9 @@ class Board:
         from sklearn.base import _clone_parametrized
 
         from iceform import sklearn as ours
-        from iceform.algorithms import kinds
         from iceform.errors import ParameterError
 
-        kind = next(k for k in kinds() if k.peer is not None and k.peer.path == path)
-        board, base = self, getattr(ours, kind.estimator)
+        board, base = self, getattr(ours, _ours(path))
 
         def new(cls, *args, **kwargs):
             board.built = True
@@ -142,16 +185,24 @@ class Board:
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
+    def pytest_sessionstart(self, session):
+        """Its conftest has just given every process as many threads as there are cores."""
+        import torch
+        from threadpoolctl import threadpool_limits
+
+        threadpool_limits(1)
+        torch.set_num_threads(1)
+
     def pytest_collection_modifyitems(self, items):
-        self.kept.collected = len(items)
-        items[:] = [item for item in items if _name(item) not in self.kept.ran]
-        self.kept.keep(self.module)
+        self.record.add("collected", len(items))
+        ran = self.record.read().ran
+        items[:] = [item for item in items if _name(item) not in ran]
 
     def pytest_runtest_setup(self, item):
-        if time.process_time() > self.seconds:
+        if time.monotonic() > self.until or not self.record.take(_name(item)):
             import pytest
 
-            pytest.skip("left for another run")
+            pytest.skip(LEFT)
         given = getattr(getattr(item, "callspec", None), "params", {}).values()
         self.built = any(isinstance(value, self.kinds) for value in given)
         self.running = True
@@ -161,35 +212,44 @@ class Board:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
     def pytest_runtest_logreport(self, report):
-        name = _name(report)
-        if report.when == "teardown" or name in self.kept.ran:
+        if report.when == "teardown" or (report.when == "setup" and report.passed):
             return
-        if report.when == "setup" and report.outcome == "passed":
+        if report.skipped and LEFT in str(report.longrepr):
             return
-        if report.outcome == "skipped" and "left for another run" in str(report.longrepr):
-            return
-        self.kept.ran.append(name)
-        if self.built and report.outcome != "skipped":
-            crash = getattr(report.longrepr, "reprcrash", None)
-            last = "" if crash is None else str(crash.message)
-            self.kept.ended[name] = [report.outcome, last[:600]]
-        self.kept.keep(self.module)
+        if self.built and not report.skipped:
+            chain = getattr(report.longrepr, "chain", ())  # one may have come of another
+            last = " / ".join(str(crash.message)[:600] for _, crash, _ in chain if crash)
+            ended = (report.outcome, last, round(report.duration, 1))
+            self.record.add("ended", _name(report), *ended)
+        else:
+            self.record.add("ran", _name(report))
+
+
+def _ours(path: str) -> str:
+    """The estimator in the place of scikit-learn's."""
+    from iceform.algorithms import kinds
+
+    return next(k.estimator for k in kinds() if k.peer is not None and k.peer.path == path)
 
 
 def _name(of) -> str:
     return of.nodeid.partition("::")[2]
 
 
-def run_here(module: str, seconds: float) -> None:
+def run_here(module: str, until: float) -> None:
     """What is left of one test file, in this process."""
     import pytest
+
+    KEPT.mkdir(parents=True, exist_ok=True)
+    output = os.open(KEPT / f"{module}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(output, stream)
 
     def late(*_):
         raise TimeoutError(f"{SECONDS} s of processor time are over")
 
     signal.signal(signal.SIGPROF, late)
-    KEPT.mkdir(parents=True, exist_ok=True)
-    board = Board(module, seconds, Outcomes.kept(module))
+    board = Board(Record(module), until)
     for path in MODULES[module]:
         board.put_in(path)
     os.chdir(KEPT)  # where no conftest of ours is, which would begin with no tables
@@ -202,15 +262,47 @@ def run_here(module: str, seconds: float) -> None:
         raise SystemExit(f"{module}: pytest ended with {ended!r}")
 
 
-def run_apart(module: str, seconds: float) -> Outcomes:
-    """One test file, in a process of its own: what its tests came to so far."""
-    command = [
-        sys.executable, "-m", "tests.sklearn.scoreboard", "--here", module, str(seconds),
-    ]  # fmt: skip
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ran.returncode:
-        raise SystemExit(f"{module} could not be run:\n{ran.stdout[-2000:]}{ran.stderr}")
-    return Outcomes.kept(module)
+def run_shared(modules: list[str], until: float, workers: int) -> None:
+    """The test files, each process running one of them as long as it has tests that are not taken.
+
+    Processes are forks of this one, which has imported and fitted what they will.
+    """
+    _warm()
+    forks = multiprocessing.get_context("fork")
+    begun: dict[int, tuple[str, BaseProcess]] = {}
+    broken: set[str] = set()
+    while True:
+        left = [m for m in modules if m not in broken and Record(m).read().left]
+        left.sort(key=lambda m: sum(m == one for one, _ in begun.values()))
+        if left and len(begun) < workers and time.monotonic() < until:
+            process = forks.Process(target=run_here, args=(left[0], until))
+            process.start()
+            begun[process.sentinel] = (left[0], process)
+            continue
+        if not begun:
+            break
+        for ended in connection.wait(list(begun)):
+            module, process = begun.pop(ended)
+            process.join()
+            if process.exitcode:
+                broken.add(module)
+    if broken:
+        raise SystemExit(f"ended early: {', '.join(sorted(broken))}; {KEPT} has their output")
+
+
+def _warm() -> None:
+    """Import what tests import, and fit what they fit, once."""
+    import numpy as np
+    import pytest  # noqa: F401
+    from sklearn.base import is_classifier
+
+    from iceform import sklearn as ours
+
+    x = np.random.default_rng(0).normal(size=(30, 3))
+    for path in sorted({path for paths in MODULES.values() for path in paths}):
+        estimator = getattr(ours, _ours(path))()
+        classes = (x[:, 0] > 0).astype(float)
+        estimator.fit(x, classes if is_classifier(estimator) else np.exp(x[:, 0]))
 
 
 def reason_for(test: str, outcome: list[str], listed: dict[str, str]) -> str | None:
@@ -284,25 +376,22 @@ def main() -> int:
     """The board."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("modules", nargs="*", help="last parts of test files' names; all of them")
-    parser.add_argument("--here", nargs=2, metavar=("MODULE", "SECONDS"), help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, default=float("inf"),
-                        help="of processor time for one test file in this run")  # fmt: skip
+                        help="after which this run begins no further test")  # fmt: skip
+    parser.add_argument("--workers", type=int, default=1, help="processes at a time")
     parser.add_argument("--fresh", action="store_true", help="run all tests again")
     parser.add_argument("--failures", action="store_true", help="name what fails")
     asked = parser.parse_args()
-    if asked.here:
-        run_here(asked.here[0], float(asked.here[1]))
-        return 0
+    chosen = [m for m in MODULES if not asked.modules or m.rpartition(".")[2] in asked.modules]
+    for module in chosen:
+        Record(module).begin(asked.fresh)
+    if asked.workers:
+        run_shared(chosen, time.monotonic() + asked.seconds, asked.workers)
     listed = json.loads(LISTED.read_text(encoding="utf-8"))
+    every = {module: Record(module).read() for module in MODULES}
     print(f"{'test file':<28}{'build ours':>11}{'apply':>7}{'pass':>6}{'share':>8}")
-    for module in MODULES:
-        if asked.modules and module.rpartition(".")[2] not in asked.modules:
-            continue
-        if asked.fresh:
-            Outcomes().keep(module)
-        outcomes = Outcomes.kept(module)
-        if not outcomes.complete:
-            outcomes = run_apart(module, asked.seconds)
+    for module in chosen:
+        outcomes = every[module]
         judged = judge(module, outcomes, listed)
         _line(judged.row)
         if not outcomes.complete:
@@ -310,7 +399,6 @@ def main() -> int:
         if asked.failures:
             for test, last in judged.failed.items():
                 print(f"  fails: {test}: {' '.join(last.split())[:200]}")
-    every = {module: Outcomes.kept(module) for module in MODULES}
     found = [judge(module, kept, listed) for module, kept in every.items() if kept.complete]
     _line(total([f.row for f in found]))
     missing = [_so_far(judge(m, kept, listed).row, kept)

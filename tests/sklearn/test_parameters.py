@@ -276,6 +276,29 @@ def test_refused_weights_of_neighbours():
         model.kneighbors(n_neighbors=150)
 
 
+def test_more_neighbours_than_samples_are_refused_when_they_are_asked_for():
+    """As scikit-learn does: a fit asks for none."""
+    x, y = flowers()
+    for kind in (ice.InContextKNeighborsClassifier, ice.InContextKNeighborsRegressor):
+        model = kind(n_neighbors=5).fit(x[::40], y[::40])
+        with pytest.raises(ValueError, match="n_neighbors = 5, n_samples_fit = 4, n_samples = 150"):
+            model.predict(x)
+        assert model.kneighbors(x[:1], 4)[1].shape == (1, 4)
+
+
+def test_how_often_several_classes_were_passed_over_is_one_count():
+    x, y = flowers()
+    for labels in (y, y == 1):
+        model = ice.InContextLogisticRegression().fit(x, labels)
+        assert model.n_iter_.shape == (1,)
+        assert model.n_iter_[0] == model.n_passes_
+
+
+def test_labels_of_0_leave_nothing_but_0():
+    model = ice.InContextLinearRegression(positive=True).fit([[1]], [0])
+    assert model.coef_ == model.intercept_ == model.predict([[1]]) == 0
+
+
 @pytest.mark.parametrize("whiten", [False, True])
 @pytest.mark.parametrize("count", [2, 0.95, 0.999, None, "mle"])
 def test_components_as_a_model_of_the_samples(count, whiten):

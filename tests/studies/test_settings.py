@@ -60,8 +60,7 @@ class Looked:
         return task_of(self.study, self.column)
 
     def network(self):
-        made = self.task.stack.network
-        return getattr(made, "inner", made)
+        return getattr(self.task, "network", self.task.stack.network)
 
     def start(self):
         return {k: p[0] for k, p in self.task.stack.parameters.items()}

@@ -1,7 +1,6 @@
 """The studies: data, columns, smoke runs of everything, sweeps, command line, report."""
 
 import csv
-import json
 import math
 import os
 from dataclasses import replace
@@ -10,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import default_collate
 from typer.testing import CliRunner
 
 from iceform.errors import BoundError, DeviceError, IntegrityError, ProgramError
@@ -27,7 +27,9 @@ from studies import (
 from studies.__main__ import app
 from studies.ames import Encoder, houses, number_columns
 from studies.heads import assemble
+from studies.house_prices import house_prices
 from studies.published import HEADS
+from studies.randomness import permutation
 from studies.report import write
 from studies.residual import saturating
 from studies.script import COMMIT
@@ -298,7 +300,12 @@ def test_a_copy_of_the_authors_code_must_be_theirs(tmp_path):
         Request(("heads",), ("their_script",))
 
 
-@pytest.mark.skipif("ICEFORM_THEIR_CODE" not in os.environ, reason="needs the authors' code")
+needs_their_code = pytest.mark.skipif(
+    "ICEFORM_THEIR_CODE" not in os.environ, reason="needs the authors' code"
+)
+
+
+@needs_their_code
 def test_the_authors_code_runs(tmp_path):
     code = Path(os.environ["ICEFORM_THEIR_CODE"])
     records = run(Request(tuple(STUDIES), ("their_script",), out=tmp_path, code=code))
@@ -306,6 +313,114 @@ def test_the_authors_code_runs(tmp_path):
     for r in records:
         assert r["notes"]["commit"] == COMMIT
         assert all(math.isfinite(v) and v > 0 for v in r["metrics"].values())
+
+
+class _OurOrder(torch.utils.data.DataLoader):
+    """A loader of theirs whose shuffles are ours, one for each pass."""
+
+    def __init__(self, data, batch_size, shuffle):
+        super().__init__(data, batch_size=batch_size)
+        self.shuffled, self.epoch = shuffle, 0
+
+    def __iter__(self):
+        order = list(range(len(self.dataset)))
+        if self.shuffled:
+            order = permutation(len(self.dataset), "cpu", "order", 1, self.epoch).tolist()
+            self.epoch += 1
+        for at in range(0, len(order), self.batch_size):
+            yield default_collate([self.dataset[i] for i in order[at : at + self.batch_size]])
+
+
+@needs_their_code
+@pytest.mark.parametrize("study", ["residual", "heads"])
+def test_the_authors_own_loop_comes_to_the_same(tmp_path, monkeypatch, study):
+    """Their ``train_model``, whole, on the batches that our engine takes, from the same start."""
+    code = Path(os.environ["ICEFORM_THEIR_CODE"])
+    records = run(Request((study,), ("their_script",), out=tmp_path, code=code))
+    spec = STUDIES[study].spec("their_script", "smoke")
+    name = {"residual": "att_sim_f", "heads": "attn_sim_attn"}[study]
+    sizes = (spec.epochs, spec.batch, spec.lr, spec.tokens, spec.hidden)
+    with theirs.script(code, name) as script:
+        monkeypatch.setattr(script, "DataLoader", _OurOrder)
+        if study == "residual":
+            said = []
+            monkeypatch.setattr(script, "print", said.append, raising=False)
+            theirs._start(1)
+            data = script.SimFDataset(spec.samples, spec.tokens, spec.dim)
+            script.train_model(spec.points, data, *sizes)
+            loss = float(said[-1].removeprefix("Test Loss: "))
+        else:
+            theirs._start(0)
+            data = script.SimAttentionDataset(spec.samples, spec.tokens, spec.dim, spec.hidden)
+            theirs._start(theirs._SEED + 1)
+            loss = script.train_model(4, spec.points, data, *sizes)
+    (ours,) = [
+        r["metrics"]["mse"] for r in records if r["seed"] == 1 and r["variant"].get("heads", 4) == 4
+    ]
+    assert ours == pytest.approx(loss, rel=3e-5)  # printed to four decimals, or float32's sums
+
+
+def _affine(name, layer):
+    return {f"{name}.weight": layer.weight.mT, f"{name}.bias": layer.bias[None]}
+
+
+def _tokens(name, mapping, constant):
+    return _affine(name, mapping.token_proj) | {
+        f"{name}.scale": mapping.modulation, constant: mapping.interp_tokens
+    }  # fmt: skip
+
+
+@needs_their_code
+@torch.no_grad()
+def test_the_networks_of_as_published_are_the_authors():
+    """The same weights in both, moved from where they start, give the same outputs."""
+    code = Path(os.environ["ICEFORM_THEIR_CODE"])
+    for name, study in STUDIES.items():
+        plans = [study.plans(study.spec(c, "smoke"), (0, 1), 6)[-1 if name == "heads" else 0]
+                 for c in ("their_script", "as_published")]  # fmt: skip
+        built = theirs.build_theirs(plans[0], CPU, code)
+        task = study.build(plans[1], CPU)
+        ours = task.network if name == "heads" else task.stack.network
+        module = built.modules[0].parts[0] if name == "heads" else built.modules[0]
+        for p in module.parameters():
+            p.add_(
+                torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())), alpha=0.1
+            )
+        (x, *w), _ = built.batch(torch.arange(4).expand(2, -1))
+        if name == "residual":
+            made = _tokens("data", module.mapping_A, "data.constant")
+            made |= _tokens("prompt", module.mapping_B, "prompt.constant")
+            for part in "qkv":
+                made |= _affine(part, getattr(module, f"{part}_proj"))
+            inputs, wanted = (x[:1], w[0][:1]), module(x[0], w[0][0])
+        else:
+            inner = getattr(module, "attnm", module)
+            made = _tokens("in", inner.mapping_A, "constant")
+            parts = [_affine("qkv", getattr(inner.attn1, f"{part}_proj")) for part in "qkv"]
+            made |= {k: torch.cat([p[k] for p in parts], -1) for k in parts[0]}
+            made |= _affine("out", inner.attn1.out_proj)
+            wanted = module(x[0], *(t[0] for t in w))
+            if name == "heads":
+                wanted, inputs = wanted.mT, (x[:1],)
+            else:
+                made |= _affine("final", module.linear)
+                prompt = w[0][:1, :, None].expand(-1, -1, x.shape[2], -1)
+                inputs = (torch.cat([x[:1], prompt], -1),)
+        off = (ours({k: p[None] for k, p in made.items()}, *inputs)[0] - wanted).abs().max()
+        assert off <= 1e-5 * wanted.abs().max(), (name, float(off))
+        assert wanted.std() > 0.01
+
+
+@needs_their_code
+def test_the_houses_of_as_published_are_the_authors():
+    with theirs.script(Path(os.environ["ICEFORM_THEIR_CODE"]), theirs._Housing.script) as script:
+        script.fetch_openml = theirs._table
+        data = script.AmesStatsData()
+    x, y = house_prices()
+    assert torch.allclose(data.targets[:, 0].double(), y, atol=1e-5)
+    apart = torch.cdist(data.features.T.double(), x.T)  # columns come in another order
+    assert apart.shape == (262, 262)
+    assert float(torch.cat([apart.amin(0), apart.amin(1)]).max()) <= 1e-4
 
 
 def test_least_squares_solves_the_published_heads_task(smoke):
@@ -384,8 +499,8 @@ def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     _, records = smoke
     paths = {p.name: p for p in write(records, tmp_path)}
     assert set(paths) == {
-        "report.html", "report.md", "summary.csv", "records.json", "rates.png", "heads.png",
-        "learning.png", "studies.png",
+        "report.html", "report.md", "summary.csv", "rates.png", "heads.png", "learning.png",
+        "studies.png",
     }  # fmt: skip
     page, text = paths["report.html"].read_text(), paths["report.md"].read_text()
     for value in ("3.47 ± 0.381", "0.0354 ± 0", "0.0680 ± 0.0150"):
@@ -404,7 +519,6 @@ def test_the_report_holds_published_numbers_beside_ours(smoke, tmp_path):
     )  # fmt: skip
     assert float(wanted["mean"]) == pytest.approx(sum(mine) / len(mine), rel=1e-12)
     assert int(wanted["seeds"]) == len(mine)
-    assert len(json.loads(paths["records.json"].read_text())) == len(records)
 
 
 def test_the_slope_of_the_published_table_is_not_one_over_h(smoke):

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -93,6 +94,22 @@ def test_training_is_what_a_plain_loop_does():
             (NETWORK(leaves, x) - y).square().mean().backward()
             adam.step()
     assert_same_models(trainer.parameters()["s"], leaves)
+
+
+def test_weights_that_are_kept_transposed_learn_the_same():
+    """Their gradients come with other strides than they have, as those of torch's own layers do."""
+
+    def turned(parameters):
+        return {k: p.mT.contiguous() if k.endswith("weight") else p for k, p in parameters.items()}
+
+    def network(parameters, x):
+        back = {k: p.mT if k.endswith("weight") else p for k, p in parameters.items()}
+        return NETWORK(back, x)
+
+    own = make()
+    other = replace(own, network=network, parameters=turned(own.parameters))
+    once, again = (trained([s]).parameters()["s"] for s in (own, other))
+    assert_same_models(once, turned(again))
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not():

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pyarrow.csv
 import pytest
 from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -58,6 +59,16 @@ def test_other_separators_are_found_and_said(written, separator):
     table = read(written(CSV.replace(",", separator)), "price")
     assert table.columns == ["colour", "size"]
     assert table.notes == (f"columns are separated by {separator!r}",)
+
+
+def test_a_table_is_read_in_this_thread(written, monkeypatch):
+    """A worker that lets go of the file while Python shuts down aborts it."""
+    asked, plain = [], pyarrow.csv.read_csv
+    monkeypatch.setattr(
+        pyarrow.csv, "read_csv", lambda *a, **o: asked.append(o["read_options"]) or plain(*a, **o)
+    )
+    read(written(CSV))
+    assert [options.use_threads for options in asked] == [False]
 
 
 def test_every_type_of_parquet(tmp_path):

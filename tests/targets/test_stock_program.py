@@ -72,6 +72,18 @@ def test_check_holds_the_answer_to_the_exact_program(squares):
     assert float((found.value - descent(x, y, 0.5)).abs().max()) <= 1e-12
 
 
+def test_an_algorithm_of_x_alone_needs_no_targets(tmp_path, squares):
+    centred = ice.algorithm(lambda x: ice.mean(x * x))
+    model = ice.compile(centred, dim=2, samples=5).to("albert", tmp_path / "alone")
+    x, y = data()
+    assert torch.equal(model.prompt(x), model.prompt(x, y))
+    found = model.check(x)
+    assert found.certificate.error <= 1e-12
+    assert float((found.value - (x * x).mean(0)).abs().max()) <= 1e-12
+    with pytest.raises(ice.ShapeError, match="none were given"):
+        squares.prompt(x)
+
+
 def test_more_turns_than_layers_are_refused(squares):
     given = squares.prompt(*data(), steps=3)
     with pytest.raises(ice.ProgramError, match="not at its halt"):

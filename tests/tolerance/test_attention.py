@@ -373,6 +373,23 @@ def test_one_head_without_batch():
     assert bool(((out - plain(problem_of(q, k, v)).value).abs() <= found).all())
 
 
+@pytest.mark.parametrize("keys", [40, 90])
+@pytest.mark.parametrize("causal", [True, "lower_right"])
+def test_causal_queries_in_bands(monkeypatch, causal, keys):
+    """Keys that a band cannot see are left out of it, which changes nothing."""
+    q, k, v = (torch.randn(2, 2, n, 8) for n in (60, keys, keys))
+
+    def both():
+        problem = problem_of(q, k, v, causal=causal)
+        return ice.tolerance(q, k, v, dtype=torch.float32, causal=causal), plain(problem).value
+
+    whole = both()
+    monkeypatch.setattr(layout, "_BAND", 7)
+    assert sum(1 for _ in problem_of(q, k, v, causal=causal).chunks()) == 8
+    for found, exact in zip(both(), whole, strict=True):
+        torch.testing.assert_close(found, exact, rtol=1e-13, atol=1e-15)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("name", ["math", "efficient", "flash"])
 def test_on_cuda(name):

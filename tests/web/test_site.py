@@ -274,9 +274,9 @@ def literal_machine():
 def assert_same(found: dict, question: asked.FitQuestion) -> float:
     """What the page found is what Python's literal network does; the largest difference.
 
-    A logit s z + b that is summed without fused multiply-adds, which WebAssembly has not, is another
-    by u |s z|: beside a kink, where keys are steepest, that is more than WITHIN. The default backend
-    leaves out of a table what is small beside the table's stated error.
+    A logit s z + b that is summed without fused multiply-adds, which WebAssembly has not, is
+    another by u |s z|: beside a kink, where keys are steepest, that is more than WITHIN. The
+    default backend leaves out of a table what is small beside the table's stated error.
     """
     setting = Setting.of(question)
     with pytest.MonkeyPatch.context() as patch:

@@ -27,7 +27,7 @@ from iceform.algorithms.sparse import ElasticNet, soft_threshold
 from iceform.algorithms.svm import LinearSVM
 from iceform.algorithms.verification import enclosed
 from iceform.functions import LOSSES
-from iceform.machine.program import Program, Sizes, Target, set_library
+from iceform.machine.machine import Program, Sizes, Target, set_library
 
 __all__ = [
     "PCA",

@@ -31,8 +31,6 @@ from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Tar
 from iceform.machine.problem import Scaling
 from iceform.machine.stream import IDENTITY
 
-__all__ = ["PCA"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (

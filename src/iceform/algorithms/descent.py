@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from iceform.algorithms.record import Algorithm, option
+from iceform.arithmetic import gram_eigenvalues
 from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Features
 from iceform.certificates import Result
@@ -26,10 +27,8 @@ from iceform.errors import ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant, bounds
 from iceform.machine import Heads, Sizes, Target
-from iceform.machine.program import balanced
+from iceform.machine.machine import balanced
 from iceform.validation import unit_roundoff
-
-__all__ = ["Descent", "NativeLine", "Residual", "labels_of", "residual_of"]
 
 # A key coordinate meets one nonzero feature of a token (the label's row two), a value row two.
 _NONZEROS = 2
@@ -261,8 +260,8 @@ class Descent(Algorithm):
         """Eigenvalues of the objective's Hessian on this data."""
         residual = self._residual(x.shape[1], x.shape[0])
         low, high, _ = residual.loss.curvature_on(*residual.domain.residuals)
-        gram = torch.linalg.eigvalsh(x.double().mT @ x.double() / x.shape[0])
-        least, most = max(0.0, float(gram.min())), float(gram.max())
+        gram, off = gram_eigenvalues(x)
+        least, most = max(0.0, float(gram.min()) - off), float(gram.max()) + off
         return max(low, 0.0) * least + self.l2, high * most + self.l2
 
     def plan(self, x: Tensor) -> tuple[Schedule, tuple[float, float]]:

@@ -9,8 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Example", "blobs", "counts", "ellipse", "fan", "flats", "outliers", "wave"]
-
 _SEED = 7
 
 # Twelve flats: small enough to print, with a target for every kind of algorithm.

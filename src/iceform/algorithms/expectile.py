@@ -23,12 +23,10 @@ from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, ScalarFunction
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.problem import LinearProblem
 from iceform.machine.solvers import Solution
 from iceform.machine.whitening import metric_of
-
-__all__ = ["Expectile"]
 
 _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
 

@@ -14,8 +14,6 @@ from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
 
-__all__ = ["Head"]
-
 
 @dataclass(frozen=True, eq=False)
 class Head(Algorithm):

@@ -15,10 +15,8 @@ from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Features
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
-from iceform.machine.program import balanced
+from iceform.machine.machine import balanced
 from iceform.validation import check_bound
-
-__all__ = ["HopfieldRetrieval"]
 
 _UNREAD = 60.0  # e^-60: query tokens are kept out of the average by this margin
 _STRAY = 2 * math.exp(-_UNREAD)  # what they carry into it all the same, on values up to 1

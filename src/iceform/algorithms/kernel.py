@@ -20,14 +20,12 @@ from iceform.algorithms.memory import centred, check_near, in_memory
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.attention import Average, Features
+from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
-from iceform.machine.program import balanced
-from iceform.machine.stream import LARGEST_LOGIT
+from iceform.machine.machine import balanced
 from iceform.validation import check_bound, unit_roundoff
-
-__all__ = ["KernelMemory", "KernelRegression"]
 
 _ROOM = 1 << 22  # weights at once
 _SMALL = 1 << 16  # entries of all differences up to which samples are averaged again, exactly
@@ -331,13 +329,17 @@ class KernelMemory:
         swing = self.y.max() - self.y.min()
         known = (1 + 4 * most) * once + 4 * most * (once + added)
         out = torch.where(most < _CLEAR, known, swing + added)
-        return out + n * torch.finfo(self._stream.dtype).smallest_normal * unit * (
-            4 + 4 * self.y.abs().max()
-        )
+        return out + self._lost
 
     @property
     def _stream(self) -> Stream:
         return self.machine.machine if isinstance(self.machine, Running) else self.machine
+
+    @property
+    def _lost(self) -> float:
+        """What underflows: labels are averaged in units of which they are 2^-60 or more."""
+        least = torch.finfo(self._stream.dtype).smallest_normal * unit_roundoff(self._stream.dtype)
+        return len(self.x) * least * 2.0**63 * float(self.y.abs().max()) + 4 * math.ulp(0.0)
 
     def _everywhere(self) -> float:
         """A bound for every query as far out as the samples, in one sweep over these."""
@@ -346,8 +348,7 @@ class KernelMemory:
         tau = (dim + 8) * unit * (3 * self.gamma * self.radius**2 + 1)
         swing = float(self.y.max() - self.y.min())
         moved = min(math.expm1(min(2 * tau, 1.0)), 1.0) * swing  # two averages of the same labels
-        least = torch.finfo(self._stream.dtype).smallest_normal * unit
-        return moved + 2 * (n + 8) * unit * size + 4 * n * least * (1 + size)
+        return moved + 2 * (n + 8) * unit * size + self._lost
 
     def certificate(self, points: Tensor) -> Certificate:
         """Of the averages at points, the samples themselves, say."""

@@ -8,8 +8,6 @@ from typing import ClassVar
 from iceform.algorithms.record import Peer
 from iceform.algorithms.sparse import ElasticNet
 
-__all__ = ["Lasso"]
-
 
 @dataclass(frozen=True)
 class Lasso(ElasticNet):

@@ -39,11 +39,6 @@ from iceform.validation import check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
-__all__ = [
-    "Line", "LinearClassifier", "LinearModel", "fitted", "fitted_choices", "fitted_inside",
-    "line_result",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, eq=False)
 class Line:

@@ -8,8 +8,6 @@ from typing import ClassVar
 from iceform.algorithms.record import Peer
 from iceform.algorithms.ridge import Ridge
 
-__all__ = ["LinearRegression"]
-
 
 @dataclass(frozen=True)
 class LinearRegression(Ridge):

@@ -22,8 +22,6 @@ from iceform.machine.solvers import minimise
 from iceform.machine.stream import table_of
 from iceform.validation import check_choice, check_positive, check_size
 
-__all__ = ["Logistic"]
-
 _SATURATED = 64.0  # the sigmoid is 0 or 1 to 1e-28 beyond
 
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Source
 
-__all__ = ["FARTHEST", "centred", "check_labels", "check_near", "in_memory"]
-
 _SMALLEST, _LARGEST = 1e-140, 1e140  # of distances whose squares, times 1e10, are normal
 _LARGEST_LABEL = 1e290  # sums of labels stay finite
 FARTHEST = 1e3  # queries are answered up to this many radii of the training samples

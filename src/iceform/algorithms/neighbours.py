@@ -26,9 +26,8 @@ of the weights, and labels as values.
 their mean: fl(q_i - x_i) = (q_i - x_i)(1 + d), |d| <= u, however close the two are, and it is 0 if
 and only if they are equal. These differences are multiplied by a power of two so that the largest
 is about 1, and squared: nothing underflows that counts. With d features the sum of squares is off
-by a factor within 1 +- (d + 2) u, its root by half of that and u. A bias b <= 0, the logarithm of a
-weight relative to the largest, is off by another 4 u (|b| + log d + 1); as e^b |b| <= 1/e the mean
-of k labels of at most L by all of these is within (2 d + 6 k + 40) u L of exact.
+by a factor within 1 +- (d + 2) u, its root by half of that and u; what that and their logarithms do
+to a mean is in :meth:`NeighborsMemory.certificate`.
 """
 
 from __future__ import annotations
@@ -47,13 +46,11 @@ from iceform.algorithms.places import Places
 from iceform.algorithms.record import Algorithm, Peer, option
 from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average
+from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.machine import Running, Source, Stream
-from iceform.machine.stream import LARGEST_LOGIT
 from iceform.validation import unit_roundoff
-
-__all__ = ["KNeighbors", "KNeighborsVote", "NeighborsMemory", "sharpest"]
 
 _SUBNORMAL = 2.0**-1074
 _LEDGER = (
@@ -235,21 +232,39 @@ class NeighborsMemory:
     def certificate(self) -> Certificate:
         r"""Which distances are told apart; labels are then averaged exactly, up to rounding.
 
-        Weights that are off by :math:`e^{\delta_j}` move an average m by at most
-        :math:`\sum_j w_j |\delta_j| |y_j - m|`, where :math:`\sum_j w_j |y_j - m|` is at most half
-        the range of the labels. A logarithm of a distance is off by (d/2 + 2) u for its sum of d
-        squares, four units in the last place of ln l, 1/2 <= l <= sqrt(d), and at most four
-        roundings of its own size |ln w_j|, which w_j |ln w_j| <= 1/e makes harmless.
+        **Sums.** k labels, each cast, times a quotient, and k - 1 additions: (k + 2) u of the mean
+        of their sizes, which is at most that of the k largest. One label is cast, and no more.
+
+        **Weights.** Off by :math:`e^{\delta_j}` they move an average m by at most
+        :math:`\sum_j w_j |\delta_j| |y_j - m|`, where :math:`\sum_j w_j |y_j - m|` is at most
+        half the range of the labels. An exponential is off by 4 u. In float64 a logarithm of a
+        distance is off by (d/2 + 2) u for its sum of d squares and by 8 u of ln l,
+        1/2 <= l <= sqrt(d); a cast and at most four roundings are of its own size
+        :math:`b_j = |\ln(w_j/\max w)|`. Of k numbers :math:`0 < \omega_j \le 1`, one of them 1,
+        :math:`\sum_j \omega_j |\ln \omega_j| / \sum_j \omega_j` is largest where the others
+        are equal, and is W((k - 1)/e) <= ln(1 + (k - 1)/e) there; with |y_j - m| at most the range
+        that bounds what roundings of size b_j do. Weights of a function of one's own are taken as
+        it returns them: divided, and their logarithm 8 u of its size.
         """
-        size, (n, dim) = check_labels(self.y), self.x.shape
+        (n, dim), k, unit = self.x.shape, self.k, self._unit
+        check_labels(self.y)
         gamma, resolution = self._sharpest, self.resolution
-        weighing = dim + 4 * math.log(dim + 1) + 3 * self.k + 16
-        weighing = 0.0 if self.weights == "uniform" else weighing
-        weighing += 4 * _FAR if callable(self.weights) else 0  # logarithms of what it returns
+        half = float(self.y.max() / 2 - self.y.min() / 2)
+        size = float(self.y.abs().topk(k).values.div(k).sum())
+        own = 2 * math.log1p((k - 1) / math.e)
+        host = unit_roundoff(torch.float64)
+        weighing = 0.0 if k == 1 else 4 * unit
+        if callable(self.weights) and k > 1:
+            weighing += host + (unit + 12 * host) * own
+        elif self.weights == "distance" and k > 1:
+            logs = dim / 2 + 2 + 8 * max(math.log(2), math.log(dim) / 2)
+            weighing += host * logs + (unit + 4 * host) * own
+        lost = 4 * torch.finfo(self._stream.dtype).tiny * float(self.y.abs().max())
+        added = (k + 2) * unit if k > 1 else unit
         return Certificate.total(
             {
-                "weights": weighing * self._unit * size,
-                "rounding": (2 * self.k + 10) * self._unit * size + 2 * self.k * _SUBNORMAL,
+                "weights": weighing * half,
+                "rounding": (added * size + k * lost) * (1 + 2.0**-20) + 2 * _SUBNORMAL,
             },
             domain={
                 "data": f"these {n} x {dim}, as given",

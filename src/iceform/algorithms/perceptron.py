@@ -21,8 +21,6 @@ from iceform.machine import Running, Source, Stream
 from iceform.machine.problem import Encoding, GradientTask, slip_of
 from iceform.machine.proofs import data_of
 
-__all__ = ["Perceptron", "PerceptronState"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 # Of the step: margins above 40 * reach / this are read as exactly 0 or 1. Logits stay below 2^40.
 _SHARPNESS = {torch.float64: 2.0**36, torch.float32: 2.0**24}

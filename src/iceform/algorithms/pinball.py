@@ -35,14 +35,12 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
-from iceform.certificates import Step
+from iceform.certificates import Excess, Step
 from iceform.functions import loss_named
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, split
-
-__all__ = ["Vertex", "magnified", "through_samples"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _MORE = 4  # times as many samples are looked at as the answer goes through
@@ -51,20 +49,24 @@ _SHARE = 4  # one sample in so many may be exchanged: the passes are to find the
 _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
+_NEARBY = 16  # lines up to this many times as large as the one found, or as 1
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
 
 
 @dataclass(frozen=True, eq=False)
 class Vertex:
-    """The samples that an answer goes through, the answer, and its proof."""
+    """The line through samples that an answer goes through, and its proof.
+
+    There is none where weights reach their limits, to rounding: then other lines are as good.
+    """
 
     solution: Solution
-    proof: Proof
+    proof: Proof | None
     passes: int
 
 
 def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Vertex | None:
-    """The line through the samples nearest to w, if it is proven to be the optimum."""
+    """The line through the samples nearest to w, if it is an optimum."""
     note = "which samples the line goes through, and the weights that prove it"
     problem.machine.ledger.note("host", note)
     near = _nearest(problem, w)
@@ -73,18 +75,17 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     chosen = _exchanged(problem, *near, quantile)
     few = replace(problem, source=chosen, loss=loss_named("squared"), passes=0)
     solution = minimise(few, tol=1e-12, max_passes=24, start=w)
-    _vanish(few, solution.w)
+    _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
-    found = _optimal(problem, few, solution.w, proof, quantile)
-    return None if found is None else Vertex(solution, found, few.passes)
+    found, room = _optimal(problem, few, solution.w, proof, quantile)
+    return Vertex(solution, found, few.passes) if room > -_TINY else None
 
 
-def _vanish(few: LinearProblem, w: Tensor) -> None:
+def _vanish(problem: LinearProblem, chosen: ArraySource, w: Tensor) -> None:
     """Coefficients that a sample of one entry and the label 0 says to be 0."""
-    assert isinstance(few.source, ArraySource)
-    if not few.scaling.intercept:
-        single = ((few.source.x != 0).sum(1) == 1) & (few.source.y == 0)
-        w[(few.source.x[single] != 0).any(0)] = 0.0
+    if not problem.scaling.intercept:
+        single = ((chosen.x != 0).sum(1) == 1) & (chosen.y == 0)
+        w[(chosen.x[single] != 0).any(0)] = 0.0
 
 
 def magnified(problem: LinearProblem, times: float) -> LinearProblem:
@@ -123,8 +124,13 @@ class _NearestTask:
 
 def _nearest(problem: LinearProblem, w: Tensor) -> tuple[Tensor, Tensor] | None:
     """As many independent samples as there are coefficients, the nearest first."""
+    return _independent(problem, w, _MORE) or _independent(problem, w, _COPIES)
+
+
+def _independent(problem: LinearProblem, w: Tensor, more: int) -> tuple[Tensor, Tensor] | None:
+    """The same, of so many times as many samples; None where these do not determine a line."""
     p = problem.dim
-    task = _NearestTask(problem.encoding, w, min(_MORE * p + 8, problem.source.rows))
+    task = _NearestTask(problem.encoding, w, min(more * p + 8, problem.source.rows))
     _, x, y = problem.source.combine(task, task.merge)
     rest = problem.encoding(x, y)[0].clone()
     sizes = rest.norm(dim=1)
@@ -162,6 +168,28 @@ class _AlongTask:
         return [torch.cat(parts) for parts in zip(first, second, strict=True)]
 
 
+@dataclass(frozen=True, eq=False)
+class _PullTask:
+    """What the samples of a chunk on either side of a line pull it by, and those on neither."""
+
+    encoding: Encoding
+    w: Tensor
+    quantile: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, _ = self.encoding(x, y)
+        z = samples @ self.w - labels
+        at = z.abs() <= 2 * slip_of(samples, self.w, labels)
+        heavy = self.encoding.weigh(torch.ones_like(z), y)
+        total = ((z > 0).to(z) - self.quantile) * heavy * ~at @ samples
+        return [total, x[at], split(y)[0][at], heavy[at]]
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        rest = [torch.cat(parts) for parts in zip(first[1:], second[1:], strict=True)]
+        return [first[0] + second[0], *rest]
+
+
 def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) -> ArraySource:
     """A few samples whose weight is beyond its limits go, those that the line then meets come.
 
@@ -170,14 +198,15 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
     """
     problem.machine.ledger.note("host", "exchange of a few samples by steps of the simplex method")
     x, y = x.clone(), y.clone()
+    samples, labels, _ = problem.encoding(x, y)
+    inverse = torch.linalg.pinv(samples)
     for turn in range(2 + problem.dim // _SHARE):
-        samples, labels, _ = problem.encoding(x, y)
-        inverse = torch.linalg.pinv(samples)
         w = inverse @ labels
-        task = _SidesTask(problem.encoding, w, torch.zeros_like(inverse), 0.0)
-        above, _, below, _, _, _, *met = problem.source.combine(task, task.merge)
+        _vanish(problem, ArraySource(x, y), w)
+        task = _PullTask(problem.encoding, w, quantile)
+        total, *met = problem.source.combine(task, task.merge)
         (low, high), _ = _limits(problem, x, y, met, quantile)
-        weights = -inverse.mT @ ((1 - quantile) * above - quantile * below)
+        weights = -inverse.mT @ total
         excess = torch.maximum(weights - high, low - weights)
         k = int(excess.argmax())
         allowed = math.inf if turn < problem.dim // _SHARE else _NEARLY * float(high[k] - low[k])
@@ -191,7 +220,90 @@ def _exchanged(problem: LinearProblem, x: Tensor, y: Tensor, quantile: float) ->
         if next_one >= len(order):
             break
         x[k], y[k] = xs[order[next_one]], ys[order[next_one]]
+        row, label, _ = problem.encoding(x[k : k + 1], y[k : k + 1])
+        inverse = _replaced(inverse, row[0], k)
+        labels[k] = label[0]
     return ArraySource(x, y)
+
+
+def _replaced(inverse: Tensor, row: Tensor, k: int) -> Tensor:
+    """The inverse of a matrix whose row k is another one."""
+    turned = row @ inverse
+    moved = torch.outer(inverse[:, k] / turned[k], turned)
+    moved[:, k] -= inverse[:, k] / turned[k]
+    return inverse - moved
+
+
+# ---------------------------------------------------------------------------------------------
+# how far any line is above the optimum
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _DualTask:
+    """Sums over a chunk: a_i x_i, a_i y_i and the sharp loss, magnitudes first; largest x and y.
+
+    The a_i are what a rounded corner's slope is at w, between the limits of the sharp one: chosen
+    numbers, so that nothing of them rounds.
+    """
+
+    problem: LinearProblem
+    w: Tensor
+    quantile: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        encoding, q = self.problem.encoding, self.quantile
+        samples, labels, _ = encoding(x, y)
+        z = samples @ self.w - labels
+        inside = 1 - 4 * _UNIT
+        a = self.problem.loss.derivative.call(z).clamp(-q * inside, (1 - q) * inside)
+        heavy = encoding.weigh(a, y)
+        loss = torch.maximum((1 - q) * z, -q * z) + slip_of(samples, self.w, labels)
+        return [
+            heavy.abs() @ samples.abs(), heavy @ samples, heavy.abs() @ labels.abs(),
+            heavy @ labels, encoding.weigh(loss, y).sum(), samples.abs().max(), labels.abs().max(),
+        ]  # fmt: skip
+
+    @staticmethod
+    def merge(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[Tensor]:
+        pairs = list(zip(first, second, strict=True))
+        return [*(a + b for a, b in pairs[:5]), *(torch.maximum(*p) for p in pairs[5:])]
+
+
+def sharply(problem: LinearProblem, w: Tensor, thresholds: Tensor, quantile: float) -> Excess:
+    r"""How far w is above the least value of the sharp problem at most, by its dual.
+
+    Any :math:`-q \le a_i \le 1 - q` make :math:`p(z) \ge a_i z`, so that every line v has
+
+    .. math:: \frac1n \sum_i p(z_i) + \sum_j t_j |v_j| \ge g.v - \frac1n \sum_i a_i y_i
+              + \sum_j t_j |v_j|, \qquad g = \frac1n \sum_i a_i x_i,
+
+    and the terms in v_j are no less than 0 once all a_i are shrunk until :math:`|g_j| \le t_j`.
+    What is left is the intercept's: the best one is a quantile of the residuals, no larger than
+    they are, and no penalty of a best line is larger than what was found. Without a penalty it is
+    lines near w that are compared.
+    """
+    task = _DualTask(problem, w, quantile)
+    sizes, sums, size, inner, losses, widest, largest = problem.source.combine(task, task.merge)
+    n, lost = problem.source.total, (problem.source.rows + len(w) + 64) * _UNIT
+    steep = (sums.abs() + lost * sizes) / n
+    value = float((1 + lost) * (losses / n + thresholds @ w.abs()))
+    returned = problem.scaling.intercept_slip(*problem.scaling.raw(w)) / problem.scaling.size
+    added = lost * (float(size) / n + value + float(widest * w.abs().sum())) + float(returned)
+    held = thresholds > 0
+    free = steep[~held].sum()
+    if int((~held).sum()) > problem.scaling.intercept:
+        reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
+        gap = value - float(sums @ w - inner) / n + reach * float(steep.sum())
+        added += float(lost * sizes @ w.abs()) / n
+        over = f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
+    else:
+        shrunk = torch.where(held, thresholds / steep, 1.0).clamp(max=1.0).min() * (1 - 4 * _UNIT)
+        most = float(largest) + float(widest) * value / float(thresholds[held].min())
+        gap = value + float(shrunk * inner) / n + most * float(free)
+        over = "all lines"
+    bound = (1 + 1e-9) * (max(gap, 0.0) + added)
+    return Excess(bound * problem.scaling.size, f"{over}, the corner of the loss sharp")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -243,15 +355,19 @@ def _limits(
     them, comes second.
     """
     xs, ys, weights = met
-    same = (x[:, None] == xs).all(-1) & (y[:, None] == ys)
-    other = (x[:, None] == -xs).all(-1) & (y[:, None] == -ys) & ~same
+    given, on = (torch.cat([a, b[:, None]], 1) for a, b in ((x, y), (xs, ys)))
+    rows = torch.cat([given, on, -on]) + 0.0  # no -0
+    kinds = torch.unique(rows, dim=0, return_inverse=True)[1]
+    mine, theirs, images = kinds.split([len(given), len(on), len(on)])
+    same = mine[:, None] == theirs
+    other = (mine[:, None] == images) & ~same
     if problem.scaling.intercept:  # of which nothing has a mirror image
         other = torch.zeros_like(same)
-    copies, images = (found.to(weights) @ weights for found in (same, other))
-    missing = copies + images == 0
+    copies, turned = (found.to(weights) @ weights for found in (same, other))
+    missing = copies + turned == 0
     copies = torch.where(missing, 1.0, copies)
-    high = (1 - quantile) * copies + quantile * images
-    low = -quantile * copies - (1 - quantile) * images
+    high = (1 - quantile) * copies + quantile * turned
+    low = -quantile * copies - (1 - quantile) * turned
     return (low, high), bool((same | other).any(0).all()) and not bool(missing.any())
 
 
@@ -265,31 +381,31 @@ def _sum(samples: Tensor, low: Tensor) -> Pair:
 
 def _optimal(
     problem: LinearProblem, few: LinearProblem, w: Tensor, proof: Proof, quantile: float
-) -> Proof | None:
-    """The proof that the line through some samples is the optimum; None where there is none."""
+) -> tuple[Proof | None, float]:
+    """The proof that the line through some samples is the optimum, and the room of its weights."""
     if not proof.radius < math.inf or proof.metric is not None:
-        return None
+        return None, -math.inf
     task = _SidesTask(problem.encoding, w, proof.whitener, proof.radius)
     *sums, size, nearest, xs, ys, weights = problem.source.combine(task, task.merge)
     met = (xs, ys, weights)
     assert isinstance(few.source, ArraySource)
     if len(xs) > _COPIES * problem.dim:
-        return None
+        return None, -math.inf
     limits, all_of_them = _limits(problem, few.source.x, few.source.y, met, quantile)
     if not all_of_them:
-        return None
+        return None, -math.inf
     rounded = problem.source.weighed  # once at most, where a weight is a penalty's
     room = _dual_room(few, proof, sums, size, quantile, limits, rounded)
     nearest_room = -float(nearest)
     if not room > 0:
-        return None
+        return None, room
     steps = (
         Step("B", "samples that it goes through", problem.dim, "as many as coefficients"),
         *proof.steps,
         Step("sides", "room of the nearest other sample", nearest_room, "no sample changes sides"),
         Step("dual", "room of the weights of B", room, "between their limits: this is the optimum"),
     )
-    return replace(proof, steps=steps)
+    return replace(proof, steps=steps), room
 
 
 def _dual_room(

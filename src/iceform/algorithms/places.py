@@ -22,8 +22,6 @@ from torch import Tensor
 from iceform.errors import PrecisionError
 from iceform.validation import unit_roundoff
 
-__all__ = ["Places"]
-
 
 @dataclass(frozen=True, eq=False)
 class Places:

@@ -14,8 +14,6 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, loss_named
 
-__all__ = ["Poisson"]
-
 
 def _rate(z: Tensor) -> Tensor:
     """e^z."""

@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
+from torch import Tensor
 
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import magnified, through_samples
+from iceform.algorithms.pinball import Vertex, magnified, sharply, through_samples
 from iceform.algorithms.record import Peer, option
+from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result
 from iceform.functions import Loss, loss_named
-from iceform.machine.problem import LinearProblem
+from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
-
-__all__ = ["Quantile"]
+from iceform.machine.whitening import Coordinates
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
-_NARROWEST = 2.0**32  # in all
+_NARROWEST = 2.0**32  # in all,
+_NARROW = 2.0**10  # and where more than one line is best
 _PASSES = 60  # for one width
+_WIDER = 3  # turns back at most, for an answer of which more is proven
+_WIDEST = 1.0  # deviations: where a penalised path begins
+_NEAR = 0.1  # corners that a step short enough for the next width may move samples by
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,11 @@ class Quantile(LinearModel):
         """As it is looked up first."""
         return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
 
+    def thresholds(self, scaling: Scaling) -> Tensor:
+        """Of the coefficients' absolute values, on scaled data; none for the intercept."""
+        found = self.alpha / scaling.scale
+        return torch.cat([found, found.new_zeros(1)]) if scaling.intercept else found
+
     def penalised_by_samples(self, source: Source) -> tuple[Quantile, ArraySource]:
         """The same problem without a penalty: two samples more for each coefficient.
 
@@ -107,66 +117,159 @@ class Quantile(LinearModel):
         )  # fmt: skip
         return replace(self, alpha=0.0, fit_intercept=False), beside
 
-    def problem(self, machine: Any, source: Source) -> LinearProblem:
+    def coordinates(self, problem: LinearProblem, w: Tensor) -> Coordinates | None:
+        """Thresholds are of scaled coefficients, and so are the passes with them."""
+        return None if self.alpha else super().coordinates(problem, w)
+
+    def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
         if not self.alpha:
-            return super().problem(machine, source)
+            return prove(problem, w)
+        return prove_penalised(problem, w, self.thresholds(problem.scaling))
+
+    def stream(self, machine: Running, source: Source) -> Result:
+        if self.width is not None and not self.alpha:
+            return _rounded(super().stream(machine, source), self.width)
+        first = self.problem(machine, source)
+        path = _Path(self, first)
+        if self.width is not None:
+            *_, last = path.turns(1.0)
+            return self._answer(path, last, self.prove(last.problem, last.found.w), self.width)
+        sharp = self._sharp(machine, source, first) if self.alpha else None
+        several = False
+        for turn in path.turns(_NARROWEST):
+            if several and (turn.times >= _NARROW or not turn.found.converged):
+                break
+            vertex = None if several else self._through(turn, sharp)
+            if vertex is not None and vertex.proof is not None:
+                return self._line(sharp or turn.problem, vertex, vertex.proof, path.spent)
+            several = several or vertex is not None  # other lines are as good
+        last, proof = path.narrowest()
+        proof = replace(
+            proof, excess=sharply(last.problem, last.found.w, path.thresholds, self.quantile)
+        )
+        return self._answer(path, last, proof, _WIDTH / last.times)
+
+    def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
+        turn.problem.passes = path.spent
+        return _rounded(fitted(self, turn.problem, turn.found, proof), width)
+
+    def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
+        """The problem without a penalty, as large as the one with it."""
         machine.ledger.note("prompt", "two samples for each coefficient, in the penalty's place")
         plain, beside = self.penalised_by_samples(source)
         found = plain.problem(machine, beside)
-        return replace(found, scaling=replace(found.scaling, size=self.scaling(source).size))
+        return replace(found, scaling=replace(found.scaling, size=first.scaling.size))
 
-    def stream(self, machine: Running, source: Source) -> Result:
-        found = self._found(machine, source)
+    def _through(self, turn: _Turn, sharp: LinearProblem | None) -> Vertex | None:
+        """The line through samples near the one that was found, if it is a best one."""
+        if turn.times < 1:
+            return None
+        if sharp is None:
+            return through_samples(turn.problem, turn.found.w, self.quantile)
+        coef, intercept = turn.problem.scaling.raw(turn.found.w)
+        coef = torch.cat([coef, intercept[None]]) if self.fit_intercept else coef
+        return through_samples(sharp, sharp.scaling.scaled(coef, intercept), self.quantile)
+
+    def _line(self, problem: LinearProblem, vertex: Vertex, proof: Proof, spent: int) -> Result:
+        problem = replace(problem, passes=spent + vertex.passes)
+        found = fitted(self, problem, vertex.solution, proof)
         if not (self.alpha and self.fit_intercept):
             return found
-        *_, last = found.coef  # the constant column's
-        coef = found.coef[:-1]
+        coef, last = found.coef[:-1], found.coef[-1]  # the constant column's
         return replace(
             found, answer=coef, parts={**found.parts, "intercept": last},
             errors={"intercept": found.certificate.error},
-            _predict=Line(machine.machine, coef, last),
+            _predict=Line(problem.machine.machine, coef, last),
         )  # fmt: skip
 
-    def _found(self, machine: Running, source: Source) -> Result:
-        if self.width is not None:
-            return _rounded(super().stream(machine, source), self.width)
-        first = self.problem(machine, source)
-        w, times, faster, spent = first.start(), 1.0, _NARROWER, 0
-        kept: list[Turn] = []
+
+@dataclass(frozen=True, eq=False)
+class _Turn:
+    """Where passes for one width ended."""
+
+    problem: LinearProblem
+    found: Solution
+    times: float  # by which the corner is narrower than the loss's
+
+    @property
+    def w(self) -> Tensor:
+        """Coefficients as they are without magnifying."""
+        return self.found.w / self.times
+
+
+class _Path:
+    """Minimisers for corners that get narrower, each begun where the last ones lead."""
+
+    def __init__(self, model: Quantile, first: LinearProblem) -> None:
+        self.model, self.first = model, first
+        self.thresholds = model.thresholds(first.scaling)
+        self.spent = 0
+        self.kept: list[_Turn] = []
+
+    def turns(self, most: float) -> Iterator[_Turn]:
+        """Narrower and narrower, up to ``most`` times, as far as passes lead."""
+        times, faster = 1.0, _NARROWER
+        if self.model.alpha:
+            times = min(1.0, (self.model.width or _WIDTH) / _WIDEST)
         while True:
-            problem = magnified(first, times)
-            found = minimise(
-                problem, tol=self.tol, max_passes=min(_PASSES, max(1, self.max_passes - spent)),
-                precondition=self.precondition, start=times * w,
-            )  # fmt: skip
-            spent += problem.passes
-            vertex = through_samples(problem, found.w, self.quantile)
-            if vertex is not None:
-                problem.passes = spent + vertex.passes
-                return fitted(self, problem, vertex.solution, vertex.proof)
-            if spent >= self.max_passes or times >= _NARROWEST or faster < _SLOWEST:
-                break
+            problem = magnified(self.first, times)
+            found = self._minimised(problem, times * self._ahead(times), precise=times == most)
+            self.spent += problem.passes
+            turn = _Turn(problem, found, times)
             if found.converged:
-                kept.append((problem, found, times))
-                w, faster = found.w / times, min(_NARROWER, 1.5 * faster)
+                self.kept.append(turn)
+                yield turn
+                if times >= most:
+                    return
+                faster = min(_NARROWER, 1.5 * faster)
             else:  # too narrow at once
+                yield turn
                 times, faster = times / faster, math.sqrt(faster)
-            times *= faster
-        (problem, found, times), proof = _narrowest(kept or [(problem, found, times)])
-        problem.passes = spent
-        return _rounded(fitted(self, problem, found, proof), _WIDTH / times)
+            if self.spent >= self.model.max_passes or faster < _SLOWEST:
+                return
+            times = min(most, times * faster)
 
+    def _minimised(self, problem: LinearProblem, start: Tensor, *, precise: bool) -> Solution:
+        model = self.model
+        most = problem.passes + min(_PASSES, max(1, model.max_passes - self.spent))
+        if not model.alpha:
+            return minimise(
+                problem, tol=model.tol, max_passes=most, precondition=model.precondition,
+                start=start,
+            )  # fmt: skip
+        share = min(1.0, problem.dim / problem.source.rows)
+        near = 0.0 if precise else _NEAR * math.sqrt((model.width or _WIDTH) * share)
+        return minimise_penalised(
+            problem, self.thresholds, tol=model.tol, near=near, max_passes=most, start=start
+        )
 
-Turn = tuple[LinearProblem, Solution, float]
+    def _ahead(self, times: float) -> Tensor:
+        """On a straight line in the width, as the path's last stretch is, zeros staying zeros."""
+        if not self.kept:
+            begun = self.model.start(self.first.scaling)
+            return self.first.start() if begun is None else begun
+        last = self.kept[-1]
+        if len(self.kept) < 2 or not self.model.alpha:
+            return last.w
+        before = self.kept[-2]
+        share = (1 / times - 1 / last.times) / (1 / last.times - 1 / before.times)
+        ahead = last.w + share * (last.w - before.w)
+        stays = (self.thresholds > 0) & (ahead * last.w <= 0)
+        return torch.where(stays, 0.0, ahead)
 
-
-def _narrowest(turns: Sequence[Turn]) -> tuple[Turn, Proof]:
-    """The last of which something is proven, or else the first."""
-    for turn in reversed(turns):
-        proof = prove(turn[0], turn[1].w)
-        if proof.radius < math.inf:
-            break
-    return turn, proof
+    def narrowest(self) -> tuple[_Turn, Proof]:
+        """The last turn, or one of hardly wider corners if only of that something is proven."""
+        answers: list[tuple[_Turn, Proof]] = []
+        for turn in reversed(self.kept[-_WIDER:]):
+            problem, found = replace(turn.problem, passes=0), turn.found
+            if self.model.alpha:
+                found = self._minimised(problem, found.w, precise=True)
+                self.spent += problem.passes
+            proof = self.model.prove(problem, found.w)
+            answers.append((_Turn(problem, found, turn.times), proof))
+            if proof.radius < math.inf:
+                return answers[-1]
+        return answers[0]
 
 
 def _rounded(result: Result, width: float) -> Result:

@@ -23,10 +23,8 @@ from iceform.algorithms.examples import Example, flats
 from iceform.certificates import Result
 from iceform.errors import BoundError, IntegrityError, ProgramError
 from iceform.functions import Loss
-from iceform.machine.program import Program
+from iceform.machine.machine import Program
 from iceform.validation import check_choice
-
-__all__ = ["TASKS", "Algorithm", "Option", "Peer", "kinds", "named", "option", "set_exact"]
 
 TASKS = ("regression", "classification", "decomposition")
 _EXACT: list[Callable[[Any, Result, Any], list[tuple[Any, Any]]]] = []

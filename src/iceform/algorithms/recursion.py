@@ -2,14 +2,16 @@ r"""Recursive least squares: ridge regression on data that arrive in batches.
 
 At the solution w of all samples so far the gradient is zero, so with a new batch only the batch's
 own gradient g at w is needed: the solution of old and new together is w - A^+ g, where A is the
-sum of all x x' and the penalty. The frozen machine passes once over each batch.
+sum of all x x' and the penalty. With T T' = A^+ the frozen machine passes once over each batch,
+whose samples are written as T'x: what comes back is T'g, a step in those coordinates, and
+w - T (T'g) the map back.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -38,10 +40,8 @@ from iceform.machine.proofs import (
     norm_of,
 )
 from iceform.machine.stream import IDENTITY
-from iceform.machine.whitening import Metric, metric_of
+from iceform.machine.whitening import Coordinates, Metric, metric_of
 from iceform.validation import check_positive
-
-__all__ = ["Recursion"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _LEAST = 2.0**-1000  # more than all products together that underflow
@@ -82,18 +82,21 @@ class Recursion:
         encoding = Encoding(scaling, "residual")
         (added,) = batch.reduce(GramTask(encoding, w, torch.ones_like))
         gram = gram + added
-        machine.ledger.note("host", "Gram matrix of a batch, and a step by its eigenvectors")
+        machine.ledger.note("host", "Gram matrices of the batches so far")
         self._slip += gram_slip(batch.rows, batch.count)
-        gradient, slip = self._gradient(machine, batch, encoding, w)
-        step = metric_of(gram, self.rows + batch.rows).step(gradient)
-        w = w - step
-        # What the look-up and the solve leave of the gradient stays for good, and so does what
+        within = metric_of(gram, self.rows + batch.rows).coordinates
+        after = w - within.back(within.along(self._slope(machine, batch, encoding, within, w)))
+        # What the look-up and the step leave of the gradient stays for good, and so does what
         # rounding of the matrix and of w hides.
+        machine.ledger.note("host", "the proof: the batch's gradient at the coefficients before it")
+        gradient, slip = self._gradient(batch, encoding, w)
+        step = w - after
         left = (gradient - gram @ step).abs()
         sizes = gram.diagonal().sqrt()
-        hidden = sizes * float(sizes @ (self._slip * step.abs() + 2 * _UNIT * w.abs()))
+        rounded = (self._slip + 2 * _UNIT) * step.abs() + 2 * _UNIT * after.abs()
+        hidden = sizes * float(sizes @ rounded)
         error = error + slip + left + (len(w) + 4) * _UNIT * gradient.abs() + hidden
-        self._state = (w, gram, error)
+        self._state = (after, gram, error)
         self._add(batch, encoding)
         self.rows += batch.rows
         return self._fit(machine, batch)
@@ -118,22 +121,30 @@ class Recursion:
         added = _Sums(batch.combine(_Products(encoding), _Sums.added), batch.count)
         self._sums = added if self._sums is None else self._sums.plus(added)
 
-    def _gradient(
-        self, machine: Running, batch: Source, encoding: Encoding, w: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Sum of the batch's gradients by one pass, and a bound of what it is off by."""
-        reach = 1.0
+    def _slope(
+        self, machine: Running, batch: Source, encoding: Encoding, within: Coordinates, w: Tensor
+    ) -> Tensor:
+        """T'g of a batch, by one pass over samples that are written as T'x."""
+        note = machine.ledger.note
+        note("prompt", "scaled samples and labels, the coefficients, and a table of a line")
+        note("prompt", "samples in other coordinates, T'x for x and u for w")
+        note("host", "coordinates of the samples in a pass, by eigenvectors of their Gram matrix")
+        note("readout", "sums of the samples' gradients")
+        encoding, reach = replace(encoding, turned=within.turned), 1.0
         while True:
             table = IDENTITY.on(reach)
-            task = GradientTask(machine, table, encoding, w)
+            task = GradientTask(machine, table, encoding, within.of(w))
             total, beyond = batch.combine(task, sum_and_farthest)
             self.passes += 1
             if float(beyond) == 0:
-                break
+                return total
             reach = table.high + float(beyond)
-        size, slips = batch.reduce(_Absolute(encoding, w))
-        off = table.error + (batch.rows + batch.count + 8) * _UNIT * table.high
-        return total, off * size + slips
+
+    @staticmethod
+    def _gradient(batch: Source, encoding: Encoding, w: Tensor) -> tuple[Tensor, Tensor]:
+        """Sum of the batch's gradients at w, natively, and a bound of what it is off by."""
+        total, size, slips = batch.reduce(_Enclosed(encoding, w))
+        return total, (batch.rows + batch.count + 8) * _UNIT * size + 2 * slips
 
     def _fit(self, machine: Running, batch: Source) -> Result:
         scaling, (w, gram, error) = self._begin(batch)
@@ -221,14 +232,14 @@ class _Products:
 
 
 @dataclass(frozen=True, eq=False)
-class _Absolute:
-    """Sums over a chunk of c_i |x_i|, and of c_i |x_i| times what z_i is off by."""
+class _Enclosed:
+    """Sums over a chunk of c_i z_i x_i, of their sizes, and of c_i |x_i| by what z_i is off by."""
 
     encoding: Encoding
     w: Tensor
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
-        size = samples.abs()
-        slips = slip_of(samples, self.w, labels)
-        return [self.encoding.weigh(part, y) @ size for part in (torch.ones_like(slips), slips)]
+        z, size = samples @ self.w - labels, samples.abs()
+        weigh, slips = self.encoding.weigh, slip_of(samples, self.w, labels)
+        return [weigh(z, y) @ samples, weigh(z.abs(), y) @ size, weigh(slips, y) @ size]

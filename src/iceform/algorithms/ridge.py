@@ -30,8 +30,6 @@ from iceform.machine.solvers import Solution
 from iceform.machine.whitening import Coordinates, Metric
 from iceform.validation import check_choice
 
-__all__ = ["Ridge"]
-
 _SINGULAR = 1e-12  # of the largest eigenvalue: below it the least one may be zero
 _SEEN = 1e-10  # of the largest direction: smaller ones are rounding
 

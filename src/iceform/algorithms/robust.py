@@ -21,6 +21,7 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
+from iceform.arithmetic import spectral_norm
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
@@ -30,8 +31,6 @@ from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
 from iceform.machine.whitening import Metric, metric_of
-
-__all__ = ["Huber"]
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
@@ -349,7 +348,7 @@ def _prove(search: _Scale, problem: LinearProblem, w: Tensor, sigma: float) -> P
         bent = 2 * math.sqrt(float(turn)) * float(safe.whitener[-1].norm())
         kept = (1 - 1.001 * bent) / (1 + scale / sigma)
         distance = norm_of(safe, gradient, error) / kept if kept > 0 else math.inf
-        stretch = float(torch.linalg.matrix_norm(start.factor.mT @ safe.whitener, 2))
+        stretch = spectral_norm(start.factor.mT @ safe.whitener)
         if distance * stretch * 1.001 <= radius:
             found = distance
             break

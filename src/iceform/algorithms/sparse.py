@@ -35,11 +35,6 @@ from iceform.machine.stream import CLIP
 from iceform.machine.whitening import Metric, evenly, metric_of, needs_sharpening, sharpened
 from iceform.validation import check_choice
 
-__all__ = [
-    "ElasticNet", "prove_nonnegative", "prove_sparse", "soft_threshold", "sparse_result",
-    "thresholds_of",
-]  # fmt: skip
-
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
@@ -212,6 +207,8 @@ class _Proximal:
         ahead, t, length = w, 1.0, math.inf
         for _ in range(min(_BURST, max(1, self.max_passes - self.problem.passes))):
             gradient = self.problem.gradient(ahead)
+            # What is certified to be nothing but the look-up's error is no gradient.
+            gradient = torch.where(gradient.abs() <= self.problem.floor, 0.0, gradient)
             after = self.threshold(ahead - self.eta * gradient)
             moved = (ahead - after) / self.eta
             length = float(moved.norm()) * math.sqrt(self.eta)

@@ -10,8 +10,6 @@ from iceform.algorithms.linear import LinearClassifier
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, loss_named
 
-__all__ = ["LinearSVM"]
-
 
 @dataclass(frozen=True)
 class LinearSVM(LinearClassifier):

@@ -44,9 +44,7 @@ from iceform.arithmetic.balls import ball_arithmetic
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
-from iceform.machine.program import Given, Program
-
-__all__ = ["enclosed"]
+from iceform.machine.machine import Given, Program
 
 Ball = Any  # flint.arb, which ships no types
 Pairs = list[tuple[Ball, Ball]]  # what was found, and what is exact
@@ -364,18 +362,20 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
 
 @_enclosed.register(Quantile)
 def _(model: Quantile, found: Result, given: Given) -> Pairs:
-    start, size = _line(found, model.fit_intercept), model.scaling(given.source).size
-    if model.alpha:
-        model, beside = model.penalised_by_samples(given.source)
-        given = Given(beside.x, beside.y, beside.weights)
+    start = _line(found, model.fit_intercept)
     if "objective" in found.certificate.domain:  # a rounded corner, of a width that was found
         if model.width is None:
             raise ProgramError(
                 "this quantile's line is certified against a corner that was rounded as the fit "
                 "went on; verify Quantile(width=...) of a width that you choose"
             )
-        objective = _objective(model, given, size=size)
+        size = model.scaling(given.source).size
+        l1 = Fraction(model.alpha) * Fraction(size)  # of the objective times the labels' size
+        objective = _objective(model, given, size=size, l1=l1)
         return _compared(found, start, _solved(objective, start), objective.rows)
+    if model.alpha:
+        model, beside = model.penalised_by_samples(given.source)
+        given = Given(beside.x, beside.y, beside.weights)
     rows, labels, _, weights = _data(model, given)
     exact = _vertex(rows, labels, weights, start, Fraction(model.quantile))
     return _compared(found, start, exact, rows)

@@ -1,8 +1,9 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
+from iceform.arithmetic.double_double import exponent_of, power_of_two, times_power
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
-from iceform.arithmetic.powers import exponent_of, power_of_two, times_power
+from iceform.arithmetic.norms import eigenvalues_of, gram_eigenvalues, spectral_norm
 from iceform.arithmetic.rounding import (
     Format,
     compounded,
@@ -17,11 +18,14 @@ __all__ = [
     "Interval",
     "Jet",
     "compounded",
+    "eigenvalues_of",
     "exponent_of",
     "format_of",
     "fused_steps",
+    "gram_eigenvalues",
     "log_steps",
     "power_of_two",
+    "spectral_norm",
     "sum_steps",
     "times_power",
 ]

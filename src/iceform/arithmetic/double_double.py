@@ -1,5 +1,10 @@
-r"""Numbers of about 106 bits: unevaluated sums hi + lo of two float64 with |lo| <= ulp(hi)/2.
+"""Exact scaling, and numbers of about 106 bits.
 
+**Powers of two.** Products with them are exact wherever the result is a normal number. A factor
+:math:`2^e` is made from its bits, since library functions for powers need not be exact. Exponents
+beyond those of one float64 are taken in two factors.
+
+**Pairs**: unevaluated sums hi + lo of two float64 with |lo| <= ulp(hi)/2.
 Error-free transformations: two_sum (Knuth) and two_prod (Dekker's product by Veltkamp's splitting,
 as tensors have no fused multiply-add) return a ∘ b = hi + lo exactly, unless 2^27 a overflows or
 the low part underflows (products below 2^-969). An operation on pairs is then off by at most a few
@@ -21,12 +26,44 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.powers import exponent_of, power_of_two
-
 __all__ = [
-    "SUMMED", "UNIT", "Pair", "add", "div", "dot", "exp", "mul", "pair", "sub", "sum_last",
-    "two_prod", "two_sum",
-]  # fmt: skip
+    "SUMMED",
+    "UNIT",
+    "Pair",
+    "add",
+    "div",
+    "dot",
+    "exp",
+    "exponent_of",
+    "mul",
+    "pair",
+    "power_of_two",
+    "sub",
+    "sum_last",
+    "times_power",
+    "two_prod",
+    "two_sum",
+]
+
+_BIAS, _BITS = 1023, 52
+
+
+def exponent_of(x: Tensor) -> Tensor:
+    """The e with 2^(e-1) <= |x| < 2^e, int64; 0 for 0."""
+    exponent: Tensor = torch.frexp(x).exponent.long()
+    return exponent
+
+
+def power_of_two(exponent: Tensor) -> Tensor:
+    """2^e for whole numbers -1022 <= e <= 1023."""
+    return ((exponent + _BIAS) << _BITS).view(torch.float64)
+
+
+def times_power(x: Tensor, exponent: Tensor) -> Tensor:
+    """X 2^e for whole numbers |e| <= 2044, rounded where it underflows."""
+    first = exponent.clamp(-_BIAS + 1, _BIAS)
+    return x * power_of_two(first) * power_of_two(exponent - first)
+
 
 UNIT = 2.0**-98  # of the result of one operation; of e^x where that is above 1e-290
 SUMMED = 2.0**-98  # of the sum of magnitudes: products added by halves, up to 2^60 of them

@@ -37,8 +37,6 @@ from iceform.attention.network import FrozenNetwork
 from iceform.attention.variants import HopfieldLayer
 from iceform.errors import ShapeError
 
-__all__ = ["LayerTrace", "Trace", "trace_network"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerTrace:

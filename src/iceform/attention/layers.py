@@ -17,19 +17,6 @@ from torch import Tensor, nn
 
 from iceform.errors import ShapeError
 
-__all__ = [
-    "AttentionTrace",
-    "Embed",
-    "Entry",
-    "Features",
-    "Head",
-    "Lift",
-    "LiftedAttention",
-    "SoftmaxAttention",
-    "check_tokens",
-    "freeze",
-]
-
 
 @dataclass(frozen=True)
 class Features(Mapping[str, slice]):

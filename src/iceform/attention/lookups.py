@@ -39,17 +39,6 @@ from iceform.errors import ProgramError
 from iceform.interpolation import Interpolant
 from iceform.validation import check_capacity, common_batch
 
-__all__ = [
-    "HIDDEN",
-    "LARGEST_LOGIT",
-    "MARGIN",
-    "Average",
-    "Layout",
-    "LookUps",
-    "baked",
-    "data_tokens",
-]
-
 # A hidden token's logit is below every other by more than any exponential can hold, so its weight
 # is exactly 0; tokens that are not hidden never see these numbers, which so cost no precision.
 MARGIN = 2.0**50  # of another block's tokens

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Self
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,16 +21,6 @@ from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 from iceform.pretrained import Pretrained
 from iceform.validation import full_precision
-
-__all__ = [
-    "FrozenNetwork",
-    "Prompt",
-    "digested",
-    "is_checked",
-    "outside_transforms",
-    "unchecked",
-    "weights_digest",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,10 +181,13 @@ class FrozenNetwork(nn.Module):
         """Whether :meth:`unchanged` can tell: the weights are on a GPU, and a copy beside them."""
         return self._sealed is not None and all(b.is_cuda for b in self.buffers())
 
-    def unchanged(self) -> Tensor:
-        """Whether every bit is as it was sealed, a flag on a GPU that nobody waits for."""
+    def unchanged(self, count: Callable[[Tensor], Tensor] = torch.count_nonzero) -> Tensor:
+        """Whether every bit is as it was sealed, a flag on a GPU that nobody waits for.
+
+        ``count`` counts words that are not 0.
+        """
         assert self._sealed is not None
-        flags = self._sealed.flags(self)
+        flags = self._sealed.flags(self, count)
         device = next(self.buffers()).device
         if flags is None:
             return torch.zeros((), device=device)
@@ -256,7 +249,9 @@ class _Sealed:
         # The host waits for a GPU once.
         return not far or bool(torch.stack([flag.to(near) for flag in far]).all())
 
-    def flags(self, network: FrozenNetwork) -> list[Tensor | bool] | None:
+    def flags(
+        self, network: FrozenNetwork, count: Callable[[Tensor], Tensor] = torch.count_nonzero
+    ) -> list[Tensor | bool] | None:
         """Whether each buffer is the copy's; None where they cannot be, by shape or structure."""
         with outside_transforms():
             buffers = dict(network.named_buffers(remove_duplicate=False))
@@ -265,7 +260,7 @@ class _Sealed:
             pairs = [(buffers[name].detach(), copy) for name, copy in self.copies.items()]
             if not all(copy.is_alike(buffer) for buffer, copy in pairs):
                 return None
-            return [copy.equals(buffer) for buffer, copy in pairs]
+            return [copy.equals(buffer, count) for buffer, copy in pairs]
 
 
 def _parts(module: nn.Module) -> tuple[tuple[object, ...], ...]:
@@ -300,10 +295,6 @@ class _Copy:
         places = words.nonzero()[:, 0]
         return cls(kind, words[places], places)
 
-    @cached_property
-    def _array(self) -> np.ndarray:
-        return self.words.numpy()
-
     @property
     def nbytes(self) -> int:
         """What it takes."""
@@ -313,24 +304,27 @@ class _Copy:
         """Whether shape, dtype and device are the same."""
         return self.kind == (buffer.shape, buffer.dtype, buffer.device)
 
-    def equals(self, buffer: Tensor) -> Tensor | bool:
+    def equals(self, buffer: Tensor, count: Callable[[Tensor], Tensor]) -> Tensor | bool:
         """Whether every bit is the same: as many words are not 0, and those kept are as kept."""
         words = _words(buffer)
         if self.places is None:
-            if not buffer.is_cuda:
-                return np.array_equal(words.numpy(), self._array)
-            return (words == self.words).all()
+            if buffer.is_cuda:
+                return (words == self.words).all()
+            return not _memcmp(words.data_ptr(), self.words.data_ptr(), self.words.nbytes)
         here = (words[self.places] == self.words).all()
-        return here & (torch.count_nonzero(words) == len(self.words))
+        return here & (count(words) == len(self.words))
 
 
 def _words(t: Tensor) -> Tensor:
     """The bytes, as many at a time as fit."""
-    flat, size = t.detach().reshape(-1), t.nbytes
+    flat, size = t.detach().contiguous().view(-1), t.nbytes
     return flat.view(_WORDS[min(size & -size, 8)] if size else torch.uint8)
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+# C's own: twice as quick as arrays of flags, and every call of a construction waits for it.
+_memcmp = (ctypes.CDLL(None) if os.name == "posix" else ctypes.cdll.msvcrt).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
 
 def _structure(module: nn.Module) -> str:

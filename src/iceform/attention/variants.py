@@ -21,8 +21,6 @@ from torch import Tensor, nn
 from iceform.attention.layers import AttentionTrace, Entry, freeze
 from iceform.errors import ShapeError
 
-__all__ = ["HeadGroup", "HopfieldLayer", "ProjectedAttention"]
-
 
 class HeadGroup(nn.Module):
     """Heads of one shape, evaluated together; their weights are buffers.

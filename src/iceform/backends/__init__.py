@@ -5,9 +5,17 @@ numbers out of both (of look-ups it never holds more than a chunk of tokens) and
 rounding; ``triton`` does the same by its own GPU kernels.
 """
 
-from iceform.backends.base import Ablated, Backend, Literal, bind, resolve, rounding_of
-from iceform.backends.fused import Fused, Triton
-from iceform.backends.windowed import Rounding
+from iceform.backends.base import (
+    Ablated,
+    Backend,
+    Fused,
+    Literal,
+    Rounding,
+    Triton,
+    bind,
+    resolve,
+    rounding_of,
+)
 
 __all__ = [
     "Ablated",

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from iceform.backends.primitives import own_kernels
 
-__all__ = ["descend", "repeat"]
-
 Sums = Callable[[Tensor], Tensor]
 
 

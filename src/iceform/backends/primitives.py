@@ -22,29 +22,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from iceform.backends import compiled, windowed
-from iceform.backends.windowed import sum_block
+from iceform.backends import windowed
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
-
-__all__ = [
-    "Extremes",
-    "attention",
-    "has_triton",
-    "interpolate",
-    "is_transformed",
-    "kernels_for",
-    "largest",
-    "longest",
-    "norm",
-    "own_kernels",
-    "plain_interpolate",
-    "power_of_two",
-    "project",
-    "read",
-    "residual_map",
-    "residual_sum",
-]
 
 
 def kernels_for(tensor: Tensor, it: Interpolant, backend: str) -> ModuleType | None:
@@ -109,6 +90,7 @@ class Extremes:
         self._length = length
         self._backend = backend
         self._seen: list[Tensor] = []
+        self.whole: Tensor | None = None
 
     def __call__(self, part: Tensor) -> None:
         """Look at some more samples, shape (..., d)."""
@@ -122,6 +104,11 @@ class Extremes:
     def take(self, sizes: Tensor) -> None:
         """What a pass has seen itself: (max |x|, max ||x||_2), the latter where asked for."""
         self._seen.append(sizes)
+
+    def take_whole(self, sizes: Tensor) -> None:
+        """What a pass has seen of all that it reads: (max |y|, max |x|, ||x||_2, |w|, ||w||_2)."""
+        self.whole = sizes
+        self.take(sizes[1:3])
 
     def watch_all(self, x: Tensor) -> None:
         """Look at all samples, on a CPU in parts that are read from memory once."""
@@ -216,9 +203,9 @@ def read(
         found: tuple[Tensor, Tensor] = kernels.read(z, it, offset, floor, up, by, reach, slope)
         return found
     z = z if offset is None else z + offset
-    if plain and compiled.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
+    if plain and windowed.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
-        return compiled.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
+        return windowed.read(z.detach(), window.kind, operands, floor, up, by, reach, slope)
     if floor is not None:
         power = power_of_two(torch.maximum(z.detach().abs(), floor.to(z)))
         out = _looked_up(z / power, it) * power
@@ -247,6 +234,15 @@ def largest(z: Tensor) -> Tensor:
     return z.detach().abs().reshape(-1).amax(0, keepdim=True)
 
 
+def count_nonzero(words: Tensor) -> Tensor:
+    """How many integers are not 0, shape (); on a GPU in one pass."""
+    if words.is_cuda and has_triton() and words.dtype in (torch.int32, torch.int64):
+        from iceform.backends import triton
+
+        return triton.count_nonzero(words)
+    return torch.count_nonzero(words)
+
+
 def longest(x: Tensor) -> Tensor:
     """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
@@ -269,6 +265,21 @@ def norm(
         x, weight, bias, epsilon, share, line, root, centred=centred
     )
     return found
+
+
+def heads(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, *, causal: bool
+) -> Tensor:
+    """softmax(scale q k' + mask) v, batch and heads in front; on a GPU one kernel where it can."""
+    ready = q.is_cuda and all(_is_plain(t) for t in (q, k, v))
+    if ready and (kernels := own_kernels(q, "fused")) and kernels.can_attend(q, k, v):
+        found: Tensor = kernels.attend(q, k, v, mask, scale, causal=causal)
+        return found
+    logits = (q * scale) @ k.mT
+    if causal:
+        never = logits.new_full(logits.shape[-2:], -math.inf).triu(1)
+        mask = never if mask is None else mask + never
+    return torch.softmax(logits if mask is None else logits + mask, -1) @ v
 
 
 def _is_plain(z: Tensor) -> bool:
@@ -315,21 +326,27 @@ def residual_sum(
     labels: Float[Tensor, "... n"] | None = None,
     backend: str = "fused",
     watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0),
+    dtype: torch.dtype = torch.float64,
 ) -> Float[Tensor, "... d"]:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, in one pass over the samples.
+    """Sums S = sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, mixed: a S + b w, in ``dtype``.
 
-    x may be bfloat16 beside float32 y and w: its numbers are taken as they are. ``watch`` is shown
-    every sample, a chunk at a time while it is in cache.
+    One pass over the samples. x may be bfloat16 beside float32 y and w: its numbers are taken as
+    they are. ``watch`` is shown every sample, a chunk at a time while it is in cache.
     """
     kernels = kernels_for(x, it, backend)
     if kernels is not None and kernels.can_sum(x, y, w, it):
-        summed: Tensor = kernels.residual_sum(x, y, w, it, labels, watch=watch)
+        summed: Tensor = kernels.residual_sum(
+            x, y, w, it, labels, watch=watch, mix=mix, dtype=dtype
+        )
         return summed
     if x.ndim > 2:
-        return _own_samples(x, y, w, it, labels, watch)
-    if y.ndim > 1 or w.ndim > 1:
-        return _shared_samples(x, y, w, it, labels, watch)
-    return _one_prompt(x, y, w, it, labels, watch)
+        total = _own_samples(x, y, w, it, labels, watch)
+    elif y.ndim > 1 or w.ndim > 1:
+        total = _shared_samples(x, y, w, it, labels, watch)
+    else:
+        total = _one_prompt(x, y, w, it, labels, watch)
+    return mixed(total, w, mix, dtype)
 
 
 def _one_prompt(
@@ -339,7 +356,7 @@ def _one_prompt(
     block = sum_block(w.dtype, len(x))
     window = _compiled_window(x, y, w, it, labels)
     if window is not None:
-        found, seen = compiled.pass_over(
+        found, seen = windowed.pass_over(
             x.detach().contiguous(), y.detach().contiguous(), w.detach().contiguous(),
             None if labels is None else labels.detach().contiguous(),
             window.kind, window.operands(w.dtype, w.device),
@@ -370,7 +387,7 @@ def _compiled_window(
         return None
     if torch.compiler.is_compiling() or any(is_transformed(t) for t in inputs):
         return None
-    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not compiled.ready(x):
+    if x.numel() == 0 or any(t.dtype != w.dtype for t in inputs) or not windowed.ready(x):
         return None
     return windowed.window_of(it, w.dtype)
 

@@ -47,23 +47,6 @@ from iceform.errors import IntegrityError
 from iceform.interpolation import GivenGrid, Grid, Interpolant
 from iceform.validation import unit_roundoff, untraced
 
-__all__ = [
-    "EVEN_UNITS",
-    "Memory",
-    "Reading",
-    "even_grid",
-    "holding",
-    "padded",
-    "read_layer",
-    "read_table",
-    "rebuild",
-    "refuse",
-    "require_finite",
-    "require_zero",
-    "unless_identity",
-    "unless_zero",
-]
-
 T = TypeVar("T")
 
 _KEPT = 64  # networks whose readings are remembered

@@ -11,31 +11,58 @@ without overflow at any temperature; no token beyond J matters, as
 :func:`iceform.interpolation.local.tail_mass` proves. The products stop at the ends of the table.
 Values come from the table, or, where they lie on a line, from j itself.
 
-The same formulas run in three ways: as loops in C (:mod:`iceform.backends.compiled`); where those
-cannot run, a tensor operation at a time, in chunks that stay in cache; on a GPU as Triton kernels.
-:class:`Rounding` is what a backend declares of them, and what certificates follow.
+The same formulas run in three ways: as loops in C (``look_up.c``); where those cannot run, a tensor
+operation at a time, in chunks that stay in cache; on a GPU as Triton kernels.
+
+**The loops in C** depend on no table, so there is one library for every look-up, compiled once on a
+machine and kept beside the tables. It is compiled by the C compiler that is found (``CC``, or one
+of the usual names), which takes about a second, in the background from the moment that something
+large is built; the first large call waits for it, and every later process loads the file. Where
+there is no compiler look-ups run an operation at a time, several times slower, and say so once.
+``ICEFORM_COMPILE=off`` does without, and is quiet.
+
+Samples are shared out in parts that depend on their number alone and summed in order, so an
+answer depends neither on the number of threads nor on which was first. Threads are Python's: none
+waits by spinning, which on a busy machine costs more than the work (torch's parallel loops do).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+import atexit
+import ctypes
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from iceform.backends import compiled
-from iceform.interpolation import Grid, Interpolant, RoundingModel
-from iceform.interpolation.local import tail_mass
+from iceform.interpolation import Grid, Interpolant
+from iceform.interpolation.local import line_of
+from iceform.interpolation.storage import folder
 from iceform.validation import unit_roundoff
-
-__all__ = ["Rounding", "Window", "derivative", "look_up", "sum_block", "window_of"]
 
 _FEW = 4096  # samples whose sums cost nothing in float64
 _BLOCK = 128  # rows summed in float32 before they are added in float64, where there are more
+
+
+def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype) -> Tensor:
+    """A total + b w in float64, then in ``dtype``."""
+    a, b = mix
+    total = total if a == 1 else a * total
+    return (torch.add(total, w, alpha=b) if b else total).to(dtype)
 
 
 def sum_block(dtype: torch.dtype, samples: int) -> int:
@@ -43,54 +70,9 @@ def sum_block(dtype: torch.dtype, samples: int) -> int:
     return 1 if dtype == torch.float64 or samples <= _FEW else _BLOCK
 
 
-@dataclass(frozen=True)
-class Rounding:
-    """How a backend computes logits.
-
-    Sums over samples are accumulated in float64 whatever the dtype, but for blocks of
-    :func:`sum_block` rows.
-
-    Parameters
-    ----------
-    literal
-        True where logits come from the literal inner product of keys and queries.
-    """
-
-    literal: bool
-
-    def model(
-        self, dtype: torch.dtype, it: Interpolant, magnitude: float, dim: int
-    ) -> RoundingModel:
-        """The rounding of one look-up of z = w.x - y whose terms add up to ``magnitude``."""
-        unit = unit_roundoff(dtype)
-        if self.literal or not it.uniform:
-            # d products, the label and the bias; positions add exact zeros.
-            return RoundingModel(unit, False, magnitude, dim + 2)
-        return RoundingModel(unit, True, magnitude, dim + 1, it.half_width(unit))
-
-    def omitted(self, dtype: torch.dtype, it: Interpolant) -> float:
-        """Bound of what a look-up may leave out: tokens far from z."""
-        half = None if self.literal else it.half_width(unit_roundoff(dtype))
-        if half is None or half >= it.tokens - 1:
-            return 0.0
-        return tail_mass(it.sharpness, half) * it.swing
-
-    def sum_error(self, dtype: torch.dtype, count: int) -> float:
-        """Relative error of a mean over ``count`` samples."""
-        unit = unit_roundoff(dtype)
-        block = 1 if self.literal else sum_block(dtype, count)
-        in_blocks = _gamma(block, unit) if block > 1 else 0.0
-        return _gamma(count + 2, unit_roundoff(torch.float64)) + in_blocks + 2 * unit
-
-
-def _gamma(terms: int, unit: float) -> float:
-    return terms * unit / (1 - terms * unit)
-
-
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _CHUNK = 1 << 15  # entries of z looked up at once, an operation at a time: in cache
-_ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
 _CONSTANTS = ("center", "cells per unit", "middle", "last", "sharpness", "slope", "value")
 
 
@@ -162,7 +144,8 @@ def _window(it: Interpolant, half: int) -> Window:
     assert isinstance(grid, Grid)
     last = grid.tokens - 1
     middle = 0.5 * grid.cells + grid.guards
-    slope, affine = _line(it)
+    line = line_of(it)
+    slope, affine = (0.0, False) if line is None else (line[0], True)
     numbers = (
         grid.center, 1 / grid.spacing, middle, float(last), it.sharpness, slope,
         float(it.values[grid.tokens // 2]),
@@ -182,17 +165,6 @@ def _window(it: Interpolant, half: int) -> Window:
         ratios=torch.exp(-2 * it.sharpness * steps),
         values=torch.nn.functional.pad(it.values.detach().cpu(), (half, half)),
     )
-
-
-def _line(it: Interpolant) -> tuple[float, bool]:
-    """The common difference of the values, and whether they have one to rounding."""
-    values = it.values.detach().cpu()
-    if len(values) < 2:
-        return 0.0, True
-    slope = float(values[-1] - values[0]) / (len(values) - 1)
-    steps = torch.arange(len(values), dtype=torch.float64) - len(values) // 2
-    off = float((values[len(values) // 2] + slope * steps - values).abs().max())
-    return slope, off <= _ON_A_LINE * math.ulp(it.size)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -270,8 +242,295 @@ def _make_derivative(half: int, affine: bool, bounded: bool) -> Formula:
     return formula
 
 
+_SOURCE = Path(__file__).with_name("look_up.c")
+_FLAGS = "-O3 -fno-math-errno -fno-trapping-math -ffp-contract=fast -shared -fPIC"
+_MACHINES = ("-march=native", "-mcpu=native", "")  # the first that the compiler takes
+_NAMES = ("cc", "gcc", "clang")
+_LONGEST = 120.0  # seconds that a compiler may take
+_PART = 1 << 15  # entries, or rows of samples, that a thread takes at once
+_LANES = 128  # entries that look_up.c looks up together
+_WAITS = 1 << 16  # entries that are worth waiting for the compiler
+_DTYPES = {torch.float32: "float32", torch.float64: "float64"}
+
+_Operands = tuple[Tensor, Tensor, Tensor]
+
+
+class _Shape(ctypes.Structure):
+    """``shape`` of look_up.c."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in ("half", "affine", "bounded", "tokens")]
+
+
 # ---------------------------------------------------------------------------------------------
-# compiled, or an operation at a time
+# the library of loops in C
+# ---------------------------------------------------------------------------------------------
+
+
+class _Library:
+    """The library, from the moment that somebody may need it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: Future[ctypes.CDLL | None] | None = None
+        self._wanting = ""
+
+    def prepare(self) -> Future[ctypes.CDLL | None]:
+        """Load it, or begin to compile it."""
+        with self._lock:
+            if self._made is None:
+                self._made = Future()
+                self._begin(self._made)
+            return self._made
+
+    def get(self, *, wait: bool = True) -> ctypes.CDLL | None:
+        """The library; None where there is none (yet). Why there can be none it says once."""
+        made = self.prepare()
+        if not wait and not made.done():
+            return None
+        found = made.result()
+        if self._wanting:
+            said, self._wanting = self._wanting, ""
+            warnings.warn(
+                f"{said}; look-ups run an operation at a time, several times slower. Install a C "
+                "compiler (or name it by CC=), or set ICEFORM_COMPILE=off to do without",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        return found
+
+    def _begin(self, made: Future[ctypes.CDLL | None]) -> None:
+        if os.environ.get("ICEFORM_COMPILE", "").strip().lower() in ("off", "0", "no", "none"):
+            made.set_result(None)
+            return
+        compiler = _compiler()
+        if compiler is None:
+            self._wanting = "no C compiler was found"
+            made.set_result(None)
+            return
+        path = (folder() or _temporary()) / f"look-up-{_key(compiler)}.so"
+        if path.exists():
+            self._load(made, path)
+        else:
+            threading.Thread(target=self._load, args=(made, path, compiler), daemon=True).start()
+
+    def _load(
+        self, made: Future[ctypes.CDLL | None], path: Path, compiler: Sequence[str] | None = None
+    ) -> None:
+        found = None
+        try:
+            if compiler is not None:
+                _compile(compiler, path)
+            found = ctypes.CDLL(str(path))
+        except (OSError, RuntimeError, subprocess.SubprocessError) as failed:
+            self._wanting = f"look_up.c was not compiled ({failed})"
+        made.set_result(found)
+
+    def forget(self) -> None:
+        """In a fork, where the thread that compiles is not."""
+        self.__init__()  # type: ignore[misc]
+
+
+_library = _Library()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_library.forget)
+
+
+def prepare(entries: int) -> None:
+    """Begin to make the library ready where this many look-ups will want it; returns at once."""
+    if entries >= _WAITS:
+        _library.prepare()
+
+
+def ready(z: Tensor) -> bool:
+    """Whether the library takes this; where it is still being made, a large call waits for it."""
+    if z.device.type != "cpu" or z.dtype not in _DTYPES:
+        return False
+    return _library.get(wait=z.numel() >= _WAITS) is not None
+
+
+def _compiler() -> tuple[str, ...] | None:
+    named = shlex.split(os.environ.get("CC", ""))
+    if named and shutil.which(named[0]):
+        return tuple(named)
+    found = next((which for name in _NAMES if (which := shutil.which(name))), None)
+    return None if found is None else (found,)
+
+
+def _key(compiler: Sequence[str]) -> str:
+    """Tells sources, compilers and processors apart: code for one may not run on another."""
+    program = os.stat(os.path.realpath(str(shutil.which(compiler[0]))))
+    said = f"{compiler} {program.st_size} {program.st_mtime_ns} {_FLAGS} {_MACHINES}"
+    parts = (_SOURCE.read_bytes(), said.encode(), _processor())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:40]
+
+
+def _processor() -> bytes:
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+        kinds = (b"model name", b"flags", b"Features", b"CPU part")
+        return b"\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+    except OSError:
+        return f"{platform.machine()} {platform.processor()} {platform.node()}".encode()
+
+
+def _compile(compiler: Sequence[str], path: Path) -> None:
+    """Written elsewhere and moved, so that no process ever loads half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    failed = ""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix="look-up-") as made:
+        built = Path(made) / path.name
+        for machine in _MACHINES:
+            command = [*compiler, *_FLAGS.split(), *machine.split(), str(_SOURCE), "-o", str(built)]
+            done = subprocess.run(command, capture_output=True, check=False, timeout=_LONGEST)
+            if done.returncode == 0:
+                built.replace(path)
+                return
+            failed = done.stderr.decode(errors="replace").strip()
+    raise RuntimeError(failed.splitlines()[-1] if failed else "the compiler said nothing")
+
+
+def _temporary() -> Path:
+    """Where no cache is kept: for this process alone."""
+    made = tempfile.TemporaryDirectory(prefix="iceform-")
+    atexit.register(made.cleanup)
+    return Path(made.name)
+
+
+# ---------------------------------------------------------------------------------------------
+# what it does
+# ---------------------------------------------------------------------------------------------
+
+
+def looped(what: str, z: Tensor, kind: tuple[int, bool, bool], operands: _Operands) -> Tensor:
+    """A(z) or A'(z), entry by entry; z has one axis."""
+    library = _library.get()
+    assert library is not None
+    call = getattr(library, f"{what}_{_DTYPES[z.dtype]}")
+    z = z.contiguous()
+    out = torch.empty_like(z)
+    shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
+    tables = [_at(t) for t in operands]
+
+    def part(start: int) -> None:
+        count = ctypes.c_int64(min(_PART, z.numel() - start))
+        call(_at(z, start * size), _at(out, start * size), count, shape, *tables)
+
+    _shared_out(part, range(0, z.numel(), _PART))
+    return out
+
+
+def read(
+    z: Tensor, kind: tuple[int, bool, bool], operands: _Operands, floor: Tensor | None,
+    up: Tensor | None, by: Tensor | None, reach: float, slope: float,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """As :func:`iceform.backends.primitives.read`; floor, up and by have one a feature.
+
+    The last axis of z has the features.
+    """
+    library = _library.get()
+    assert library is not None
+    call = getattr(library, f"read_{_DTYPES[z.dtype]}")
+    z, dim = z.contiguous(), z.shape[-1] if z.ndim else 1
+    out, starts = torch.empty_like(z), range(0, z.numel(), _PART)
+    shape, size = ctypes.byref(_shape(kind, operands)), z.element_size()
+    beyond = torch.tensor([reach, slope], dtype=z.dtype)
+    most = torch.empty(len(starts), dtype=z.dtype)
+    scales = [None if t is None else _repeated(t, dim).to(z) for t in (floor, up, by)]
+    given = [None if t is None else _at(t) for t in scales]
+    tables = [_at(t) for t in operands]
+
+    def part(start: int) -> None:
+        count, offset = (ctypes.c_int64(n) for n in (min(_PART, z.numel() - start), start % dim))
+        call(_at(z, start * size), _at(out, start * size), count, offset, ctypes.c_int64(dim),
+             *given, _at(beyond), _at(most, start // _PART * size), shape, *tables)  # fmt: skip
+
+    _shared_out(part, starts)
+    return out, most.amax(0, keepdim=True)
+
+
+def _repeated(numbers: Tensor, dim: int) -> Tensor:
+    """From the beginning again, so that any ``_LANES`` from a feature on can be read."""
+    times = 1 + -(-_LANES // dim)
+    return numbers.expand(dim).repeat(times)
+
+
+def pass_over(
+    x: Tensor, y: Tensor, w: Tensor, labels: Tensor | None,
+    kind: tuple[int, bool, bool], operands: _Operands, *, exact: bool, lengths: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """sum_i (A(w.x_i - y_i) - labels_i) x_i, and (max |x_ij|, max ||x_i||_2), both float64.
+
+    All of one dtype and contiguous; x is (n, d). Rows are summed 128 at a time in their own
+    precision unless ``exact``; the second size is 0 unless ``lengths``.
+    """
+    library = _library.get()
+    assert library is not None
+    call = getattr(library, f"pass_{_DTYPES[x.dtype]}")
+    rows, dim = x.shape
+    starts = range(0, rows, _PART)
+    totals = torch.zeros(len(starts), dim, dtype=torch.float64)
+    blocks = torch.empty(len(starts), dim, dtype=x.dtype)
+    seen = torch.empty(len(starts), 2, dtype=torch.float64)
+    shape, size = ctypes.byref(_shape(kind, operands)), x.element_size()
+    tables = [_at(t) for t in operands]
+    flags = ctypes.c_int64(exact), ctypes.c_int64(lengths)
+
+    def part(start: int) -> None:
+        i = start // _PART
+        call(
+            _at(x, start * dim * size), _at(y, start * size), _at(w),
+            None if labels is None else _at(labels, start * size),
+            ctypes.c_int64(min(_PART, rows - start)), ctypes.c_int64(dim), shape, *tables, *flags,
+            _at(blocks, i * dim * size), _at(totals, i * dim * 8), _at(seen, i * 16),
+        )  # fmt: skip
+
+    _shared_out(part, starts)
+    largest, squares = seen.amax(0).unbind()
+    return totals.sum(0), torch.stack([largest, squares.sqrt()])
+
+
+def _at(t: Tensor, offset: int = 0) -> ctypes.c_void_p:
+    return ctypes.c_void_p(t.data_ptr() + offset)
+
+
+def _shape(kind: tuple[int, bool, bool], operands: _Operands) -> _Shape:
+    half, affine, bounded = kind
+    return _Shape(half, affine, bounded, len(operands[2]) - 2 * half)
+
+
+def _shared_out(part: Callable[[int], None], starts: Sequence[int]) -> None:
+    """Every part, by as many threads as torch uses; each takes the next part that nobody has."""
+    threads = min(torch.get_num_threads(), len(starts))
+    if threads <= 1:
+        for start in starts:
+            part(start)
+        return
+    left = iter(starts)
+    taking = threading.Lock()
+
+    def take() -> None:
+        while True:
+            with taking:
+                start = next(left, None)
+            if start is None:
+                return
+            part(start)
+
+    helpers = [_pool(os.getpid()).submit(take) for _ in range(threads - 1)]
+    take()
+    for helper in helpers:
+        if not helper.cancel():  # one that has not begun has nothing left to do
+            helper.result()
+
+
+@lru_cache(maxsize=1)
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Threads of this process: a fork has none of its parent's."""
+    return ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="iceform")
+
+
+# ---------------------------------------------------------------------------------------------
+# by the loops in C, or an operation at a time
 # ---------------------------------------------------------------------------------------------
 
 
@@ -294,9 +553,8 @@ def derivative(z: Tensor, window: Window) -> Tensor:
 
 def _run(what: str, z: Tensor, window: Window) -> Tensor:
     operands, flat = window.operands(z.dtype, z.device), z.detach().reshape(-1)
-    if compiled.ready(z):
-        call = compiled.look_up if what == "look_up" else compiled.derivative
-        return call(flat, window.kind, operands).reshape(z.shape)
+    if ready(z):
+        return looped(what, flat, window.kind, operands).reshape(z.shape)
     formula = _formula(what, window.kind)
     if z.numel() <= _CHUNK:
         return formula(flat, *operands).reshape(z.shape)

@@ -18,9 +18,14 @@ float64 misses them by its rounding alone,
 
 .. math:: |c' e| \le \sum_i |\hat\lambda_i|' (D_i + R_i(E_p) + \gamma |J_i| E_p).
 
-The radii E are second order here and needed roughly: :math:`E_i = |J_i| E_p + R_i + D_i` forwards.
-These multiply absolute values and grow with depth; at chosen steps (the *state*) they are replaced
-by the bound itself, one functional for every entry, and the next steps start from that.
+The radii E are second order here and needed roughly. Most of an error is *known*: with d what came
+out less what f makes of what went in, in float64, :math:`\delta_i = d_i + \rho_i` and
+:math:`|\rho_i| \le P_i`, that evaluation's rounding. One forward pass carries
+:math:`\hat e_i = d_i + J_i \hat e_p`, and :math:`E_i = |\hat e_i| + U_i` with
+:math:`U_i = |J_i| U_p + R_i(E_p) + P_i` and what that pass rounds. U multiplies absolute values and
+grows with depth; at chosen steps (the *state*) it is replaced by the bound itself, one functional
+for every entry, carried back to the state that was sharp before, whose U counts there, or to the
+beginning. That is done where the remainders of the steps behind a state would show.
 
 All arithmetic on bounds is on nonnegative numbers; a factor 1 + 2^{-30} after every step exceeds
 its rounding.
@@ -39,29 +44,13 @@ from torch import Tensor
 
 from iceform.errors import ShapeError
 
-__all__ = [
-    "Affine",
-    "Carried",
-    "Floor",
-    "Matmul",
-    "Mean",
-    "Move",
-    "Operation",
-    "Pointwise",
-    "Power",
-    "Product",
-    "Quotient",
-    "Softmax",
-    "Sum",
-    "Tape",
-]
-
 _U = 2.0**-53
 _TINY = 1e-300  # what underflow may lose in a step, with room
 _SLACK = 1 + 2.0**-30
 _DEAD = 800.0  # logits this far below the largest weigh less than any number
 _SMALL = 0.125  # share of the second order in a bound that needs no sharper radii
-_GROWN = 2.0**6  # by which radii may grow from one sharp one to the next, at first
+_SHARES = (math.inf, 2.0, 2.0**-6, 0.0)  # of own errors, that remainders may be: tried in turn
+_LEAF = 16  # terms that are summed in any order; such sums are added in pairs
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}  # numbers of one adjoint at once: in cache, or in memory
 
 
@@ -86,8 +75,16 @@ class Operation(ABC):
         """f, in float64."""
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        """Bound of what :meth:`call` is off by."""
+        """Bound of what :meth:`accurate` is off by."""
         return 0.0
+
+    def accurate(self, *x: Tensor) -> Tensor:
+        """f, with sums in an order that rounds less where :meth:`call` is not told one."""
+        return self.call(*x)
+
+    @abstractmethod
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        """J t, the first order of inputs that are off by t."""
 
     @abstractmethod
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
@@ -107,6 +104,9 @@ class Move(Operation):
     def call(self, *x: Tensor) -> Tensor:
         return self.function(*x)
 
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return (self.on_radii or self.function)(*t)
+
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried((self.on_radii or self.function)(*radii))
 
@@ -125,6 +125,9 @@ class Sum(Operation):
         kept = (a == 0) | (b == 0) if self.factor in (1.0, -1.0) else torch.zeros(())
         return torch.where(kept.bool(), 0.0, 2 * _U * _finite(a + b))
 
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return t[0] + self.factor * t[1]
+
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried(radii[0] + abs(self.factor) * radii[1])
 
@@ -138,6 +141,9 @@ class Product(Operation):
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         return _U * _finite(out.abs())
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return _times(x[0], t[1]) + _times(x[1], t[0])
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         (a, b), (p, q) = x, radii
@@ -153,6 +159,9 @@ class Quotient(Operation):
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         return _U * _finite(out.abs())
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return (t[0] - out * t[1]) / x[1]
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         (a, b), (p, q) = (t.abs() for t in x), radii
@@ -172,6 +181,9 @@ class Matmul(Operation):
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         return 2 * (x[0].shape[-1] + 2) * _U * (x[0].abs() @ x[1].abs())
 
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return x[0] @ t[1] + t[0] @ x[1]
+
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         (a, b), (p, q) = x, radii
         return Carried(a.abs() @ q + p @ b.abs(), p @ q)
@@ -179,10 +191,11 @@ class Matmul(Operation):
 
 @dataclass(frozen=True, eq=False)
 class Affine(Operation):
-    """W x + b on the last axis, W and b fixed."""
+    """W x + b on the last axis, W and b fixed, each number of them off by ``unit`` of it."""
 
     weight: Tensor
     bias: Tensor | None = None
+    unit: float = 0.0
 
     def call(self, *x: Tensor) -> Tensor:
         return torch.nn.functional.linear(x[0], self.weight, self.bias)
@@ -190,7 +203,15 @@ class Affine(Operation):
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         bias = None if self.bias is None else self.bias.abs()
         terms = torch.nn.functional.linear(x[0].abs(), self.weight.abs(), bias)
-        return 2 * (self.weight.shape[-1] + 3) * _U * terms
+        count = self.weight.shape[-1] + 3
+        return 2 * (min(count, _LEAF + count.bit_length() + 3) * _U + count * self.unit) * terms
+
+    def accurate(self, *x: Tensor) -> Tensor:
+        found = _in_pairs(x[0], self.weight)
+        return found if self.bias is None else found + self.bias
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return torch.nn.functional.linear(t[0], self.weight)
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried(torch.nn.functional.linear(radii[0], self.weight.abs()))
@@ -211,9 +232,23 @@ class Mean(Operation):
     def _count(self, x: Tensor) -> float:
         return float(math.prod(x.shape[d] for d in self.dims)) if self.mean else 1.0
 
+    def accurate(self, *x: Tensor) -> Tensor:
+        total = x[0]
+        for dim in self.dims:
+            while (size := total.shape[dim]) > 1:
+                half = size // 2
+                pairs = total.narrow(dim, 0, half) + total.narrow(dim, half, half)
+                odd = [total.narrow(dim, 2 * half, 1)] if size % 2 else []
+                total = torch.cat([pairs, *odd], dim)
+        total = total / self._count(x[0])
+        return total if self.keep else total.sum(self.dims)  # of one term each
+
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        terms = math.prod(x[0].shape[d] for d in self.dims)
-        return 2 * (terms + 2) * _U * self.call(x[0].abs())
+        levels = sum((x[0].shape[d]).bit_length() for d in self.dims)
+        return 2 * (levels + 2) * _U * self.call(x[0].abs())
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return self.call(t[0])
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         return Carried(self.call(radii[0]))
@@ -223,30 +258,37 @@ class Mean(Operation):
 class Pointwise(Operation):
     """A scalar function with |f'| <= slope and |f''| <= bend, or a kink at 0 between two lines.
 
-    Its own evaluation has no stated rounding: steps of this kind need a certified error.
+    Its float64 evaluation is within ``units`` of max(1, |z|); where that is not known a step of
+    this kind needs a certified error.
     """
 
     function: Callable[[Tensor], Tensor]
     slope: float
     bend: float
+    units: float = math.inf
 
     def call(self, *x: Tensor) -> Tensor:
         return self.function(x[0])
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
-        return math.inf
+        return self.units * _U * x[0].abs().clamp(min=1.0)
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return self._steep(x[0]) * t[0]
+
+    def _steep(self, z: Tensor) -> Tensor:
+        with torch.enable_grad():
+            leaf = z.detach().clone().requires_grad_()
+            return torch.autograd.grad(self.function(leaf).sum(), leaf)[0]
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         z, radius = x[0], radii[0]
-        with torch.enable_grad():
-            leaf = z.detach().requires_grad_()
-            (steep,) = torch.autograd.grad(self.function(leaf).sum(), leaf)
         rest = (
             torch.where(z.abs() <= radius, 2 * self.slope * radius, 0.0)
             if math.isinf(self.bend)
             else 0.5 * self.bend * radius**2
         )
-        first = (steep.abs() + 64 * _U * self.slope) * radius
+        first = (self._steep(z).abs() + 64 * _U * self.slope) * radius
         return Carried(first, rest, self.slope * radius + first)
 
 
@@ -264,6 +306,9 @@ class Power(Operation):
 
     def rounding(self, out: Tensor, *x: Tensor) -> Tensor | float:
         return 4 * _U * out.abs()
+
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return self.exponent * x[0] ** (self.exponent - 1) * t[0]
 
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         s, z, radius = self.exponent, x[0].abs(), radii[0]
@@ -299,6 +344,9 @@ class Floor(Operation):
     def call(self, *x: Tensor) -> Tensor:
         return x[0].clamp(min=self.least)
 
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        return torch.where(x[0] >= self.least, t[0], 0.0)
+
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         near = (x[0] - self.least).abs() <= radii[0]
         first = torch.where(x[0] >= self.least, radii[0], 0.0)
@@ -323,6 +371,10 @@ class Softmax(Operation):
         worst = (out * gaps).sum(-1, keepdim=True)
         return 2 * _U * out * (gaps + worst + x[0].shape[-1] + 8)
 
+    def pushed(self, out: Tensor, x: Sequence[Tensor], t: Sequence[Tensor]) -> Tensor:
+        kept = _times(out, t[0])
+        return kept - out * kept.sum(-1, keepdim=True)
+
     def carried(self, out: Tensor, x: Sequence[Tensor], radii: Sequence[Tensor]) -> Carried:
         logits, radius = x[0], radii[0]
         least = (logits - radius).amax(-1, keepdim=True)
@@ -334,6 +386,15 @@ class Softmax(Operation):
         first = out * (radius + mean)
         bent = torch.maximum((radius + mean * grown) ** 2, square * grown)
         return Carried(first, 0.5 * grown * out * bent + _TINY)
+
+
+def _in_pairs(x: Tensor, weight: Tensor) -> Tensor:
+    """W x in halves, down to a few terms."""
+    size = weight.shape[-1]
+    if size <= _LEAF:
+        return torch.nn.functional.linear(x, weight)
+    half = size // 2
+    return _in_pairs(x[..., :half], weight[:, :half]) + _in_pairs(x[..., half:], weight[:, half:])
 
 
 def _finite(size: Tensor) -> Tensor:
@@ -378,8 +439,20 @@ class _Step:
     own: Tensor  # D
     state: bool
     back: Callable[[Tensor], Sequence[Tensor]] | None = None
-    radius: Tensor = field(default_factory=lambda: torch.zeros(()))  # E
+    left: Tensor = field(default_factory=lambda: torch.zeros(()))  # P
+    known: Tensor = field(default_factory=lambda: torch.zeros(()))  # e^
+    open: Tensor = field(default_factory=lambda: torch.zeros(()))  # U
     rest: Tensor = field(default_factory=lambda: torch.zeros(()))  # R + gamma |J| E
+
+    @property
+    def radius(self) -> Tensor:
+        """E."""
+        return self.known.abs() + self.open
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it is a number that was given, and is what it should be."""
+        return self.operation is None and not bool(self.own.any())
 
 
 class Tape:
@@ -394,13 +467,13 @@ class Tape:
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = torch.device("cpu") if device is None else device
         self._steps: list[_Step] = []
-        self._settled = False
 
     def leaf(self, value: Tensor, error: Tensor | float = 0.0) -> int:
         """A given number, off by at most ``error``."""
         value = value.detach().double().to(self.device)
         own = torch.as_tensor(error, dtype=torch.float64, device=self.device).expand(value.shape)
-        self._steps.append(_Step(None, (), value, own, False))
+        none = torch.zeros((), dtype=torch.float64, device=self.device).expand(value.shape)
+        self._steps.append(_Step(None, (), value, own, False, left=own, known=none, open=own))
         return len(self._steps) - 1
 
     def apply(
@@ -413,26 +486,34 @@ class Tape:
     ) -> int:
         """A step. ``computed`` is what came out of it, this operation's own float64 by default.
 
-        ``error`` bounds |computed - f(what it read)|; where it is not known, that is measured.
+        ``error`` bounds |computed - f(what it read)|; what is measured counts where it is less.
         """
-        given = tuple(self._steps[i].value for i in reads)
-        if all(self._steps[i].operation is None and not self._steps[i].own.any() for i in reads):
-            back, out = None, operation.call(*given)  # of constants: nothing flows back
-        else:
-            out, back, *_ = torch.func.vjp(operation.call, *given)
-        out = out.detach()
+        read = [self._steps[i] for i in reads]
+        given, known = tuple(s.value for s in read), tuple(s.known for s in read)
+        back = None  # of constants: nothing flows back
+        out = operation.accurate(*given).detach()
+        carried = torch.zeros_like(out)
+        if not all(s.is_exact for s in read):
+            back = torch.func.vjp(operation.call, *given)[1]
+            if any(bool(k.any()) for k in known):
+                carried = operation.pushed(out, given, known)
         value = out if computed is None else computed.detach().double()
         if value.shape != out.shape:
             raise ShapeError(f"computed {tuple(value.shape)}, the step has {tuple(out.shape)}")
-        if error is None:
-            off = torch.where(value == out, 0.0, (value - out).abs())
-            own = off + operation.rounding(out, *given) + _TINY
-            own = torch.zeros_like(out) if isinstance(operation, Move) and not off.any() else own
-        else:
-            own = torch.as_tensor(error, dtype=torch.float64, device=self.device).expand(out.shape)
-        own = (own * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
-        self._steps.append(_Step(operation, reads, value, own, state, back))
-        self._settled = False
+        off = torch.where(value == out, 0.0, value - out)
+        left = torch.as_tensor(operation.rounding(out, *given), device=self.device) + _TINY
+        left = left.expand(out.shape)
+        if isinstance(operation, Move) and not off.any():
+            left = torch.zeros_like(out)
+        own = off.abs() + left
+        if error is not None:
+            own = torch.minimum(own, torch.as_tensor(error, dtype=own.dtype, device=self.device))
+        measured = left.isfinite() & off.isfinite() & carried.isfinite()
+        hat = torch.where(measured, off + carried, 0.0)
+        unknown = torch.where(carried.isfinite(), own + carried.abs(), math.inf)
+        left = torch.where(measured, left + 4 * _U * (off.abs() + carried.abs()), unknown)
+        own, left = ((t * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf) for t in (own, left))
+        self._steps.append(_Step(operation, reads, value, own, state, back, left, hat))
         return len(self._steps) - 1
 
     def value(self, index: int) -> Tensor:
@@ -441,8 +522,7 @@ class Tape:
 
     def is_given(self, index: int) -> bool:
         """Whether a step is a number that was given, and exact."""
-        step = self._steps[index]
-        return step.operation is None and not bool(step.own.any())
+        return self._steps[index].is_exact
 
     # ------------------------------------------------------------------------------------- bounds
 
@@ -457,21 +537,26 @@ class Tape:
             Shape (k, ...), with the step's shape; then the bounds have shape (k,).
         """
         shape = self._steps[index].value.shape
-        # Radii by products of absolute values: good enough while what rests on them is small.
-        # Sharper ones where they have grown since the last sharp ones; then at all states.
+        # U by products of absolute values: good enough while what rests on it is small. Sharper
+        # ones where it is not, and more of them until the second order is small.
         found = torch.full((), math.inf, dtype=torch.float64, device=self.device)
-        for growth in (math.inf, _GROWN, 0.0):
-            self._settle(index, growth)
+        for share in _SHARES:
+            self._settle(index, share)
+            if share and not bool(self._steps[index].open.isfinite().all()):
+                continue
             total, second = self._totals(index, functionals)
             found = torch.minimum(found, total)
             if bool((total.isfinite() & (second <= _SMALL * total)).all()):
                 break
         return found.reshape(shape) if functionals is None else found
 
-    def _totals(self, index: int, functionals: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _totals(
+        self, index: int, functionals: Tensor | None, since: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         shape = self._steps[index].value.shape
         count = shape.numel() if functionals is None else len(functionals)
-        widest = max(s.value.numel() for s in self._steps[: index + 1])
+        first_step = 0 if since is None else since + 1
+        widest = max(s.value.numel() for s in self._steps[first_step : index + 1])
         size = max(1, _CHUNK.get(self.device.type, _CHUNK["cpu"]) // max(1, widest))
         parts = []
         for low in range(0, count, size):
@@ -482,13 +567,17 @@ class Tape:
                 rows = rows.reshape(high - low, *shape).to(self.device)
             else:
                 rows = functionals[low:high].double().to(self.device)
-            parts.append(self._reverse(index, rows))
+            parts.append(self._reverse(index, rows, since))
         first, second = (torch.cat([p[i] for p in parts]) for i in (0, 1))
         total = ((first + second) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
         return total, second
 
-    def _reverse(self, index: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums of |adjoint| x (own error) and |adjoint| x (second order), for every row."""
+    def _reverse(self, index: int, rows: Tensor, since: int | None) -> tuple[Tensor, Tensor]:
+        """Sums of |adjoint| x (own error) and |adjoint| x (second order), for every row.
+
+        With ``since``, of what is not known instead of all that is off, and no further back than
+        to that step: what is open there counts.
+        """
         adjoints: dict[int, Tensor] = {index: rows}
         first, second = rows.new_zeros(2, len(rows)).unbind()
         for i in range(index, -1, -1):
@@ -497,7 +586,10 @@ class Tape:
                 continue
             step = self._steps[i]
             size = adjoint.abs()
-            first += _summed(step.own, size)
+            if since is not None and i <= since:
+                first += _summed(step.open, size)
+                continue
+            first += _summed(step.own if since is None else step.left, size)
             second += _summed(step.rest, size)
             if step.back is None:
                 continue
@@ -506,30 +598,49 @@ class Tape:
                     adjoints[read] = adjoints[read] + part if read in adjoints else part
         return first, second
 
-    def _settle(self, index: int, growth: float) -> None:
-        """Radii and remainders of every step up to one, sharp at states where they have grown."""
-        if self._settled and math.isinf(growth):
-            return
-        last = 0.0  # largest radius of the last state that was sharp, or of the first
-        for i, step in enumerate(self._steps[: index + 1]):
+    def _settle(self, index: int, share: float) -> None:
+        """U and remainders of every step up to one.
+
+        A state is made sharp where the remainders behind it, up to the next one, would be more
+        than ``share`` of what these steps are off by.
+        """
+        states = [i for i, s in enumerate(self._steps[: index + 1]) if s.state]
+        ends = [*states[1:], index]
+        sharp: list[int] = []
+        self._forward(0, states[0] if states else index)
+        for at, until in zip(states, ends, strict=False):
+            # Back to the last sharp state, which is cheap and mostly enough; then twice as far.
+            since, tried = at, 0
+            while since >= 0 and self._forward(at + 1, until) > share:
+                since = max([i for i in sharp if at - i >= 2 * (at - since)], default=-1)
+                since = since if share else -1
+                step = self._steps[at]
+                sharper = self._totals(at, None, since)[0].reshape(step.value.shape)
+                step.open, tried = torch.minimum(step.open, sharper), tried + 1
+            if tried:
+                sharp.append(at)
+                self._forward(at + 1, until)
+
+    def _forward(self, first: int, last: int) -> float:
+        """U and remainders of these steps; their remainders as a share of what they are off by."""
+        off, rest = 0.0, 0.0
+        for step in self._steps[first : last + 1]:
             if step.operation is None:
-                step.radius, step.rest = step.own, step.own.new_zeros(())
                 continue
-            reads = [self._steps[j] for j in step.reads]
-            found = step.operation.carried(
-                step.value, [s.value for s in reads], [s.radius for s in reads]
-            )
-            size = max(s.value.numel() for s in (step, *reads))
-            formula = found.first if found.formula is None else found.formula
-            rest = torch.as_tensor(found.rest, dtype=torch.float64, device=self.device)
-            backward = 4 * (size + 64) * _U * formula
-            step.rest = ((rest + backward) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
-            radius = (found.first + rest + step.own) * _SLACK
-            step.radius = radius.nan_to_num(nan=math.inf, posinf=math.inf)
-            largest = float(step.radius.max()) if step.state else 0.0
-            last = last or largest
-            if step.state and growth < math.inf and largest > growth * last:
-                sharper = self._totals(i, None)[0].reshape(step.value.shape)
-                step.radius = torch.minimum(step.radius, sharper)
-                last = float(step.radius.max())
-        self._settled = index == len(self._steps) - 1
+            self._carry(step, step.operation)
+            off, rest = off + float(step.own.sum()), rest + float(step.rest.sum())
+        return rest / off if off else math.inf if rest else 0.0
+
+    def _carry(self, step: _Step, operation: Operation) -> None:
+        reads = [self._steps[j] for j in step.reads]
+        values = [s.value for s in reads]
+        radii, opened = [s.radius for s in reads], [s.open for s in reads]
+        found = operation.carried(step.value, values, radii)
+        size = max(s.value.numel() for s in (step, *reads))
+        formula = found.first if found.formula is None else found.formula
+        rest = torch.as_tensor(found.rest, dtype=torch.float64, device=self.device)
+        backward = 8 * (size + 64) * _U * formula  # of the reverse pass, and of the forward one
+        step.rest = ((rest + backward) * _SLACK).nan_to_num(nan=math.inf, posinf=math.inf)
+        first = operation.carried(step.value, values, opened).first
+        found_open = (first + step.rest + step.left) * _SLACK
+        step.open = found_open.nan_to_num(nan=math.inf, posinf=math.inf)

@@ -32,19 +32,6 @@ from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeErro
 from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision
 
-__all__ = [
-    "PLACES",
-    "Attestation",
-    "Certificate",
-    "Excess",
-    "Ledger",
-    "Result",
-    "Step",
-    "Verification",
-    "joined",
-    "weakest",
-]
-
 _SHOWN = 12  # entries of an answer that fit on a screen
 
 

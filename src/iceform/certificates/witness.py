@@ -54,8 +54,6 @@ from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 from iceform.validation import unit_roundoff
 
-__all__ = ["Asked", "Compared", "Witness", "compare_entries", "run_again"]
-
 _NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
@@ -259,6 +257,13 @@ class Witness(Backend):
 
     def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
         out = self.inner.total(prompt, watch)
+        self._keep(prompt)
+        return out
+
+    def mean(
+        self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
+    ) -> Tensor:
+        out = self.inner.mean(prompt, watch, dtype)
         self._keep(prompt)
         return out
 

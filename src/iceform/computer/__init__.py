@@ -7,12 +7,12 @@ from iceform.computer.costs import Cost
 from iceform.computer.explain import curve, spelled
 from iceform.computer.instructions import FLAG, Instruction
 from iceform.computer.language import Algorithm
-from iceform.computer.optimality import certify_minimiser
+from iceform.computer.layout import Sizes
+from iceform.computer.literal import ComputerTrace, LayerAttention
 from iceform.computer.prompt import Prompt
+from iceform.computer.proofs import certify_minimiser
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
 from iceform.computer.running import certificate_of
-from iceform.computer.sizes import Sizes
-from iceform.computer.watching import ComputerTrace, LayerAttention
 
 __all__ = [
     "FLAG",

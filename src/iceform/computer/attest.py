@@ -19,13 +19,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.fused import Fused, State
-from iceform.computer.image import Code
 from iceform.computer.literal import Cycle
-from iceform.computer.lookups import GRID_UNITS
-from iceform.computer.products import Value, dense, part
+from iceform.computer.lookups import GRID_UNITS, Value, dense, part
+from iceform.computer.recognise import Code
 from iceform.computer.rounding import EXP_UNITS, column_facts, gamma
-
-__all__ = ["Replay", "Reservoir", "replay"]
 
 _KEPT = 16  # cycles kept to be run again
 _SHARE, _LEAST = 0.1, 0.01  # of the run, or seconds, that running again may take

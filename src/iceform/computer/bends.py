@@ -37,8 +37,6 @@ from iceform.functions.formulas.calculus import canonical
 from iceform.functions.formulas.pieces import pieces
 from iceform.functions.formulas.polynomials import Polynomial, polynomial, value_at
 
-__all__ = ["Bend", "Bent", "bent"]
-
 _STEEP = 2.0**20  # the largest logit of either look-up
 _LEAST = 2.0**10  # of the second: e^(-1.52 s_2) is 0
 _MOST = 2  # kinks: each takes three instructions

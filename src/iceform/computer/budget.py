@@ -40,16 +40,14 @@ from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
 from iceform.computer.growth import Growth
 from iceform.computer.instructions import Assembly, Instruction, TablePair
+from iceform.computer.layout import FLAG_GAP, largest_result, largest_value
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
-from iceform.computer.sizes import FLAG_GAP, largest_result, largest_value
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop
 from iceform.computer.virtual import Step as Comparison
 from iceform.functions.formulas.polynomials import polynomial
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
-
-__all__ = ["Budget", "budget", "certify"]
 
 _ROOM = 1 + 2.0**-10  # errors by so much larger are tried as those after any number of turns
 _MOST_TURNS = 1024  # that a loop is followed whose turns nobody counts

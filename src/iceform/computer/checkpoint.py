@@ -13,8 +13,6 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = ["Checkpoint", "set_writer", "writer"]
-
 
 class Checkpoint(Protocol):
     """A folder that transformers loads, with a program for its prompt."""
@@ -23,13 +21,13 @@ class Checkpoint(Protocol):
     def path(self) -> Path:
         """The folder."""
 
-    def prompt(self, X: Tensor, y: Tensor, **settings: Any) -> Tensor:
+    def prompt(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Tensor:
         """``inputs_embeds``: the program and these data."""
 
     def read(self, hidden: Tensor) -> Any:
         """The answer in ``last_hidden_state``, in the form that the algorithm returns."""
 
-    def check(self, X: Tensor, y: Tensor, **settings: Any) -> Any:
+    def check(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Any:
         """Load it, attest it, run it, and enclose the distance from the exact program."""
 
 

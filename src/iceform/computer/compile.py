@@ -22,12 +22,11 @@ from iceform.computer.checkpoint import Checkpoint, writer
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter
+from iceform.computer.graph import Graph, Parameter, refuse
 from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
-from iceform.computer.places import refuse
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
 from iceform.computer.scalars import Values
@@ -36,8 +35,6 @@ from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import BoundError, ProgramError
 from iceform.validation import check_positive, check_size
-
-__all__ = ["Program", "compile"]
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
@@ -101,32 +98,37 @@ class Program:
         wide = self.assembly.parameters
         return {name: value if wide[name] else value[0] for name, value in given.items()}
 
-    def reference(self, X: Any, y: Any, **settings: Any) -> Any:
+    def reference(self, X: Any, y: Any = None, **settings: Any) -> Any:
         """The exact algorithm on tensors, but for float64's rounding."""
         return self.algorithm(X, y, **settings)
 
-    def traced(self, X: Tensor, y: Tensor, **settings: Any) -> Any:
+    def traced(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Any:
         """The graph run on tensors."""
-        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
-        return self.packed(run_exactly(self.graph, given))
+        return self.packed(run_exactly(self.graph, self._given(X, y, settings)))
+
+    def _given(self, X: Tensor, y: Tensor | None, settings: dict[str, Any]) -> dict[str, Tensor]:
+        targets = self.algorithm.targets(X, y)
+        return {"x": X, "y": targets[:, None], **self.parameters(**settings)}
 
     def interpreted(
         self,
         X: Tensor,
-        y: Tensor,
+        y: Tensor | None = None,
         *,
         exact: bool = False,
         width: int | None = None,
         **settings: Any,
     ) -> Interpreted:
         """The instructions run without attention; see :mod:`iceform.computer.interpret`."""
-        return interpret(self.assembly, X, y, self.parameters(**settings), exact=exact, width=width)
+        targets = self.algorithm.targets(X, y)
+        given = self.parameters(**settings)
+        return interpret(self.assembly, X, targets, given, exact=exact, width=width)
 
     def enclosed(
-        self, X: Tensor, y: Tensor, computed: Mapping[str, Tensor], **settings: Any
+        self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], **settings: Any
     ) -> Enclosure:
         """The distance of computed answers from the exact ones, in ball arithmetic."""
-        given = {"x": X, "y": y[:, None], **self.parameters(**settings)}
+        given = self._given(X, y, settings)
         columns = {
             n: v[..., None] if self.graph.outputs[n].width is None else v
             for n, v in computed.items()

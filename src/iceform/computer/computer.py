@@ -19,10 +19,17 @@ from iceform.computer.block import Block
 from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
 from iceform.computer.fused import Fused, State
-from iceform.computer.image import Image
 from iceform.computer.instructions import Assembly
-from iceform.computer.layout import Layout
-from iceform.computer.literal import Cycle, Graphed, every_entry, loop, needed_entries
+from iceform.computer.layout import LEAST_VALUES, Layout, Sizes
+from iceform.computer.literal import (
+    ComputerTrace,
+    Cycle,
+    Graphed,
+    every_entry,
+    loop,
+    needed_entries,
+    watch,
+)
 from iceform.computer.prompt import (
     Prompt,
     check_values,
@@ -30,11 +37,9 @@ from iceform.computer.prompt import (
     variable_numbers,
     write_prompt,
 )
-from iceform.computer.recognise import Operation, recognise
+from iceform.computer.recognise import Image, Operation, recognise
 from iceform.computer.running import run
-from iceform.computer.sizes import LEAST_VALUES, Sizes
 from iceform.computer.stretches import Stretches
-from iceform.computer.watching import ComputerTrace, watch
 from iceform.errors import CapacityError, IntegrityError, ProgramError, ShapeError
 from iceform.validation import (
     check_capacity,
@@ -43,8 +48,6 @@ from iceform.validation import (
     check_tensors,
     full_precision,
 )
-
-__all__ = ["Computer", "Execution", "accounted"]
 
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
@@ -136,18 +139,21 @@ class Computer:
 
     @classmethod
     def for_programs(
-        cls, programs: Iterable[Any], *, lanes: int | None = None,
+        cls, programs: Any, *, lanes: int | None = None,
         dtype: torch.dtype = torch.float64,
     ) -> Computer:  # fmt: skip
-        """The smallest computer, in powers of two, that holds every one of these programs.
+        """The smallest computer, in powers of two, that holds every one of these programs, or one.
 
         ``lanes`` is the number of samples; programs that were compiled for one know theirs.
         """
-        programs = list(programs)
+        programs = list(programs) if isinstance(programs, Iterable) else [programs]
+        if not programs:
+            raise ProgramError("a computer is sized for at least one program, got none")
+        assemblies = [assembly_of(p) for p in programs]
         most = max([lanes or 0, *(getattr(p, "samples", None) or 0 for p in programs)])
         if most < 1:
             raise ShapeError("these programs do not say for how many samples; give lanes=")
-        sizes = Sizes.for_programs([assembly_of(p) for p in programs], most)
+        sizes = Sizes.for_programs(assemblies, most)
         return cls(**vars(sizes), dtype=dtype)
 
     def __repr__(self) -> str:

@@ -9,11 +9,8 @@ import torch
 
 from iceform.computer.block import LAYERS
 from iceform.computer.instructions import Assembly
-from iceform.computer.layout import KINDS, READ_FIELDS, Layout
-from iceform.computer.sizes import Sizes
+from iceform.computer.layout import KINDS, READ_FIELDS, Layout, Sizes
 from iceform.validation import human_bytes
-
-__all__ = ["Cost", "cost", "prompt_tokens"]
 
 _LOGIT_ROWS = 3  # gates of a head: kind of key, kind of query, null token
 

@@ -9,11 +9,20 @@ import torch
 
 from iceform.arithmetic.intervals import above
 from iceform.computer.bends import Bent, bent
-from iceform.computer.forms import (
+from iceform.computer.graph import Block, Graph, Loop, Node, Place, refuse
+from iceform.computer.instructions import Write
+from iceform.computer.ranges import Range, Ranges
+from iceform.computer.virtual import (
+    Code,
+    Curve,
     Form,
     Pair,
     Pending,
+    Read,
+    Register,
     Slots,
+    Step,
+    VirtualInstruction,
     affine,
     at_zero,
     mirrored,
@@ -25,14 +34,7 @@ from iceform.computer.forms import (
     steepest,
     times,
 )
-from iceform.computer.graph import Block, Graph, Loop, Node, Place
-from iceform.computer.instructions import Write
-from iceform.computer.places import refuse
-from iceform.computer.ranges import Range, Ranges
-from iceform.computer.virtual import Code, Curve, Read, Register, Step, VirtualInstruction
 from iceform.functions.formulas.functions import evaluate
-
-__all__ = ["Emitter", "Late", "reads_of", "short_name", "total_of"]
 
 Late = Form | Pending | Pair
 

@@ -33,8 +33,6 @@ from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.functions.formulas import trees
 
-__all__ = ["euclidean"]
-
 _ZERO, _ONE, _UNIT = Range(0.0, 0.0), Range(1.0, 1.0), Range(0.0, 1.0)
 _OUTWARD = 1 + 2.0**-50
 _MOST_RAMPS = 6

@@ -12,8 +12,6 @@ from iceform.computer.graph import MOST_TURNS, Graph, Node, Place, run
 from iceform.errors import ProgramError
 from iceform.functions.formulas.functions import evaluate
 
-__all__ = ["Exact", "as_column", "run_exactly", "shown", "whole"]
-
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "add": torch.add,
     "mul": torch.mul,

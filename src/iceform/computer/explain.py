@@ -14,8 +14,6 @@ from iceform.functions.formulas.printing import brief
 if TYPE_CHECKING:
     from iceform.computer.compile import Program
 
-__all__ = ["curve", "explain", "spelled"]
-
 
 def explain(program: Program) -> str:
     """The program as assembly, with the error budget of each instruction."""

@@ -1,7 +1,8 @@
-r"""Fusing: a graph with ranges becomes instructions, as few as there need be.
+"""Fusing: a graph with ranges becomes instructions, as few as there need be.
 
-Nothing is computed before somebody needs it (:mod:`~iceform.computer.forms`). What a form or a
-curve can express is then one instruction:
+Every operation is selected as a form, a curve or an instruction. Nothing is computed before
+somebody needs it (:mod:`~iceform.computer.virtual`). What a form or a curve can express is then one
+instruction:
 
 ======================================  =====================================================
 alpha a + beta b + c                    F = p z + c, G = -q z, p, q = (alpha +- beta)/2
@@ -22,15 +23,333 @@ into the prompt with it.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
-from iceform.computer.forms import Form, Pending, of_register, scale_of
+from iceform.arithmetic.intervals import above
+from iceform.computer.bends import bent
+from iceform.computer.emit import Emitter, Late, reads_of, short_name
 from iceform.computer.graph import Block, Graph, Loop, Node, Place
+from iceform.computer.instructions import Write
+from iceform.computer.packing import attended, packed
 from iceform.computer.ranges import Range, Ranges
-from iceform.computer.select import Selector
-from iceform.computer.virtual import Code, Read, Register, Step, VirtualLoop
+from iceform.computer.virtual import (
+    Code,
+    Form,
+    Pair,
+    Pending,
+    Read,
+    Register,
+    Slots,
+    Step,
+    VirtualInstruction,
+    VirtualLoop,
+    affine,
+    compose,
+    of_register,
+    operation,
+    paired,
+    scale_of,
+    scaled_curve,
+)
+from iceform.functions.formulas import trees
+from iceform.functions.formulas.polynomials import line
 
-__all__ = ["Fused", "Fuser", "fuse"]
+_Z = trees.Variable()
+_STEEPEST = 2.0**20  # the largest logit of a step's table: its gap is a share of the range
+_SURE = 0.3  # sharpness times gap of a comparison that is looked up twice
+
+
+class Selector(Emitter):
+    """What each kind of node becomes."""
+
+    def _late(self, node: Node) -> Late:
+        rule: Callable[[Node], Late] = getattr(self, f"_of_{node.op}")
+        late = rule(node)
+        if isinstance(late, Pair):
+            self.held[node] = self.register_of(late, node)
+            return of_register(self.held[node])
+        return late
+
+    def _of_constant(self, node: Node) -> Form:
+        return Form((), node.attr)
+
+    def _of_mask(self, node: Node) -> Form:
+        return of_register(self.mask(*node.attr))
+
+    def _of_data(self, node: Node) -> Form:
+        return of_register(self._given(node, node.attr))
+
+    def _of_parameter(self, node: Node) -> Form:
+        return of_register(self._given(node, node.attr))
+
+    def _given(self, node: Node, source: str) -> Register:
+        scale = scale_of(self.ranges[node])
+        writes = (Write(source, 1 / scale, 0, node.width),)
+        held = self.ranges[node].times(1 / scale)
+        register = self.preload(writes, node.samples, node.width, held, source, scale)
+        self.held[node] = register
+        return register
+
+    def _of_add(self, node: Node) -> Late:
+        u, v = (self.value(a) for a in node.args)
+        if isinstance(u, Form) and isinstance(v, Form):
+            return self._sum(u, v, node)
+        together = self._one_curve("+", u, v)
+        if together is not None:
+            return together
+        if isinstance(u, Pending) and isinstance(v, Pending):
+            bends = any(bent(p.curve, p.range, self.eps) is not None for p in (u, v))
+            pair = None if bends else paired(u, v) or self._paired_apart(u, v, node)
+            if pair is not None and self._pair_fits(pair, node):
+                return pair
+        return self._sum(self.form(node.args[0]), self.form(node.args[1]), node)
+
+    def _paired_apart(self, u: Pending, v: Pending, node: Node) -> Pair | None:
+        """A pair of curves of c + b and c - b, with c a sum that is settled first."""
+        mine, theirs = dict(u.of.terms), dict(v.of.terms)
+        same = tuple((r, c) for r, c in u.of.terms if theirs.get(r) == c)
+        flipped = [r for r in mine if theirs.get(r) == -mine[r]]
+        apart = len(same) + len(flipped) == len(mine) == len(theirs)
+        if not apart or len(same) < 2 or len({mine[r] for r in flipped}) != 1:
+            return None
+        middle = Form(same)
+        register = Register("", node.samples, node.width, middle.range)
+        self.emit_line(register, middle, "part of a sum", node.place, node=node)
+        held = Form(((Read("at", register), 1.0),))
+        sides = (
+            replace(p, of=Form((*held.terms, *((r, dict(p.of.terms)[r]) for r in flipped))))
+            for p in (u, v)
+        )
+        return paired(*sides)
+
+    def _pair_fits(self, pair: Pair, node: Node) -> bool:
+        slots = Slots(node.samples)
+        return slots.fits(pair.a) and slots.fits(pair.b)
+
+    def _sum(self, u: Form, v: Form, node: Node) -> Form:
+        if u.exact_sum(v):
+            return u.plus(v)
+        first = of_register(self.register(node.args[0]))
+        return (
+            first.plus(v)
+            if first.exact_sum(v)
+            else first.plus(of_register(self.register(node.args[1])))
+        )
+
+    def _of_apply(self, node: Node) -> Late:
+        tree, argument = node.attr, node.args[0]
+        late = self.value(argument)
+        straight = line(tree)
+        if isinstance(late, Form):
+            if straight is not None and late.exact_line(*straight) and late.terms:
+                return late.line(*straight)
+            return self._curve_of(late, tree, argument)
+        assert isinstance(late, Pending)
+        curve = scaled_curve(late.curve, tree)
+        if curve is None:
+            return self._curve_of(of_register(self.register(argument)), tree, argument)
+        return replace(late, curve=curve)
+
+    def _curve_of(self, form: Form, tree: trees.Node, argument: Node) -> Late:
+        """tree(form) as a look-up."""
+        signed = form.signs()
+        if signed is None or not Slots(argument.samples).divided(tuple(r for r, _ in form.terms)):
+            form = of_register(self.register(argument))
+            signed = form.signs()
+            assert signed is not None
+        alpha, base = signed
+        return Pending(compose(tree, affine(alpha, form.constant)), base,
+                       self._base_range(argument, alpha, form, base))  # fmt: skip
+
+    def _base_range(self, node: Node, alpha: float, form: Form, base: Form) -> Range:
+        """Of U, from the reads, and from the range of the node that is alpha U + c."""
+        known = self.ranges[node] - Range(form.constant, form.constant)
+        return base.range.meet(known.times(1.0 / alpha))
+
+    def _one_curve(self, name: str, u: Late, v: Late) -> Pending | None:
+        """Two curves of one variable as one."""
+        p, q = self._as_curve(u), self._as_curve(v)
+        if p is None or q is None or isinstance(p.curve, Step) or isinstance(q.curve, Step):
+            return None
+        if p.of.base == q.of.base:
+            return Pending(operation(name, p.curve, q.curve), p.of, p.range.meet(q.range))
+        flipped = q.of.line(-1.0, 0.0)
+        if p.of.base == flipped.base:
+            curve = compose(q.curve, affine(-1.0, 0.0))
+            return Pending(operation(name, p.curve, curve), p.of, p.range.meet(-q.range))
+        return None
+
+    def _as_curve(self, late: Late) -> Pending | None:
+        if isinstance(late, Pending):
+            return late
+        if isinstance(late, Pair) or (signed := late.signs()) is None:
+            return None
+        alpha, base = signed
+        return Pending(affine(alpha, late.constant), base, base.range)
+
+    def _of_mul(self, node: Node) -> Late:
+        u, v = (self.value(a) for a in node.args)
+        if isinstance(u, Form) and not u.terms:
+            return self._of_apply(_scaled_node(node, u.constant, node.args[1]))
+        if isinstance(v, Form) and not v.terms:
+            return self._of_apply(_scaled_node(node, v.constant, node.args[0]))
+        together = self._one_curve("*", u, v)
+        if together is not None and Slots(node.samples).divided(
+            tuple(r for r, _ in together.of.terms)
+        ):
+            return together
+        register = self.new_register(node)
+        self._multiply(register, node.args[0], node.args[1], node)
+        self.held[node] = register
+        return of_register(register)
+
+    def _of_maximum(self, node: Node) -> Late:
+        return self._extreme(node, 1.0)
+
+    def _of_minimum(self, node: Node) -> Late:
+        return self._extreme(node, -1.0)
+
+    def _extreme(self, node: Node, sign: float) -> Late:
+        together = self._one_curve(
+            "max" if sign > 0 else "min", *(self.value(a) for a in node.args)
+        )
+        straight = together is not None and bent(together.curve, together.range, self.eps)
+        larger = None if straight else self._larger_by(node)
+        if larger is None and together is not None:
+            return together
+        if larger is not None:
+            return self.form(node.args[1 if sign > 0 else 0]).plus(larger.line(sign, 0.0))
+        u, v = (self.operand(a, node) for a in node.args)
+        if u.terms[0][1] != v.terms[0][1]:
+            u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
+        if not (u.exact_sum(Form((), v.constant)) and u.exact_sum(Form((), -v.constant))):
+            u, v = (of_register(self.unscaled(self.register(a), node)) for a in node.args)
+        alpha = u.terms[0][1]
+        total, apart = u.constant + v.constant, u.constant - v.constant
+        register = self.new_register(node)
+        half = 0.5 / register.scale
+        f = operation("*", half, affine(alpha, total))
+        g = operation("*", -sign * half, operation("abs", affine(alpha, apart)))
+        a, b = reads_of(u), reads_of(v)
+        register.clean = all(r.clean for r in (*a, *b)) and total == apart == 0
+        gain = abs(alpha) / register.scale
+        self.emit(VirtualInstruction(register, a, b, f, g, (gain, gain), node.op, node.place), node)
+        self.held[node] = register
+        return of_register(register)
+
+    def _larger_by(self, node: Node) -> Form | None:
+        """max(a - b, 0): max(a, b) is b and it, min(a, b) is a less it."""
+        a, b = node.args
+        span = self.ranges[a] - self.ranges[b]
+        relu = trees.Operation("relu", (_Z,))
+        if bent(relu, span, self.eps) is None:
+            return None
+        u, v = self.form(a), self.form(b).line(-1.0, 0.0)
+        apart = Register("", node.samples, node.width, span)
+        if not u.exact_sum(v):
+            u, v = of_register(self.register(a)), of_register(self.register(b)).line(-1.0, 0.0)
+        self.emit_line(apart, u.plus(v), "apart", node.place, node=node)
+        out = Register("", node.samples, node.width, Range(0.0, max(0.0, span.high)))
+        self.look_up(out, Pending(relu, Form(((Read("at", apart), 1.0),)), span), node.op,
+                     node.place, node)  # fmt: skip
+        return of_register(out)
+
+    def _of_step(self, node: Node) -> Late:
+        form = self.form(node.args[0])
+        signed = form.signs()
+        if signed is None or not Slots(node.samples).divided(tuple(r for r, _ in form.terms)):
+            form = of_register(self.register(node.args[0]))
+            signed = form.signs()
+            assert signed is not None
+        alpha, base = signed
+        at = -form.constant / alpha
+        base_range = self._base_range(node.args[0], alpha, form, base)
+        reach = max(abs(base_range.low - at), abs(base_range.high - at), 2.0**-60)
+        sharpness = 2.0 ** int(_floor_log2(_STEEPEST / reach))
+        height = 0.5 if alpha > 0 else -0.5
+        self.gaps[node] = above(Fraction(_SURE) / Fraction(sharpness) * abs(Fraction(alpha)))
+        return Pending(Step(at, sharpness, _SURE / sharpness, 0.5, height), base, base_range)
+
+    def _of_sum(self, node: Node) -> Form:
+        argument = node.args[0]
+        late = self.value(argument)
+        if isinstance(late, Form) and self._summable(late, argument):
+            width = float(argument.width or 1)
+            terms = tuple((replace(r, how="rowsum"), c) for r, c in late.terms)
+            return Form(terms, late.constant * width)
+        register = self.cleaned(self.register(argument), node)
+        return Form(((Read("rowsum", register), register.scale),))
+
+    def _summable(self, form: Form, argument: Node) -> bool:
+        width = float(argument.width or 1)
+        return bool(form.terms) and Form((), form.constant).exact_line(width, 0.0) and all(
+            r.how == "at" and r.register.samples == argument.samples and r.register.clean
+            and r.register.width == argument.width
+            for r, _ in form.terms
+        )  # fmt: skip
+
+    def _of_mean(self, node: Node) -> Form:
+        argument = node.args[0]
+        late = self.value(argument)
+        if isinstance(late, Form) and all(r.how == "at" for r, _ in late.terms):
+            terms = tuple(
+                (replace(r, how="mean") if r.register.samples else r, c) for r, c in late.terms
+            )
+            return Form(terms, late.constant)
+        register = self.register(argument)
+        return Form(((Read("mean", register), register.scale),))
+
+    def _of_spread(self, node: Node) -> Late:
+        late = self.value(node.args[0])
+        if isinstance(late, Form) and all(r.how == "at" for r, _ in late.terms):
+            return late
+        return of_register(self.register(node.args[0]))
+
+    def _of_bounded(self, node: Node) -> Late:
+        late = self.value(node.args[0])
+        if isinstance(late, Form):
+            return late
+        # The bound narrows what comes after: it belongs to a value of its own.
+        return self._of_stored(node)
+
+    def _of_stored(self, node: Node) -> Late:
+        self.held[node] = self.register_of(self.value(node.args[0]), node)
+        return of_register(self.held[node])
+
+    def _of_attend(self, node: Node) -> Late:
+        return attended(self, node)
+
+    def _of_concat(self, node: Node) -> Late:
+        register = packed(self, node.args, node)
+        self.held[node] = register
+        return of_register(register)
+
+    def _of_component(self, node: Node) -> Late:
+        """The product with e_j, summed up."""
+        vector = self.operand(node.args[0], node)
+        register = Register("", node.samples, self.width, self.ranges[node.args[0]].join(
+            Range(0.0, 0.0)), clean=True)  # fmt: skip
+        mask = of_register(self.mask(node.attr, 1))
+        self.product(register, vector, mask, node, f"component {node.attr}")
+        return Form(((Read("rowsum", register), 1.0),))
+
+    def _multiply(self, dst: Register, left: Node, right: Node, node: Node) -> None:
+        u = self.operand(left, node)
+        v = self.operand(right, node)
+        self.product(dst, u, v, node, short_name(node))
+
+
+def _scaled_node(node: Node, factor: float, argument: Node) -> Node:
+    tree = operation("*", float(factor), _Z)
+    return replace(node, op="apply", args=(argument,), attr=tree)
+
+
+def _floor_log2(value: float) -> int:
+    return math.frexp(value)[1] - 1
+
 
 _DECIDED = (
     6.0  # sharpness times gap of what decides a branch: FLAG is within 2 e^-12 < 2^-10 of +-1

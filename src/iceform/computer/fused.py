@@ -1,10 +1,10 @@
 """The fused run: what the block does, without attention over memory.
 
-Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.image`), and
+Instructions, tables and memory are decoded from the tokens (:mod:`iceform.computer.recognise`), and
 what is done with them from the network's matrices (:mod:`iceform.computer.recognise`). Reads become
 indexing, means and, for likeness, attention over the lanes; look-ups remain softmax over a table,
 or the polynomial that the table is (:mod:`iceform.computer.lookups`). A product of two operands is
-multiplied out where something else than a sum of it is read (:mod:`iceform.computer.products`).
+multiplied out where something else than a sum of it is read (:mod:`iceform.computer.lookups`).
 Only lanes that hold the destination are computed, or all where the next instruction may ask by
 likeness.
 """
@@ -20,14 +20,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.image import Code, Image, Lanes
 from iceform.computer.layout import code as binary
-from iceform.computer.lookups import MANY, Extents, TableLookup, equal_columns
-from iceform.computer.products import Product, Value, dense
-from iceform.computer.recognise import Operation, ReadMap
+from iceform.computer.lookups import (
+    MANY,
+    Extents,
+    Product,
+    TableLookup,
+    Value,
+    dense,
+    equal_columns,
+)
+from iceform.computer.recognise import Code, Image, Lanes, Operation, ReadMap
 from iceform.errors import BoundError, ProgramError
-
-__all__ = ["Fused", "State"]
 
 _TARGETS = ("a", "b", "old")
 _SHARED = ("_tables", "_indices", "_targets", "adds", "_plain_sums", "_plain_results", "_flag",

@@ -30,20 +30,22 @@ result       the same after the loop
 A loop (:class:`Loop`) runs its block a number of times (``count``) or while a condition holds. The
 condition is held rotated: ``first`` decides about the first turn, ``again``, computed in the block
 from the new state, about each further one.
+
+Nodes know the line in the author's file that asked for them, and refusals quote it.
 """
 
 from __future__ import annotations
 
+import linecache
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from iceform.errors import ProgramError
+import torch
 
-__all__ = [
-    "MOST_TURNS", "Arithmetic", "Block", "Carried", "Graph", "Loop", "Node", "Parameter", "Place",
-    "run",
-]  # fmt: skip
+from iceform.errors import CompileError, ProgramError
 
 V = TypeVar("V")
 
@@ -81,6 +83,7 @@ class Carried:
     state: Node  # at the start of a turn
     next: Node  # at its end
     result: Node  # after the loop
+    counter: bool = False  # the number of the turn, from 0 on
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,3 +234,40 @@ def run(
     run = _Run(arithmetic, given, seen, most_turns)
     run.block(graph.block)
     return {name: run.known[node] for name, node in graph.outputs.items()}
+
+
+_OURS = Path(__file__).parent
+_LIBRARY = str(_OURS / "library")  # is written in the language
+_INSIDE = (str(_OURS), str(Path(torch.__file__).parent), "<frozen")
+
+
+def here() -> Place | None:
+    """The line that called into the language."""
+    frame = sys._getframe(1)
+    while frame is not None and _internal(frame.f_code.co_filename):
+        frame = frame.f_back  # type: ignore[assignment]
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno)
+
+
+def raised(error: BaseException) -> Place | None:
+    """The author's line in which something went wrong."""
+    found, trace = None, error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not _internal(file) and "site-packages" not in file:
+            found = Place(file, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def _internal(file: str) -> bool:
+    return file.startswith(_INSIDE) and not file.startswith(_LIBRARY)
+
+
+def refuse(message: str, place: Place | None) -> CompileError:
+    """The exception for what cannot be compiled, with the line that asks for it."""
+    if place is None:
+        return CompileError(message)
+    source = linecache.getline(place.file, place.line).strip()
+    text = f'{message}\n  in "{place.file}", line {place.line}:\n    {source}'
+    return CompileError(text, place.file, place.line, source)

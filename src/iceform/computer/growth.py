@@ -34,8 +34,6 @@ from iceform.computer.ranges import Range, slope
 from iceform.computer.scalars import OtherError, Part, Values
 from iceform.computer.spectral import spectral
 
-__all__ = ["Growth", "growths"]
-
 _OUTWARD = 1 + 2.0**-40  # rounding of these bounds themselves
 
 

@@ -55,18 +55,6 @@ from iceform.errors import ProgramError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 
-__all__ = [
-    "FLAG",
-    "READS",
-    "Assembly",
-    "Instruction",
-    "Operand",
-    "Output",
-    "TablePair",
-    "Variable",
-    "Write",
-]
-
 _Item = TypeVar("_Item", "Variable", "TablePair")
 
 FLAG = "FLAG"  # the lane-0 variable whose sign decides branches

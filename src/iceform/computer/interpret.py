@@ -17,8 +17,6 @@ from iceform.computer.prompt import initial_memory
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import ScalarFunction
 
-__all__ = ["Interpreted", "interpret", "written"]
-
 MOST_CYCLES = 1_000_000
 Seen = Callable[[Instruction, Tensor, Tensor, Tensor], None]
 

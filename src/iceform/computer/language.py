@@ -7,10 +7,10 @@
 ...         w = w - lr * mean(x * ((x * w).sum() - y))
 ...     return w
 
-``x`` is one sample's features, ``y`` its target; ``w`` is one for all. What a name means for all
-samples follows from where it lives: a value that depends on x or y is one a sample, ``mean`` and
-``attend`` make one of them. Keyword parameters with a number as default are scalars, those with
-:func:`vector` as default have as many components as x.
+``x`` is one sample's features, ``y`` its target; ``w`` is one for all. An algorithm without targets
+takes x alone. What a name means for all samples follows from where it lives: a value that depends
+on x or y is one a sample, ``mean`` and ``attend`` make one of them. Keyword parameters with a
+number as default are scalars, those with :func:`vector` as default have as many components as x.
 
 The same function runs on tensors, ``least_squares(X, y, lr=0.3)``, which is the exact algorithm but
 for float64's rounding, and is traced by :func:`iceform.compile`.
@@ -30,11 +30,27 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.computer.exact import Exact, as_column, shown
-from iceform.computer.graph import MOST_TURNS, Arithmetic, Graph, Node, Parameter, Place
-from iceform.computer.places import here, refuse
-from iceform.computer.torch_names import maximum, minimum, where
+from iceform.computer.graph import (
+    MOST_TURNS,
+    Arithmetic,
+    Graph,
+    Node,
+    Parameter,
+    Place,
+    here,
+    refuse,
+)
 from iceform.computer.trace import Tracer, traced
-from iceform.computer.values import Value, applied, emit, function, is_number
+from iceform.computer.values import (
+    Value,
+    applied,
+    emit,
+    function,
+    is_number,
+    maximum,
+    minimum,
+    where,
+)
 from iceform.errors import ProgramError, ShapeError
 
 __all__ = [
@@ -146,28 +162,33 @@ def soft_threshold(value: Value, threshold: Any) -> Value:
 
 
 def repeat(count: Any) -> Any:
-    """``for _ in repeat(steps):`` makes a loop of the program, not of Python.
+    """``for i in repeat(steps):`` makes a loop of the program, not of Python.
 
-    ``count`` is a parameter or a number.
+    ``count`` is a parameter or a number; ``i`` is the number of the turn, 0, 1, ..., a value of the
+    program.
     """
     if isinstance(count, Value):
-        if isinstance(count.scope, Tracer):
-            return count.scope.repeat(count)
-        return _turns(count.scope.arithmetic.whole(count.read()))  # type: ignore[attr-defined]
+        scope: Any = count.scope
+        if isinstance(scope, Tracer):
+            return scope.repeat(count)
+        return _turns(scope, scope.arithmetic.whole(count.read()))
     if isinstance(count, bool) or not isinstance(count, int) or count < 0:
         raise refuse(f"repeat takes a parameter or a whole number, got {count!r}", here())
     scope = _scope_of(sys._getframe(1))
-    return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(count)
+    return scope.repeat(constant(count)) if isinstance(scope, Tracer) else _turns(scope, count)
 
 
-def _turns(count: int) -> Iterator[None]:
-    """A turn has no number: a program that needs one counts."""
-    return iter([None] * count)
+def _turns(scope: Running, count: int) -> Iterator[Value]:
+    """The numbers of the turns."""
+    return (_number(scope, turn) for turn in range(count))
 
 
 def constant(number: float) -> Value:
     """A number as a value of the program, for a name that changes in a loop."""
-    scope = _scope_of(sys._getframe(1))
+    return _number(_scope_of(sys._getframe(1)), number)
+
+
+def _number(scope: Any, number: float) -> Value:
     node = Node("constant", (), False, None, float(number), here())
     return Value(scope, scope.emit(node, ()), False, None)
 
@@ -266,17 +287,24 @@ class Algorithm:
         return Place(code.co_filename, code.co_firstlineno)
 
     @cached_property
+    def data(self) -> int:
+        """2 for an algorithm of x and y, 1 for one of x alone."""
+        arguments = inspect.signature(self.function).parameters.values()
+        given = [a for a in arguments if a.kind is not a.KEYWORD_ONLY]
+        plain = all(a.kind is a.POSITIONAL_OR_KEYWORD and a.default is a.empty for a in given)
+        if not plain or not 1 <= len(given) <= 2:
+            raise refuse(
+                f"an algorithm takes x, or x and y, and parameters after a *; {self.name} takes "
+                f"{', '.join(map(str, given)) or 'none'}",
+                self.place,
+            )
+        return len(given)
+
+    @cached_property
     def parameters(self) -> dict[str, Parameter]:
         """Its keyword parameters and their defaults."""
         arguments = list(inspect.signature(self.function).parameters.values())
-        positional = [a for a in arguments if a.kind is not a.KEYWORD_ONLY]
-        if len(positional) != 2:
-            raise refuse(
-                f"an algorithm takes two arguments, x and y, and parameters after a *; "
-                f"{self.name} takes {', '.join(a.name for a in positional) or 'none'}",
-                self.place,
-            )
-        return {a.name: self._parameter(a) for a in arguments if a not in positional}
+        return {a.name: self._parameter(a) for a in arguments[self.data :]}
 
     def _parameter(self, argument: inspect.Parameter) -> Parameter:
         default = argument.default
@@ -296,7 +324,15 @@ class Algorithm:
 
     def graph(self, dim: int) -> Graph:
         """The algorithm traced for samples of ``dim`` features."""
-        return traced(self.function, self.name, dim, self.parameters, self.place)
+        return traced(self.function, self.name, dim, self.data, self.parameters, self.place)
+
+    def targets(self, x: Tensor, y: Any) -> Tensor:
+        """The targets of samples (..., n, d); an algorithm of x alone has zeros, whatever y."""
+        if self.data == 1:
+            return x.new_zeros(x.shape[:-1])
+        if y is None:
+            raise ShapeError(f"{self.name} reads targets, and none were given; pass X and y")
+        return torch.as_tensor(y, dtype=x.dtype)
 
     def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
@@ -308,10 +344,12 @@ class Algorithm:
             )
         return {p.name: _setting(p, settings.get(p.name), d) for p in self.parameters.values()}
 
-    def __call__(self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"], **settings: Any) -> Any:
+    def __call__(
+        self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"] | None = None, **settings: Any
+    ) -> Any:
         """Run on tensors in float64; what the function returns, as tensors."""
         x = torch.as_tensor(X, dtype=torch.float64)
-        targets = torch.as_tensor(y, dtype=torch.float64)
+        targets = self.targets(x, y)
         if x.ndim != 2 or targets.shape != x.shape[:1]:
             raise ShapeError(
                 f"an algorithm takes X of shape (n, d) and y of shape (n,), got {tuple(x.shape)} "
@@ -319,9 +357,9 @@ class Algorithm:
             )
         scope = Running(Exact(len(x)))
         given = self.values(x.shape[1], settings)
+        data = (Value(scope, x, True, x.shape[1]), Value(scope, targets[:, None], True, None))
         returned = self.function(
-            Value(scope, x, True, x.shape[1]),
-            Value(scope, targets[:, None], True, None),
+            *data[: self.data],
             **{n: Value(scope, v, False, self._width(n, x.shape[1])) for n, v in given.items()},
         )
         return _unpacked(returned)

@@ -1,6 +1,16 @@
-"""Where everything is in a token: names for blocks of features, and maps that read them.
+r"""Sizes, all that the weights of the frozen computer depend on; and where things are in a token.
 
-Kinds of tokens, each with a flag of its own:
+A name (a variable, a table, an address, a lane, a token) is written as a binary code, so that a
+size of 2^k costs k features. Margins follow from the dtype and from the largest logit:
+
+* :math:`\tau` is the least whole number with exp(-\tau) = 0 in the dtype;
+* X, a power of 4, is at least :math:`\tau + \Lambda`, where no logit that is meant to be seen
+  exceeds :math:`\Lambda`; a mask is W = 4 X.
+
+Powers of 4 have exact square roots, so a mask is split between query and key without rounding.
+
+**Tokens**: names for blocks of features, and maps that read them. Their kinds, each with a flag of
+its own:
 
 ===========  =======================================================================================
 null         answers what has no answer, with zeros, and every token that is not meant to ask
@@ -16,17 +26,236 @@ Every other token is ``real``. A bit of a code is 0 or 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.computer.instructions import READS
-from iceform.computer.sizes import Sizes
+from iceform.computer.instructions import READS, Assembly, Instruction, TablePair
+from iceform.errors import CapacityError
+from iceform.validation import check_dtype, check_size
 
-__all__ = ["ENTRY", "KINDS", "OPERANDS", "READ_FIELDS", "Layout", "code"]
+FLAG_GAP = 2.0**-10  # a branch is decided where |FLAG| is at least this
+FLAG_BOUND = 2.0  # and |FLAG| never exceeds this
+LEAST_VALUES = 16  # that masks cover whatever the program
+_MESH = 257  # arguments at which a table is tried for its largest result
+_RESERVED = 1  # code 0 of a variable names none: the zero register
+
+
+def underflow(dtype: torch.dtype) -> int:
+    """tau: exp(-tau) rounds to exactly 0.
+
+    Half of the smallest positive number is 2^-1075 (float64) or 2^-150 (float32); one more than
+    its logarithm leaves room for the error of any implementation of exp.
+    """
+    info = torch.finfo(dtype)
+    smallest = info.smallest_normal * info.eps
+    return math.ceil(math.log(2.0) - math.log(smallest)) + 1
+
+
+def power_of_four(least: float) -> float:
+    """The least power of 4 that is at least this."""
+    exponent = max(0, math.ceil(math.log2(least) / 2))
+    while 4.0**exponent < least:
+        exponent += 1
+    return 4.0**exponent
+
+
+@dataclass(frozen=True)
+class Margins:
+    """What the masks weigh. ``away`` is X of a head, and its mask 4 X."""
+
+    tau: int
+    copy: float  # X of heads whose logits are masks alone
+    see: float  # X of heads that also see logits of tables and likenesses
+    fetch: float  # X of the head that also sees the flag
+    flag: float  # S: the logit of a branch is S FLAG
+
+    @classmethod
+    def of(cls, logits: float, values: float, dtype: torch.dtype) -> Margins:
+        """For logits up to the given size, and values in memory.
+
+        The flag is the value of a unit, and the head that fetches has a logit for the value of
+        every token: masks must beat S times the largest value of all, not of a flag alone.
+        """
+        tau = underflow(dtype)
+        flag = power_of_four(tau / (2 * FLAG_GAP))
+        fetch = power_of_four(tau + max(FLAG_BOUND, values) * flag)
+        return cls(tau, power_of_four(tau), power_of_four(tau + logits), fetch, flag)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a computer can hold.
+
+    Attributes
+    ----------
+    width
+        Components of a value.
+    lanes
+        Samples.
+    variables, tables, instructions, table_tokens
+        Of a program: names in memory (FLAG included), tables, instructions, and entries of all its
+        tables together.
+    logits
+        The largest logit of a table or a likeness, in absolute value.
+    values
+        The largest component of what memory holds or an instruction returns, in absolute value.
+    """
+
+    width: int
+    lanes: int
+    variables: int
+    tables: int
+    instructions: int
+    table_tokens: int
+    logits: int = 1 << 14
+    values: int = LEAST_VALUES
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            check_size(field.name, getattr(self, field.name))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the longest prompt, null, instructions, units, memory and tables together."""
+        units = self.lanes + 1
+        return 1 + self.instructions + units + self.lanes * self.variables + self.table_tokens
+
+    @property
+    def bits(self) -> dict[str, int]:
+        """Bits of every kind of code."""
+        return {
+            "id": _bits(self.tokens),
+            "address": _bits(self.instructions),
+            "lane": _bits(self.lanes + 1),
+            "variable": _bits(self.variables + _RESERVED),
+            "table": _bits(self.tables),
+        }
+
+    def margins(self, dtype: torch.dtype) -> Margins:
+        """The masks that these sizes need."""
+        likeness = self.width * self.values**2  # of any result to any value
+        return Margins.of(float(max(self.logits, likeness)), self.values, check_dtype(dtype))
+
+    @classmethod
+    def needed(cls, program: Assembly, lanes: int) -> Sizes:
+        """The sizes of one program on so many samples."""
+        return cls(
+            width=program.width,
+            lanes=max(1, lanes),
+            variables=len(program.variables),
+            tables=max(1, len(program.tables)),
+            instructions=_addresses(program),
+            table_tokens=max(1, sum(t.tokens for t in program.tables)),
+            logits=math.ceil(largest_logit(program)),
+            values=math.ceil(largest_value(program)),
+        )
+
+    @classmethod
+    def for_programs(cls, programs: Iterable[Assembly], lanes: int) -> Sizes:
+        """The smallest powers of two that hold every one of them."""
+        each = [cls.needed(program, lanes) for program in programs]
+        if not each:
+            raise CapacityError("a computer for no program has no sizes; name at least one")
+        return cls(*(_power_of_two(max(getattr(s, f.name) for s in each)) for f in fields(cls)))
+
+    def check(self, program: Assembly, lanes: int) -> None:
+        """Refuse what does not fit, before anything is built."""
+        needed = Sizes.needed(program, lanes)
+        short = [
+            f"{f.name} {getattr(needed, f.name)} (this computer: {getattr(self, f.name)})"
+            for f in fields(self)
+            if getattr(needed, f.name) > getattr(self, f.name)
+        ]
+        if short:
+            raise CapacityError(
+                f"the program {program.name!r} needs {', '.join(short)}; "
+                "build one for it with Computer.for_programs"
+            )
+
+
+def _addresses(program: Assembly) -> int:
+    """Room for every address, and for every instruction: a branch has two at one address."""
+    last = max((i.address for i in program.instructions), default=0)
+    return max(1 + last, len(program.instructions))
+
+
+def largest_value(program: Assembly) -> float:
+    """Bound of what memory holds: ranges of what is looked up, and of answers.
+
+    Values between the two are operands of some look-up, and within its range; what data start with
+    is checked when a prompt is written, what memory holds in the end when a run is over.
+    """
+    answers = {o.variable for o in program.outputs}
+    written = {i.table for i in program.instructions if i.dst in answers}
+    reaches = (max(abs(t.low), abs(t.high)) for t in program.tables)
+    results = (_largest_within(t) for t in program.tables if t.name in written)
+    return max(float(LEAST_VALUES), max(reaches, default=0.0), max(results, default=0.0))
+
+
+def _largest_within(table: TablePair) -> float:
+    """About the largest |F - G| for arguments in the table's range."""
+    z = torch.linspace(table.low, table.high, _MESH, dtype=torch.float64)
+    weights = torch.softmax(z[:, None] * table.slopes + table.biases, -1)
+    f, g = weights @ table.f, weights @ table.g
+    return max(float(f.max() - g.min()), float(g.max() - f.min()), 0.0)
+
+
+def largest_logit(program: Assembly) -> float:
+    """Bound of every logit of the program's tables and of the likenesses that it asks for."""
+    return max(1.0, _largest_of_tables(program), *_likenesses(program))
+
+
+def _largest_of_tables(program: Assembly) -> float:
+    """Bound of |slope z + bias| over all tables and all arguments z of any of them.
+
+    An entry of one table meets the arguments of every other, behind a mask that has to beat it.
+    """
+    reach = max((max(abs(t.low), abs(t.high)) for t in program.tables), default=0.0)
+    logits = (float((t.slopes.abs() * reach + t.biases.abs()).max()) for t in program.tables)
+    return max(logits, default=0.0)
+
+
+def _likenesses(program: Assembly) -> Iterator[float]:
+    for asked, result in likenesses(program).items():
+        yield program.width * result * largest_written(program, asked)
+
+
+def likenesses(program: Assembly) -> dict[str, float]:
+    """Variables read by likeness, each with a bound of the results r that ask for it."""
+    asked: dict[str, float] = {}
+    for i in program.instructions:
+        for name in {v for operand in (i.a, i.b) for kind, v in operand.reads() if kind == "like"}:
+            before = (j for j in program.instructions if j.next == i.address)
+            bound = max((largest_result(program, j) for j in before), default=0.0)
+            asked[name] = max(asked.get(name, 0.0), bound)
+    return asked
+
+
+def largest_written(program: Assembly, variable: str) -> float:
+    """Bound of what instructions write into a variable."""
+    writers = (i for i in program.instructions if i.dst == variable)
+    return max((largest_result(program, i) for i in writers), default=0.0)
+
+
+def largest_result(program: Assembly, instruction: Instruction) -> float:
+    """|F - G| <= max |f_k| + max |g_k|: look-ups are averages of their values."""
+    table = program.table(instruction.table)
+    return float(table.f.abs().max() + table.g.abs().max())
+
+
+def _bits(count: int) -> int:
+    """Bits that tell so many things apart."""
+    return max(1, (count - 1).bit_length())
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, (least - 1).bit_length())
+
 
 KINDS = ("instruction", "unit", "memory", "entry")
 OPERANDS = ("a", "b")

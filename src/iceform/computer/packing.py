@@ -15,16 +15,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from iceform.computer.forms import Form, of_register
 from iceform.computer.graph import Node
 from iceform.computer.instructions import Write
 from iceform.computer.ranges import Range
-from iceform.computer.virtual import Read, Register
+from iceform.computer.virtual import Form, Read, Register, of_register
 
 if TYPE_CHECKING:
     from iceform.computer.emit import Emitter
-
-__all__ = ["attended", "packed"]
 
 
 def packed(

@@ -27,12 +27,17 @@ from iceform.computer.instructions import (
     Variable,
     Write,
 )
-from iceform.computer.layout import OPERANDS, READ_FIELDS, Layout, code
-from iceform.computer.sizes import FLAG_BOUND, Sizes, largest_result
+from iceform.computer.layout import (
+    FLAG_BOUND,
+    OPERANDS,
+    READ_FIELDS,
+    Layout,
+    Sizes,
+    code,
+    largest_result,
+)
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
-
-__all__ = ["Prompt", "check_values", "initial_memory", "variable_numbers", "write_prompt"]
 
 _FIRST_VARIABLE = 1  # code 0 is the zero register
 

@@ -26,17 +26,12 @@ import torch
 
 from iceform.arithmetic import Interval
 from iceform.computer.exact import run_exactly
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node
-from iceform.computer.places import refuse
+from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import trees
 from iceform.functions.formulas.calculus import derivative
 from iceform.functions.formulas.enclosing import jets
 from iceform.functions.formulas.polynomials import line
-
-__all__ = [
-    "Assumed", "Domain", "Range", "Ranges", "drawn", "enclosed", "find_ranges", "slope",
-]  # fmt: skip
 
 _SAFETY = 2.0
 _DRAWS = 8
@@ -294,7 +289,7 @@ class Ranges:
             start = self.known[carried.start]
             if carried.state in self.assumed and not self.assumed[carried.state].by_author:
                 del self.assumed[carried.state]  # of a turn around it, where less was known
-            stated = self.bounds.get(carried.name)
+            stated = None if carried.counter else self.bounds.get(carried.name)
             if stated is not None:
                 self._assume(carried.state, carried.name, stated.join(start), by_author=True)
         self._begin(loop)
@@ -313,7 +308,10 @@ class Ranges:
     def _begin(self, loop: Loop) -> None:
         """States as before the first turn, or as they are assumed."""
         for carried in loop.carried:
-            self.known[carried.state] = self._of_state(carried.state, self.known[carried.start])
+            start = self.known[carried.start]
+            if carried.counter and loop.count is not None:
+                start = start.join(self.known[loop.count])
+            self.known[carried.state] = self._of_state(carried.state, start)
 
     def _grown(self, loop: Loop, widen: bool) -> list[Carried] | ProgramError:
         """Run a turn, join the states with it; those that were not held, or what went wrong."""
@@ -324,7 +322,9 @@ class Ranges:
         grown = []
         for carried in loop.carried:
             old, new = self.known[carried.state], self.known[carried.next]
-            if carried.state not in self.assumed and not old.holds(new):
+            if carried.counter:  # at most the number of turns, where the last one ends
+                self.known[carried.next] = new.meet(old)
+            elif carried.state not in self.assumed and not old.holds(new):
                 joined = old.join(new)
                 self.known[carried.state] = joined.widened(old) if widen else joined
                 grown.append(carried)

@@ -5,7 +5,7 @@ error of at most :math:`\gamma_k` times the sum of their sizes, in any order, wi
 multiply-add, and products with exact zeros do not count. exp is taken to be right to four units in
 the last place. What is said of reads and look-ups holds for a literal cycle and for a fused one.
 
-**Leak.** Masks are exact (:mod:`iceform.computer.heads`): weights that should be 0 are 0, and a row
+**Leak.** Masks are exact (:mod:`iceform.computer.block`): weights that should be 0 are 0, and a row
 that should see one key has the weight exp(0)/exp(0) = 1 there. So ``own`` and ``lane0`` reads,
 fetches and copies are exact, and the leak is 0.
 
@@ -60,6 +60,7 @@ import torch
 from torch import Tensor
 
 from iceform.computer.instructions import Assembly, Instruction, Operand, TablePair
+from iceform.computer.layout import largest_result
 from iceform.computer.lookups import (
     CLOSED_UNITS,
     GRID_UNITS,
@@ -68,19 +69,8 @@ from iceform.computer.lookups import (
     rational_rounding,
     uniform,
 )
-from iceform.computer.sizes import largest_result
 from iceform.interpolation import RoundingModel
 from iceform.validation import unit_roundoff
-
-__all__ = [
-    "ColumnFacts",
-    "InstructionRounding",
-    "argument_rounding",
-    "column_facts",
-    "gamma",
-    "instruction_rounding",
-    "table_facts",
-]
 
 EXP_UNITS = 4.0  # units in the last place that exp may be off
 _CELLS = 8  # per entry of a table

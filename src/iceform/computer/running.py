@@ -17,8 +17,6 @@ from iceform.errors import ProgramError, ShapeError
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
 
-__all__ = ["certificate_of", "run"]
-
 _UNCHECKED = (
     "names stayed within their bounds and comparisons away from ties, which is checked in ball "
     "arithmetic; install it with pip install 'iceform[rigor]'"
@@ -60,7 +58,7 @@ def run(
 
 def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
     x = torch.as_tensor(X).double()
-    targets = x.new_zeros(x.shape[:-1]) if y is None else torch.as_tensor(y).double()
+    targets = program.algorithm.targets(x, y)
     d = program.graph.dim
     if x.ndim != 2 or x.shape[1] != d or targets.shape != x.shape[:1]:
         raise ShapeError(

@@ -15,9 +15,6 @@ from iceform.computer.graph import Block, Carried, Loop, Node
 from iceform.computer.ranges import Range, Ranges
 from iceform.functions.formulas.polynomials import polynomial
 
-__all__ = ["OtherError", "Part", "Values"]
-
-
 D = TypeVar("D")
 
 

@@ -29,8 +29,6 @@ from iceform.computer.graph import Node
 from iceform.computer.ranges import Range
 from iceform.computer.scalars import OtherError, Part, Values
 
-__all__ = ["spectral"]
-
 Polynomial = tuple[Range, ...]  # coefficients of H^0, H^1, ...
 Combination = Mapping[Node, Polynomial]  # by state
 

@@ -7,7 +7,7 @@ same shapes is captured once and then launched as a whole.
 
 A graph works where it was captured. What a stretch reads is copied to where the graph reads it,
 unless it is a tensor that the run began with; what it writes is copied out, since memory may hold
-products (:mod:`iceform.computer.products`) of tensors that the next launch would overwrite. Every
+products (:mod:`iceform.computer.lookups`) of tensors that the next launch would overwrite. Every
 cycle of a launched stretch can be run again literally: the states between are in the graph.
 """
 
@@ -20,10 +20,8 @@ import torch
 from torch import Tensor
 
 from iceform.computer.fused import Fused, State
-from iceform.computer.image import Code
-from iceform.computer.products import Product, Value
-
-__all__ = ["Ran", "Stretches"]
+from iceform.computer.lookups import Product, Value
+from iceform.computer.recognise import Code
 
 _LONGEST = 64  # instructions of a graph: what it has noted is looked at once, in one stack
 _BEFORE = -1  # the last result, beside the numbers of variables

@@ -27,12 +27,10 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.intervals import above
-from iceform.computer.forms import steepest
-from iceform.computer.graph import Place
+from iceform.computer.graph import Place, refuse
 from iceform.computer.instructions import TablePair
-from iceform.computer.places import refuse
 from iceform.computer.ranges import Range, enclosed
-from iceform.computer.virtual import Curve, Step, VirtualInstruction
+from iceform.computer.virtual import Curve, Step, VirtualInstruction, steepest
 from iceform.errors import IceformError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.functions.formulas import Formula, trees
@@ -41,8 +39,6 @@ from iceform.interpolation import GradedGrid, Grid, Interpolant
 from iceform.interpolation.bounds import linear_reproduction
 from iceform.interpolation.posterior import posterior_error
 from iceform.interpolation.regimes import Fit, fit_values
-
-__all__ = ["Tables"]
 
 _CELLS, _GUARDS, _SHARPNESS = 4, 12, 0.25  # of the grid for polynomials; see above
 _UNIT = torch.finfo(torch.float64).eps / 2

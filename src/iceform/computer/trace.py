@@ -17,11 +17,19 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from iceform.computer.graph import Block, Carried, Graph, Loop, Node, Parameter, Place
-from iceform.computer.places import here, raised, refuse
+from iceform.computer.graph import (
+    Block,
+    Carried,
+    Graph,
+    Loop,
+    Node,
+    Parameter,
+    Place,
+    here,
+    raised,
+    refuse,
+)
 from iceform.computer.values import Value, is_number
-
-__all__ = ["Tracer", "traced"]
 
 _MOST_ROUNDS = 6  # times a body is run before its names must have settled
 
@@ -111,6 +119,12 @@ class Tracer:
         return goes_on
 
 
+class Turn(Value):
+    """The number of a loop's turn, from 0 on."""
+
+    __slots__ = ()
+
+
 class _Turns:
     """A loop while its body is being run."""
 
@@ -125,18 +139,26 @@ class _Turns:
         self.states: dict[str, Node] = {}
         self.held: dict[str, Any] = {}
         self.rounds = -1
+        self.number: Turn | None = None
 
-    def __iter__(self) -> Iterator[None]:
+    def __iter__(self) -> Iterator[Turn]:
         return self
 
-    def __next__(self) -> None:
+    def __next__(self) -> Turn:
         if not self.turn(sys._getframe(1), None):
             raise StopIteration
+        self.number = Turn(
+            self.tracer, self.tracer.state("turn", False, None, self.place), False, None
+        )
+        return self.number
 
     def turn(self, frame: FrameType, condition: Value | None) -> bool:
         """Called before every run of the body and after the last."""
         self.rounds += 1
         names = dict(_leaves(frame.f_locals))
+        for name in [n for n, value in names.items() if isinstance(value, Turn)]:
+            self._number(name)
+            del names[name]
         if self.rounds == 0:
             self.start = names
             self.held = names
@@ -155,6 +177,15 @@ class _Turns:
             )
         self._again(changed | set(self.states), names)
         return True
+
+    def _number(self, name: str) -> None:
+        """A name that holds a turn's number is not carried to the next."""
+        if isinstance(self.start.get(name), Value):
+            raise refuse(
+                f"{name} is a loop's own number of its turn at the end of a turn; write {name} = "
+                "+number, which gives it a value of its own",
+                self.place,
+            )
 
     def _changed(self, name: str, names: dict[str, Any]) -> bool:
         """Whether the last turn gave a name another value.
@@ -234,9 +265,11 @@ class _Turns:
         body = self.tracer.blocks[-1]
         self.tracer.open.pop()
         carried = tuple(self._carried(name, names[name]) for name in sorted(self.states))
+        if self.number is not None:
+            carried += (self._counted(self.number),)
         self.tracer.leave()
         self.tracer.close(Loop(body, carried, self.count, self.first, again, self.place))
-        results = {id(names[c.name]): c.result for c in carried}
+        results = {id(names[c.name]): c.result for c in carried if not c.counter}
         for name, value in names.items():
             if id(value) in results:
                 value.handle = results[id(value)]
@@ -252,6 +285,15 @@ class _Turns:
         result = replace(state, op="result")
         new = self._spread(value.read(), value.samples, value.width, state, outside=False)
         return Carried(name, start, state, new, result)
+
+    def _counted(self, number: Turn) -> Carried:
+        """The number of the turn as something that the loop carries; dropped where unused."""
+        state, new = number.read(), (number + 1.0).read()
+        number.lost = "this is the number of a loop's turn, and the loop has ended"
+        inside = self.tracer.blocks.pop()
+        start = self.tracer.constant(0.0, self.place)
+        self.tracer.blocks.append(inside)
+        return Carried(state.attr, start, state, new, replace(state, op="result"), counter=True)
 
     def _spread(
         self, node: Node, samples: bool, width: int | None, like: Node, *, outside: bool
@@ -297,9 +339,13 @@ def _leaves(names: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def traced(
-    function: Any, name: str, dim: int, parameters: dict[str, Parameter], place: Place | None
-) -> Graph:
-    """The graph of an author's function for samples of ``dim`` features."""
+    function: Any, name: str, dim: int, data: int, parameters: dict[str, Parameter],
+    place: Place | None,
+) -> Graph:  # fmt: skip
+    """The graph of an author's function for samples of ``dim`` features.
+
+    ``data`` is 2 for a function of x and y, 1 for one of x alone.
+    """
     tracer = Tracer()
     x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
     y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
@@ -310,7 +356,7 @@ def traced(
         for p in parameters.values()
     }
     try:
-        returned = function(x, y, **settings)
+        returned = function(*(x, y)[:data], **settings)
     except TypeError as error:  # of Python or NumPy, which know nothing of values
         raise refuse(
             f"{error}; values take operators and torch's functions, and where torch wants no "
@@ -325,7 +371,7 @@ def traced(
         )
     packed, outputs = _outputs(tracer, returned, place)
     block = tracer.blocks[0]
-    names = frozenset(c.name for loop in block.loops() for c in loop.carried)
+    names = frozenset(c.name for loop in block.loops() for c in loop.carried if not c.counter)
     live = _live(block, set(outputs.values()))
     return Graph(name, dim, live, outputs, parameters, packed, names, place)
 

@@ -3,21 +3,24 @@
 A :class:`Value` belongs to a :class:`Scope`, which does the work: it computes at once (on tensors,
 or on balls), or it writes down what is to be computed. The rules of places and shapes are the same
 for all and stand here.
+
+Torch's names for what the language has, ``torch.tanh(v)`` or ``v.tanh()``, are here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from functools import partial
 from numbers import Real
-from typing import Any, ClassVar, NoReturn, Protocol, TypeGuard
+from typing import Any, NoReturn, Protocol, TypeGuard
 
-from iceform.computer.graph import Node, Place
-from iceform.computer.places import here, refuse
+import torch
+from torch.nn import functional as F
+
+from iceform.computer.graph import Node, Place, here, refuse
 from iceform.errors import CompileError
 from iceform.functions.formulas import Formula, trees
-
-__all__ = ["Scope", "Value", "applied", "combine", "emit", "foreign", "function", "is_number"]
 
 _Z = trees.Variable()
 
@@ -37,7 +40,6 @@ class Value:
     """A number or a vector, one of it (lane 0) or one a sample."""
 
     __slots__ = ("handle", "lost", "samples", "scope", "width")
-    named: ClassVar[list[Callable[..., Value]]] = []  # what torch's functions mean here
     __array_priority__ = 1000  # NumPy's scalars leave the operators to us
 
     def __init__(self, scope: Scope, handle: Any, samples: bool, width: int | None) -> None:
@@ -138,7 +140,19 @@ class Value:
             raise refuse("sum() adds the components of a vector, and this is a scalar", here())
         return emit("sum", (self,), self.samples, None)
 
+    def mean(self) -> Value:
+        """The mean of the components."""
+        if self.width is None:
+            raise refuse(
+                "mean() goes over the components of a vector, and this is a scalar; ice.mean goes "
+                "over the samples",
+                here(),
+            )
+        return self.sum() / self.width
+
     def __getitem__(self, index: Any) -> Value:
+        if self.width is not None and isinstance(index, slice):
+            return self._part(index)
         if self.width is None or not isinstance(index, int):
             raise refuse(
                 f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
@@ -148,6 +162,22 @@ class Value:
         if not -self.width <= index < self.width:
             raise refuse(f"component {index} of a vector of {self.width}", here())
         return emit("component", (self,), self.samples, None, index % self.width)
+
+    def _part(self, index: slice) -> Value:
+        """Some of the components, as a vector."""
+        parts = tuple(list(self)[index])
+        if not parts:
+            raise refuse(f"v[{index.start}:{index.stop}:{index.step}] has no component", here())
+        return emit("concat", parts, self.samples, len(parts))
+
+    def __len__(self) -> int:
+        if self.width is None:
+            raise refuse("len() counts the components of a vector, and this is a scalar", here())
+        return self.width
+
+    def __iter__(self) -> Iterator[Value]:
+        """The components, one by one."""
+        return (self[j] for j in range(len(self)))
 
     def read(self) -> Any:
         """The handle, unless the value is lost."""
@@ -179,12 +209,6 @@ class Value:
     def __index__(self) -> int:
         self._decided("range() or an index", "ice.repeat(steps)")
 
-    def __iter__(self) -> Any:
-        self._decided("iteration", "v.sum(), or v[0], v[1], ...")
-
-    def __len__(self) -> int:
-        self._decided("len()", "sum() and ice.mean")
-
     def __format__(self, form: str) -> str:
         if form:
             self._decided("a format", "the value itself")
@@ -201,14 +225,17 @@ class Value:
     def __rpow__(self, base: Any) -> NoReturn:
         raise refuse(f"a power of {base!r} is torch.exp of its logarithm times the value", here())
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Callable[..., Value]:
+        """``v.tanh()`` is torch.tanh(v)."""
         if name.startswith("__"):
             raise AttributeError(name)
-        raise refuse(
-            f".{name} is not a word of the language; a value has .sum(), v[0], operators and "
-            "torch's functions, torch.tanh(v), and ice.mean goes over the samples",
-            here(),
-        )
+        if name not in _METHODS:
+            raise refuse(
+                f".{name} is not a word of the language; a value has operators, v[0], .sum() and "
+                "torch's functions, v.tanh() or torch.tanh(v), and ice.mean goes over the samples",
+                here(),
+            )
+        return partial(call, name, self)
 
     def _decided(self, what: str, instead: str) -> NoReturn:
         raise refuse(
@@ -221,7 +248,7 @@ class Value:
     def __torch_function__(
         cls, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
     ) -> Value:
-        return cls.named[0](func, args, kwargs or {})
+        return call(func, *args, **(kwargs or {}))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -306,3 +333,138 @@ def applied(f: Formula | Callable[[Value], Value], value: Value) -> Value:
     if isinstance(f, Formula):
         return value.apply(f.tree)
     return f(value)
+
+
+_GELU = Formula("z*(1 + erf(z/sqrt(2)))/2")
+_SILU = Formula("z*sigmoid(z)")
+_LOG_SIGMOID = Formula("-softplus(-z)")
+
+_UNARY: dict[Any, str] = {
+    torch.abs: "abs",
+    torch.arctan: "atan",
+    torch.atan: "atan",
+    torch.cos: "cos",
+    torch.cosh: "cosh",
+    torch.erf: "erf",
+    torch.special.erf: "erf",
+    torch.exp: "exp",
+    torch.expm1: "expm1",
+    torch.log: "log",
+    torch.log1p: "log1p",
+    torch.relu: "relu",
+    F.relu: "relu",
+    torch.sigmoid: "sigmoid",
+    torch.special.expit: "sigmoid",
+    torch.sign: "sign",
+    torch.sin: "sin",
+    torch.sinh: "sinh",
+    F.softplus: "softplus",
+    torch.sqrt: "sqrt",
+    torch.tan: "tan",
+    torch.tanh: "tanh",
+}
+
+
+def _extreme(op: str, a: Any, b: Any) -> Value:
+    """Of two values, or of a value and a number, in either order."""
+    if not isinstance(a, Value):
+        a, b = b, a
+    if is_number(b):
+        arguments = (trees.Variable(), trees.Number(Fraction(float(b))))
+        value: Value = a.apply(trees.Operation(op[:3], arguments))
+        return value
+    return combine(op, a, b)
+
+
+def maximum(a: Any, b: Any) -> Value:
+    """The larger of two."""
+    return _extreme("maximum", a, b)
+
+
+def minimum(a: Any, b: Any) -> Value:
+    """The smaller of two."""
+    return _extreme("minimum", a, b)
+
+
+def clamp(value: Any, min: Any = None, max: Any = None) -> Value:
+    """No less than ``min`` and no more than ``max``."""
+    value = value if min is None else maximum(value, min)
+    clamped: Value = value if max is None else minimum(value, max)
+    return clamped
+
+
+def where(condition: Value, a: Any, b: Any) -> Value:
+    """``a`` where the condition holds, else ``b``."""
+    if not isinstance(condition, Value):
+        raise refuse(f"where asks for a comparison, got {type(condition).__name__}", here())
+    chosen: Value = condition * (a - b) + b
+    return chosen
+
+
+def _gelu(value: Value, approximate: str = "none") -> Value:
+    if approximate != "none":
+        raise refuse(f"gelu is the exact one here, not approximate={approximate!r}", here())
+    return applied(_GELU, value)
+
+
+def _softmax(*_: Any, **__: Any) -> Value:
+    raise refuse("softmax over samples is ice.attend(query, key, value)", here())
+
+
+_SEVERAL: dict[Any, Callable[..., Any]] = {
+    torch.add: lambda a, b: a + b,
+    torch.sub: lambda a, b: a - b,
+    torch.mul: lambda a, b: a * b,
+    torch.div: lambda a, b: a / b,
+    torch.true_divide: lambda a, b: a / b,
+    torch.neg: lambda a: -a,
+    torch.pow: lambda a, b: a**b,
+    torch.square: lambda a: a**2,
+    torch.reciprocal: lambda a: 1.0 / a,
+    torch.rsqrt: lambda a: a ** (-0.5),
+    torch.maximum: maximum,
+    torch.minimum: minimum,
+    torch.clamp: clamp,
+    torch.clip: clamp,
+    torch.where: where,
+    torch.sum: lambda a: a.sum(),
+    torch.mean: lambda a: a.mean(),
+    torch.dot: lambda a, b: a @ b,
+    torch.norm: lambda a: (a @ a) ** 0.5,
+    torch.linalg.norm: lambda a: (a @ a) ** 0.5,
+    torch.linalg.vector_norm: lambda a: (a @ a) ** 0.5,
+    F.gelu: _gelu,
+    F.silu: lambda a, inplace=False: applied(_SILU, a),
+    F.logsigmoid: lambda a: applied(_LOG_SIGMOID, a),
+    torch.softmax: _softmax,
+}
+
+
+def _name(func: Any) -> str:
+    return str(getattr(func, "__name__", func))
+
+
+_METHODS = {_name(func): func for func in (*_UNARY, *_SEVERAL)}
+
+
+def call(func: Any, *args: Any, **kwargs: Any) -> Value:
+    """A torch function on values, or what is called so as a method of a value."""
+    func = _METHODS.get(func, func)
+    for argument in (*args, *kwargs.values()):
+        if isinstance(argument, torch.Tensor):
+            raise foreign(argument)
+    if func in _UNARY:
+        if kwargs.get("inplace") is False:
+            del kwargs["inplace"]
+        if len(args) + len(kwargs) != 1:
+            raise refuse(f"{_name(func)} takes one value here and no options", here())
+        return function(_UNARY[func], *args, **kwargs)
+    if func in _SEVERAL:
+        value: Value = _SEVERAL[func](*args, **kwargs)
+        return value
+    known = sorted({*map(_name, _UNARY), *map(_name, _SEVERAL)} - {"softmax"})
+    raise refuse(
+        f"torch's {_name(func)} is not a word of the language; it has {', '.join(known)}, and any "
+        "ice.Formula",
+        here(),
+    )

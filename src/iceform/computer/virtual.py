@@ -1,21 +1,35 @@
-r"""Instructions before registers are assigned: what :mod:`~iceform.computer.fuse` writes.
+"""Instructions before registers are assigned: what :mod:`~iceform.computer.fuse` writes.
 
 A :class:`Register` is a variable that is not yet a place in memory. An instruction adds up reads of
 registers to a and b and writes F(a + b) - G(a - b); F and G are curves: trees of formulas, steps,
 or None for zero.
+
+**Values that are not yet computed**: what an operand, or a table, can still take in.
+
+* A :class:`Form` is a sum of reads with coefficients, plus a number: additions, negations, sums of
+  components and means cost nothing until somebody needs the value.
+* A :class:`Pending` is a curve of a form whose coefficients are all +1 or -1: a chain of scalar
+  functions, and any expression of one variable, is one look-up.
+* A :class:`Pair` is F(a + b) - G(a - b) with two curves.
+
+Curves are trees of formulas and steps; what is known of them stands here too.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 
+import torch
+
+from iceform.arithmetic.intervals import above
 from iceform.computer.graph import Loop, Place
 from iceform.computer.instructions import Write
-from iceform.computer.ranges import Range
+from iceform.computer.ranges import Range, slope
 from iceform.functions.formulas import trees
-
-__all__ = ["Code", "Copy", "Curve", "Read", "Register", "Step", "VirtualInstruction", "VirtualLoop"]
+from iceform.functions.formulas.functions import evaluate
+from iceform.functions.formulas.polynomials import line, polynomial
 
 
 @dataclass(eq=False)
@@ -155,3 +169,268 @@ class Code:
 
 
 Copy = tuple[Register, Register]
+
+
+_PLAIN_SIZE = 32.0  # values of sizes from 1/32 to 32 are held as they are
+_MOST_BITS = 300  # of a scale: a product of three is still a number, and one over it too
+
+Z = trees.Variable()
+
+
+def operation(name: str, *arguments: trees.Node | float) -> trees.Node:
+    """A tree, written down as it stands: nothing is folded in floating point."""
+    nodes = tuple(trees.Number(Fraction(a)) if isinstance(a, float) else a for a in arguments)
+    return trees.Operation(name, nodes)
+
+
+@dataclass(frozen=True)
+class Form:
+    """``sum coefficient * read + constant``."""
+
+    terms: tuple[tuple[Read, float], ...]
+    constant: float = 0.0
+
+    def plus(self, other: Form) -> Form:
+        """Added up, read by read; numbers are added exactly or not at all."""
+        found: dict[Read, float] = dict(self.terms)
+        for read, coefficient in other.terms:
+            found[read] = found.get(read, 0.0) + coefficient
+        terms = tuple((r, c) for r, c in found.items() if c != 0)
+        return Form(terms, self.constant + other.constant)
+
+    def exact_sum(self, other: Form) -> bool:
+        """Whether :meth:`plus` rounds nothing."""
+        mine, theirs = dict(self.terms), dict(other.terms)
+        pairs = [(mine[r], theirs[r]) for r in mine if r in theirs]
+        pairs.append((self.constant, other.constant))
+        return all(Fraction(a) + Fraction(b) == Fraction(a + b) for a, b in pairs)
+
+    def line(self, slope: float, intercept: float) -> Form:
+        """``slope * self + intercept``."""
+        terms = tuple((r, slope * c) for r, c in self.terms if slope * c != 0)
+        return Form(terms, slope * self.constant + intercept)
+
+    def exact_line(self, slope: float, intercept: float) -> bool:
+        """Whether :meth:`line` rounds nothing."""
+        products = [(slope, c) for _, c in self.terms] + [(slope, self.constant)]
+        exact = all(Fraction(a) * Fraction(b) == Fraction(a * b) for a, b in products)
+        whole = Fraction(slope) * Fraction(self.constant) + Fraction(intercept)
+        return exact and whole == Fraction(slope * self.constant + intercept)
+
+    @property
+    def range(self) -> Range:
+        """What the reads' ranges allow."""
+        out = Range(self.constant, self.constant)
+        for read, coefficient in self.terms:
+            out = out + read.range.times(coefficient)
+        return out
+
+    def signs(self) -> tuple[float, Form] | None:
+        """``(alpha, U)`` with self = alpha U + constant, where U's coefficients are +-1."""
+        if not self.terms:
+            return None
+        alpha = self.terms[0][1]
+        if any(abs(c) != abs(alpha) for _, c in self.terms):
+            return None
+        return alpha, Form(tuple((r, c / alpha) for r, c in self.terms))
+
+    @property
+    def base(self) -> frozenset[tuple[Read, float]]:
+        """The reads and their coefficients, in no order."""
+        return frozenset(self.terms)
+
+
+@dataclass(frozen=True)
+class Pending:
+    """``curve(U)``, U a form of +-1 coefficients without a number; ``range`` is U's."""
+
+    curve: Curve
+    of: Form
+    range: Range
+
+
+@dataclass(frozen=True)
+class Pair:
+    """``f(a + b) - g(a - b)``."""
+
+    f: Curve
+    g: Curve
+    a: tuple[Read, ...]
+    b: tuple[Read, ...]
+
+
+def of_register(register: Register) -> Form:
+    """The value that a register holds."""
+    return Form(((Read("at", register), register.scale),))
+
+
+# ---------------------------------------------------------------------------------------------
+# curves
+# ---------------------------------------------------------------------------------------------
+
+
+def compose(outer: trees.Node, inner: trees.Node) -> trees.Node:
+    """outer(inner(z)), written down as it stands."""
+    if isinstance(outer, trees.Variable):
+        return inner
+    if isinstance(outer, trees.Number):
+        return outer
+    return trees.Operation(outer.name, tuple(compose(a, inner) for a in outer.arguments))
+
+
+def affine(slope: float, intercept: float) -> trees.Node:
+    """``slope z + intercept``."""
+    out: trees.Node = Z
+    if slope == -1:
+        out = operation("neg", Z)
+    elif slope != 1:
+        out = operation("*", slope, Z)
+    return out if intercept == 0 else operation("+", out, intercept)
+
+
+def quarter_square(k: float, shift: float) -> trees.Node:
+    """A quarter of k (z + shift)^2."""
+    square = operation("^", affine(1.0, shift), 2.0)
+    return operation("*", 0.25 * k, square)
+
+
+def steepest(curve: Curve, on: Range) -> float:
+    """Bound of the slope of a curve away from the gap of a step."""
+    if isinstance(curve, Step):
+        return 2 * curve.sharpness * curve.beside()
+    low, high = (
+        slope(curve, on.low, on.high)
+        if on.low < on.high
+        else slope(curve, on.low - 2.0**-20, on.high + 2.0**-20)
+    )
+    return max(abs(low), abs(high))
+
+
+def mirrored(curve: Curve) -> Curve:
+    """The curve of -z."""
+    if isinstance(curve, Step):
+        return replace(curve, at=-curve.at, height=-curve.height)
+    return compose(curve, affine(-1.0, 0.0))
+
+
+def negative(curve: Curve) -> Curve:
+    """-curve."""
+    if isinstance(curve, Step):
+        return replace(curve, offset=-curve.offset, height=-curve.height)
+    return operation("neg", curve)
+
+
+def times(curve: Curve, factor: float) -> Curve:
+    """A curve by a power of two."""
+    if isinstance(curve, Step):
+        off = above(abs(Fraction(factor)) * Fraction(curve.off))
+        return replace(curve, offset=factor * curve.offset, height=factor * curve.height, off=off)
+    return operation("*", factor, curve)
+
+
+def scale_of(range: Range) -> float:
+    """The power of two that a register divides a value by: 1 unless it is large or small.
+
+    A product by squares is off by rounding of the square of the larger factor.
+    """
+    if range.size == 0 or 1 / _PLAIN_SIZE <= range.size <= _PLAIN_SIZE:
+        return 1.0
+    return 2.0 ** max(-_MOST_BITS, min(round(math.log2(range.size)), _MOST_BITS))
+
+
+def at_zero(curve: Curve) -> float:
+    """The value at 0; 1 for a step, which has none there."""
+    if isinstance(curve, Step):
+        return 1.0
+    return float(evaluate(curve, torch.zeros(1, dtype=torch.float64)))
+
+
+def scaled_curve(curve: Curve, tree: trees.Node) -> Curve | None:
+    """tree(curve(z)); None where the curve is a step and the tree no line."""
+    if not isinstance(curve, Step):
+        return compose(tree, curve)
+    if line(tree) is None:
+        return None
+    intercept, slope = (*(polynomial(tree) or ()), Fraction(0), Fraction(0))[:2]
+    ends = slope * Fraction(curve.offset) + intercept, slope * Fraction(curve.height)
+    offset, height = map(float, ends)
+    rounded = abs(ends[0] - Fraction(offset)) + abs(ends[1] - Fraction(height))
+    off = above(abs(slope) * Fraction(curve.off) + rounded)
+    return replace(curve, offset=offset, height=height, off=off)
+
+
+def paired(p: Pending, q: Pending) -> Pair | None:
+    """Both added up as one instruction, where one is a curve of a + b and the other of a - b."""
+    if isinstance(p.curve, Step) or isinstance(q.curve, Step):
+        return None
+    mine, theirs = dict(p.of.terms), dict(q.of.terms)
+    if mine.keys() != theirs.keys():
+        return None
+    same = [r for r in mine if mine[r] == theirs[r]]
+    other = [r for r in mine if mine[r] != theirs[r]]
+    if (
+        not same
+        or not other
+        or len({mine[r] for r in same}) > 1
+        or len({mine[r] for r in other}) > 1
+    ):
+        return None
+    sign, with_other = mine[same[0]], mine[other[0]]
+    flip = affine(sign, 0.0)
+    # p is of sign (a + b) or sign (a - b), and q of the other.
+    sums, differences = (p, q) if sign == with_other else (q, p)
+    assert not isinstance(sums.curve, Step)
+    assert not isinstance(differences.curve, Step)
+    f = compose(sums.curve, flip)
+    g = operation("neg", compose(differences.curve, flip))
+    return Pair(f, g, tuple(same), tuple(other))
+
+
+# ---------------------------------------------------------------------------------------------
+# operands
+# ---------------------------------------------------------------------------------------------
+
+
+class Slots:
+    """Which read of an operand each term can be, for an instruction that writes to given lanes."""
+
+    def __init__(self, samples: bool) -> None:
+        self.samples = samples
+
+    def kinds(self, read: Read) -> tuple[str, ...]:
+        """The kinds of read that give it."""
+        if read.how == "rowsum" and read.register.samples != self.samples:
+            return ()
+        if read.how != "at":
+            return (read.how,)
+        if read.register.samples:
+            return ("own",) if self.samples else ()
+        # Lane 0 alone holds it: the mean over the lanes that hold it is itself.
+        return ("lane0", "mean") if self.samples else ("own", "lane0", "mean")
+
+    def assigned(self, reads: tuple[Read, ...]) -> dict[str, Read] | None:
+        """One kind for each read, all different; None where there is no way."""
+        taken: dict[str, Read] = {}
+        for read in sorted(reads, key=lambda r: len(self.kinds(r))):
+            free = [k for k in self.kinds(read) if k not in taken]
+            if not free:
+                return None
+            taken[free[0]] = read
+        return taken
+
+    def fits(self, reads: tuple[Read, ...]) -> bool:
+        """Whether they make one operand."""
+        return self.assigned(reads) is not None
+
+    def divided(self, reads: tuple[Read, ...]) -> tuple[tuple[Read, ...], tuple[Read, ...]] | None:
+        """The reads as two operands."""
+        a: tuple[Read, ...] = ()
+        b: tuple[Read, ...] = ()
+        for read in reads:
+            if self.fits((*a, read)):
+                a = (*a, read)
+            elif self.fits((*b, read)):
+                b = (*b, read)
+            else:
+                return None
+        return a, b

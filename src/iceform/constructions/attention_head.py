@@ -22,13 +22,14 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Plan
-from iceform.constructions.rows import Options, RowEmulator
+from iceform.constructions.rows import Entries, Options, RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 
 __all__ = ["AttentionHead"]
 
 _ALL = slice(None)
+_SPARE = 2.0**-30  # of a bound, for its own rounding in float64
 
 
 class AttentionHead(RowEmulator):
@@ -136,9 +137,8 @@ class AttentionHead(RowEmulator):
         """Slope of the whole error in that of a look-up, at 0."""
         return self.heads * (1 + 2 * self.head_dim * self.reach * self.reach)
 
-    def _second_layer(self) -> tuple[float, float]:
+    def _second_layer(self, unit: float) -> tuple[float, float]:
         """Rounding of the second layer's logits (relative to their terms) and of its sums."""
-        unit = unit_roundoff(self.dtype)
         # Two of the roundings are a change of base, where exp is a power of two.
         return (self.head_dim + 4) * unit, (2 * self.samples + 16) * unit
 
@@ -147,7 +147,7 @@ class AttentionHead(RowEmulator):
         each = math.fsum(looked.values())
         norm = self.head_dim * self.reach
         delta = each * 2 * norm + self.head_dim * each**2
-        dot, sums = self._second_layer()
+        dot, sums = self._second_layer(unit_roundoff(self.dtype))
         logits = dot * self.head_dim * (self.reach + each) ** 2
         moved = bounds.total_variation(delta + logits)
         terms = {
@@ -167,47 +167,65 @@ class AttentionHead(RowEmulator):
     def certify(self, *inputs: Tensor, queries: slice = _ALL) -> Certificate:
         r"""A sharper certificate for given inputs, of the outputs of the given query tokens.
 
-        With logits off by at most :math:`\delta_{ij}`, an output moves by at most
-        :math:`\sum_i p_i (e^{\delta_i} - 1) |V_i - out| / \sum_i p_i e^{-\delta_i}`: tokens that
-        the head does not attend to do not count.
+        Of given K, Q and V both heads can be evaluated in float64: the exact one, and the one whose
+        entries are looked up, by exact arithmetic. Their difference is what the table costs here.
+        To it comes how far either may be from what was evaluated, and what runs from the second.
+        With entries off by at most :math:`e`, logits are off by at most
+        :math:`\delta_{ij} = |Q_j| e_{K_i} + e_{Q_j} (|K_i| + e_{K_i})` and their rounding, and an
+        output moves by at most
+        :math:`\sum_i p_i ((e^{\delta_i} - 1) |V_i - out| + e^{\delta_i} e_{V_i})
+        / \sum_i p_i e^{-\delta_i}`: tokens that the head does not attend to do not count.
         """
         self.check(*inputs)
-        x, *weights = (t.detach().double() for t in self._flat(inputs))
-        looked = self._looked(self.interpolant)
-        moved = second = 0.0
+        x, *weights = (t.detach().double().cpu() for t in self._flat(inputs))
+        table = rounded = torch.zeros((), dtype=torch.float64)
         for head in range(self.heads):
-            w_k, w_q, w_v = weights[3 * head : 3 * head + 3]
-            one = self._certify_head(x, w_k, w_q, w_v, queries)
-            moved, second = moved + one[0], second + one[1]
+            k, q, v = (self._entries(x, w) for w in weights[3 * head : 3 * head + 3])
+            q = Entries(*(part[..., queries, :] for part in q))
+            exact = self._given(k.exact, q.exact, v.exact, k.off, q.off, v.off, 0.0)
+            looked = self._given(
+                k.looked, q.looked, v.looked, k.radius, q.radius, v.radius,
+                unit_roundoff(self.dtype),
+            )  # fmt: skip
+            table = table + looked[0] - exact[0]
+            rounded = rounded + looked[1] + exact[1]
+        worst = int((table.abs() + rounded).argmax())
         terms = {
-            **{name: self.heads * value for name, value in looked.items()},
-            "propagation": moved,
-            "second layer": second,
+            "interpolation": float(table.abs().flatten()[worst]),
+            "rounding": float(rounded.flatten()[worst]) * (1 + _SPARE),
         }
-        each = math.fsum(looked.values())
-        step = Step("e", "error of an entry of K, Q, V", each, "then weighted by attention")
+        if not math.fsum(terms.values()) <= self.certificate.error:
+            return self.certificate
         domain = {**self._describe(), "data": "as given"}
-        steps = (*self._steps(self.interpolant, looked), step)
+        step = Step(
+            "off", "the look-ups' head less the exact one", terms["interpolation"],
+            "both evaluated on these data",
+        )  # fmt: skip
+        steps = (*self._steps(self.interpolant, self._looked(self.interpolant)), step)
         return self._proved(terms, domain, steps, self.interpolant)
 
-    def _certify_head(
-        self, x: Tensor, w_k: Tensor, w_q: Tensor, w_v: Tensor, queries: slice
-    ) -> tuple[float, float]:
-        """Propagation and second-layer rounding of one head on given inputs."""
-        each = math.fsum(self._looked(self.interpolant).values())
-        dot, sums = self._second_layer()
-        k, q, v = x @ w_k.mT, x[..., queries, :] @ w_q.mT, x @ w_v.mT
-        norms = k.abs().sum(-1)[..., None, :] + q.abs().sum(-1)[..., :, None]
-        size = (q.abs() + each) @ (k.abs() + each).mT
-        delta = each * norms + self.head_dim * each**2 + dot * size
-        weights = torch.softmax(q @ k.mT, -1)
-        spread = (v[..., None, :, :] - (weights @ v)[..., :, None, :]).abs()
-        raised = (weights * delta.expm1())[..., None, :] @ spread
-        kept = (weights * (-delta).exp()).sum(-1)
-        largest = float(v.abs().max())
-        moved = float((raised[..., 0, :] / kept[..., None]).max())
-        moved = min(moved, 2 * largest) if math.isfinite(moved) else 2 * largest
-        return moved, sums * (largest + each)
+    def _given(
+        self, k: Tensor, q: Tensor, v: Tensor, off_k: Tensor, off_q: Tensor, off_v: Tensor,
+        unit: float,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """The head of given numbers in float64, and how far from it one may be that is computed
+        with roundoff ``unit`` from numbers that are off by so much.
+
+        Weights p and output are those of the logits that were evaluated here, from which the
+        other's differ by their rounding too; p and the output round once more in their sums.
+        """
+        dot, sums = self._second_layer(unit)
+        own_dot, own_sums = self._second_layer(unit_roundoff(torch.float64))
+        delta = q.abs() @ off_k.mT + off_q @ (k.abs() + off_k).mT
+        delta = delta + (dot + own_dot) * ((q.abs() + off_q) @ (k.abs() + off_k).mT)
+        logs = torch.log_softmax(q @ k.mT, -1)
+        out, largest = logs.exp() @ v, (v.abs() + off_v).amax(-2, keepdim=True)
+        grown = torch.where(delta < 1, logs.exp() * delta.expm1(), (logs + delta).exp())
+        away = (v[..., None, :, :] - out[..., :, None, :]).abs()
+        moved = (grown[..., None, :] @ away)[..., 0, :] + (logs + delta).exp() @ off_v
+        moved = moved / (logs - delta).exp().sum(-1, keepdim=True)
+        moved = torch.minimum(moved.nan_to_num(nan=math.inf), 2 * largest)
+        return out, moved * (1 + 4 * own_sums) + (sums + 4 * own_sums) * largest
 
     # ------------------------------------------------------------------------------ evaluation
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import gram_eigenvalues
 from iceform.attention import (
     Embed,
     Features,
@@ -28,7 +29,7 @@ from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
 from iceform.constructions.gradients import GradientStep
 from iceform.constructions.residual import LossLike, Rates, rebuild_with_loss
-from iceform.constructions.schedules import Schedule
+from iceform.constructions.schedules import EIGENVALUE_SLACK, Schedule
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
@@ -168,10 +169,16 @@ class GradientDescent(Emulator):
             alpha, top = _two_numbers(given)
             if not (math.isfinite(top) and alpha <= top and top > 0):
                 raise BoundError(f"hessian must be (alpha, L) with alpha <= L, L > 0: {given!r}")
-            return (alpha, top), ()
-        low, high, assumed = self.loss.curvature_on(*domain.residuals)
+            return (alpha, top), self._slopes(domain)[-1]
+        low, high, assumed = self._slopes(domain)
         most = domain.x_norm**2  # of X'X/n: a mean of x x' with ||x|| at most that
         return (min(0.0, low) * most + self.l2, max(high, 0.0) * most + self.l2), assumed
+
+    def _slopes(self, domain: Domain) -> tuple[float, float, tuple[str, ...]]:
+        """Inf and sup of l'' and what that takes for granted; 0 of a function that a file lost."""
+        if self.loss.lost:
+            return 0.0, 0.0, ()
+        return self.loss.curvature_on(*domain.residuals)
 
     @property
     def _quadratic(self) -> bool:
@@ -179,7 +186,13 @@ class GradientDescent(Emulator):
 
     @cached_property
     def _reach(self) -> list[float]:
-        return self.schedule.amplification(self.hessian, quadratic=self._quadratic)
+        return self.schedule.amplification(self._held, quadratic=self._quadratic)
+
+    @property
+    def _held(self) -> tuple[float, float]:
+        """What a given range of eigenvalues is checked for: a little more than that."""
+        (alpha, top), slack = self.hessian, self._asked["hessian"] is not None
+        return alpha - slack * EIGENVALUE_SLACK * top, top * (1 + slack * EIGENVALUE_SLACK)
 
     def _step_eps(self, dim: int) -> float | None:
         """What one step may be off by, in the sup norm, for the last iterate to hold eps."""
@@ -197,11 +210,10 @@ class GradientDescent(Emulator):
 
         Only losses with constant curvature gain more than the norm of the samples.
         """
-        gram = x.double().mT @ x.double() / self.domain.samples
-        eigenvalues = torch.linalg.eigvalsh(gram)
-        spectral = float(eigenvalues.max().clamp(min=0).sqrt()) * (1 + 1e-12)
+        eigenvalues, off = gram_eigenvalues(x)
+        spectral = math.sqrt(max(0.0, float(eigenvalues.max()) + off)) * (1 + 2.0**-50)
         reach = (
-            self.schedule.amplification_at(eigenvalues.flatten() + self.l2)
+            self.schedule.amplification_at(eigenvalues.flatten() + self.l2, off)
             if self._quadratic
             else self._reach
         )
@@ -235,8 +247,24 @@ class GradientDescent(Emulator):
     # ------------------------------------------------------------------------------ evaluation
 
     def check(self, *inputs: Tensor) -> None:
-        """As for one step; later iterates are checked as they come."""
+        """As for one step, and a given Hessian; later iterates are checked as they come."""
         self.step.check(*inputs)
+        if self._asked["hessian"] is not None:
+            self._check_hessian(inputs[0])
+
+    @untraced
+    def _check_hessian(self, x: Tensor) -> None:
+        low, high, _ = self._slopes(self.domain)
+        seen, off = gram_eigenvalues(x)
+        least, most = max(0.0, float(seen.min()) - off), float(seen.max()) + off
+        bottom, above = min(low * least, low * most) + self.l2, max(high, 0.0) * most + self.l2
+        alpha, top = self._held
+        if not (alpha <= bottom and above <= top):
+            raise BoundError(
+                f"the Hessian's eigenvalues on these data are in [{bottom:.6g}, {above:.6g}], the "
+                f"certificate holds for hessian=({self.hessian[0]:.6g}, {self.hessian[1]:.6g}); "
+                "pass bounds that cover them, or leave hessian= out"
+            )
 
     def _axes(self, inputs: int) -> tuple[Sequence[int], Sequence[int]]:
         return (2, 1, 1), (self.domain.dim,)
@@ -499,7 +527,9 @@ class GradientDescent(Emulator):
         assert isinstance(loaded, GradientDescent)
         if lost:
             loaded._assumptions = tuple(found["assumptions"])
-            loaded.__dict__.pop("certificate", None)
+            loaded._asked["hessian"] = arguments["hessian"]
+            for name in ("_reach", "certificate"):
+                loaded.__dict__.pop(name, None)
         return loaded
 
 

@@ -209,8 +209,7 @@ class GradientStep(ResidualEmulator):
         watch: Extremes | None = None,
     ) -> Tensor:  # fmt: skip
         """One pass of the same frozen layer at any rates: the mean of the samples' rows."""
-        total = backend.total(self._look_ups(x, y, w, rates), watch)
-        return (total / self.domain.samples).to(self.dtype)
+        return backend.mean(self._look_ups(x, y, w, rates), watch, self.dtype)
 
     def reprogram(
         self, loss: LossLike, lr: float | None = None, l2: float | None = None,

@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic import gram_eigenvalues
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.backends import Backend
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent, backend_for
-from iceform.constructions.schedules import Schedule, steps_needed
+from iceform.constructions.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
@@ -30,8 +31,9 @@ from iceform.validation import check_positive, check_size, check_tensors, untrac
 
 __all__ = ["LeastSquares", "RidgeRegression"]
 
+_UNIT = torch.finfo(torch.float64).eps / 2
+_SETTLED = 1e-6  # what a solution may be longer than the radius
 _CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest
-_EIGENVALUE_SLACK = 1e-9  # relative; eigvalsh is off by far less
 
 
 class RidgeRegression(Emulator):
@@ -98,7 +100,9 @@ class RidgeRegression(Emulator):
         norm = root if x_norm is None else min(root, check_positive("x_norm", x_norm))
         l2 = self.alpha / samples
         self.eigenvalues = self._range(norm**2 if largest is None else largest, smallest)
-        hessian = (self.eigenvalues[0] + l2, self.eigenvalues[1] + l2)
+        # Data are checked to have eigenvalues in this range, which is a little more.
+        slack = EIGENVALUE_SLACK * self.eigenvalues[1]
+        hessian = (max(0.0, self.eigenvalues[0] - slack) + l2, self.eigenvalues[1] + slack + l2)
         if not hessian[0] > 0:
             raise BoundError(
                 "the least eigenvalue of X'X/n plus alpha/n must be positive; "
@@ -108,7 +112,7 @@ class RidgeRegression(Emulator):
         lr = 2 / sum(hessian) if schedule == "constant" else None
         planned = Schedule.of(schedule, count, lr, hessian)
         # Iterates stay within ||w*|| + growth ||w0 - w*|| of the origin, and w0 = 0.
-        w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + _EIGENVALUE_SLACK)
+        w_norm = self.radius * (1 + planned.growth(hessian)) * (1 + EIGENVALUE_SLACK)
         share = None if self.eps is None else (1 - _CONVERGENCE_SHARE) * self.eps
         self.descent = GradientDescent.within(
             share,
@@ -172,7 +176,7 @@ class RidgeRegression(Emulator):
         inner = self.descent.certificate
         hessian = self.descent.hessian
         contraction = self.descent.schedule.contraction(hessian)
-        left = contraction * self.radius
+        left = contraction * self.radius * (1 + _SETTLED)
         step = Step(
             "convergence", "contraction times ||w*||", left, f"{self.passes} passes from w = 0"
         )
@@ -195,10 +199,10 @@ class RidgeRegression(Emulator):
         check_tensors({"x": (x, (n, d)), "y": (y, (n,))}, self.dtype, device)
         self.domain.check_data(x, y)
         data = x.detach().double()
-        seen = torch.linalg.eigvalsh(data.mT @ data / n)
+        seen, off = gram_eigenvalues(data)
         low, high = self.eigenvalues
-        slack = _EIGENVALUE_SLACK * high
-        least, most = float(seen.min()), float(seen.max())
+        slack = EIGENVALUE_SLACK * high
+        least, most = max(0.0, float(seen.min()) - off), float(seen.max()) + off
         if not (least >= low - slack and most <= high + slack):
             raise BoundError(
                 f"the eigenvalues of X'X/n reach from {least:.6g} to {most:.6g}, the certificate "
@@ -211,8 +215,12 @@ class RidgeRegression(Emulator):
         x, y, w = x.detach().double(), y.detach().double(), w.detach().double()
         residual = (x @ w[..., None])[..., 0] - y
         gradient = (residual[..., None, :] @ x)[..., 0, :] / self.domain.samples + self.l2 * w
-        most = w.norm(dim=-1) + gradient.norm(dim=-1) / self.descent.hessian[0]
-        if not bool((most <= self.radius * (1 + 1e-6)).all()):
+        n, d = x.shape[-2:]
+        terms = (x.abs() @ w.abs()[..., None])[..., 0] + y.abs()
+        slips = (terms[..., None, :] @ x.abs())[..., 0, :] / n + self.l2 * w.abs()
+        off = gradient.norm(dim=-1) + (n + d + 16) * _UNIT * slips.norm(dim=-1)
+        most = w.norm(dim=-1) + off / self.descent.hessian[0]
+        if not bool((most <= self.radius * (1 + _SETTLED)).all()):
             raise BoundError(
                 f"the solution's norm may reach {float(most.max()):.6g}, the certificate holds up "
                 f"to {self.radius:.6g}; raise radius="

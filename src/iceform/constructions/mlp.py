@@ -119,7 +119,9 @@ class MLP(InGraph):
         self.tables.append(table)
         self._functions.append(f)
         mesh = torch.linspace(-high, high, 4097, dtype=torch.float64)
-        return float(f(mesh).abs().max()) * (1 + 1e-6) + table.error + table.steepness * high / 2048
+        # |f| <= |A| + e, and A is as steep as that between the points: e once more at one of them.
+        largest = float(f(mesh).abs().max()) * (1 + 1e-6) + 2 * table.error
+        return largest + table.steepness * high / 2048
 
     def _gain_after(self) -> float:
         """Worst-case growth of an error through the layers that follow."""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
-from iceform.backends import compiled, rounding_of
+from iceform.backends import rounding_of, windowed
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.domain import Domain
@@ -149,7 +149,7 @@ class ResidualEmulator(Emulator):
             dtype=self.dtype,
         )
         self.rates = rates
-        compiled.prepare(samples)  # beside the search for a table
+        windowed.prepare(samples)  # beside the search for a table
         self._asked: dict[str, Any] = {
             "dim": dim, "samples": samples, "bound": bound, "eps": eps, "regime": regime,
             "backend": backend, "x_norm": x_norm, "w_norm": w_norm, "y_bound": y_bound,
@@ -284,9 +284,18 @@ class ResidualEmulator(Emulator):
         largest = check_logits(it, d.terms + abs(it.grid.center))
         carried = self._carried(it, rates)
         sums = self._sum_error()
+        held = torch.finfo(self.dtype)
+        if not max(row, it.size * d.x) + self._kept(rates) <= held.max / _ROOM:
+            raise BoundError(
+                f"gradients reach {row:.3g} with these bounds, and {self.dtype} ends at "
+                f"{held.max:.3g}; scale the data"
+            )
+        # Products and sums that underflow, each by the smallest normal number at most.
+        lost = (2 * it.tokens + 16) * (1 + rates.gain) * held.tiny
+        sums = sums * (row + self._kept(rates)) + lost
         terms = {
             "interpolation": rates.gain * d.x * it.error,
-            "rounding": rates.gain * d.x * looked + carried + sums * (row + self._kept(rates)),
+            "rounding": rates.gain * d.x * looked + carried + sums,
         }
         steps = (
             Step("h", "grid spacing", it.grid.spacing, f"{it.tokens} tokens, {it.regime} regime"),
@@ -416,6 +425,7 @@ def rebuild_with_loss(
     return kind(loss, interpolant=it, **options)
 
 
+_ROOM = 2.0**20  # for sums of gradients
 _PROMPTS_HELD = 64  # by a literal pass, at most
 _PROOFS = {
     "hard": "modulus of continuity and mass of far nodes",

@@ -21,19 +21,20 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor
 
 from iceform.attention import Features, LiftedAttention, Prompt, SoftmaxAttention
-from iceform.backends import rounding_of
+from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.selection import choose
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
-from iceform.interpolation import Grid, Interpolant
+from iceform.interpolation import Grid, Interpolant, RoundingModel
+from iceform.interpolation.local import rounding_on
 from iceform.validation import (
     check_bound,
     check_choice,
@@ -44,7 +45,16 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-__all__ = ["Options", "RowEmulator", "RowLayer"]
+__all__ = ["Entries", "Options", "RowEmulator", "RowLayer"]
+
+
+class Entries(NamedTuple):
+    """Entries of K, Q or V on given data, in float64."""
+
+    exact: Tensor
+    off: Tensor  # how far that is from exact
+    looked: Tensor
+    radius: Tensor  # how far from that what runs may be
 
 
 @dataclass(frozen=True)
@@ -209,6 +219,7 @@ class RowLayer:
 
 
 _LINE = ScalarFunction(lambda z: z, "identity", affine=(1.0, 0.0))
+_SQUARED = 2.0**50  # products whose squares, and those of a cell, float32 holds
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 
 
@@ -265,6 +276,12 @@ class RowEmulator(Emulator):
         self.reach = worst if self.given_reach is None else min(worst, self.given_reach)
         self.nonzeros = None if nonzeros is None else check_size("nonzeros", nonzeros)
         self._shape = (rows, names)
+        if self.dtype == torch.float32 and not 1 / _SQUARED <= self.reach <= _SQUARED:
+            raise BoundError(
+                f"products reach {self.reach:.3g} with these bounds, and keys hold their inverse "
+                f"square: float32 has room for {1 / _SQUARED:.0e} to {_SQUARED:.0e}; scale the "
+                "data, or use dtype=torch.float64"
+            )
         self.interpolant = interpolant or self._choose(tokens)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
@@ -332,6 +349,23 @@ class RowEmulator(Emulator):
             "leak": 2 * it.size * leak * math.exp(min(off, 700.0)),
             "rounding": it.rounding(model),
         }
+
+    def _entries(self, x: Tensor, weight: Tensor) -> Entries:
+        """Weight x of given data, float64."""
+        it, unit = self.interpolant, unit_roundoff(torch.float64)
+        z, terms = x @ weight.mT, x.abs() @ weight.abs().mT
+        off = 2 * (self.dim + 2) * unit * terms + torch.finfo(torch.float64).tiny
+        flat, around = z.flatten(), off.flatten()
+        given = RoundingModel(unit, it.uniform, 0.0, 0, summed=True)
+        model = rounding_of(self.backend).model(self.dtype, it, 1.0, self._summands)
+        radius = (
+            rounding_on(it, given, flat, torch.zeros_like(flat), 0.0)
+            + rounding_on(it, model, flat, around, terms.flatten() + abs(it.grid.center))
+            + it.steepness * around
+            + self._looked(it)["leak"]
+        )
+        looked = primitives.plain_interpolate(z, it)
+        return Entries(z, off, looked, radius.reshape(z.shape))
 
     @property
     def _gain(self) -> float:

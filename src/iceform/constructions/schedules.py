@@ -18,9 +18,11 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.validation import check_choice, check_positive, check_size
 
-__all__ = ["SCHEDULES", "Schedule", "chebyshev_steps", "steps_needed"]
+__all__ = ["EIGENVALUE_SLACK", "SCHEDULES", "Schedule", "chebyshev_steps", "steps_needed"]
 
 SCHEDULES = ("constant", "chebyshev", "nesterov")
+EIGENVALUE_SLACK = 2.0**-36  # of the largest: given ranges hold for data this far outside them
+_NARROWEST = 2.0**-4  # of the largest: a range of eigenvalues that slopes are bounded on
 _MESH = 4096  # least number of Chebyshev points at which polynomials in an eigenvalue are bounded
 
 
@@ -70,9 +72,21 @@ class Schedule:
             return self._worst_products(hessian)
         return self._polynomials(_chebyshev_points(*hessian, len(self)), _between(len(self)))
 
-    def amplification_at(self, eigenvalues: Tensor) -> list[float]:
-        """The same for a quadratic whose eigenvalues are known."""
-        return self._polynomials(eigenvalues.double(), 1.0)
+    def amplification_at(self, eigenvalues: Tensor, off: float) -> list[float]:
+        """The same for a quadratic whose eigenvalues are known up to ``off``.
+
+        A polynomial of degree T that is at most P on [a, b] has a slope of at most
+        2 T^2 P/(b - a) there (Markov).
+        """
+        seen = eigenvalues.double()
+        low, high = float(seen.min()) - off, float(seen.max()) + off
+        low = min(low, high - _NARROWEST * abs(high))
+        if not low < high:
+            return self._polynomials(seen, 1.0)
+        slopes = 2 * len(self) ** 2 * off / (high - low)
+        whole = self.amplification((low, high), quadratic=True)
+        here = self._polynomials(seen, 1.0)
+        return [at + slopes * most for at, most in zip(here, whole, strict=True)]
 
     def contraction(self, hessian: tuple[float, float]) -> float:
         """What the starting error is multiplied by at the end, for a quadratic."""

@@ -15,20 +15,22 @@ target, and the second layer's blocks are in the proof's order.
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Any, Unpack
 
 import torch
+from torch import Tensor
 
 from iceform.attention import FrozenNetwork, SoftmaxAttention
 from iceform.certificates import Step
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Plan
-from iceform.constructions.rows import Options
+from iceform.constructions.rows import Entries, Options
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.validation import check_size
+from iceform.validation import check_size, unit_roundoff
 
 __all__ = ["SplitAttentionHead"]
 
@@ -97,6 +99,15 @@ class SplitAttentionHead(AttentionHead):
     def _looked(self, it: Interpolant) -> dict[str, float]:
         """What one row is off by, as the truncated line certifies it."""
         return dict(self.line.certificate.terms)
+
+    def _entries(self, x: Tensor, weight: Tensor) -> Entries:
+        z = x @ weight.mT
+        unit, each = (
+            unit_roundoff(torch.float64),
+            math.fsum(self._looked(self.interpolant).values()),
+        )
+        off = 2 * (self.dim + 2) * unit * (x.abs() @ weight.abs().mT)
+        return Entries(z, off, z, off + each)
 
     def _steps(self, it: Interpolant, looked: dict[str, float]) -> tuple[Step, ...]:
         whole = Step("R", "range of the products", self.reach, "dim x bounds, or reach=")

@@ -26,7 +26,7 @@ from iceform.attention import Features, FrozenNetwork, SoftmaxAttention
 from iceform.constructions import Emulator, GradientDescent, LeastSquares
 from iceform.errors import ProgramError
 from iceform.machine import Rows
-from iceform.machine.program import Program
+from iceform.machine.machine import Program
 
 __all__ = ["Attention", "Block", "build_points", "head_named", "runner_for"]
 

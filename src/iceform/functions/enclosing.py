@@ -17,8 +17,7 @@ from torch import Tensor
 
 from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.jets import chosen
-from iceform.functions.switches import exact_at, switches
-from iceform.functions.tracing import Step, Tape, Use
+from iceform.functions.tracing import Step, Tape, Use, exact_at, switches
 
 __all__ = ["KNOWN", "Choice", "enclose"]
 

@@ -1,8 +1,7 @@
 """Level 0: scalar functions as a softmax over a grid of tokens."""
 
 from iceform.interpolation import storage as storage  # puts its maker of tables in place
-from iceform.interpolation.grid import GivenGrid, GradedGrid, Grid, Keys
-from iceform.interpolation.interpolant import Interpolant
+from iceform.interpolation.interpolant import GivenGrid, GradedGrid, Grid, Interpolant, Keys
 from iceform.interpolation.local import RoundingModel
 from iceform.interpolation.posterior import posterior_error, raised
 from iceform.interpolation.regimes import MOST_HARD_CELLS, on_grid

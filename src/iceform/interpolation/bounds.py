@@ -14,30 +14,6 @@ from dataclasses import dataclass
 
 from iceform.errors import BoundError, PrecisionError
 
-__all__ = [
-    "SpectralRule",
-    "aliasing",
-    "fourth_moment",
-    "hard_error",
-    "hard_identity_error",
-    "hard_pair_error",
-    "hard_tail",
-    "lattice_sum",
-    "leak",
-    "linear_reproduction",
-    "margin",
-    "mass_beyond",
-    "moment_beyond",
-    "nome",
-    "rivals",
-    "sampled_error",
-    "second_moment",
-    "spectral_rule",
-    "tail",
-    "third_derivative",
-    "total_variation",
-]
-
 # Terms of a theta series past this index are below the smallest positive double for every c < 90:
 # pi^2 m^2 / c > 745.
 _SERIES = 90

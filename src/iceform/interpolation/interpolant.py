@@ -1,7 +1,12 @@
-"""Interpolant: a softmax over grid tokens that computes a scalar function."""
+"""Interpolant: a softmax over grid tokens that computes a scalar function; and where they sit.
+
+A grid token k carries a key ``(s_k, b_k)`` and answers a query z with the logit ``s_k t + b_k``,
+where ``t = z - center``. Centring keeps the logits, and so their rounding, small.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,9 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
-from iceform.interpolation.grid import GradedGrid, Grid, Keys
 from iceform.interpolation.local import (
     RoundingModel,
     half_width,
@@ -21,7 +25,291 @@ from iceform.interpolation.local import (
     steepness,
 )
 
-__all__ = ["MAKERS", "Interpolant"]
+_TABLE = 1024  # points either side of a kink in the table that brackets a node
+_NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
+_NEWTON = 6  # steps from a table cell, each squaring the error of a smooth function
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """Logits of the grid tokens: ``slopes[k] * (z - center) + biases[k]``, in float64."""
+
+    slopes: Tensor  # (tokens,)
+    biases: Tensor  # (tokens,)
+
+
+def _settle(grid: Grid | GradedGrid) -> None:
+    """Check the range and the counts; make the ends floats."""
+    low, high = grid.low, grid.high
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise BoundError(f"a grid needs finite low < high, got [{low!r}, {high!r}]")
+    if not _NARROWEST < high - low < 1 / _NARROWEST:
+        raise BoundError(
+            f"a range of width {high - low:.3g} overflows the keys, which hold its inverse square; "
+            f"scale the data into [{_NARROWEST:.0e}, {1 / _NARROWEST:.0e}]"
+        )
+    for name, value, least in (("cells", grid.cells, 1), ("guards", grid.guards, 0)):
+        if value != int(value) or value < least:
+            raise BoundError(f"{name} must be a whole number of at least {least}, got {value!r}")
+    object.__setattr__(grid, "low", float(low))
+    object.__setattr__(grid, "high", float(high))
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Equally spaced tokens ``L_k = low + k h``, k = -guards .. cells + guards.
+
+    Parameters
+    ----------
+    low, high
+        The range on which the look-up is certified.
+    cells
+        P, the number of cells in ``[low, high]``; the spacing is ``h = (high - low) / P``.
+    guards
+        g, tokens beyond either end, which keep the softmax symmetric near the ends.
+    """
+
+    low: float
+    high: float
+    cells: int
+    guards: int = 0
+
+    def __post_init__(self) -> None:
+        _settle(self)
+
+    @property
+    def spacing(self) -> float:
+        """The distance h between neighbouring tokens."""
+        return (self.high - self.low) / self.cells
+
+    @property
+    def center(self) -> float:
+        """The middle of the range."""
+        return 0.5 * (self.low + self.high)
+
+    @property
+    def tokens(self) -> int:
+        """N = P + 1 + 2 g."""
+        return self.cells + 1 + 2 * self.guards
+
+    @property
+    def offsets(self) -> Tensor:
+        """Node positions relative to the center."""
+        k = torch.arange(-self.guards, self.cells + self.guards + 1, dtype=torch.float64)
+        return (k - 0.5 * self.cells) * self.spacing
+
+    @property
+    def nodes(self) -> Tensor:
+        """Node positions L_k, shape (tokens,)."""
+        return self.center + self.offsets
+
+    def keys(self, sharpness: float) -> Keys:
+        """``-beta (t - l_k)^2`` without its ``t^2``, which a softmax does not see."""
+        beta = sharpness / self.spacing**2
+        offsets = self.offsets
+        return Keys(2 * beta * offsets, -beta * offsets.square())
+
+    def mesh(self, per_cell: int) -> Tensor:
+        """Equally spaced points from low to high."""
+        return torch.linspace(self.low, self.high, self.cells * per_cell + 1, dtype=torch.float64)
+
+
+@dataclass(frozen=True)
+class GradedGrid:
+    r"""Tokens that crowd at kinks: local spacing h(z) with
+
+    .. math:: 1/h(z) = 1/h_0 + \sum_j 1/\sqrt{h_m^2 + \alpha^2 (z - z_j)^2}
+
+    around the kinks z_j, so that the token index is the closed form
+    :math:`\kappa(z) = z/h_0 + \alpha^{-1} \sum_j \mathrm{asinh}(\alpha (z - z_j)/h_m)`.
+
+    For a softmax over keys (s, b) to peak at node L(k) with the same sharpness c at every node,
+    s'(k) = 2c / h and b'(k) = -2c L / h are needed and suffice: then
+    d/dk (s z + b) = 2c (z - L(k))/h(L(k)), which vanishes at z = L(k) with slope -2c. For one
+    kink and h_0 = infinity this is the sinh grading with arctan slopes and log-cosh biases.
+
+    Parameters
+    ----------
+    low, high, cells, guards
+        As for :class:`Grid`; ``cells`` counts the tokens' gaps between low and high.
+    kinks
+        Where to crowd, inside (low, high).
+    growth
+        alpha, how fast the spacing grows with the distance from a kink.
+    coarsest
+        h_0, the largest spacing; infinity for none.
+    """
+
+    low: float
+    high: float
+    cells: int
+    guards: int
+    kinks: tuple[float, ...]
+    growth: float
+    coarsest: float = math.inf
+    _cache: dict[str, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _settle(self)
+        for name, value in (("growth", self.growth), ("coarsest", self.coarsest)):
+            if not value > 0:
+                raise BoundError(f"{name} must be positive, got {value!r}")
+        if not self.kinks or not all(self.low < k < self.high for k in self.kinks):
+            raise ProgramError(
+                f"a graded grid needs kinks inside ({self.low:.6g}, {self.high:.6g}), "
+                f"got {self.kinks}"
+            )
+        if (self.high - self.low) / self.coarsest >= self.cells:
+            raise BoundError(
+                f"{self.cells} cells cannot cover [{self.low:.6g}, {self.high:.6g}] with spacing "
+                f"at most {self.coarsest:.6g}; use more cells"
+            )
+
+    @property
+    def tokens(self) -> int:
+        """N = P + 1 + 2 g."""
+        return self.cells + 1 + 2 * self.guards
+
+    @property
+    def center(self) -> float:
+        """The first kink when there is one, else the middle of the kinks."""
+        return 0.5 * (self.kinks[0] + self.kinks[-1])
+
+    @property
+    def spacing(self) -> float:
+        """The finest spacing h_m, found so that exactly ``cells`` gaps cover the range."""
+        if "finest" not in self._cache:
+            self._cache["finest"] = torch.tensor(self._solve_finest(), dtype=torch.float64)
+        return float(self._cache["finest"])
+
+    @property
+    def nodes(self) -> Tensor:
+        """Node positions L_k, shape (tokens,)."""
+        if "nodes" not in self._cache:
+            k = torch.arange(-self.guards, self.cells + self.guards + 1, dtype=torch.float64)
+            self._cache["nodes"] = self._position(k)
+        return self._cache["nodes"]
+
+    def keys(self, sharpness: float) -> Keys:
+        """Integrals of 2c/h and -2c t/h over the index, by Gauss-Legendre between nodes."""
+        if "slopes" not in self._cache:
+            self._integrate()
+        return Keys(sharpness * self._cache["slopes"], sharpness * self._cache["biases"])
+
+    def mesh(self, per_cell: int) -> Tensor:
+        """Points equally spaced in the token index, with the kinks among them."""
+        index = torch.linspace(0, self.cells, self.cells * per_cell + 1, dtype=torch.float64)
+        points = self._position(index)
+        points[0], points[-1] = self.low, self.high
+        points = torch.cat([points, torch.tensor(self.kinks, dtype=torch.float64)])
+        mesh: Tensor = torch.unique(points.clamp(self.low, self.high))
+        return mesh
+
+    def _density(self, z: Tensor, finest: float) -> Tensor:
+        kinks = torch.tensor(self.kinks, dtype=torch.float64)
+        distance = z[..., None] - kinks
+        local = (finest**2 + (self.growth * distance).square()).rsqrt().sum(-1)
+        return local + 1 / self.coarsest
+
+    def _index(self, z: Tensor, finest: float) -> Tensor:
+        kinks = torch.tensor(self.kinks, dtype=torch.float64)
+        ramp = torch.asinh(self.growth * (z[..., None] - kinks) / finest).sum(-1) / self.growth
+        return ramp + z / self.coarsest
+
+    def _solve_finest(self) -> float:
+        def gaps(finest: float) -> float:
+            ramp = sum(
+                math.asinh(self.growth * (self.high - k) / finest)
+                - math.asinh(self.growth * (self.low - k) / finest)
+                for k in self.kinks
+            )
+            return ramp / self.growth + (self.high - self.low) / self.coarsest
+
+        # gaps() falls as the finest spacing grows; the bracket spans every float64 spacing.
+        small, large = math.log(1e-290), math.log(1e290)
+        while large - small > 1e-12:
+            middle = 0.5 * (small + large)
+            small, large = (
+                (middle, large) if gaps(math.exp(middle)) > self.cells else (small, middle)
+            )
+        return math.exp(0.5 * (small + large))
+
+    def _position(self, index: Tensor) -> Tensor:
+        """Invert kappa: bracket in a table of points graded like the grid, then Newton."""
+        finest = self.spacing
+        origin = self._index(torch.tensor([self.low], dtype=torch.float64), finest)
+        target = index + origin
+        table = self._table(finest)
+        levels = self._index(table, finest)
+        place = torch.searchsorted(levels, target.contiguous()).clamp(1, len(table) - 1)
+        small, large = table[place - 1], table[place]
+        z = 0.5 * (small + large)
+        for _ in range(_NEWTON):
+            step = (self._index(z, finest) - target) / self._density(z, finest)
+            z = torch.minimum(torch.maximum(z - step, small), large)
+        return z
+
+    def _table(self, finest: float) -> Tensor:
+        """Increasing points that reach past the guards, crowded at the kinks."""
+        reach = (self.high - self.low) * math.exp(self.growth * (self.guards + 2)) * 2
+        far = math.asinh(self.growth * reach / finest)
+        ramp = torch.linspace(0, far, _TABLE, dtype=torch.float64).sinh() * finest / self.growth
+        both = torch.cat([-ramp, ramp])
+        table: Tensor = torch.unique(torch.cat([both + k for k in self.kinks]))
+        return table
+
+    def _integrate(self) -> None:
+        finest = self.spacing
+        # Five Gauss points in each of four panels per gap: far below rounding for a smooth h.
+        roots = torch.tensor([-0.9061798459386640, -0.5384693101056831, 0.0], dtype=torch.float64)
+        roots = torch.cat([roots, -roots[:2].flip(0)])
+        weights = roots.new_tensor([0.2369268850561891, 0.4786286704993665, 0.5688888888888889])
+        weights = torch.cat([weights, weights[:2].flip(0)])
+        panels = 4
+        start = torch.arange(0, (self.tokens - 1) * panels, dtype=torch.float64) / panels
+        index = start[:, None] + (roots + 1) / (2 * panels) - self.guards
+        z = self._position(index)
+        density = self._density(z, finest)
+        per_gap = weights / (2 * panels)
+        slopes = (2 * density * per_gap).sum(-1).reshape(-1, panels).sum(-1)
+        biases = (-2 * (z - self.center) * density * per_gap).sum(-1).reshape(-1, panels).sum(-1)
+        zero = torch.zeros(1, dtype=torch.float64)
+        slopes = torch.cat([zero, slopes.cumsum(0)])
+        biases = torch.cat([zero, biases.cumsum(0)])
+        # A softmax sees slopes and biases up to constants: pin them at the center.
+        middle = int((self.nodes - self.center).abs().argmin())
+        self._cache["slopes"] = slopes - slopes[middle]
+        self._cache["biases"] = biases - biases[middle]
+
+
+@dataclass(frozen=True, eq=False)
+class GivenGrid:
+    """Tokens with keys of their own, as somebody has written them.
+
+    Parameters
+    ----------
+    low, high
+        The range that they are meant for.
+    center
+        What logits are counted from.
+    slopes, biases
+        Of the logits ``slopes[k] (z - center) + biases[k]``.
+    """
+
+    low: float
+    high: float
+    center: float
+    slopes: Tensor
+    biases: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """How many."""
+        return len(self.slopes)
+
+    def keys(self, sharpness: float) -> Keys:
+        """The keys, whatever the temperature."""
+        return Keys(self.slopes, self.biases)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

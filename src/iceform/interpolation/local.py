@@ -20,27 +20,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from iceform.errors import BoundError
+
 if TYPE_CHECKING:
     from iceform.interpolation.interpolant import Interpolant
-
-__all__ = [
-    "LocalWeights",
-    "RoundingModel",
-    "half_width",
-    "intervals",
-    "local_weights",
-    "reweighted",
-    "rounding",
-    "significant_tokens",
-    "steepness",
-    "tail_mass",
-    "weights_on",
-]
 
 _CHUNK = 1 << 21  # entries of (points, window) held at once
 _NEGLIGIBLE = 60.0  # logits this far below the largest (e^-60) are bounded, not summed
 _TAIL_UNITS = 2  # of rounding that leaving far tokens out may add: z alone brings more
 _TAIL_SHARE = 2.0**-6  # of the table's own error that leaving far tokens out may add
+_PER_CELL = 4  # intervals of a cell on which steepness and rounding are bounded,
+_FEWEST = 512  # and of the whole range at least
+_WIDE_RANGE = 2.0**100  # of numbers in float32, and of distances between tokens below 1
+_ON_A_LINE = 8  # units in the last place that values may be off a line and still count as one
+_SINGLE = 2.0**-30  # units of roundoff below this are float64's
 _WIDEST = 32  # tokens either side beyond which a window costs as much as the whole table
 
 
@@ -73,6 +66,17 @@ class LocalWeights:
         """Bound of |A'| = |Cov(v, s)| on each interval."""
         spread = self.slopes.abs() + self.slope_drift[:, None]
         return (self.tilted * self.values.abs() * spread).sum(-1)
+
+    @cached_property
+    def below(self) -> Tensor:
+        """Bound of how far each logit is below the largest, anywhere on its interval.
+
+        The largest is at most log sum_k e^{logit}, whose slope is the mean slope and no farther
+        from that at the midpoint than :attr:`slope_drift`.
+        """
+        largest = -self.weights.amax(-1, keepdim=True).log()
+        moved = self.slopes.abs() + self.slope_drift[:, None]
+        return largest - self.logits + moved * self.radius[:, None]
 
     @cached_property
     def value_drift(self) -> Tensor:
@@ -150,9 +154,14 @@ def _weigh(it: Interpolant, middle: Tensor, radius: Tensor, size: int) -> LocalW
     )  # fmt: skip
 
 
-def steepness(it: Interpolant, per_cell: int = 4) -> float:
+def _mesh(it: Interpolant) -> Tensor:
+    """Fine enough that a table of one cell is not bounded by its ends."""
+    return it.grid.mesh(max(_PER_CELL, -(-_FEWEST // it.grid.cells)))
+
+
+def steepness(it: Interpolant) -> float:
     """A bound of |A'| on the whole range."""
-    return max(float(w.steepest.max()) for w in local_weights(it, it.grid.mesh(per_cell)))
+    return max(float(w.steepest.max()) for w in local_weights(it, _mesh(it)))
 
 
 @dataclass(frozen=True)
@@ -164,15 +173,18 @@ class RoundingModel:
     unit
         Unit roundoff u of the dtype (half its eps).
     squared
-        True where logits are -c((z - L)/h)^2, whose error is relative; False for the literal
-        inner product s_k z + b_k, whose error follows the size of its terms.
+        True where logits are -c((z - L)/h)^2, whose error is relative; False for s_k z + b_k, whose
+        error follows the size of its terms.
     magnitude
-        Bound of sum_j |x_j w_j| + |y - center|, the terms of z.
+        Bound of sum_j |x_j w_j| + |y - center|, the terms of z; 0 where z is given.
     dot_terms
         How many terms are summed to get z (fused) or a logit (literal).
     half
         J where only the 2 J + 1 tokens nearest to z may be summed, by recurrence; None where all
         are, each with its own exponential.
+    summed
+        Whether z is summed before s_k z + b_k is made of it, as it is where logits are squared;
+        False where a logit is one inner product of a key and a query.
     """
 
     unit: float
@@ -180,6 +192,7 @@ class RoundingModel:
     magnitude: float
     dot_terms: int
     half: int | None = None
+    summed: bool = False
 
     @property
     def gamma(self) -> float:
@@ -187,20 +200,48 @@ class RoundingModel:
         n = (self.dot_terms + 3) * self.unit
         return n / (1 - n) if n < 1 else math.inf
 
-    def logit_error(self, w: LocalWeights) -> Tensor:
-        """Bound of each logit's error, exp's own 2 ulp (4 u) included."""
-        after_max = self.unit * w.logits.abs()
+    @property
+    def least(self) -> float:
+        """The smallest normal number of what is computed in: half precision is widened."""
+        return torch.finfo(torch.float64 if self.unit < _SINGLE else torch.float32).tiny
+
+    def query_error(self, it: Interpolant, away: Tensor, magnitude: float | Tensor) -> Tensor:
+        """Error of z - center, ``away`` at most, where it is summed before logits are made of it.
+
+        z itself has ``magnitude`` for its terms. Stored: the centre, and 1/h. Rounded: the
+        difference, its product with 1/h, and in cells what is left beside the nearest token.
+        """
+        lost = (self.dot_terms + 1) * self.least
+        summed = self.gamma * magnitude + self.unit * abs(it.grid.center) + lost
+        if self.squared:
+            return 3 * self.unit * away + self.unit * it.grid.spacing + summed
+        return (self.unit * away + summed) if self.summed else 0 * away
+
+    def logit_error(self, it: Interpolant, w: LocalWeights, magnitude: float | Tensor) -> Tensor:
+        """Bound of each logit's error on a whole interval, exp's own 2 ulp (4 u) included.
+
+        The largest is subtracted, and exp may change its base: three roundings of the difference.
+        """
+        later = (3 * w.below + 4) * self.unit
         if self.squared:
             # (t - k)^2 c: one rounding for t - k, doubled by the square, two products, one cast.
-            return 6 * self.unit * w.logits.abs() + after_max + 4 * self.unit
-        terms = w.raw_slopes.abs() * self.magnitude + w.raw_biases.abs()
-        return self.gamma * terms + after_max + 4 * self.unit
+            cells = (w.middle - it.grid.nodes[0]) / it.grid.spacing
+            far = (w.index - cells[:, None]).abs() + (w.radius / it.grid.spacing)[:, None]
+            return 6 * self.unit * it.sharpness * far.square() + later
+        if not self.summed:
+            terms = w.raw_slopes.abs() * _column(magnitude) + w.raw_biases.abs()
+            lost = self.dot_terms * self.least * _WIDE_RANGE  # of products with numbers up to that
+            return self.gamma * terms + later + lost
+        # s_k and b_k stored, their product with z and the sum rounded.
+        middle = (w.middle - it.grid.center)[:, None]
+        sides = w.raw_slopes.abs() * (middle.abs() + w.radius[:, None])
+        whole = (w.raw_slopes * middle + w.raw_biases).abs()
+        whole = whole + w.raw_slopes.abs() * w.radius[:, None]
+        return (2 * sides + w.raw_biases.abs() + whole) * self.unit + later
 
-    def query_error(self, spread: float) -> float:
-        """Error of z itself, which only the squared form sees apart from its logits."""
-        if not self.squared:
-            return 0.0
-        return self.gamma * self.magnitude + 3 * self.unit * spread
+
+def _column(number: float | Tensor) -> float | Tensor:
+    return number[:, None] if isinstance(number, Tensor) else number
 
 
 def tail_mass(sharpness: float, half: int) -> float:
@@ -240,29 +281,64 @@ def half_width(it: Interpolant, unit: float) -> int | None:
     return None
 
 
-def rounding(it: Interpolant, model: RoundingModel, per_cell: int = 4) -> float:
-    r"""Bound of |computed A - A| over the range: logits off by tau_k, sums off by their length.
+def _check_held(it: Interpolant, model: RoundingModel) -> None:
+    """Refuse a table that float32 cannot hold; the grid looks at float64."""
+    if model.unit < _SINGLE:
+        return
+    largest = max(abs(it.low), abs(it.high), it.size, model.magnitude)
+    if not (it.grid.spacing >= 1 / _WIDE_RANGE and largest <= _WIDE_RANGE):
+        raise BoundError(
+            f"a table with tokens {it.grid.spacing:.3g} apart and numbers up to {largest:.3g} is "
+            f"looked up in float32, which holds {1 / _WIDE_RANGE:.0e} to {_WIDE_RANGE:.0e} with "
+            "room for their products; scale the data, or use dtype=torch.float64"
+        )
 
-    With every logit off by at most tau_k,
-    |A' - A| <= sum_k p_k (e^{tau_k} - 1)|v_k - A| / sum_k p_k e^{-tau_k}. In the sums, an addend
-    t costs at most min(u |sum|, |t|), so only tokens of weight above u count. Where a window may
-    be used, the bound holds for both ways: tokens one by one, and by recurrence.
+
+def rounding(it: Interpolant, model: RoundingModel) -> float:
+    """Bound of |computed A - A| over the range: the largest on any interval of a mesh.
+
+    Raises
+    ------
+    BoundError
+        Where float32 does not hold the table.
     """
-    spread = max(abs(it.grid.low), abs(it.grid.high)) + abs(it.grid.center)
-    shift = model.query_error(spread)
-    worst = 0.0
-    for w in local_weights(it, it.grid.mesh(per_cell)):
-        looked = _one_by_one(model, w)
+    _check_held(it, model)
+    middle, radius = intervals(_mesh(it))
+    return float(rounding_on(it, model, middle, radius, model.magnitude).max())
+
+
+def rounding_on(
+    it: Interpolant, model: RoundingModel, middle: Tensor, radius: Tensor,
+    magnitude: float | Tensor,
+) -> Tensor:  # fmt: skip
+    r"""Bound of |computed A(z) - A(z)| for |z - middle| <= radius, z of terms up to ``magnitude``.
+
+    What is computed first, z - center, is off by at most a shift, and A moves by that times its
+    slope on the interval made wider by the shift. With every logit off by at most tau_k there,
+    |A' - A| <= sum_k p_k (e^{tau_k} - 1)|v_k - A| / sum_k p_k e^{-tau_k}. In a sum, in any order,
+    an addend t costs at most min(u |sum|, |t|). Where a window may be used, the bound holds for
+    both ways: tokens one by one, and by recurrence.
+    """
+    shift = model.query_error(it, (middle - it.grid.center).abs() + radius, magnitude)
+    if not bool(shift.isfinite().all()):
+        return torch.full_like(middle, math.inf)
+    line = None if model.half is None else line_of(it)
+    found, start = [], 0
+    for w in weights_on(it, middle, radius + shift):
+        rows = slice(start, start + len(w.middle))
+        terms = magnitude[rows] if isinstance(magnitude, Tensor) else magnitude
+        looked = _one_by_one(it, model, w, terms)
         if model.half is not None:
-            looked = torch.maximum(looked, _by_recurrence(it, model, w))
-        total = looked + w.steepest * shift + w.missing
-        if not bool(total.isfinite().all()):
-            return math.inf
-        worst = max(worst, float(total.max()))
+            looked = torch.maximum(looked, _by_recurrence(it, model, w, line))
+        found.append(looked + w.steepest * shift[rows] + w.missing)
+        start = rows.stop
+    total = torch.cat(found)
     if model.half is not None and model.half < it.tokens - 1:
-        worst += tail_mass(it.sharpness, model.half) * it.swing
-    underflow = it.tokens * it.size * torch.finfo(torch.float32).tiny
-    return worst * (1 + 64 * model.unit) + underflow  # products of the first-order terms above
+        total = total + tail_mass(it.sharpness, model.half) * it.swing
+    # What underflows: weights beside one that is 1, and values in the dtype, four times each.
+    lost = it.tokens * it.size * torch.finfo(torch.float32).tiny + 4 * it.tokens * model.least
+    total = total * (1 + 64 * model.unit) + lost  # products of the first-order terms above
+    return total.nan_to_num(nan=math.inf)
 
 
 def reweighted(w: LocalWeights, tau: Tensor) -> Tensor:
@@ -271,35 +347,67 @@ def reweighted(w: LocalWeights, tau: Tensor) -> Tensor:
     return off / (w.weights * (-tau).exp()).sum(-1)
 
 
-def _one_by_one(model: RoundingModel, w: LocalWeights) -> Tensor:
-    counted = (w.tilted / model.unit).clamp(max=1).sum(-1)
-    carried = (w.tilted * w.raw_values.abs()).sum(-1)
-    level = w.mean.abs() + w.value_drift
-    sums = model.unit * ((counted + 6) * carried + (counted + 2) * level)
-    return reweighted(w, model.logit_error(w)) + sums
+def _one_by_one(
+    it: Interpolant, model: RoundingModel, w: LocalWeights, magnitude: float | Tensor
+) -> Tensor:
+    """Every token's own exponential: numerator and denominator, or shares, then their mean.
 
-
-def _by_recurrence(it: Interpolant, model: RoundingModel, w: LocalWeights) -> Tensor:
-    r"""Rounding of weights a^j q^{j^2 - j}, a = e^{c (2u - 1)}, summed by Horner's rule.
-
-    The exponent c (2u - 1) is within [-2c, 0] and comes of five roundings at most (u, 2u - 1, c,
-    the product, a change of base), exp adds 4 units, each further factor two: the token j away
-    is off by j times that, in numerator and denominator alike. Their sums round apart: two units
-    per step of Horner's rule and eight at the end. Lines are summed relative to the nearest token,
-    whose own value is added last.
+    Beside the sums there are a quotient, a product, the stored value and one more.
     """
-    unit, cells = model.unit, (w.middle - it.grid.nodes[0]) / it.grid.spacing
-    away = (w.index - cells[:, None]).abs() + (0.5 + w.radius / it.grid.spacing)[:, None]
-    tau = away * (10 * it.sharpness + 4 + 2) * unit
-    apart = (2 * away + 8) * unit
-    nearest = cells.round().long()
-    around = torch.stack([nearest - 1, nearest, nearest + 1]).clamp(0, it.tokens - 1)
-    base = it.values[around].abs().amax(0)
+    unit, level = model.unit, w.mean.abs() + w.value_drift
+    carried = w.tilted * w.raw_values.abs()
+    most, mass = carried.sum(-1), w.tilted.sum(-1)
+    sums = torch.minimum(carried, unit * most[:, None]).sum(-1) + 4 * unit * most
+    share = torch.minimum(w.tilted, unit * mass[:, None]).sum(-1) + 2 * unit
+    return reweighted(w, model.logit_error(it, w, magnitude)) + sums + share * level
+
+
+def _by_recurrence(
+    it: Interpolant, model: RoundingModel, w: LocalWeights, line: tuple[float, float] | None
+) -> Tensor:
+    r"""Rounding of weights c_j a^j, a = e^{c (2u - 1)}, summed by Horner's rule.
+
+    The exponent c (2u - 1) is within [-2c, 0] and comes of five roundings at most (2u - 1, c, the
+    product, log2 e and its product where the base is 2), exp adds 4 units, each further factor two,
+    c_j one: the token j away from the nearest is off by j times that, in numerator and denominator
+    alike. Their sums round apart. An addend j steps deep passes two operations a step, the last
+    product and two additions, the nearest token's own value one more; before that it is a product
+    with a stored value, and the quotient comes last: 2j + 2 below, 2j + 6 above.
+
+    Values on a line are not read: j itself is averaged, and the mean times the slope added to the
+    nearest token's place (three roundings of the distance from the middle token, two at its value).
+    """
+    unit, rho = model.unit, w.radius / it.grid.spacing + 2.0**-30
+    cells = (w.middle - it.grid.nodes[0]) / it.grid.spacing
+    j = ((w.index - cells[:, None]).abs() + (0.5 + rho)[:, None]).floor()
+    tau = (j * (10 * it.sharpness + 4 + 2) + 1) * unit
     level = w.mean.abs() + w.value_drift
-    size = w.raw_values.abs() + (level + base)[:, None]
-    # Three roundings of the nearest token's value, computed from that in the middle.
-    ends = 4 * unit * (base + it.values[it.tokens // 2].abs())
-    return reweighted(w, tau) + (w.tilted * apart * size).sum(-1) + ends
+    read = w.tilted * ((2 * j + 6) * w.raw_values.abs() + (2 * j + 2) * level[:, None])
+    apart = read.sum(-1)
+    if line is not None:
+        slope, off = abs(line[0]), line[1]
+        ends = torch.stack([(cells + 0.5 - rho).floor(), (cells + 0.5 + rho).floor()])
+        nearest = it.values[ends.long().clamp(0, it.tokens - 1)]
+        moved = (w.mean - nearest).abs().amax(0) + w.value_drift  # the mean of j, times the slope
+        by_j = w.tilted * ((2 * j + 6) * j * slope + (2 * j + 2) * moved[:, None])
+        middle = it.values[it.tokens // 2].abs()
+        apart = by_j.sum(-1) + 3 * (level + middle) + middle + level + off / unit
+    return reweighted(w, tau) + unit * apart
+
+
+def line_of(it: Interpolant) -> tuple[float, float] | None:
+    """The common difference of values that lie on a line, and how far they are from it.
+
+    None where they do not, to a few units in the last place.
+    """
+    values = it.values.detach().cpu()
+    if len(values) < 2:
+        return 0.0, 0.0
+    slope = float(values[-1] - values[0]) / (len(values) - 1)
+    steps = torch.arange(len(values), dtype=torch.float64) - len(values) // 2
+    off = float((values[len(values) // 2] + slope * steps - values).abs().max())
+    unit = math.ulp(it.size)
+    return (slope, off + 2 * unit) if off <= _ON_A_LINE * unit else None
 
 
 def significant_tokens(it: Interpolant, unit: float, per_cell: int = 2) -> float:

@@ -58,19 +58,6 @@ from iceform.interpolation.local import (
     weights_on,
 )
 
-__all__ = [
-    "Enclosed",
-    "Posterior",
-    "enclosed",
-    "estimated_error",
-    "largest",
-    "posterior_error",
-    "prove",
-    "raised",
-    "taylor",
-    "thinned",
-]
-
 _LOOSE = 1 + 2.0**-10  # bounds of derivatives are computed with far less than this of rounding
 
 

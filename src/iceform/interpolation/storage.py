@@ -30,21 +30,8 @@ from iceform import store
 from iceform.errors import IceformError, IntegrityError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import regimes
-from iceform.interpolation.grid import GradedGrid, Grid
-from iceform.interpolation.interpolant import MAKERS, Interpolant
+from iceform.interpolation.interpolant import MAKERS, GradedGrid, Grid, Interpolant
 from iceform.interpolation.posterior import posterior_error, prove, thinned
-
-__all__ = [
-    "AS_GOOD",
-    "SHIPPED",
-    "describe_grid",
-    "describe_table",
-    "folder",
-    "grid_from",
-    "proved_again",
-    "recalled",
-    "table_from",
-]
 
 _ALIKE = 1.25  # times what is proved: more is stated of another function
 AS_GOOD = 1 + 2.0**-20  # of the error that was proved when it was written, on whatever machine

@@ -1,8 +1,7 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
-from iceform.machine.machine import Machine, Run
+from iceform.machine.machine import Given, Machine, Program, Run, Sizes, Target, stored
 from iceform.machine.problem import GramTask, LinearProblem, Scaling
-from iceform.machine.program import Given, Program, Sizes, Target, stored
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov, whitened_at
 from iceform.machine.sources import ArraySource, Source

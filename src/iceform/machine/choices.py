@@ -8,6 +8,14 @@ on scaled data, W having a row for each of K classes. The probabilities
 token for each class, its key the class's coefficients and its value which class it is, and a sample
 asks. The gradient is the mean of :math:`(p_{ik} - 1\{y_i = k\})\, x_i`.
 
+**The sums.** With B as below, :math:`h_{ir} = \sum_k B_{kr} (p_{ik} - 1\{y_i = k\})` is what sample
+i pulls row r of V by. In coordinates V = T u, :math:`T_r` the rows of T that belong to row r,
+
+.. math:: \nabla_u = \operatorname{mean}_i \sum_r h_{ir}\, T_r^\top x_i ,
+
+and that is what the look-up layer adds up: prompts hold :math:`T_r^\top x_i` as samples and
+:math:`h_{ir}` as what is looked up on a line. Nothing is left to do to what comes back.
+
 **Coordinates.** Adding one and the same row to all of W changes no probability, so that the optimum
 whose rows add up to 0 is meant (where there is a penalty, it is the only one but for the
 intercepts). With columns of B an orthonormal basis of the K-vectors that add up to 0, W = B V, and
@@ -38,7 +46,7 @@ from torch import Tensor
 from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import (
     Proof,
@@ -51,14 +59,13 @@ from iceform.machine.proofs import (
     unbounded,
 )
 from iceform.machine.sources import split
-from iceform.machine.stream import Running
+from iceform.machine.stream import IDENTITY, Running
 from iceform.machine.whitening import Coordinates, metric_of
 from iceform.validation import check_capacity
 
-__all__ = ["ChoiceProblem", "certificate_of_choices", "chances", "choose", "prove_choices"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _TINY = torch.finfo(torch.float64).tiny  # exponentials below this are 0 or lose digits
+_HIGHEST = 1.5  # a row of probabilities less 1 for a class is at most sqrt(2) long
 _FIRST_ORDER = 1e-2  # relative errors below this, times 1.05, hold their products too
 
 
@@ -168,18 +175,27 @@ class ChoiceProblem(LinearProblem):
         return (self.basis.mT @ w).flatten()
 
     def gradient(self, w: Tensor, *, trial: bool = False) -> Tensor:
-        """The gradient in V: probabilities by the frozen machine in one pass."""
-        (total,) = self.source.reduce(_Gradient(self.machine, self.scaling, self.rows(w)))
-        self.passes += 1
-        self.machine.ledger.note("readout", "probabilities, less 1 for a sample's own class")
-        self.machine.ledger.note("host", "sums of the probabilities times the samples")
-        mean: Tensor = self.reduced(total) / self.source.total
-        return mean + self._penalty * w
+        """The gradient in V, by one pass."""
+        return self._sums(w, torch.eye(self.dim).to(w)) + self._penalty * w
 
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
-        """Of all classes' coefficients together: no coordinates of the samples are those."""
-        self.machine.ledger.note("host", "the gradient of all classes, turned by eigenvectors")
-        return within.turned.mT @ self.gradient(within.back(u))
+        """T' times the gradient at T u, by one pass over samples that are written as T_r'x."""
+        note, w = self.machine.ledger.note, within.back(u)
+        note("prompt", "samples in other coordinates, T_r'x for row r of the coefficients")
+        return self._sums(w, within.turned) + within.turned.mT @ (self._penalty * w)
+
+    def _sums(self, w: Tensor, turned: Tensor) -> Tensor:
+        """T' times the mean gradient of the loss at V = w, T being ``turned``."""
+        blocks = turned.reshape(self.classes - 1, self.scaling.dim, -1)
+        task = _Slope(self.machine, self.scaling, self.rows(w), self.basis, blocks)
+        (total,) = self.source.reduce(task)
+        self.passes += 1
+        note = self.machine.ledger.note
+        note("readout", "probabilities of the classes")
+        note("prompt", "those less 1 for a sample's own class, as what is looked up on a line")
+        note("readout", "sums of the samples' gradients")
+        mean: Tensor = total / self.source.total
+        return mean
 
     @property
     def _penalty(self) -> Tensor:
@@ -214,17 +230,30 @@ def _own(y: Tensor, classes: int) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class _Gradient:
-    """sum_i c_i (p_ik - 1{y_i = k}) x_i of a chunk, its probabilities by the frozen machine."""
+class _Slope:
+    """sum_i c_i sum_r h_ir T_r'x_i of a chunk, by the frozen machine throughout."""
 
     machine: Running
     scaling: Scaling
     w: Tensor
+    basis: Tensor
+    turned: Tensor  # T_r, (K - 1, p, (K - 1) p)
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples = self.scaling.samples(x)
-        found = choose(self.machine, self.w, samples)
-        return [_weighed(found - _own(y, len(self.w)), y).mT @ samples]
+        samples, factors = self.scaling.samples(x), split(y)[1]
+        heights = (choose(self.machine, self.w, samples) - _own(y, len(self.w))) @ self.basis
+        line, wide = IDENTITY.on(_HIGHEST), self.machine.dim
+        total = samples.new_zeros(self.turned.shape[2])
+        for block, height in zip(self.turned, heights.mT, strict=True):
+            for at in range(0, len(total), wide):
+                columns = block[:, at : at + wide]
+                if bool(columns.any()):
+                    zeros = columns.new_zeros(columns.shape[1])
+                    asked = self.machine.look_ups(
+                        line, samples @ columns, -height, zeros, None, factors
+                    )
+                    total[at : at + wide] += self.machine.total(asked).to(total)
+        return [total]
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,8 +28,6 @@ from iceform.machine.sources import (
 )
 from iceform.validation import check_size
 
-__all__ = ["DaskSource", "by_blocks"]
-
 _CPU = torch.device("cpu")
 _RESTARTS = 3  # of a scheduler, in one pass
 _SHARE = 0.5  # of the workers' memory that the chunks may take to be kept there between passes

@@ -21,8 +21,6 @@ from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, pair
 from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.whitening import Metric
 
-__all__ = ["exactly_dependent"]
-
 _MULTIPLES = 24  # tried until a direction is one of whole numbers
 _WHOLE = 1e-5  # how far from them it may be before it is rounded
 _LARGEST = 1 << 20  # of the whole numbers

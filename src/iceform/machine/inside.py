@@ -37,8 +37,6 @@ from iceform.machine.sources import Source
 from iceform.machine.stream import CLIP, IDENTITY, Running
 from iceform.validation import check_positive
 
-__all__ = ["SOLVERS", "Domain", "InsideProblem", "descend_inside", "problem_inside"]
-
 SOLVERS = ("auto", "inside")
 
 _FIRST = 64  # proximal steps before momentum begins anew

@@ -32,10 +32,8 @@ from torch import Tensor
 
 from iceform.certificates import Excess
 from iceform.functions import Loss
-from iceform.functions.curvature import Curvature, Scalar
+from iceform.functions.losses import Curvature, Scalar
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
-
-__all__ = ["Held", "above_nothing", "convex", "held_by_penalty", "nearby"]
 
 _SLACK = 1 + 1e-9  # norms and sums of a few products
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -51,11 +49,6 @@ class Held:
     excess: float
 
 
-def convex(facts: Curvature) -> bool:
-    """Whether a loss is known to be."""
-    return facts.bounds is not None and facts.bounds[0] >= 0
-
-
 def held_by_penalty(
     problem: LinearProblem, w: Tensor, facts: Curvature, gradient: Tensor, error: Tensor
 ) -> Held | None:
@@ -64,7 +57,7 @@ def held_by_penalty(
     free = ridge == 0
     last = torch.zeros_like(free)
     last[-1] = problem.scaling.intercept
-    if not convex(facts) or bool((free & ~last).any()):
+    if not facts.convex or bool((free & ~last).any()):
         return None
     held = ~free
     nu = float((steep[held] / ridge[held].sqrt()).norm()) * _SLACK

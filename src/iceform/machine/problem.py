@@ -38,22 +38,13 @@ from torch import Tensor
 from iceform.arithmetic.double_double import div, pair, two_sum
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import Loss
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.interpolation import Interpolant
 from iceform.machine.sources import Source, split
 from iceform.machine.stream import Running, Table, table_of
 
 if TYPE_CHECKING:
     from iceform.machine.whitening import Coordinates
-
-__all__ = [
-    "Encoding",
-    "LinearProblem",
-    "Scaling",
-    "check_magnitudes",
-    "slip_of",
-    "sum_and_farthest",
-]
 
 _LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
 _PENALTIES = (2.0**-300, 2.0**250)

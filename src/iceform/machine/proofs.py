@@ -28,17 +28,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import spectral_norm
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
-from iceform.functions.curvature import Curvature
+from iceform.functions.losses import Curvature
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
+from iceform.machine.objective import above_nothing, held_by_penalty, nearby
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.sources import Source, split
 from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
-
-__all__ = ["Proof", "certificate_of", "data_of", "prove"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 # Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
@@ -373,7 +372,7 @@ def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Pr
         gradient = enclosed[0] + linear
         enclosed = (gradient, enclosed[1] + _UNIT * gradient.abs(), *enclosed[2:])
     found = _by_curvature(problem, w, facts, room, enclosed)
-    if room is not None or linear is not None or not convex(facts):
+    if room is not None or linear is not None or not facts.convex:
         return found
     if found.kind == "estimated":  # what is certain however features depend on each other
         return replace(found, excess=nearby(problem, w, *enclosed[:2]))
@@ -413,7 +412,7 @@ def _by_curvature(
     computed = metric_of(hessian, problem.source.rows)
     metric, apart = lower(computed, slips), apart_of(computed, slips)
     if metric is None or needs_sharpening(computed):
-        white = sharpened(problem, w, hessian, _weigh(problem, facts))
+        white = sharpened(problem, w, hessian, weigh_by(problem, facts))
         computed, metric, apart = white.metric, white.below, white.apart
     if metric is None:
         return unbounded(computed, "the least eigenvalue of the Hessian may be zero")
@@ -438,7 +437,7 @@ def _by_curvature(
     return found if room is None else _within(problem, found, metric, room)
 
 
-def _weigh(problem: LinearProblem, facts: Curvature) -> Weigh:
+def weigh_by(problem: LinearProblem, facts: Curvature) -> Weigh:
     """The curvature of samples, and what it may be off by where z is."""
 
     def weigh(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
@@ -568,7 +567,7 @@ def _piecewise(
             break
         distance = norm_of(below, gradient, error)
         # The ball ||d||_safe <= distance must lie in the one the samples were kept safe on.
-        stretch = float(torch.linalg.matrix_norm(metric.factor.mT @ below.whitener, 2))
+        stretch = spectral_norm(metric.factor.mT @ below.whitener)
         if distance * stretch * (1 + _SLACK) <= radius:
             why = "samples that cannot reach a kink within D"
             return Proof.of(distance, below, first, Step("D", "nu of those", distance, why))

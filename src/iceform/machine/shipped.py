@@ -22,8 +22,6 @@ from iceform.interpolation import Interpolant
 from iceform.interpolation.storage import SHIPPED
 from iceform.machine.stream import CLIP, CLIP_SQUARED, Stream, Table, table_of
 
-__all__ = ["ACTIVATIONS", "fits", "main", "tables"]
-
 ACTIVATIONS = {
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "gelu": F.gelu,
     "silu": F.silu, "softplus": F.softplus, "sin": torch.sin,

@@ -20,11 +20,6 @@ from iceform.machine.whitening import (
 )
 from iceform.validation import check_choice
 
-__all__ = [
-    "PRECONDITIONERS", "Solution", "Stand", "advance", "begin", "minimise", "nesterov",
-    "whitened_at",
-]  # fmt: skip
-
 PRECONDITIONERS = ("whiten", "diagonal", "none")
 
 _PATIENCE = 12  # steps in which the gradient falls less than this before its floor is reached:

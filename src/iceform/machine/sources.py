@@ -42,22 +42,6 @@ from torch import Tensor
 from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
 from iceform.validation import check_size
 
-__all__ = [
-    "ArraySource",
-    "Combine",
-    "Marked",
-    "MarkedCombine",
-    "Moments",
-    "Source",
-    "Task",
-    "fold",
-    "longest_chain",
-    "mark_of",
-    "one_thread",
-    "rows_at_once",
-    "split",
-]
-
 # One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
 Combine = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]

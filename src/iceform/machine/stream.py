@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from iceform.arithmetic import exponent_of, times_power
 from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
 from iceform.attention.lookups import LARGEST_LOGIT, baked
 from iceform.backends import Ablated, Backend, bind, resolve
@@ -36,28 +37,15 @@ from iceform.errors import (
 )
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant, raised
-from iceform.machine.machine import Machine, Run
-from iceform.machine.program import Program
+from iceform.machine.machine import Machine, Program, Run
 from iceform.machine.sources import ArraySource, Source
 from iceform.validation import check_capacity, check_dtype, check_eps, check_size
-
-__all__ = [
-    "CLIP",
-    "CLIP_SQUARED",
-    "IDENTITY",
-    "LARGEST_LOGIT",
-    "Running",
-    "Stream",
-    "Table",
-    "read_line",
-    "table_of",
-]
-
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
 # A function that bends within some width gets tokens that crowd there on ranges wider than this.
 _WIDE = 16.0
+_ORDINARY = 2.0**60  # values up to this, and from its inverse, are averaged as they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -430,8 +418,9 @@ class Running(Run):
     ) -> Tensor:
         """The values' average by e^{logs}, of what each row of ``logs`` sees: keys are 0."""
         zero = logs.new_zeros(max(logs.shape), 1)
-        asked = self.asked(zero[: logs.shape[1]], logs, values, zero[: len(logs)], seen)
-        return self.witness.run(asked).to(values)
+        held, units = self._in_units(values)
+        asked = self.asked(zero[: logs.shape[1]], logs, held, zero[: len(logs)], seen)
+        return times_power(self.witness.run(asked).to(values), units)
 
     def asked(
         self, keys: Tensor, biases: Tensor, values: Tensor, points: Tensor,
@@ -467,7 +456,21 @@ class Running(Run):
         seen: Bool[Tensor, "q n"] | None = None,
     ) -> Tensor:  # fmt: skip
         """The values' kernel average at the points."""
-        return self.witness.run(self.kernel(x, values, points, gamma, ties, seen)).to(values)
+        held, units = self._in_units(values)
+        asked = self.kernel(x, held, points, gamma, ties, seen)
+        return times_power(self.witness.run(asked).to(values), units)
+
+    def _in_units(self, values: Float[Tensor, "n v"]) -> tuple[Tensor, Tensor]:
+        """Columns as every dtype holds them, and the powers of two that they are in units of.
+
+        Those of ordinary size are left as they are; others have entries of at most 1.
+        """
+        largest = values.abs().amax(0)
+        usual = (largest >= 1 / _ORDINARY) & (largest <= _ORDINARY)
+        units = torch.where(usual, 0, exponent_of(largest))
+        if bool((units != 0).any()):
+            self.ledger.note("host", "powers of two that values of odd size are in units of")
+        return times_power(values, -units), units
 
 
 @lru_cache(maxsize=16)

@@ -30,16 +30,6 @@ from torch import Tensor
 from iceform.arithmetic import exponent_of, power_of_two
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
-__all__ = [
-    "Coordinates",
-    "Metric",
-    "Whitened",
-    "evenly",
-    "metric_of",
-    "needs_sharpening",
-    "sharpened",
-]
-
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding

@@ -28,7 +28,7 @@ from iceform.certificates.adjoint import (
     Tape,
 )
 from iceform.certificates.adjoint import Product as Times
-from iceform.networks.activations import ACTIVATIONS
+from iceform.networks.activations import ACTIVATIONS, UNITS
 from iceform.networks.graph import Graph, Node, Ref, function_of
 from iceform.networks.model import Model
 from iceform.networks.operations import PUT_IN, is_move
@@ -241,13 +241,13 @@ class Certifying:
             return self.tape.leaf(value, (value.double() - exact).abs())
         reads = [self._step(a, v) for a, v in zip(node.args[1:], args[1:], strict=True)]
         if isinstance(piece, LinearMap):
-            affine = Affine(piece.weight.double(), piece.bias.double())
-            return self.tape.apply(
-                affine, *reads, computed=value, error=self._rounded(piece, affine, reads, value)
-            )
+            # Weights that were computed from parameters are off by half a unit each.
+            unit = piece.settings.unit if piece.rounded else 0.0
+            affine = Affine(piece.weight.double(), piece.bias.double(), unit)
+            return self.tape.apply(affine, *reads, computed=value)
         if isinstance(piece, Activation):
             known = ACTIVATIONS[piece.function.name]
-            step = Pointwise(piece.function.call, known.slope, known.bend)
+            step = Pointwise(piece.function.call, known.slope, known.bend, UNITS)
             error = piece.errors_at(self.tape.value(reads[0]))
             return self.tape.apply(step, *reads, computed=value, error=error)
         if isinstance(piece, Norm):
@@ -257,17 +257,6 @@ class Certifying:
             return self.tape.apply(times, *reads, computed=value)
         assert isinstance(piece, Heads)
         return self._heads(piece, reads, value)
-
-    def _rounded(
-        self, piece: LinearMap, affine: Affine, reads: list[int], value: Tensor
-    ) -> Tensor | None:
-        """Weights that were computed from parameters are off by half a unit each."""
-        if not piece.rounded:
-            return None
-        x = self.tape.value(reads[0])
-        out = affine.call(x)
-        own = (value.double() - out).abs() + affine.rounding(out, x)
-        return own + affine.rounding(out, x) * piece.settings.unit * 2**53
 
     def _norm(self, piece: Norm, x: int, value: Tensor) -> int:
         apply, last = self.tape.apply, (-1,)

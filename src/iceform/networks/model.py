@@ -16,7 +16,8 @@ from iceform.networks.convert import Conversion
 from iceform.networks.graph import Graph, Node
 from iceform.networks.parts import Maker, Parts
 from iceform.networks.pieces import Piece, Settings
-from iceform.networks.replaying import Replays
+from iceform.networks.reaching import extend
+from iceform.networks.replaying import Replays, hooked
 from iceform.networks.structure import Signature, flatten, unflatten
 from iceform.validation import untraced
 
@@ -72,6 +73,7 @@ class Model(Parts):
         self.left: dict[str, str] = {}
         self.settled = False
         self.replays = Replays()
+        self._covered: dict[Graph, frozenset[str]] = {}
         self._wide: list[nn.Module] = []
 
     # ----------------------------------------------------------------------------------- running
@@ -85,7 +87,18 @@ class Model(Parts):
         if tensors and tensors[0].is_cuda and not torch.compiler.is_compiling():
             return unflatten(graph.output, self.replays.run(self, graph, tensors))
         self.settings.layers.check()
-        return unflatten(graph.output, graph.run(self, tensors))
+        return unflatten(graph.output, graph.run(self, tensors, covered=self.covered(graph)))
+
+    def covered(self, graph: Graph) -> frozenset[str]:
+        """The nodes whose inputs are in range whatever they are; none where hooks may change them.
+
+        A piece only ever accepts more than it did.
+        """
+        if torch.compiler.is_compiling() or hooked(self.modules()):
+            return frozenset()
+        if graph not in self._covered:
+            self._covered[graph] = extend(self, graph, widen=False)
+        return self._covered[graph]
 
     def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of such a call; captured now, and checked, if there is none."""

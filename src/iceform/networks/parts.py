@@ -56,7 +56,7 @@ class Maker:
 
     def piece(self, name: str, kind: type[Piece], same: Any, make: Any) -> Piece:
         """The piece of that name, made unless there is one that is the same."""
-        name = name or self.title
+        name = self._free(name or self.title)
         tries = [name, f"{name}.{kind.kind}", *(f"{name}.{kind.kind}{i}" for i in range(2, 100))]
         for path in tries:
             try:
@@ -75,12 +75,24 @@ class Maker:
                 return made
         raise ProgramError(f"{name}: too many maps of one name")
 
+    def _free(self, path: str) -> str:
+        """The path, parts renamed that are called like something that a piece or the tree has."""
+        at: nn.Module | None = self.parts
+        steps = []
+        for step in path.split("."):
+            taken = step == _CONSTANTS if at is self.parts else False
+            if at is not None and (taken or (step not in at._modules and hasattr(at, step))):
+                step = f"{step}_"  # noqa: PLW2901
+            steps.append(step)
+            at = None if at is None else at._modules.get(step)
+        return ".".join(steps)
+
     def norm(self, name: str, made: Norm) -> Piece:
         """The norm of that name, or the one there is."""
 
         def same(there: Norm) -> bool:
             return (there.floor, there.centred) == (made.floor, made.centred) and all(
-                a.shape == b.shape and torch.equal(a, b)
+                a.shape == b.shape and torch.equal(a, b.to(a))
                 for a, b in ((there.weight, made.weight), (there.bias, made.bias))
             )
 
@@ -99,7 +111,7 @@ class Maker:
         if tensor.dtype == torch.float64 and not wide:
             tensor = tensor.to(self.settings.dtype)
         for name, there in holder.named_buffers():
-            if there.dtype == tensor.dtype and torch.equal(there, tensor):
+            if there.dtype == tensor.dtype and torch.equal(there, tensor.to(there.device)):
                 return f"{_CONSTANTS}.{name}"
         name = f"c{len(holder._buffers)}"
         holder.register_buffer(name, tensor.detach().clone().contiguous())

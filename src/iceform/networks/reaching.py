@@ -28,16 +28,26 @@ __all__ = ["extend"]
 _SLACK = 1 + 2.0**-16  # rounding of a sum or a product, in float32 too
 
 
-def extend(parts: Parts, graph: Graph) -> None:
-    """Widen the pieces of a graph for all that can reach them."""
+def extend(parts: Parts, graph: Graph, *, widen: bool = True) -> frozenset[str]:
+    """The nodes whose pieces need not measure their inputs: all that can reach them is in range.
+
+    ``widen`` widens the pieces for it, where that is bounded.
+    """
     reaches: dict[str, Reach] = {}
+    covered = set()
     for node in graph.nodes:
-        found = _step(parts, node, reaches)
+        found = _step(parts, node, reaches, widen=widen)
+        if node.op == "piece":
+            piece = parts.get_submodule(node.args[0])
+            assert isinstance(piece, Piece)
+            given = [_of(a, reaches) for a in node.args[1:]]
+            covered |= {node.name} if piece.covers(*given) else set()
         if not node.is_size:  # a move's sizes are not among the numbers that it moves
             reaches[node.name] = found
+    return frozenset(covered)
 
 
-def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
+def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach], *, widen: bool) -> Reach:
     if node.op == "input":
         return Reach()
     if node.op == "constant":
@@ -46,7 +56,7 @@ def _step(parts: Parts, node: Node, reaches: Mapping[str, Reach]) -> Reach:
     if node.op == "piece":
         piece = parts.get_submodule(node.args[0])
         assert isinstance(piece, Piece)
-        return piece.reach(*given[1:])
+        return piece.reach(*given[1:], widen=widen)
     if node.short in ("cos", "sin"):
         return Reach(1.0)
     if node.op.startswith("size.") or is_move(node.short):

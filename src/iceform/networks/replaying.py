@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from iceform.backends.primitives import has_triton, is_transformed
+from iceform.backends.primitives import count_nonzero, has_triton, is_transformed
 from iceform.errors import BoundError
 from iceform.networks.frozen import FrozenLayers, Maps
 from iceform.networks.graph import Graph
@@ -30,7 +30,7 @@ from iceform.networks.watching import watching
 if TYPE_CHECKING:
     from iceform.networks.model import Model
 
-__all__ = ["Replays"]
+__all__ = ["Replays", "hooked"]
 
 _KEPT = 4  # kinds of calls: each recording holds the memory of a run
 
@@ -116,7 +116,7 @@ class Replays:
         begun = torch.cuda.current_stream().record_event()
         try:
             found = self._recording(model, graph, tensors) if alone else None
-            if found is None or _hooked(found.parts):
+            if found is None or hooked(found.parts):
                 results, numbers, later = _run(model, graph, tensors)
             else:
                 results, numbers, later = found.replay(tensors), found.numbers, found.later
@@ -137,7 +137,7 @@ class Replays:
         first, found = key not in self._known, self._known.pop(key, None)
         if not first and (found is None or not found.is_of(model)):
             found = _recorded(model, graph, tensors)
-            if found is None and not _hooked(model.modules()):
+            if found is None and not hooked(model.modules()):
                 self._never.add(key)
                 return None
         self._known[key] = found
@@ -153,7 +153,7 @@ def _flag(frozen: FrozenLayers, device: torch.device, begun: torch.cuda.Event) -
     stream = _beside(device)
     stream.wait_event(begun)  # with all that was written before
     with torch.cuda.stream(stream):
-        found = frozen.network.unchanged()
+        found = frozen.network.unchanged(count_nonzero)
     torch.cuda.current_stream().wait_stream(stream)
     return found
 
@@ -166,7 +166,7 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 def _run(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> tuple[list[Any], Tensor, Later]:
     later = Later()
     with later.on():
-        results = graph.run(model, tensors)
+        results = graph.run(model, tensors, covered=model.covered(graph))
     return results, later.numbers(tensors[0]), later
 
 
@@ -174,8 +174,9 @@ def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recordi
     """The run, which does nothing yet; None where an operation waits, or memory is short."""
     maps = model.settings.layers.maps
     parts = list(model.modules())
-    if _hooked(parts):
+    if hooked(parts):
         return None
+    model.covered(graph)  # which waits, the first time
     kept = [places for part in parts for places in (part._buffers, part._modules)]
     held = [(places, name, one) for places in kept for name, one in places.items()]
     recording = torch.cuda.CUDAGraph()
@@ -209,13 +210,20 @@ def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
-    if any(is_transformed(t) or not _is_here(t) for t in tensors):
-        return False
-    return not (torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
+    return all(_is_here(t) and not is_transformed(t) for t in tensors)
 
 
-def _hooked(parts: Iterable[nn.Module]) -> bool:
-    return any(part._forward_hooks or part._forward_pre_hooks for part in parts)
+def hooked(parts: Iterable[nn.Module]) -> bool:
+    """Whether anybody reads or changes what comes out of a part."""
+    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+        return True
+    return any(part._forward_hooks or part._forward_pre_hooks or _patched(part) for part in parts)
+
+
+def _patched(part: nn.Module) -> bool:
+    """Whether a piece hands its numbers to something else than a place for hooks."""
+    points = (one for name, one in part._modules.items() if name.startswith("hook_"))
+    return any(type(one) is not nn.Identity for one in points)
 
 
 def _is_here(tensor: Tensor) -> bool:

@@ -66,7 +66,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     ledger_: Ledger
     digest_: str
     n_passes_: int
-    n_iter_: int
+    n_iter_: Any
     classes_: Any
     _stored: Any = np.dtype(np.float64)
     device: str | None

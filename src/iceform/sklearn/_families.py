@@ -238,6 +238,8 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         # A loop without a tolerance ends where it ends; what it kept says how.
         settled = "tol" not in model.options() or all(fit.converged for fit in fits)
         self._warn(settled, self.n_passes_)
+        if hasattr(model, "classes"):  # one count for each problem, of which there is one
+            self.n_iter_ = np.array([self.n_passes_], dtype=np.int32)
         return self
 
     def _models(self, model: Any) -> list[Any]:
@@ -295,9 +297,12 @@ class _Memory(InContext):
 
     def _remember(self, source: Any) -> None:
         machine = self._machine(source, whole=True)
-        found = machine.run(self.as_algorithm(), source)
+        found = machine.run(self._model(source), source)
         self._memory: Any = found.predictor
         self._keep(machine, found)
+
+    def _model(self, source: Any) -> Algorithm:
+        return self.as_algorithm()
 
 
 class Average(RegressorMixin, _Memory):  # type: ignore[misc]
@@ -339,6 +344,12 @@ class _Neighbours(_Memory):
             return super().as_algorithm()
         plain: Algorithm = clone(self).set_params(weights="uniform").as_algorithm()
         return plain
+
+    def _model(self, source: Any) -> Algorithm:
+        """Of as many neighbours as there are; who asks for more is told so when asking."""
+        model: Any = self.as_algorithm()
+        few: Algorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
+        return few
 
     def _remember(self, source: Any) -> None:
         super()._remember(source)

@@ -142,7 +142,7 @@ def _one_line(error: Exception) -> str:
 
 def _parquet(path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     pandas, arrow = load("pandas"), load("pyarrow")
-    threads = path.stat().st_size > BLOCK  # as in cells
+    threads = path.stat().st_size > BLOCK
     frame = load("pyarrow.parquet").read_table(path, use_threads=threads)
     frame = frame.to_pandas(use_threads=threads)
     notes: tuple[str, ...] = ()

@@ -38,8 +38,8 @@ from torch import Tensor
 from iceform.attention import Features
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction, Operand
+from iceform.computer.layout import largest_logit, likenesses, underflow
 from iceform.computer.prompt import initial_memory
-from iceform.computer.sizes import largest_logit, likenesses, underflow
 from iceform.errors import CapacityError, ProgramError, ShapeError
 from iceform.targets.design import Design, Head, Move, Row, power_of_four
 from iceform.targets.program_target import ProgramTarget, trace

@@ -35,8 +35,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from iceform.computer.forms import compose
 from iceform.computer.graph import Graph, Node, Place, run
+from iceform.computer.virtual import compose
 from iceform.errors import TargetError
 from iceform.functions.formulas import Formula, trees
 

@@ -22,10 +22,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.computer.block import LAYERS
+from iceform.computer.block import LAYERS, HeadPlan
 from iceform.computer.compile import Program
 from iceform.computer.computer import Computer
-from iceform.computer.heads import HeadPlan
 from iceform.computer.prompt import Prompt
 from iceform.errors import ProgramError, ShapeError
 from iceform.targets.design import Design, Head, Move, Row, power_of_four

@@ -93,9 +93,10 @@ class StockProgram:
         """What the target is given when the program has these settings."""
         return {"program": self.program, **self.settings, **settings}
 
-    def prompt(self, X: Tensor, y: Tensor, **settings: Any) -> Tensor:
-        """``inputs_embeds`` for these data."""
-        return self.model.prompt(X, y, **self.parameters(**settings))
+    def prompt(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Tensor:
+        """``inputs_embeds`` for these data; no y for an algorithm of x alone."""
+        targets = self.program.algorithm.targets(X, y)
+        return self.model.prompt(X, targets, **self.parameters(**settings))
 
     def read(self, hidden: Tensor) -> Any:
         """The answer in ``last_hidden_state``, in float64 and in the form the algorithm returns.
@@ -105,9 +106,12 @@ class StockProgram:
         """
         return self.program.packed(self.spec.found(self.model.read(hidden), self.program))
 
-    def check(self, X: Tensor, y: Tensor, *, attention: str = "sdpa", **settings: Any) -> Checked:
+    def check(
+        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa", **settings: Any
+    ) -> Checked:
         """:func:`iceform.check` of the folder with this program."""
-        return check(self.path, X, y, attention=attention, **self.parameters(**settings))
+        targets = self.program.algorithm.targets(X, y)
+        return check(self.path, X, targets, attention=attention, **self.parameters(**settings))
 
     def holding(self, program: Program, **settings: Any) -> StockProgram:
         """The same folder with another program in the prompt."""
@@ -137,13 +141,16 @@ class StockDescent(StockProgram):
         """What is proven before the fact for these data, of the target's own parameters."""
         return self.model.certificate(X, y, attention, **self.parameters(**settings))
 
-    def check(self, X: Tensor, y: Tensor, *, attention: str = "sdpa", **settings: Any) -> Checked:
+    def check(
+        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa", **settings: Any
+    ) -> Checked:
         found = super().check(X, y, attention=attention, **settings)
         if self._found(settings)[1]:
             return found
         dtype, answer = self.model.spec.torch_dtype, {self._output: found.value.double()}
         given = {**self.settings, **settings}
-        proof = enclosed(self.program, answer, X, y, given, dtype, attention)
+        targets = self.program.algorithm.targets(X, y)
+        proof = enclosed(self.program, answer, X, targets, given, dtype, attention)
         return replace(found, measured=proof.error, certificate=proof)
 
     def holding(self, program: Program, **settings: Any) -> StockProgram:

@@ -9,16 +9,17 @@ e^y, y = 2x + 8(n + d + 32) 2^-53, and everything is multiplied by that.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.tolerances.inputs import Chunk, Problem, problem_of, rounded
+from iceform.tolerances.inputs import Chunk, Problem, check_finite, problem_of, rounded
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
 from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
-from iceform.tolerances.walking import walked
+from iceform.tolerances.walking import takes, walked
 
 __all__ = ["bound", "evaluated", "tolerance"]
 
@@ -95,24 +96,26 @@ def tolerance(
     >>> ice.tolerance(q, k, v, dtype=torch.bfloat16).shape
     torch.Size([1, 2, 8, 16])
     """
-    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal)
+    problem = problem_of(q, k, v, scale=scale, mask=mask, causal=causal, unread=True)
     kind = Kind.of(
         dtype, accumulate, device=q.device, probabilities=probabilities, output=output,
         exp_ulps=exp_ulps, rescale_ulps=rescale_ulps, online=online, block=block, split=split,
     )  # fmt: skip
+    if not takes(problem, kind):
+        check_finite(**problem.given)
     return bound(problem, kind)
 
 
 @torch.no_grad()
 def bound(problem: Problem, kind: Kind) -> Tensor:
     """The theorem: by one walk on a GPU's matrix units where they are sharp, else in float64."""
-    read = Read.of(problem, kind)
-    out = walked(problem, kind, read)
-    if out is not None:
-        return problem.shaped(out)
-    out, scratch = problem.output(), problem.scratch()
-    for chunk in problem.chunks():
-        chunk.put(out, _row(problem, kind, read, chunk, scratch).bound(kind))
+    if takes(problem, kind):
+        found = walked(problem, kind)
+        if found is not None:
+            return problem.shaped(found)
+    out = problem.output()
+    for chunk, row in _rows(problem, kind):
+        chunk.put(out, row.bound(kind))
     return problem.shaped(out)
 
 
@@ -122,11 +125,8 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
 
     Both kinds must read the inputs as they are.
     """
-    read = Read.of(problem, kind)
     allowed, value, error = problem.output(), problem.output(), problem.output()
-    scratch = problem.scratch()
-    for chunk in problem.chunks():
-        row = _row(problem, kind, read, chunk, scratch)
+    for chunk, row in _rows(problem, kind):
         for into, part in (
             (allowed, row.bound(kind)),
             (value, row.value),
@@ -136,9 +136,22 @@ def evaluated(problem: Problem, kind: Kind, own: Kind) -> tuple[Tensor, Tensor, 
     return problem.shaped(allowed), problem.shaped(value), problem.shaped(error)
 
 
+def _rows(problem: Problem, kind: Kind) -> Iterator[tuple[Chunk, Row]]:
+    """Chunk by chunk; the host waits for a GPU once they are all on their way."""
+    read, scratch, most = Read.of(problem, kind), problem.scratch(), []
+    for chunk in problem.chunks():
+        row = _row(problem, kind, read, chunk, scratch)
+        most.append(torch.stack(reached(row.norms, read.largest[chunk.heads])))
+        yield chunk, row
+    logit, value = torch.stack(most).amax(0).tolist()
+    check_range(kind, logit, value)
+
+
 def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor) -> Row:
     q = chunk.of(problem.q).double()
-    q_read = rounded(q, kind.low)
+    same = problem.q.dtype == kind.dtype
+    q_read = q if same else rounded(q, kind.low)
+    size = norm(q_read)[..., None]
     allowed, bias = problem.allowed(chunk), problem.bias(chunk)
     present = all_keys(problem.keys)
     if allowed is not None:
@@ -152,15 +165,14 @@ def _row(problem: Problem, kind: Kind, read: Read, chunk: Chunk, scratch: Tensor
         keys=problem.keys,
         dim=problem.dim,
         scale=abs(problem.scale),
-        q=norm(q_read)[..., None],
-        q_exact=norm(q)[..., None],
-        q_moved=norm(q - q_read)[..., None] * CASTS,
+        q=size,
+        q_exact=size if same else norm(q)[..., None],
+        q_moved=0.0 if same else norm(q - q_read)[..., None] * CASTS,
         k=read.norms[chunk.heads].amax(-1)[:, None, None],
         k_moved=read.moved[chunk.heads].amax(-1)[:, None, None] if read.moves else 0.0,
         bias=0.0 if bias is None else _largest(bias, allowed),
         top=top.abs(),
     )
-    check_range(kind, *map(float, reached(norms, read.largest[chunk.heads])))
     own = own_error(norms)
     found = _found(read, chunk, logits.sub_(top).exp_(), bias, own)
     return Row(norms, found.sums(read, chunk.heads), found.output, empty, own)
@@ -173,7 +185,7 @@ def _largest(bias: Tensor, allowed: Tensor | None) -> Tensor:
 
 def _found(read: Read, chunk: Chunk, weights: Tensor, bias: Tensor | None, own: Tensor) -> Found:
     total = weights.sum(-1, keepdim=True).clamp(min=1.0)
-    found = torch.bmm(weights, read.columns[chunk.heads]) / total
+    found = torch.bmm(weights, chunk.seen(read.columns)) / total
     d = read.values
     output, size, away, k_away = found[..., : 4 * d].split(d, -1)
     more: dict[str, Tensor] = {}

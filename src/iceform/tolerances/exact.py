@@ -72,7 +72,7 @@ def plain_value(problem: Problem) -> Tensor:
         top = logits.amax(-1, keepdim=True)
         weights = logits.sub_(top.clamp(min=torch.finfo(top.dtype).min)).exp_()
         total = weights.sum(-1, keepdim=True)
-        chunk.put(out, torch.bmm(weights, v[chunk.heads]) / total.clamp(min=1.0))
+        chunk.put(out, torch.bmm(weights, chunk.seen(v)) / total.clamp(min=1.0))
     return problem.shaped(out)
 
 
@@ -102,8 +102,8 @@ def doubled(problem: Problem) -> Reference:
 
 
 def _doubled_chunk(problem: Problem, chunk: Chunk) -> Tensor:
-    q, k = chunk.of(problem.q).double(), problem.k[chunk.heads].double()
-    v = problem.v[chunk.heads].double()
+    q, k = chunk.of(problem.q).double(), chunk.seen(problem.k).double()
+    v = chunk.seen(problem.v).double()
     logits = double_double.pair(q.new_zeros(*q.shape[:-1], k.shape[1]))
     for at in range(q.shape[-1]):
         product = double_double.two_prod(q[..., at, None], k[..., at].unsqueeze(1))

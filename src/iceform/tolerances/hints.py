@@ -230,13 +230,13 @@ def _walked(problem: Problem, block: int, numerator: bool, denominator: bool) ->
         top = torch.full_like(logits[..., :1], -math.inf)
         total = torch.zeros_like(top)
         value = problem.v.new_zeros(*logits.shape[:-1], problem.v.shape[-1], dtype=torch.float64)
-        for at in range(0, problem.keys, block):
+        for at in range(0, logits.shape[-1], block):
             part = logits[..., at : at + block]
             moved = torch.maximum(top, part.amax(-1, keepdim=True))
             safe = torch.where(moved == -math.inf, 0.0, moved)
             factor = torch.exp(top - safe)
             weights = torch.exp(part - safe)
-            v = problem.v[chunk.heads, at : at + block].double()
+            v = chunk.seen(problem.v)[:, at : at + block].double()
             total = total * (factor if denominator else 1.0) + weights.sum(-1, keepdim=True)
             value = value * (factor if numerator else 1.0) + torch.bmm(weights, v)
             top = moved

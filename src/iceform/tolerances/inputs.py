@@ -23,19 +23,25 @@ __all__ = ["Chunk", "Problem", "check_finite", "problem_of", "rounded", "scale_o
 ALIGNMENTS = ("upper_left", "lower_right")
 # float64 logits held at once: 16 MB on a CPU, 512 MB on a GPU.
 _CHUNK = {"cpu": 1 << 21, "cuda": 1 << 26}
+_BANDS, _BAND = 8, 128  # of a causal problem's queries, and the least of one
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some queries of some heads: all their keys, their mask."""
+    """Some queries of some heads: all keys that they may see, their mask."""
 
     heads: slice  # of the flattened (batch, key-value heads)
     group: slice  # of the query heads that share them
     rows: slice
+    keys: slice
 
     def of(self, x: Tensor) -> Tensor:
         """Its part of a (heads, group, queries, ...) tensor, as (heads, group * queries, ...)."""
         return x[self.heads, self.group, self.rows].flatten(1, 2)
+
+    def seen(self, x: Tensor) -> Tensor:
+        """Its part of a (heads, keys, ...) tensor."""
+        return x[self.heads, self.keys]
 
     def put(self, into: Tensor, value: Tensor) -> None:
         """Write it back."""
@@ -54,6 +60,7 @@ class Problem:
     mask: Tensor | None  # (*batch, heads, group, queries, keys), broadcast
     diagonal: int | None  # causal: query i sees key j <= i + diagonal
     lead: tuple[int, ...]
+    given: dict[str, Tensor]  # q, k and v in the caller's shapes
 
     @property
     def keys(self) -> int:
@@ -91,21 +98,32 @@ class Problem:
         """Cover all queries so that a chunk's logits fit."""
         room = self._room()
         heads, group, queries, _ = self.q.shape
+        # Early queries of a causal problem see few keys: they come by themselves.
+        band = queries if self.diagonal is None else max(_BAND, -(-queries // _BANDS))
         if group * queries <= room:
-            step = room // (group * queries)
-            for at in range(0, heads, step):
-                yield Chunk(slice(at, at + step), slice(None), slice(None))
+            for start in range(0, queries, band):
+                rows = slice(start, min(start + band, queries))
+                step = room // (group * (rows.stop - start))
+                for at in range(0, heads, step):
+                    yield Chunk(slice(at, at + step), slice(None), rows, self._reached(rows))
             return
         for head in range(heads):
             for member in range(group):
-                for at in range(0, queries, room):
+                for at in range(0, queries, min(band, room)):
                     one = slice(head, head + 1), slice(member, member + 1)
-                    yield Chunk(*one, slice(at, at + room))
+                    rows = slice(at, min(at + min(band, room), queries))
+                    yield Chunk(*one, rows, self._reached(rows))
+
+    def _reached(self, rows: slice) -> slice:
+        """Keys up to the last that a query of these may see."""
+        if self.diagonal is None or self.mask is not None:
+            return slice(None)
+        return slice(0, min(self.keys, max(1, rows.stop + self.diagonal)))
 
     def logits(self, chunk: Chunk, k: Tensor, room: Tensor | None = None) -> Tensor:
         """Those of a chunk in float64, by all keys in float64; -inf where a key is hidden."""
-        q, k = chunk.of(self.q).double() * self.scale, k[chunk.heads].mT
-        shape = (*q.shape[:-1], self.keys)
+        q, k = chunk.of(self.q).double() * self.scale, chunk.seen(k).mT
+        shape = (*q.shape[:-1], k.shape[-1])
         out = None if room is None else room[: math.prod(shape)].view(shape)
         logits = torch.bmm(q, k) if out is None else torch.bmm(q, k, out=out)
         bias, allowed = self.bias(chunk), self.allowed(chunk)
@@ -160,7 +178,7 @@ class Problem:
         rows = torch.arange(self.q.shape[2], device=self.q.device)[chunk.rows] + self.diagonal
         members = range(self.q.shape[1])[chunk.group]
         rows = rows.repeat(len(members))
-        return (torch.arange(self.keys, device=self.q.device) <= rows[:, None])[None]
+        return (torch.arange(self.keys, device=self.q.device)[chunk.keys] <= rows[:, None])[None]
 
 
 def problem_of(
@@ -171,9 +189,13 @@ def problem_of(
     scale: float | None = None,
     mask: Tensor | None = None,
     causal: bool | str = False,
+    unread: bool = False,
 ) -> Problem:
-    """Check everything, then lay it out."""
+    """Check everything, then lay it out; ``unread``: whoever reads the entries checks them."""
     _check_tensors(q, k, v)
+    given = {"q": q, "k": k, "v": v}
+    if not unread:
+        check_finite(**given)
     lead, group = _check_heads(q, k, v)
     kv = (math.prod(k.shape[:-2]),)
     queries, keys = q.shape[-2], k.shape[-2]
@@ -185,6 +207,7 @@ def problem_of(
         mask=None if mask is None else _mask(mask, q, k, group),
         diagonal=_diagonal(causal, queries, keys),
         lead=lead,
+        given=given,
     )
 
 
@@ -216,7 +239,6 @@ def _check_tensors(q: Tensor, k: Tensor, v: Tensor) -> None:
             raise DeviceError(f"{name} is on the meta device and holds no numbers; give it some")
         if x.dtype != q.dtype:
             raise DtypeError(f"{name} has dtype {x.dtype}, q {q.dtype}; convert one of them")
-    check_finite(q=q, k=k, v=v)
 
 
 def check_finite(**named: Tensor) -> None:

@@ -200,14 +200,15 @@ def _masked(machine: _Machine, problem: Problem, logits: Tensor) -> Tensor:
         # Rows of a chunk in the flattened (group, queries) axis.
         rows = torch.arange(group * queries).view(group, queries)[chunk.group, chunk.rows]
         rows = rows.flatten().to(logits.device)
-        part = logits[chunk.heads][:, rows]
+        part = logits[chunk.heads][:, rows][..., chunk.keys]
         bias, allowed = problem.bias(chunk), problem.allowed(chunk)
         if bias is not None:
             scaled = fl(fl(bias) * (_LOG2E if machine.recipe.base2 else 1.0))
             part = fl(part + scaled)
         if allowed is not None:
             part = part.masked_fill(~allowed, -math.inf)
-        logits[chunk.heads, rows] = part
+        hidden = (0, logits.shape[-1] - part.shape[-1])
+        logits[chunk.heads, rows] = torch.nn.functional.pad(part, hidden, value=-math.inf)
     return logits
 
 

@@ -41,8 +41,10 @@ class Read:
         exactly = torch.float64 if problem.k.dtype != kind.dtype else _held(kind.dtype)
         k, v = problem.k.to(exactly), problem.v.to(exactly)
         hidden = problem.hidden_keys()
+        seen: Tensor | int = problem.keys
         if hidden is not None:
             hidden = hidden[..., None]
+            seen = (~hidden).sum(1, keepdim=True).clamp(min=1)
             k, v = k.masked_fill(hidden, 0.0), v.masked_fill(hidden, 0.0)
         k_read, v_read, low, high, moves = k, v, v, v, False
         if problem.k.dtype != kind.dtype:
@@ -60,7 +62,7 @@ class Read:
             v_read=v_read,
             norms=norms,
             moved=norm(k - k_read) * CASTS if moves else torch.zeros_like(norms),
-            centre=v.mean(1, keepdim=True, dtype=torch.float64).float().double(),
+            centre=(v.sum(1, keepdim=True, dtype=torch.float64) / seen).float().double(),
             largest=size.amax(1, keepdim=True).double(),
             total=size.sum(1, keepdim=True, dtype=torch.float64),
             spread=spread.clamp(min=0.0),

@@ -93,6 +93,7 @@ __all__ = [
     "bound_from_norms",
     "check_range",
     "own_error",
+    "own_error_steps",
     "reached",
     "rounded_bound",
     "sums_error",
@@ -172,8 +173,13 @@ def own_error(norms: Norms) -> Tensor:
     """What float64 may be off by here, in the logarithm of any sum of non-negative terms."""
     longest = _sum(norms.k, (1.0, norms.k_moved))
     logit = _sum(norms.scale * norms.q_exact * longest, (1.0, norms.bias)) + norms.top
-    steps = 4 * (norms.dim + 16) * logit
-    return 2 * _U64 * (steps + 4 * (norms.keys + norms.dim + 32))
+    per, constant = own_error_steps(norms.dim, norms.keys)
+    return per * logit + constant
+
+
+def own_error_steps(dim: int, keys: int) -> tuple[float, float]:
+    """Of :func:`own_error`: what a logit is multiplied by, and what is added."""
+    return 8 * _U64 * (dim + 16), 8 * _U64 * (keys + dim + 32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,7 +230,8 @@ def sums_error(kind: Kind, norms: Norms) -> tuple[Tensor, Tensor]:
     (r, s) with Σ p_j c_j <= e^r (ĉ + λ_p Σ c_j + s max c_j), ĉ being what the kernel returns for
     columns that are numbers of its format, before any rounding of the output: by (i) and (ii) the
     numerator is off by e^{τ + Nl}(1 + 2u_p), probabilities being rounded to either neighbour, and
-    by what underflows, the denominator by e^{τ + d} and Λ.
+    by what underflows, the denominator by e^{τ + d} and Λ. Sums of either sign are off by at most
+    (e^r - 1) Σ p_j |c_j| + e^r (λ_p Σ |c_j| + s max |c_j|).
     """
     steps = _Steps.of(kind, norms)
     relative = 2 * steps.most + steps.numerator + steps.denominator

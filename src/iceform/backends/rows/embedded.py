@@ -32,8 +32,6 @@ from iceform.backends.rows.lifted import Form, columns
 from iceform.interpolation import Interpolant
 from iceform.validation import untraced
 
-__all__ = ["Embedded"]
-
 _FEWEST = 3  # tokens of a table: fewer have no ramp to read theta from
 
 

@@ -17,8 +17,6 @@ from iceform.attention import SoftmaxAttention
 from iceform.backends import primitives
 from iceform.backends.reading import refuse, unless_identity
 
-__all__ = ["Heads", "Linear", "Readout"]
-
 
 @dataclass(frozen=True, eq=False)
 class Linear:

@@ -27,8 +27,6 @@ from iceform.backends.reading import read_table, refuse, require_zero, unless_id
 from iceform.backends.rows.heads import Readout
 from iceform.interpolation import Interpolant
 
-__all__ = ["Form", "Group", "Lifted", "columns"]
-
 
 def columns(matrix: Tensor) -> Tensor | slice:
     """The columns that are not zero; as a slice where they are neighbours."""

@@ -23,8 +23,6 @@ from iceform.backends.reading import read_table, refuse
 from iceform.interpolation import Interpolant
 from iceform.validation import untraced
 
-__all__ = ["Stored"]
-
 
 @dataclass(frozen=True, eq=False)
 class Stored:

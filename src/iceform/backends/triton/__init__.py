@@ -6,9 +6,10 @@ kernels run on the CPU, slowly.
 """
 
 from iceform.backends.triton.extremes import extremes
+from iceform.backends.triton.heads import attend, can_attend
 from iceform.backends.triton.interpolation import interpolate
 from iceform.backends.triton.projection import Tiling, project
-from iceform.backends.triton.reading import can_norm, longest, norm, read
+from iceform.backends.triton.reading import can_norm, count_nonzero, longest, norm, read
 from iceform.backends.triton.residuals import Launch, residual_sum
 from iceform.backends.triton.steps import advance
 from iceform.backends.triton.support import (
@@ -24,10 +25,13 @@ __all__ = [
     "Launch",
     "Tiling",
     "advance",
+    "attend",
+    "can_attend",
     "can_look_up",
     "can_norm",
     "can_run",
     "can_sum",
+    "count_nonzero",
     "extremes",
     "interpolate",
     "interpreted",

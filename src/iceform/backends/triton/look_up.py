@@ -100,7 +100,9 @@ def _sides(  # type: ignore[no-untyped-def]
 
     The token j away weighs c_j a^j: all sums are Horner's rule in a. v counts from the nearest
     token's own value where slopes are asked for. Beyond the ends of a table its values are 0.
+    BOUNDED is the least j whose token may be there: 1, or more where z is known to be in range.
     """
+    LEAST: tl.constexpr = HALF + 1 if BOUNDED == 0 else BOUNDED
     zero = u * 0
     mass, total, ahead, both = zero + 1.0, zero, zero, zero
     token, last = first - HALF, constants[3].to(tl.int32)
@@ -113,12 +115,12 @@ def _sides(  # type: ignore[no-untyped-def]
         for back in tl.static_range(HALF):
             j = HALF - back
             c = constants[6 + HALF - back]
-            there = zero + c
-            if BOUNDED:
-                there = tl.where(room >= j, c, 0.0)
-            weight = weight * factor + there
+            # One number for all entries as long as it may be.
+            there = tl.where(room >= j, c, 0.0) if HALF - back >= LEAST else c
+            weight = weight * factor + there if back else zero + there
             if KIND == 0:
-                moment = moment * factor + there * (sign * j)
+                further = there * (sign * j)
+                moment = moment * factor + further if back else zero + further
                 if SLOPE:
                     mixed = mixed * factor + there * (j * j)
             else:

@@ -2,7 +2,8 @@
 
 Each is one reading of its input and one writing of its output; what ranges are checked by is
 gathered on the way, as the bits of numbers that are not negative: of those the largest integer is
-the largest number, and what is not a number is larger still.
+the largest number, and what is not a number is larger still. What is looked up is in range, or
+thrown away when that is judged: windows are cut only where those around such z are.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["can_norm", "longest", "norm", "read"]
+__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read"]
 
 _WIDEST = 4096  # features of a token that a norm is read of
 _BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
+_WIDE = 128  # features of its tile
 _TILE = 4096  # entries of rows that a program measures
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
@@ -68,24 +70,25 @@ def _line(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _read_kernel(  # type: ignore[no-untyped-def]
-    z_ptr, out_ptr, offset_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, count,
+    z_ptr, out_ptr, offset_ptr, floor_ptr, up_ptr, by_ptr, seen_ptr, rows,
     numbers, ratios, biases, values, TOKENS, DIM: tl.constexpr,
     OFFSET: tl.constexpr, FLOOR: tl.constexpr, UP: tl.constexpr, BY: tl.constexpr,
     REACH: tl.constexpr, SLOPE: tl.constexpr,
     KIND: tl.constexpr, HALF: tl.constexpr, BOUNDED: tl.constexpr,
-    DOUBLE: tl.constexpr, BLOCK: tl.constexpr,
+    DOUBLE: tl.constexpr, ROWS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    at = start + tl.arange(0, BLOCK)
-    inside = at < count
-    feature = ((start % DIM).to(tl.int32) + tl.arange(0, BLOCK)) % DIM
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    feature = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    within = feature < DIM
+    inside = (row < rows)[:, None] & within[None, :]
+    at = row[:, None] * DIM + feature[None, :]
     constants = load_constants(numbers, ratios, KIND, HALF)
     z = tl.load(z_ptr + at, mask=inside, other=0.0)
     if OFFSET:
-        z = z + tl.load(offset_ptr + feature)
+        z = z + tl.load(offset_ptr + feature, mask=within, other=0.0)[None, :]
     held, power = z, z
     if FLOOR:
-        size, floor = tl.abs(z), tl.load(floor_ptr + feature)
+        size, floor = tl.abs(z), tl.load(floor_ptr + feature, mask=within, other=1.0)[None, :]
         power, inverse = _powers(tl.where(size < floor, floor, size), DOUBLE)
         held = z * inverse
     if REACH > 0:  # what is not a number stays
@@ -96,12 +99,14 @@ def _read_kernel(  # type: ignore[no-untyped-def]
     if REACH > 0:
         looked += tl.where(z > REACH, SLOPE * (z - REACH), 0.0)
     if UP:
-        looked = looked * tl.load(up_ptr + feature)
+        looked = looked * tl.load(up_ptr + feature, mask=within, other=1.0)[None, :]
     tl.store(out_ptr + at, looked, mask=inside)
     sized = z
     if BY:
-        sized = z * tl.load(by_ptr + feature)
-    _tell(seen_ptr, sized, inside, DOUBLE)
+        sized = z * tl.load(by_ptr + feature, mask=within, other=0.0)[None, :]
+    found = tl.max(tl.where(inside, _bits(sized, DOUBLE), 0), 1)
+    found = tl.max(found, 0)
+    tl.atomic_max(seen_ptr, found, mask=found > tl.load(seen_ptr), sem="relaxed")
 
 
 def read(
@@ -117,14 +122,15 @@ def read(
     given = [
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
-    block = _BLOCK[z.dtype]
-    _read_kernel[(triton.cdiv(z.numel(), block),)](
-        z, out, *(z if t is None else t for t in given), seen, z.numel(),
+    rows, wide = z.numel() // dim, min(_WIDE, triton.next_power_of_2(dim))
+    tile = max(1, _BLOCK[z.dtype] // wide)
+    _read_kernel[(triton.cdiv(rows, tile), triton.cdiv(dim, wide))](
+        z, out, *(z if t is None else t for t in given), seen, rows,
         table.numbers, table.ratios, table.biases, table.values, table.tokens, DIM=dim,
         OFFSET=offset is not None, FLOOR=floor is not None, UP=up is not None, BY=by is not None,
         REACH=reach if math.isfinite(reach) else 0.0, SLOPE=slope,
-        KIND=table.kind, HALF=table.half, BOUNDED=table.bounded,
-        DOUBLE=z.dtype == torch.float64, BLOCK=block,
+        KIND=table.kind, HALF=table.half, BOUNDED=table.beyond,
+        DOUBLE=z.dtype == torch.float64, ROWS=tile, WIDE=wide,
     )  # fmt: skip
     return _as_before(out, order), seen.view(z.dtype)
 
@@ -244,11 +250,25 @@ def norm(
         one.numbers, one.ratios, one.values, one.tokens,
         other.numbers, other.ratios, other.values, other.tokens,
         EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide, CENTRED=centred, PLAIN=weight is None,
-        HALF=one.half, BOUNDED=one.bounded, ROOT_KIND=other.kind, ROOT_HALF=other.half,
-        ROOT_BOUNDED=other.bounded, DOUBLE=x.dtype == torch.float64,
+        HALF=one.half, BOUNDED=one.beyond, ROOT_KIND=other.kind, ROOT_HALF=other.half,
+        ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64,
         num_warps=max(1, min(8, wide * x.element_size() // 1024)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _count_kernel(words_ptr, found_ptr, count, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    words = tl.load(words_ptr + at, mask=at < count, other=0)
+    tl.atomic_add(found_ptr, tl.sum((words != 0).to(tl.int64), 0), sem="relaxed")
+
+
+def count_nonzero(words: Tensor) -> Tensor:
+    """How many of them are not 0, shape ()."""
+    found = torch.zeros((), dtype=torch.int64, device=words.device)
+    _count_kernel[(triton.cdiv(words.numel(), _TILE),)](words, found, words.numel(), BLOCK=_TILE)
+    return found
 
 
 def can_norm(dim: int, line: Interpolant, dtype: torch.dtype, device: torch.device) -> bool:

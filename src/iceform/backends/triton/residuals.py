@@ -11,6 +11,7 @@ the longest row) of what is read anyway is kept on the way, so that checking dat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,9 +22,9 @@ from torch import Tensor
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import multiprocessors
 from iceform.backends.triton.tables import LINE, table_of
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import mixed, sum_block
 from iceform.interpolation import Interpolant
-from iceform.validation import common_batch
+from iceform.validation import common_batch, largest_entry
 
 if TYPE_CHECKING:
     from iceform.backends.primitives import Extremes
@@ -36,6 +37,7 @@ _MOST_ROWS = 128
 _NARROW = 128  # bytes of a row (as above) up to which the next tile is loaded early
 _REGISTERS = 16384  # of one of the four parts of a multiprocessor
 _MOST_RESIDENT = 32
+_AT_ONCE, _COLUMNS = 512, 8  # programs and columns whose findings are put together at once
 _known_residents: dict[tuple[Any, ...], int] = {}
 
 
@@ -247,6 +249,70 @@ def _wide_residual_kernel(  # type: ignore[no-untyped-def]
         tile += programs
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _number(bits, DOUBLE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """What :func:`_bits` were of."""
+    return bits.to(tl.float64 if DOUBLE else tl.float32, bitcast=True).to(tl.float64)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _end_kernel(  # type: ignore[no-untyped-def]
+    partial_ptr, seen_ptr, label_ptr, w_ptr, mix_ptr, total_ptr, out_ptr,
+    programs, all_programs, rows, w_batch,
+    DIM: tl.constexpr, WIDE: tl.constexpr, COLUMNS: tl.constexpr, MANY: tl.constexpr,
+    DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """Some columns of one batch's sums, a sum + b w; the first program tells all sizes too."""
+    batch, zero = tl.program_id(1).to(tl.int64), tl.program_id(0) * 0
+    at, at_c = tl.arange(0, MANY), tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    in_c = at_c < DIM
+    sums = tl.zeros((MANY, COLUMNS), tl.float64)
+    start = zero
+    while start < programs:
+        inside = (start + at < programs)[:, None] & in_c[None, :]
+        own = (batch * programs + start + at[:, None]) * DIM + at_c[None, :]
+        sums += tl.load(partial_ptr + own, mask=inside, other=0.0)
+        start += MANY
+    w = tl.load(w_ptr + batch * w_batch + at_c, mask=in_c, other=0.0).to(tl.float64)
+    mixed = tl.load(mix_ptr) * tl.sum(sums, 0) + tl.load(mix_ptr + 1) * w
+    tl.store(total_ptr + batch * DIM + at_c, mixed.to(total_ptr.dtype.element_ty), mask=in_c)
+    if tl.program_id(0) + tl.program_id(1) == 0:
+        _tell_sizes(
+            seen_ptr, label_ptr, w_ptr, out_ptr, all_programs, rows, DIM, WIDE, MANY, DOUBLE
+        )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _tell_sizes(  # type: ignore[no-untyped-def]
+    seen_ptr, label_ptr, w_ptr, out_ptr, programs, rows,
+    DIM: tl.constexpr, WIDE: tl.constexpr, MANY: tl.constexpr, DOUBLE: tl.constexpr,
+):  # fmt: skip
+    """What is seen of x by all programs, and of w; the largest label is known."""
+    at, at_d = tl.arange(0, MANY), tl.arange(0, WIDE)
+    word = tl.int64 if DOUBLE else tl.int32
+    most, longest = tl.zeros((MANY,), word), tl.zeros((MANY,), word)
+    start = tl.program_id(0)  # the first: 0
+    while start < programs:
+        inside = start + at < programs
+        most = tl.maximum(most, tl.load(seen_ptr + (start + at) * 2, mask=inside, other=0))
+        longest = tl.maximum(
+            longest, tl.load(seen_ptr + (start + at) * 2 + 1, mask=inside, other=0)
+        )
+        start += MANY
+    largest, norm = tl.zeros((WIDE,), tl.int64), tl.zeros((WIDE,), tl.int64)
+    row = tl.program_id(0)
+    while row < rows:
+        w = tl.load(w_ptr + row * DIM + at_d, mask=at_d < DIM, other=0.0).to(tl.float64)
+        largest = tl.maximum(largest, _bits(w))
+        norm = tl.maximum(norm, _bits(tl.sum(w * w, 0) + at_d * 0.0))
+        row += 1
+    tl.store(out_ptr, tl.load(label_ptr).to(tl.float64))
+    tl.store(out_ptr + 1, _number(tl.max(most, 0), DOUBLE))
+    tl.store(out_ptr + 2, tl.sqrt(_number(tl.max(longest, 0), DOUBLE)))
+    tl.store(out_ptr + 3, _number(tl.max(largest, 0), True))
+    tl.store(out_ptr + 4, tl.sqrt(_number(tl.max(norm, 0), True)))
+
+
 @dataclass(frozen=True)
 class Launch:
     """How ``residual_sum`` is laid out."""
@@ -298,20 +364,23 @@ def residual_sum(
     labels: Tensor | None = None,
     launch: Launch | None = None,
     watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0),
+    dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """sum_i (A(w.x_i - y_i) - labels_i) x_i in float64, reading x once; ``watch`` sees it too."""
+    """Mix: a sum_i (A(w.x_i - y_i) - labels_i) x_i + b w, reading x once; ``watch`` sees it too."""
     inputs = (x, y, w) if labels is None else (x, y, w, labels)
     if not (torch.is_grad_enabled() and any(t.requires_grad for t in inputs)):
-        return _sums(x, y, w, labels, it, launch, None, watch)[0]
+        return _sums(x, y, w, labels, it, launch, None, watch, mix, dtype)[0]
     if watch is not None:
         watch(x)
     out: Tensor = _ResidualSum.apply(x, y, w, labels, it, launch)  # type: ignore[no-untyped-call]
-    return out
+    return mixed(out, w, mix, dtype)
 
 
 def _sums(
     x: Tensor, y: Tensor, w: Tensor, labels: Tensor | None, it: Interpolant,
     launch: Launch | None, grad: Tensor | None, watch: Extremes | None = None,
+    mix: tuple[float, float] = (1.0, 0.0), dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The sums; in the backward pass also each sample's A(z) - label and A'(z) (g.x)."""
     samples, dim = x.shape[-2:]
@@ -354,12 +423,14 @@ def _sums(
     if not tiled:
         outputs.append(partial if watch is None else _unseen(partial, w.dtype))
     built = kernel[grid](x, y, w, offsets, given, *outputs, *sizes, **options)
-    if watch is not None:
-        watch.take(_sizes(outputs[-1], w.dtype, watch.lengths))
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
-    return partial.sum(1).reshape(*batch, dim), rows, weights
+    if watch is None:
+        return mixed(partial.sum(1).reshape(*batch, dim), w, mix, dtype), rows, weights
+    total, seen = _ended(partial, outputs[-1], largest_entry(offsets), w, mix, dtype)
+    watch.take_whole(seen)
+    return total.reshape(*batch, dim), rows, weights
 
 
 def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
@@ -368,12 +439,27 @@ def _unseen(partial: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.empty(*partial.shape[:2], 2, dtype=words, device=partial.device)
 
 
-def _sizes(seen: Tensor, dtype: torch.dtype, lengths: bool) -> Tensor:
-    """(max |x|, max ||x||) of what all programs have seen, float64; the latter where asked for."""
-    sizes = seen.flatten(0, 1).amax(0).view(dtype).double()
-    if lengths:
-        sizes[1].sqrt_()
-    return sizes
+def _ended(
+    partial: Tensor, seen: Tensor, labels: Tensor, w: Tensor, mix: tuple[float, float],
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """What the partial sums come to, and (max |y|, |x|, ||x||, |w|, ||w||) in float64."""
+    count, programs, dim = partial.shape
+    total = partial.new_empty((count, dim), dtype=dtype)
+    sizes = partial.new_empty(5)
+    _end_kernel[(triton.cdiv(dim, _COLUMNS), count)](
+        partial, seen, labels, w, _numbers(mix, w.device), total, sizes,
+        programs, count * programs, w.numel() // dim, _batch_stride(w, 1),
+        DIM=dim, WIDE=triton.next_power_of_2(dim), COLUMNS=_COLUMNS, MANY=_AT_ONCE,
+        DOUBLE=w.dtype == torch.float64,
+    )  # fmt: skip
+    return total, sizes
+
+
+@lru_cache(maxsize=256)
+def _numbers(mix: tuple[float, float], device: torch.device) -> Tensor:
+    """In float64: what a kernel is called with is float32."""
+    return torch.tensor(mix, dtype=torch.float64, device=device)
 
 
 def _partial_sums(launch: Launch, resident: int, x: Tensor, count: int, tiled: bool) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from iceform.backends.windowed import window_of
-from iceform.interpolation import Interpolant
+from iceform.interpolation import Grid, Interpolant
 
 __all__ = ["GRADED", "LINE", "TABLE", "Table", "table_of"]
 
@@ -23,6 +23,7 @@ class Table:
     kind: int
     half: int
     bounded: bool
+    beyond: int  # the least j whose token a window around z in range may not have, 0 if none
     tokens: int
     numbers: Tensor  # center, cells per unit, middle, last, sharpness, slope, value
     ratios: Tensor  # c_j = e^{-c j (j - 1)} for j = 1 .. J, or the slopes of graded keys
@@ -38,10 +39,14 @@ def table_of(it: Interpolant, dtype: torch.dtype, device: torch.device, out: tor
         numbers, _, values = window.operands(dtype, device)
         ratios = window.ratios.cumprod(0).to(device=device, dtype=dtype)
         kind = LINE if window.affine else TABLE
-        return Table(kind, window.half, window.bounded, it.tokens, numbers, ratios, ratios, values)
+        assert isinstance(it.grid, Grid)
+        beyond = it.grid.guards + 1 if window.bounded else 0
+        return Table(
+            kind, window.half, window.bounded, beyond, it.tokens, numbers, ratios, ratios, values
+        )
     center = torch.full((7,), it.grid.center, dtype=torch.float64)
     parts = (center, it.keys.slopes, it.keys.biases, it.values)
     numbers, slopes, biases, values = (
         t.detach().to(device=device, dtype=dtype).contiguous() for t in parts
     )
-    return Table(GRADED, 0, False, it.tokens, numbers, slopes, biases, values)
+    return Table(GRADED, 0, False, 0, it.tokens, numbers, slopes, biases, values)

@@ -1,28 +1,34 @@
 """Algorithms written in the language, each at most fifteen lines."""
 
 from iceform.computer.language import Algorithm
-from iceform.computer.library.descent import (
+from iceform.computer.library.algorithms import (
+    bellman_ford,
+    bisection,
+    conjugate_gradients,
     elastic_net,
+    gaussian_process,
+    geometric_median,
     gradient_descent,
     huber,
+    k_means,
+    kalman_filter,
+    kernel_regression,
     lasso,
     least_squares,
     logistic,
-    nesterov,
-    perceptron,
-    ridge,
-)
-from iceform.computer.library.examples import EXAMPLES, Example
-from iceform.computer.library.matrices import bellman_ford, gaussian_process, pagerank, sinkhorn
-from iceform.computer.library.similarity import (
-    kalman_filter,
-    kernel_regression,
+    mixture,
     nearest_neighbours,
+    nesterov,
+    newton_logistic,
+    pagerank,
+    perceptron,
+    power_iteration,
+    ridge,
+    sinkhorn,
     softmax_attention,
     value_iteration,
 )
-from iceform.computer.library.solvers import conjugate_gradients, newton_logistic, power_iteration
-from iceform.computer.library.statistics import bisection, geometric_median, k_means, mixture
+from iceform.computer.library.examples import EXAMPLES, Example
 
 __all__ = [
     "ALGORITHMS",

@@ -11,28 +11,7 @@ from torch import Tensor
 
 from iceform.computer.compile import Program, compile
 from iceform.computer.language import Algorithm
-from iceform.computer.library.descent import (
-    elastic_net,
-    huber,
-    lasso,
-    least_squares,
-    logistic,
-    nesterov,
-    perceptron,
-    ridge,
-)
-from iceform.computer.library.matrices import bellman_ford, gaussian_process, pagerank, sinkhorn
-from iceform.computer.library.similarity import (
-    kalman_filter,
-    kernel_regression,
-    nearest_neighbours,
-    softmax_attention,
-    value_iteration,
-)
-from iceform.computer.library.solvers import conjugate_gradients, newton_logistic, power_iteration
-from iceform.computer.library.statistics import bisection, geometric_median, k_means, mixture
-
-__all__ = ["EXAMPLES", "Example"]
+from iceform.computer.library import algorithms as of
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,45 +84,45 @@ _GROUPS = torch.cat([_uniform(6, 2, 3)[0] * 0.4 - 0.5, _uniform(6, 2, 4)[0] * 0.
 EXAMPLES: dict[str, Example] = {
     e.name: e
     for e in (
-        Example(least_squares, _X, _Y, {"steps": 50}, _BOXED),
-        Example(huber, _X, _Y, {"steps": 50}, _BOXED),
-        Example(nesterov, _X, _Y, {"steps": 30}),
-        Example(ridge, _X, _Y, {"steps": 40}, _BOXED),
-        Example(lasso, _X, _Y, {"steps": 40}, _BOXED),
-        Example(elastic_net, _X, _Y, {"steps": 40}, _BOXED),
-        Example(logistic, _X, _LABELS, {"steps": 60}, _BOXED),
-        Example(perceptron, _X, 2 * _LABELS - 1, {"steps": 20}, _BOXED),
-        Example(newton_logistic, _PAIR, _PAIR_LABELS, {"steps": 5}, _BOXED),
-        Example(conjugate_gradients, _PAIR, _PAIR_Y, {"steps": 2}),
-        Example(power_iteration, _X, _Y, {"steps": 25}),
+        Example(of.least_squares, _X, _Y, {"steps": 50}, _BOXED),
+        Example(of.huber, _X, _Y, {"steps": 50}, _BOXED),
+        Example(of.nesterov, _X, _Y, {"steps": 30}),
+        Example(of.ridge, _X, _Y, {"steps": 40}, _BOXED),
+        Example(of.lasso, _X, _Y, {"steps": 40}, _BOXED),
+        Example(of.elastic_net, _X, _Y, {"steps": 40}, _BOXED),
+        Example(of.logistic, _X, _LABELS, {"steps": 60}, _BOXED),
+        Example(of.perceptron, _X, 2 * _LABELS - 1, {"steps": 20}, _BOXED),
+        Example(of.newton_logistic, _PAIR, _PAIR_LABELS, {"steps": 5}, _BOXED),
+        Example(of.conjugate_gradients, _PAIR, _PAIR_Y, {"steps": 2}),
+        Example(of.power_iteration, _X, _Y, {"steps": 25}),
         Example(
-            pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
+            of.pagerank, _LINKS, _PLACES, {"places": _PLACES, "steps": 30},
             {
                 "domain": {"x": (0, 1), "y": (0, 1)}, "nodes": (4, 4), "damping": (0.5, 0.9),
                 "bounds": {"rank": (0, 1)},
             },
         ),
         Example(
-            sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
+            of.sinkhorn, _COSTS, _numbers(0.1, 0.2, 0.3, 0.4), {"steps": 20},
             {"domain": {"x": (0, 1), "y": (0, 1)}, "rows": (4, 4), "columns": (0.2, 0.3)},
         ),
         Example(
-            bellman_ford, _WAYS, _PLACES,
+            of.bellman_ford, _WAYS, _PLACES,
             {"places": _PLACES, "source": _numbers(0, 2, 2, 2), "steps": 3},
             {"nodes": (4, 4), "source": (0, 2), "bounds": {"reached": (0, 2)}},
         ),
         Example(
-            gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),
+            of.gaussian_process, _KERNEL, torch.sin(2 * _POINTS[:, 0]),
             {"similar": _SIMILAR, "steps": 150}, {"domain": {"x": (0, 0.75), "y": (-1, 1)}},
         ),
-        Example(softmax_attention, _X, _Y),
-        Example(kernel_regression, _X, _Y, {"query": _QUERY}),
-        Example(nearest_neighbours, _X, _Y, {"query": _QUERY}, {"share": (0.1, 0.5)}),
-        Example(value_iteration, _LINE, _REWARDS, {"steps": 10}, {"sharpness": (160, 160)}),
-        Example(kalman_filter, _TIMES, _SEEN, {"steps": 8}, {"sharpness": (4000, 4000)}),
-        Example(k_means, _GROUPS, torch.zeros(12).double(), {"steps": 6}),
-        Example(mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
-        Example(geometric_median, _X, _Y, {"steps": 20}),
-        Example(bisection, _X, _Y),
+        Example(of.softmax_attention, _X, _Y),
+        Example(of.kernel_regression, _X, _Y, {"query": _QUERY}),
+        Example(of.nearest_neighbours, _X, _Y, {"query": _QUERY}, {"share": (0.1, 0.5)}),
+        Example(of.value_iteration, _LINE, _REWARDS, {"steps": 10}, {"sharpness": (160, 160)}),
+        Example(of.kalman_filter, _TIMES, _SEEN, {"steps": 8}, {"sharpness": (4000, 4000)}),
+        Example(of.k_means, _GROUPS, torch.zeros(12).double(), {"steps": 6}),
+        Example(of.mixture, _GROUPS, _GROUPS[:, 0], {"steps": 10}, {"sigma": (0.3, 0.3)}),
+        Example(of.geometric_median, _X, _Y, {"steps": 20}),
+        Example(of.bisection, _X, _Y),
     )
 }  # fmt: skip

@@ -48,6 +48,7 @@ _FUNCTIONS: dict[str, Callable[..., Jet]] = {
     "clip": lambda u, low, high: u.largest(low).smallest(high),
     "cos": Jet.cos,
     "cosh": Jet.cosh,
+    "erf": Jet.erf,
     "exp": Jet.exp,
     "expm1": Jet.expm1,
     "log": Jet.log,

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from iceform.errors import DtypeError, FormulaError, ProgramError
-from iceform.functions.curvature import Curvature
 from iceform.functions.extremes import extremes, signed
 from iceform.functions.formulas import parsing, printing
 from iceform.functions.formulas.calculus import canonical, derivative
@@ -19,7 +18,7 @@ from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
 from iceform.functions.formulas.polynomials import line, polynomial
 from iceform.functions.formulas.trees import Node, jumps
-from iceform.functions.losses import Loss
+from iceform.functions.losses import Curvature, Loss
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
 
 __all__ = ["Formula"]
@@ -37,11 +36,12 @@ _MOST_NODES = 10_000  # of a derivative
 _MOST_DEPTH = 200
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Formula:
     """A function of one real variable, typed as text and evaluated elementwise.
 
-    Read one with :meth:`parse`. The text is parsed by a whitelist of names and never run as code.
+    ``Formula(text)`` is :meth:`parse`. The text is parsed by a whitelist of names and never run as
+    code.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class Formula:
 
     Examples
     --------
-    >>> loss = Formula.parse("0.25*log(cosh(4*z))")
+    >>> loss = Formula("0.25*log(cosh(4*z))")
     >>> str(loss.derivative())
     'tanh(4*z)'
     """
@@ -60,14 +60,21 @@ class Formula:
     tree: Node
     variable: str
 
+    def __init__(self, tree: Node | str, variable: str | None = None) -> None:
+        if isinstance(tree, str):
+            tree, read = parsing.parse(tree, parsing.MOST_CHARACTERS)
+            variable = read if variable is None else variable
+        object.__setattr__(self, "tree", tree)
+        object.__setattr__(self, "variable", variable or "z")
+
     @classmethod
     def parse(cls, text: str, *, most: int = parsing.MOST_CHARACTERS) -> Formula:
         """Read a formula of at most ``most`` characters.
 
         Numbers, one variable (``z``, or else ``t``, ``r``, ``x`` or ``m``), ``pi``, ``e``,
         ``+ - * / ^`` (or ``**``), parentheses, ``|...|`` and the functions abs, atan, clip, cos,
-        cosh, exp, expm1, log, log1p, logcosh, max, min, relu, sigmoid, sign, sin, sinh, softplus,
-        sqrt, step, tan and tanh. Exponents are numbers from -16 to 16.
+        cosh, erf, exp, expm1, log, log1p, logcosh, max, min, relu, sigmoid, sign, sin, sinh,
+        softplus, sqrt, step, tan and tanh. Exponents are numbers from -16 to 16.
 
         Raises
         ------

@@ -71,11 +71,18 @@ def _sech_squared(u: Node) -> Node:
     return multiply(Number(Fraction(4)), _times_mirror(multiply(Number(Fraction(2)), u)))
 
 
+def _normal(u: Node) -> Node:
+    """2 exp(-u^2)/sqrt(pi), the slope of erf."""
+    scale = divide(Number(Fraction(2)), call("sqrt", Number(Fraction(math.pi), "pi")))
+    return multiply(scale, call("exp", negate(power(u, 2))))
+
+
 UNARY: dict[str, Unary] = {
     "abs": Unary(torch.abs, lambda u: call("sign", u)),
     "atan": Unary(torch.atan, lambda u: divide(ONE, add(ONE, power(u, 2)))),
     "cos": Unary(torch.cos, lambda u: negate(call("sin", u))),
     "cosh": Unary(torch.cosh, lambda u: call("sinh", u)),
+    "erf": Unary(torch.erf, _normal),
     "exp": Unary(torch.exp, lambda u: call("exp", u)),
     "expm1": Unary(torch.expm1, lambda u: call("exp", u)),
     "log": Unary(torch.log, lambda u: divide(ONE, u)),

@@ -171,12 +171,12 @@ class Piece(nn.Module, ABC):
         """The map it stands for, in the inputs' dtype."""
 
     @abstractmethod
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The map in context, and the numbers that :meth:`judge` knows inputs in range by."""
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""
-        return self.run(*inputs)[0]
+        return self.run(*inputs, covered=True)[0]
 
     def asked(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
@@ -204,9 +204,13 @@ class Piece(nn.Module, ABC):
         """Range and error behind the piece, on every input that it allows."""
         return Span(math.inf, math.inf)
 
-    def reach(self, *reaches: Reach) -> Reach:
-        """Accept all that can come, where that is bounded; how far the output reaches."""
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+        """How far the output reaches; ``widen`` accepts all that can come, where it is bounded."""
         return Reach()
+
+    def covers(self, *reaches: Reach) -> bool:
+        """Whether lengths of what comes in need no measuring: all that can come is in range."""
+        return False
 
     @property
     def limit(self) -> float:
@@ -260,8 +264,11 @@ class Piece(nn.Module, ABC):
             )
         super()._load_from_state_dict(*args, **kwargs)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
-        """Exact, recorded, emulated or measured, as the network's mode says."""
+    def forward(self, *inputs: Tensor, covered: bool = False) -> Tensor:
+        """Exact, recorded, emulated or measured, as the network's mode says.
+
+        Where what comes in is ``covered`` (:meth:`covers`), its lengths are not measured.
+        """
         mode = self.settings.mode
         if mode in ("exact", "calibrate"):
             output = self.exact(*inputs)
@@ -271,8 +278,10 @@ class Piece(nn.Module, ABC):
                 self.settings.ticks += 1
             return self._out(output)
         with self._guard():
-            run = self.emulate if torch.compiler.is_exporting() else self.checked
-            output = run(*inputs)
+            if torch.compiler.is_exporting():
+                output = self.emulate(*inputs)
+            else:
+                output = self.checked(*inputs, **({"covered": True} if covered else {}))
         if not torch.compiler.is_compiling() and (watch := watching()) is not None:
             watch.saw(self, inputs, output)
         if mode == "measure":
@@ -285,9 +294,9 @@ class Piece(nn.Module, ABC):
         """One thread at a time where an input may change the prompt."""
         return _WIDENING if self._widens and not torch.compiler.is_compiling() else nullcontext()
 
-    def checked(self, *inputs: Tensor) -> Tensor:
+    def checked(self, *inputs: Tensor, **covered: bool) -> Tensor:
         """The map in context, of inputs that are in range: known now, or at the end of a run."""
-        output, seen = self.run(*inputs)
+        output, seen = self.run(*inputs, **covered)
         return output if seen is None or not self._judged(seen, *inputs) else self.emulate(*inputs)
 
     @untraced

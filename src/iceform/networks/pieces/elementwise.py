@@ -91,8 +91,8 @@ class Activation(Piece):
         """Proven error of every entry."""
         return self.certified
 
-    def reach(self, *reaches: Reach) -> Reach:
-        if self.everywhere and math.isfinite(reaches[0].entry):
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+        if widen and self.everywhere and math.isfinite(reaches[0].entry):
             self.high = max(self.high, reaches[0].entry)
         at_zero = abs(float(self.function(torch.zeros(1, dtype=torch.float64))))
         own, seen = self.certified, min(self.high, reaches[0].entry)
@@ -202,7 +202,7 @@ class Table(Activation):
                 best=self.certified / high,
             )
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
         if self.settings.attends:
             # The two heads that choose are what they tend to: off by less than their error.
@@ -334,7 +334,7 @@ class Gate(Activation):
         super().__init__(name, settings, function, slope)
         self.sharpness, self.error = sharpness, error
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         (z,) = inputs
         largest = primitives.largest(z)
         keys, one, values, margin = self._head(z)

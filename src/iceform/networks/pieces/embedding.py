@@ -44,7 +44,7 @@ class EmbeddingMap(Piece):
         (ids,) = inputs
         return F.embedding(ids, self.weight)
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         theta, line = F.embedding(inputs[0], self.weight), self.settings.line
         if line is not None:
             return primitives.read(theta, line, self.scale)[0], None
@@ -82,7 +82,7 @@ class EmbeddingMap(Piece):
         spread = float(self.errors().norm())
         return Span(float(self.weight.abs().max()), self.certified, spread, self.weight.shape[1])
 
-    def reach(self, *reaches: Reach) -> Reach:
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
         weight, own = self.weight.double(), self.errors()
         length = float(weight.norm(dim=-1).max()) + float(own.norm())
         return Reach(float(weight.abs().max()) + float(own.max()), length * (1 + 2**-30))

@@ -52,6 +52,13 @@ class Heads(Piece):
         pattern: Tensor = self.hook_pattern(torch.softmax(logits, -1))
         return pattern @ v
 
+    def _attended(self, q: Tensor, k: Tensor, v: Tensor, *mask: Tensor) -> Tensor:
+        """As :meth:`exact`, at once unless somebody looks at the pattern."""
+        if self.hook_pattern._forward_hooks or type(self.hook_pattern) is not nn.Identity:
+            return self.exact(q, k, v, *mask)
+        added = mask[0] if mask else None
+        return primitives.heads(q, k, v, added, self.scale, causal=self.causal)
+
     def _asked(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Queries with the scale, keys, values, and all that is added to the logits."""
         q, k, v, *given = inputs
@@ -99,19 +106,27 @@ class Heads(Piece):
         self.bias = mask if math.isfinite(mask) else 0.0
         self.length = self.settings.layers.sizes.tokens
 
-    def reach(self, *reaches: Reach) -> Reach:
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
         """Outputs are means of values, with weights that sum to 1 but for rounding."""
-        sizes = (self.head_dim, self.head_dim, self.value_dim)
-        factors = (abs(self.scale), 1.0, 1.0)
-        for key, r, size, factor in zip("qkv", reaches[:3], sizes, factors, strict=True):
-            longest = r.along(size) * factor * (1 + 2**-20)
-            if math.isfinite(longest):
+        for key, longest in self._longest(reaches).items():
+            if widen and math.isfinite(longest):
                 self.norms[key] = max(self.norms[key], longest)
-        if len(reaches) > 3 and math.isfinite(reaches[3].entry):
+        if widen and len(reaches) > 3 and math.isfinite(reaches[3].entry):
             self.bias = max(self.bias, reaches[3].entry)
         slack = 1 + self._rounding()[1] + self.settings.layers.leak
         v = self.norms["v"] * slack
         return Reach(min(v, reaches[2].entry * slack), v)
+
+    def _longest(self, reaches: tuple[Reach, ...]) -> dict[str, float]:
+        """Bounds of the 2-norms of scaled queries, keys and values."""
+        sizes = (self.head_dim, self.head_dim, self.value_dim)
+        factors = (abs(self.scale), 1.0, 1.0)
+        given = zip("qkv", reaches[:3], sizes, factors, strict=True)
+        return {key: r.along(size) * factor * (1 + 2**-20) for key, r, size, factor in given}
+
+    def covers(self, *reaches: Reach) -> bool:
+        longest = self._longest(reaches)
+        return len(reaches) == 3 and all(longest[key] <= self.norms[key] for key in "qkv")
 
     def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         *seen, added = numbers
@@ -129,18 +144,19 @@ class Heads(Piece):
             return True
         return False
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         longest = self.settings.layers.sizes.tokens
         if inputs[1].shape[-2] > longest or inputs[0].shape[-2] > longest:
             raise BoundError(
                 f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
                 f"tokens, the frozen layers are sized for {longest}; pass tokens="
             )
+        seen = None if covered else self._seen(inputs)
         if self.settings.attends:
-            return self.exact(*inputs), self._seen(inputs)
+            return self._attended(*inputs), seen
         q, k, v, mask = self._asked(inputs)
         out = self.settings.layers.attend(k, q, v, mask, self._margin, self.settings.backend)
-        return out, self._seen(inputs)
+        return out, seen
 
     @property
     def _margin(self) -> float:

@@ -134,9 +134,25 @@ class LinearMap(Piece):
         self.widest = self.exponents.double().cpu()
         self._encode()
 
-    def reach(self, *reaches: Reach) -> Reach:
-        """Rows by Cauchy-Schwarz on the ball that a norm leaves, or on lengths and entries."""
-        (r,) = reaches
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
+        """As :meth:`_rows` has it, or as far as the look-ups go."""
+        rows, norm = self._rows(*reaches)
+        if widen and bool(rows.isfinite().all()) and math.isfinite(norm):
+            wider = torch.log2((rows * _ROUNDED).clamp(min=1e-300)).ceil()
+            self.widest = torch.maximum(self.widest, wider)
+            self.norm = max(self.norm, norm)
+            self._encode()
+        rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
+        return Reach(float(rows.max()), float(rows.norm()) * _ROUNDED)
+
+    def covers(self, *reaches: Reach) -> bool:
+        return self._rows(*reaches)[1] <= self.norm
+
+    def _rows(self, r: Reach) -> tuple[Tensor, float]:
+        """Rows by Cauchy-Schwarz on the ball that a norm leaves, or on lengths and entries.
+
+        And the length of a token.
+        """
         weight, bias = self.weight.double().cpu(), self.bias.double().cpu()
         rows = weight.norm(dim=-1) * r.along(self.in_features) + bias.abs()
         rows = torch.minimum(rows, weight.abs().sum(-1) * r.entry + bias.abs())
@@ -145,14 +161,7 @@ class LinearMap(Piece):
             around = r.radius * (weight * scale).norm(dim=-1) + (weight @ centre + bias).abs()
             around = around + r.off * weight.abs().sum(-1)
             rows = torch.minimum(rows, around)
-        norm = r.along(self.in_features) * _ROUNDED
-        if bool(rows.isfinite().all()) and math.isfinite(norm):
-            wider = torch.log2((rows * _ROUNDED).clamp(min=1e-300)).ceil()
-            self.widest = torch.maximum(self.widest, wider)
-            self.norm = max(self.norm, norm)
-            self._encode()
-        rows = torch.minimum(rows, torch.exp2(self.widest)) + self.errors().cpu()
-        return Reach(float(rows.max()), float(rows.norm()) * _ROUNDED)
+        return rows, r.along(self.in_features) * _ROUNDED
 
     def _product(self, x: Tensor, offset: Tensor | None = None) -> Tensor:
         """Theta x + offset, rows of x taken together however they lie in memory."""
@@ -164,14 +173,14 @@ class LinearMap(Piece):
         flat = F.linear(x.reshape(-1, self.in_features), self.theta, offset)
         return flat.reshape(*x.shape[:-1], self.out_features)
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The look-ups, the largest 2-norm of a token, and the largest share of a row's range."""
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The look-ups, the largest share of a row's range, and the largest 2-norm of a token."""
         (x,) = inputs
         line = self.settings.line
         if line is not None and x.is_cuda:  # products without a sum are quicker there
             given = (self._product(x), line, self.least, self.scale, self.by)
             out, over = primitives.read(*given, offset=self.offset)
-            return out, torch.cat([primitives.longest(x), over])
+            return out, over if covered else torch.cat([over, primitives.longest(x)])
         z = self._product(x, self.offset)
         if line is not None:
             out, over = primitives.read(z, line, self.least, self.scale, self.by)
@@ -180,14 +189,14 @@ class LinearMap(Piece):
             prompted = self._prompted / power[..., None]
             out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
             out, over = out * power * self.scale, primitives.largest(z * self.by)
-        return out, torch.cat([primitives.longest(x), over])
+        return out, over if covered else torch.cat([over, primitives.longest(x)])
 
     def _power(self, z: Tensor) -> Tensor:
         """The scales that entries are read at, over the usual ones."""
         return primitives.power_of_two(torch.maximum(z.detach().abs(), self.least))
 
     def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
-        norm, over = numbers
+        over, norm = (*numbers, 0.0)[:2]
         if norm <= self.norm and over <= 1:
             return False
         if not self._widens and not norm <= self.norm:

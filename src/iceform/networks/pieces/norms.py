@@ -110,7 +110,7 @@ class Norm(Piece):
 
     # ------------------------------------------------------------------------------------ running
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The norm, the largest 2-norm of a token and the largest 1/(v + floor)."""
         (x,) = inputs
         line = self.settings.line if self.settings.attends else None
@@ -263,7 +263,7 @@ class Norm(Piece):
         largest = float(self._sizes.max())
         return 0.0 if self.plain else 2 * largest * read_error(self.settings, 2)
 
-    def reach(self, *reaches: Reach) -> Reach:
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
         r"""Entries :math:`|y_i| \le \sqrt d\,|\gamma_i| + |\beta_i|`, whatever comes in."""
         rows, off = self._sizes + self._last, self._last
         # Each entry of h is read with an error of its own: sqrt d of them along a token.

@@ -108,7 +108,7 @@ class Product(Piece):
     def settle_for(self, *spans: Span) -> None:
         self.largest = self._terms * spans[0].reach * spans[1].reach * _SLACK
 
-    def run(self, *inputs: Tensor) -> tuple[Tensor, Tensor | None]:
+    def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         z, settings = self.exact(*inputs), self.settings
         a, b = (t.to(z) for t in inputs)
         if self.inner is not None:
@@ -158,7 +158,7 @@ class Product(Piece):
         width = None if self.inner is not None else a.width or b.width
         return Span(n * _times(a.entry, b.entry), n * (error + own), width=width)
 
-    def reach(self, *reaches: Reach) -> Reach:
+    def reach(self, *reaches: Reach, widen: bool = True) -> Reach:
         a, b = reaches
         own = 2 * read_error(self.settings, self._terms)
         slack = (1 + own) * _SLACK

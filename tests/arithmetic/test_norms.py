@@ -1,0 +1,78 @@
+"""Norms and eigenvalues of computed matrices: never below the exact ones, hardly above."""
+
+import flint
+import pytest
+import torch
+
+from iceform.arithmetic import eigenvalues_of, gram_eigenvalues, spectral_norm
+
+
+def exact_eigenvalues(rows):
+    """Of a symmetric matrix of floats, sorted, in balls."""
+    with flint.ctx.workprec(400):
+        n = len(rows)
+        matrix = flint.arb_mat([[flint.arb(v) for v in row] for row in rows])
+        found = flint.acb_mat(matrix).eig(multiple=True, tol=1e-60)
+        return sorted(float(v.real.mid()) for v in found), n
+
+
+def drawn(seed, shape, scale=1.0):
+    g = torch.Generator().manual_seed(seed)
+    return scale * torch.randn(*shape, generator=g, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-9, 1.0, 1e140])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (9, 2), (30, 30)])
+def test_a_norm_is_no_less_and_hardly_more(shape, scale):
+    for seed in range(20):
+        matrix = drawn(seed, shape, scale)
+        matrix[:, -1] = matrix[:, 0] * (1 + 2.0**-40)
+        (*_, largest), _ = exact_eigenvalues((matrix.mT @ matrix / scale**2).tolist())
+        found = spectral_norm(matrix)
+        assert largest**0.5 * scale * (1 - 1e-13) <= found <= 1.02 * largest**0.5 * scale
+
+
+def test_norms_of_nothing_and_of_no_numbers():
+    assert spectral_norm(torch.zeros(0, 3).double()) == 0
+    assert spectral_norm(torch.zeros(3, 3).double()) == 0
+    assert spectral_norm(torch.tensor([[1.0, float("nan")]]).double()) == float("inf")
+    assert spectral_norm(torch.eye(5).double()) == pytest.approx(1, rel=0.01)
+
+
+@pytest.mark.parametrize("power", [0, -6, -12])
+def test_eigenvalues_are_within_what_is_said(power):
+    for seed in range(10):
+        x = drawn(seed, (12, 4)) * torch.tensor([1.0, 1.0, 1.0, 10.0**power], dtype=torch.float64)
+        gram = x.mT @ x
+        exact, _ = exact_eigenvalues(gram.tolist())
+        values, off = eigenvalues_of(gram)
+        apart = (values - torch.tensor(exact, dtype=torch.float64)).abs()
+        assert float(apart.max()) <= off <= 1e-12 * exact[-1]
+
+
+def test_wrong_eigenvectors_do_not_pass(monkeypatch):
+    """Whoever computes them is not believed."""
+    x = drawn(1, (12, 4))
+    gram, eigh = x.mT @ x, torch.linalg.eigh
+
+    def wrong(matrix):
+        values, vectors = eigh(matrix)
+        return values * 0.5, vectors
+
+    monkeypatch.setattr(torch.linalg, "eigh", wrong)
+    values, off = eigenvalues_of(gram)
+    assert off >= float(eigh(gram)[0][-1]) - float(values[-1])
+
+
+def test_gram_matrices_of_many_rows():
+    x = torch.rand(5000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows = [[int(v * 2**53) for v in row] for row in x.tolist()]
+    with flint.ctx.workprec(400):
+        whole = flint.fmpz_mat(rows)
+        gram = whole.transpose() * whole
+        exact = flint.arb_mat(gram) / (5000 * flint.arb(2) ** 106)
+        found = sorted(
+            float(v.real.mid()) for v in flint.acb_mat(exact).eig(multiple=True, tol=1e-60)
+        )
+    values, off = gram_eigenvalues(x)
+    assert float((values - torch.tensor(found, dtype=torch.float64)).abs().max()) <= off <= 1e-12
