@@ -189,6 +189,8 @@ def test_eigenvalues_and_metrics(parts: Page):
 def test_the_catalogue_is_the_servers_and_every_program_has_a_run():
     offer = site._offer()
     assert [one["name"] for one in offer["algorithms"]] == list(entries())
+    (quantile,) = (one for one in offer["algorithms"] if one["name"] == "quantile")
+    assert quantile["objective"].endswith("; alpha = 0"), "what no slider sets is said"
     assert {one["name"] for one in offer["programs"]} == set(site.PROGRAMS)
 
 

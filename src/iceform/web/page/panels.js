@@ -203,7 +203,7 @@ async function drawLookup(node, page) {
   if (!found) return undefined;
   const tables = [found.spectral, found.hard].filter(Boolean);
   const bars = tables.map((t) => canvas(`Attention over the grid, ${t.regime}`, true));
-  const lines = canvas('The function and its look-ups');
+  const lines = canvas('The function and its look-ups', true);
   const readout = el('p', { 'aria-live': 'polite' });
   const slider = el('input', { id: 'pick-z', type: 'range', min: -page.state.reach, max: page.state.reach, step: page.state.reach / 200,
     value: page.state.z, oninput: (e) => { page.keep({ z: Number(e.target.value) }); show(); } });
