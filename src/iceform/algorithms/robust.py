@@ -27,7 +27,7 @@ from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_farthest
-from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
+from iceform.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
 from iceform.machine.whitening import Metric, metric_of
@@ -285,7 +285,7 @@ class _Joint:
         off = slip_of(samples, self.w, labels) / self.sigma + 4 * _UNIT * t.abs()
         drift = torch.zeros_like(t)
         if self.whitener is not None:
-            moves = self.radius * (samples @ self.whitener[:-1]).norm(dim=1)
+            moves = self.radius * lengths_in(samples, self.whitener[:-1])
             scale = self.radius * float(self.whitener[-1].norm())
             drift = (moves + t.abs() * scale) / max(self.sigma - scale, _UNIT)
         drift = 1.001 * drift + off

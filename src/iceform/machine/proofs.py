@@ -42,9 +42,7 @@ from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sh
 __all__ = ["Proof", "certificate_of", "data_of", "prove"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-# Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
-# covers for every condition number below 1e16 (beyond, nothing is claimed).
-_SLACK = 1e-3
+_SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
 _DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
@@ -133,7 +131,7 @@ class Proof:
             return torch.fmin((1 + _SLACK) * reach, replace(self, box=None).bounds(functionals))
         if self.support is not None:
             functionals = functionals[:, self.support]
-        lengths = (functionals @ self.whitener).norm(dim=1)
+        lengths = lengths_in(functionals, self.whitener)
         if self.metric is not None:
             # Nothing is known of the other directions; harmless only where a has no part in them.
             turned = functionals / self.metric.scale
@@ -156,6 +154,13 @@ class Proof:
             whitener[self.support] = self.whitener
         (far,) = problem.source.largest(_Reach(problem.encoding, whitener))
         return (1 + _SLACK) * self.radius * float(far)
+
+
+def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
+    """||T'x|| of rows x that are differences over a number, the rounding of its sums added."""
+    rounded: Tensor = (len(whitener) + 8) * _UNIT * (rows.abs() @ whitener.abs())
+    found: Tensor = (rows @ whitener).norm(dim=1) + rounded.norm(dim=1)
+    return found
 
 
 def _clarity(metric: Metric) -> float:
@@ -296,7 +301,7 @@ class _Reach:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
-        return [(samples @ self.whitener).norm(dim=1).max()]
+        return [lengths_in(samples, self.whitener).max()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -328,7 +333,7 @@ class _SafeGram:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         z = samples @ self.w - labels
-        moves = (1 + _SLACK) * self.radius * (samples @ self.whitener).norm(dim=1)
+        moves = (1 + _SLACK) * self.radius * lengths_in(samples, self.whitener)
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
         distance = (z[:, None] - kinks).abs().amin(1)
@@ -360,8 +365,9 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
 def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     """||g||_{H^{-1}} for any g within ``error`` of the computed one."""
     spread = float((metric.whitener.abs().mT @ error).norm())
-    if metric.rank:  # T'e = L^{-1/2} V'(e/S), V being orthonormal
+    if metric.rank:  # T'e = L^{-1/2} V'(e/S)
         longest = float((error / metric.scale).norm()) / math.sqrt(float(metric.eigenvalues[0]))
+        longest *= metric.stretch
         spread = min(spread, (1 + _SLACK) * longest)
     return metric.norm(gradient) + spread
 
