@@ -448,10 +448,10 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "eigenvalues are believed of whoever computes them",
-        "arithmetic/norms.py",
+        "arithmetic/eigenvalues.py",
         "    off = 2 * (apart + skew * size)\n",
         "    off = rounded * size\n",
-        ("tests/arithmetic/test_norms.py", "-k", "wrong"),
+        ("tests/arithmetic/test_eigenvalues.py", "-k", "wrong"),
     ),
     Mutant(
         "a Hessian that is given is not looked for in the data",

@@ -21,7 +21,6 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
-from iceform.arithmetic import spectral_norm
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
@@ -30,7 +29,7 @@ from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_fa
 from iceform.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
-from iceform.machine.whitening import Metric, metric_of
+from iceform.machine.whitening import Metric, metric_of, spectral_norm
 
 __all__ = ["Huber"]
 

@@ -1,8 +1,8 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
+from iceform.arithmetic.eigenvalues import eigenvalues_of, gram_eigenvalues
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
-from iceform.arithmetic.norms import eigenvalues_of, gram_eigenvalues, spectral_norm
 from iceform.arithmetic.powers import exponent_of, power_of_two, times_power
 from iceform.arithmetic.rounding import (
     Format,
@@ -25,7 +25,6 @@ __all__ = [
     "gram_eigenvalues",
     "log_steps",
     "power_of_two",
-    "spectral_norm",
     "sum_steps",
     "times_power",
 ]

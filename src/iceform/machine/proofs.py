@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import spectral_norm
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
@@ -37,7 +36,15 @@ from iceform.machine.dependence import exactly_dependent
 from iceform.machine.objective import above_nothing, convex, held_by_penalty, nearby
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.sources import Source, split
-from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
+from iceform.machine.whitening import (
+    Metric,
+    Weigh,
+    evenly,
+    metric_of,
+    needs_sharpening,
+    sharpened,
+    spectral_norm,
+)
 
 __all__ = ["Proof", "certificate_of", "data_of", "prove"]
 
