@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, run
 from iceform.computer.places import refuse
@@ -344,18 +344,13 @@ def _at(
     computed: Mapping[str, Tensor],
     bits: int,
 ) -> tuple[Balls, float, float]:
-    flint = ball_arithmetic()
-    before = flint.ctx.prec
-    flint.ctx.prec = bits
-    try:
+    with balls_of(bits):
         inputs = {name: ball_array(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
         gaps = [abs(ball_array(computed[name]) - value).flatten() for name, value in exact.items()]
         distance = max(uppermost(g) for part in gaps for g in part)
         radius = max(uppermost(b.rad()) for value in exact.values() for b in value.flatten())
-    finally:
-        flint.ctx.prec = before
     return balls, distance if not math.isnan(distance) else math.inf, radius
 
 
