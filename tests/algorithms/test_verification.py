@@ -1,8 +1,10 @@
 """verify(): the exact answer of every algorithm in ball arithmetic, beside what was returned."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import flint
 import numpy as np
 import pytest
 import torch
@@ -159,3 +161,16 @@ def test_machines_of_float32_are_certified_in_float32(program):
     x, y, _ = drawn()
     machine = Machine(D + 1, layout="stream", dtype=torch.float32)
     check(machine.run(program, x, y))
+
+
+def test_threads_verify_with_bits_of_their_own():
+    """The number of bits is the process's: one that ended left another with too few."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 3, generator=g, dtype=torch.float64)
+    fit = Stream(4).run(algorithms.Ridge(1.0), x, x.sum(1) + 0.2 * x[:, 0].sin())
+    before = flint.ctx.prec
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda bits: fit.certificate.verify(bits=bits), [256, 128] * 12))
+    assert all(found)
+    assert [verdict.bits for verdict in found] == [256, 128] * 12
+    assert flint.ctx.prec == before

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from iceform.functions.curvature import Curvature
 
 import iceform as ice
 
@@ -58,6 +59,23 @@ def test_eps_is_a_promise_of_many_steps_too():
         ice.GradientDescent(saturating, eps=0.1, hessian=(0.0, 2.0), **sizes)
     known = ice.GradientDescent("squared", eps=0.1, hessian=(0.0, 2.0), **sizes)
     assert known.certificate.kind == "proven"
+
+
+def test_what_is_said_of_a_loss_of_ones_own_is_looked_at():
+    """Its slopes are enclosed, and where they cannot be what was said is an assumption."""
+
+    def steep(z):
+        return 8 * torch.tanh(z)
+
+    said = Curvature(torch.ones_like, bounds=(0.0, 0.1))
+    sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, **SIZES}
+    lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=said)
+    found = ice.GradientDescent(lie, eps=None, **sizes)
+    assert found.hessian == ice.GradientDescent(steep, eps=None, **sizes).hessian
+    untold = ice.Loss(None, "residual", ice.ScalarFunction(hidden, "hidden"), facts=said)
+    certificate = ice.GradientDescent(untold, eps=None, **sizes).certificate
+    assert certificate.kind == "estimated"
+    assert "the slope of hidden is as stated" in certificate.assumptions
 
 
 @pytest.mark.parametrize("eps", [0.05, None])

@@ -219,7 +219,7 @@ def test_a_lowered_metric_lies_below_every_matrix_it_may_stand_for():
     assert lower(metric_of(h, 30), h.diagonal()) is None
 
 
-@pytest.mark.parametrize("apart_by", [1e-5, 1e-7, 1e-8, 1e-9, 1e-10, 1e-11, 1e-12])
+@pytest.mark.parametrize("apart_by", [1e-5, 1e-8, 1e-10, 1e-12, 1e-13, 3e-14])
 def test_nearly_dependent_features_are_told_apart(apart_by):
     """A Gram matrix hides what is closer than 1e-7; the samples show it."""
     g = torch.Generator().manual_seed(3)

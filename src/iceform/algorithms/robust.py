@@ -21,16 +21,15 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
-from iceform.arithmetic import spectral_norm
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
 from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_farthest
-from iceform.machine.proofs import Proof, gram_slip, lower, norm_of
+from iceform.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
-from iceform.machine.whitening import Metric, metric_of
+from iceform.machine.whitening import Metric, metric_of, spectral_norm
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
@@ -283,7 +282,7 @@ class _Joint:
         off = slip_of(samples, self.w, labels) / self.sigma + 4 * _UNIT * t.abs()
         drift = torch.zeros_like(t)
         if self.whitener is not None:
-            moves = self.radius * (samples @ self.whitener[:-1]).norm(dim=1)
+            moves = self.radius * lengths_in(samples, self.whitener[:-1])
             scale = self.radius * float(self.whitener[-1].norm())
             drift = (moves + t.abs() * scale) / max(self.sigma - scale, _UNIT)
         drift = 1.001 * drift + off

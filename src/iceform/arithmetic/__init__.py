@@ -1,9 +1,9 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
 from iceform.arithmetic.double_double import exponent_of, power_of_two, times_power
+from iceform.arithmetic.eigenvalues import eigenvalues_of, gram_eigenvalues
 from iceform.arithmetic.intervals import Interval
 from iceform.arithmetic.jets import Jet
-from iceform.arithmetic.norms import eigenvalues_of, gram_eigenvalues, spectral_norm
 from iceform.arithmetic.rounding import (
     Format,
     compounded,
@@ -25,7 +25,6 @@ __all__ = [
     "gram_eigenvalues",
     "log_steps",
     "power_of_two",
-    "spectral_norm",
     "sum_steps",
     "times_power",
 ]

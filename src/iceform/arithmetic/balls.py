@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from iceform.errors import ProgramError
 
-__all__ = ["ball_arithmetic", "uppermost"]
+__all__ = ["ball_arithmetic", "balls_of", "uppermost"]
+
+_one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
 
 def ball_arithmetic() -> Any:
@@ -19,6 +24,19 @@ def ball_arithmetic() -> Any:
             "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
         ) from None
     return flint
+
+
+@contextmanager
+def balls_of(bits: int) -> Iterator[Any]:
+    """python-flint with so many bits, which no other thread changes meanwhile."""
+    flint = ball_arithmetic()
+    with _one_at_a_time:
+        before = flint.ctx.prec
+        flint.ctx.prec = bits
+        try:
+            yield flint
+        finally:
+            flint.ctx.prec = before
 
 
 def uppermost(ball: Any) -> float:

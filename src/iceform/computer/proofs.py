@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
 from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, refuse, run
@@ -367,18 +367,13 @@ def _at(
     computed: Mapping[str, Tensor],
     bits: int,
 ) -> tuple[Balls, float, float]:
-    flint = ball_arithmetic()
-    before = flint.ctx.prec
-    flint.ctx.prec = bits
-    try:
+    with balls_of(bits):
         inputs = {name: ball_array(value) for name, value in given.items()}
         balls = Balls(len(given["x"]))
         exact = run(graph, balls, lambda n: inputs[n.attr], _watch(ranges))
         gaps = [abs(ball_array(computed[name]) - value).flatten() for name, value in exact.items()]
         distance = max(uppermost(g) for part in gaps for g in part)
         radius = max(uppermost(b.rad()) for value in exact.values() for b in value.flatten())
-    finally:
-        flint.ctx.prec = before
     return balls, distance if not math.isnan(distance) else math.inf, radius
 
 

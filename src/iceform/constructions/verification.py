@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
 from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, set_verifier
@@ -36,18 +36,13 @@ def verify(
     emulator: Emulator, inputs: Sequence[Tensor], certified: float, bits: int
 ) -> Verification:
     """Enclose the exact result, take its distance from the emulator's, compare."""
-    flint = ball_arithmetic()
-    before = flint.ctx.prec
-    flint.ctx.prec = bits
-    try:
+    with balls_of(bits) as flint:
         if inputs[0].ndim > 2:
             raise ProgramError("verify one instance at a time: inputs must have no batch dimension")
         computed = emulator(*inputs).detach().double().flatten().tolist()
         exact = _exact(emulator, [t.detach().double() for t in inputs])
         gaps = [abs(flint.arb(c) - e) for c, e in zip(computed, exact, strict=True)]
         measured = max(uppermost(g) for g in gaps)
-    finally:
-        flint.ctx.prec = before
     # Written so that NaN fails.
     return Verification(measured <= certified, measured, certified, bits)
 

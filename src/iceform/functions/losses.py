@@ -285,11 +285,14 @@ class Loss:
     def curvature_on(self, low: float, high: float) -> tuple[float, float, tuple[str, ...]]:
         """(inf l'', sup l'') over ``[low, high]``, and what that takes for granted."""
         known = self.curvature.bounds
-        if known is not None and all(map(math.isfinite, known)):
+        stated = known is not None and all(map(math.isfinite, known))
+        if known is not None and stated and self.parameters is not None:
             return *known, ()
         proven = self.derivative.slopes(low, high)
-        if proven is not None:
+        if proven is not None:  # rather than what somebody says of a loss of their own
             return *proven, ()
+        if known is not None and stated:
+            return *known, (f"the slope of {self.derivative.name} is as stated",)
         mesh = torch.linspace(low, high, _CURVATURE_MESH, dtype=torch.float64)
         derivatives = self.derivative.derivatives(mesh, 1)
         name = self.derivative.name

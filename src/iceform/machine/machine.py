@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic, uppermost
+from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
@@ -259,12 +259,8 @@ class Verifier:
                 f"the data were more than {_KEPT} entries, or not in memory, and are not kept; "
                 "give them again: certificate.verify(X, y)"
             )
-        flint = ball_arithmetic()
-        before = flint.ctx.prec
-        try:
+        with balls_of(bits) as flint:
             return self._enclose(flint, given, certified, bits)
-        finally:
-            flint.ctx.prec = before
 
     def _enclose(self, flint: Any, given: Given, certified: float, bits: int) -> Verification:
         for finer in range(_FINER + 1):

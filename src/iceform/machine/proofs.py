@@ -28,7 +28,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import spectral_norm
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
@@ -37,12 +36,18 @@ from iceform.machine.dependence import exactly_dependent
 from iceform.machine.objective import above_nothing, held_by_penalty, nearby
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 from iceform.machine.sources import Source, split
-from iceform.machine.whitening import Metric, Weigh, evenly, metric_of, needs_sharpening, sharpened
+from iceform.machine.whitening import (
+    Metric,
+    Weigh,
+    evenly,
+    metric_of,
+    needs_sharpening,
+    sharpened,
+    spectral_norm,
+)
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-# Whitening and norms are computed: sums of p products whose rounding, p u sqrt(condition), this
-# covers for every condition number below 1e16 (beyond, nothing is claimed).
-_SLACK = 1e-3
+_SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added
 _UNSEEN = 1e-12  # share of a functional in directions that no sample sees: rounding
 _UNCLEAR = 1e-6  # the same, where those directions are not known well enough
 _DOUBLED = 1 << 24  # entries of the data up to which gradients are enclosed in pairs of numbers
@@ -131,7 +136,7 @@ class Proof:
             return torch.fmin((1 + _SLACK) * reach, replace(self, box=None).bounds(functionals))
         if self.support is not None:
             functionals = functionals[:, self.support]
-        lengths = (functionals @ self.whitener).norm(dim=1)
+        lengths = lengths_in(functionals, self.whitener)
         if self.metric is not None:
             # Nothing is known of the other directions; harmless only where a has no part in them.
             turned = functionals / self.metric.scale
@@ -154,6 +159,13 @@ class Proof:
             whitener[self.support] = self.whitener
         (far,) = problem.source.largest(_Reach(problem.encoding, whitener))
         return (1 + _SLACK) * self.radius * float(far)
+
+
+def lengths_in(rows: Tensor, whitener: Tensor) -> Tensor:
+    """||T'x|| of rows x that are differences over a number, the rounding of its sums added."""
+    rounded: Tensor = (len(whitener) + 8) * _UNIT * (rows.abs() @ whitener.abs())
+    found: Tensor = (rows @ whitener).norm(dim=1) + rounded.norm(dim=1)
+    return found
 
 
 def _clarity(metric: Metric) -> float:
@@ -294,7 +306,7 @@ class _Reach:
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, _, _ = self.encoding(x, y)
-        return [(samples @ self.whitener).norm(dim=1).max()]
+        return [lengths_in(samples, self.whitener).max()]
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +338,7 @@ class _SafeGram:
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         z = samples @ self.w - labels
-        moves = (1 + _SLACK) * self.radius * (samples @ self.whitener).norm(dim=1)
+        moves = (1 + _SLACK) * self.radius * lengths_in(samples, self.whitener)
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
         distance = (z[:, None] - kinks).abs().amin(1)
@@ -358,8 +370,9 @@ def enclose(problem: LinearProblem, w: Tensor, facts: Curvature | None = None) -
 def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
     """||g||_{H^{-1}} for any g within ``error`` of the computed one."""
     spread = float((metric.whitener.abs().mT @ error).norm())
-    if metric.rank:  # T'e = L^{-1/2} V'(e/S), V being orthonormal
+    if metric.rank:  # T'e = L^{-1/2} V'(e/S)
         longest = float((error / metric.scale).norm()) / math.sqrt(float(metric.eigenvalues[0]))
+        longest *= metric.stretch
         spread = min(spread, (1 + _SLACK) * longest)
     return metric.norm(gradient) + spread
 

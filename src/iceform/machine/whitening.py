@@ -5,7 +5,8 @@ hides those below :math:`10^{-7}` of the largest. Written in coordinates T in wh
 that are known have length 1, the same samples have another Gram matrix, G = T'HT, that shows the
 next seven digits; its eigenvectors give the next T. What is computed of :math:`y_i = T'x_i` is off
 by at most
-:math:`e_i = (p + 4) u |T|' |x_i|`, so that G is off in norm by at most
+:math:`e_i = (p + 4) u |T|' |x_i|`, or, of few samples, by :math:`u |y_i|` and :math:`2^{-98} |T|'
+|x_i|`: in pairs of numbers, of the samples as they were given. So G is off in norm by at most
 
 .. math:: \sigma = 2 \sqrt{AB} + B + c A + W, \qquad
    A = \sum_i c_i \|y_i\|^2,\; B = \sum_i c_i \|e_i\|^2,\; W = \sum_i \delta c_i \|y_i\|^2,
@@ -14,7 +15,9 @@ c the rounding of the sum and :math:`\delta c_i` what the curvature of a sample 
 end the eigenvalues of G are at least :math:`\lambda`, and
 :math:`H \ge (\lambda - \sigma)\, T^{-\top} T^{-1}`: proven, and free of squares.
 
-Directions whose eigenvalue stays below that noise are open: too short to be told from rounding.
+Directions whose eigenvalue stays below that noise are open: too short to be told from rounding. So
+are those below 2^-46 of the longest, whatever shows them: that is as close as given numbers are
+rounded.
 """
 
 from __future__ import annotations
@@ -28,16 +31,19 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import exponent_of, power_of_two
+from iceform.arithmetic.double_double import SUMMED, Pair, dot, pair
 from iceform.machine.problem import Encoding, LinearProblem, slip_of
 
-_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
 _ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
+_SQUARES = 8  # of a matrix whose norm is bounded: a share of a hundredth too much
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
 _BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
+_PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
+_CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
 _MOST = 1024  # coefficients: an eigendecomposition costs their cube
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -109,8 +115,7 @@ class Metric:
     def lost(self) -> float:
         """No less than ||V'EV - L||, whatever found V and L: 0 where E is not kept.
 
-        Two products of p terms round by 2 (p + 2) u sqrt(p) ||E||_F in norm, V being as long as p
-        unit vectors to the last digits.
+        Two products of p terms round by 2 (p + 2) u sqrt(p) ||E||_F ||V||^2 in norm.
         """
         if self.given is None or not self.rank:
             return 0.0
@@ -118,7 +123,15 @@ class Metric:
         left = self.vectors.mT @ (self.given @ self.vectors)
         apart = float((left - torch.diag(self.eigenvalues)).norm())
         rounded = 3 * (p + 2) * _UNIT * math.sqrt(p) * float(self.given.norm())
-        return (1 + _SLACK) * (apart + rounded)
+        return (1 + _SLACK) * (apart + rounded * self.stretch**2)
+
+    @cached_property
+    def stretch(self) -> float:
+        """No less than ||V||, which is 1 to the last digits where V was found as it should be."""
+        p, rank = self.vectors.shape
+        eye = torch.eye(rank, dtype=self.vectors.dtype, device=self.vectors.device)
+        skew = float((self.vectors.mT @ self.vectors - eye).norm())
+        return math.sqrt(1 + skew + 4 * (p + 2) * _UNIT * rank)
 
     @cached_property
     def whitener(self) -> Tensor:
@@ -193,6 +206,33 @@ def metric_of(matrix: Tensor, rows: int) -> Metric:
     return Metric(vectors[:, keep], values[keep], scale, noise, given=scaled)
 
 
+def spectral_norm(matrix: Tensor) -> float:
+    r"""No less than the largest singular value; infinite where there is none.
+
+    :math:`\|M\|_2^2 = \|M'M\|_2`, and so on for its squares: with :math:`B_0 = M`,
+    :math:`B_{k+1} = B_k'B_k / \|B_k\|_F^2`, and :math:`\|B_k\|_2 \le \|B_k\|_F` for the last,
+
+    .. math:: \|B_k\|_2 \le \|B_k\|_F \left(\|B_{k+1}\|_2 + γ\right)^{1/2},
+
+    γ covering the rounding of a product in the Frobenius norm. After k squares that is no more
+    than :math:`p^{2^{-k-1}}` times the norm.
+    """
+    if not matrix.numel():
+        return 0.0
+    gamma = 2 * (max(matrix.shape) + 4) * _UNIT
+    sizes, square = [float(matrix.norm())], matrix
+    for _ in range(_SQUARES):
+        if not 0 < sizes[-1] < math.inf:
+            break
+        unit = square / sizes[-1]
+        square = unit.mT @ unit
+        sizes.append(float(square.norm()))
+    bound = sizes.pop() * (1 + gamma)
+    for size in reversed(sizes):
+        bound = size * math.sqrt(bound + gamma) * (1 + gamma)
+    return math.inf if math.isnan(bound) else bound
+
+
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
     """The curvature 1 of a squared residual, which is off by nothing."""
     return torch.ones_like(z), torch.zeros_like(slip)
@@ -206,16 +246,26 @@ class WhitenedTask:
     w: Tensor
     weigh: Weigh
     turned: Tensor  # T, (p, r)
+    doubled: bool
 
     def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
         samples, labels, _ = self.encoding(x, y)
         weights, lost = self.weigh(samples @ self.w - labels, slip_of(samples, self.w, labels))
         weights, lost = (self.encoding.weigh(part, y) for part in (weights, lost))
-        seen = samples @ self.turned
-        off = (samples.shape[1] + 4) * _UNIT * (samples.abs() @ self.turned.abs())
+        seen, off = self._seen(x, y, samples)
         gram = (seen * weights[:, None]).mT @ seen
         size = seen.square().sum(1)
         return [gram, weights @ size, weights @ off.square().sum(1), lost @ size]
+
+    def _seen(self, x: Tensor, y: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+        """T'x_i, and what it may be off by."""
+        most = samples.abs() @ self.turned.abs()
+        if not self.doubled:
+            return samples @ self.turned, (samples.shape[1] + 4) * _UNIT * most
+        rows = Pair(samples, self.encoding.lows(x, y)[0])
+        columns = [dot(rows, pair(column.expand_as(samples))) for column in self.turned.mT]
+        seen = torch.stack([column.double() for column in columns], 1)
+        return seen, _UNIT * seen.abs() + 8 * SUMMED * most
 
 
 @dataclass(frozen=True)
@@ -265,10 +315,12 @@ def sharpened(
     for _ in range(_TURNS):
         if float(values[0]) >= _WHITE:
             break
-        turned = _turned(turned @ vectors, values, max(noise, sweep.floor(values)))
+        turned = sweep.turned(turned @ vectors, values, max(noise, sweep.floor(values)))
         gram, noise = sweep(turned / scale[:, None])
         values, vectors = torch.linalg.eigh(gram)
     clear = values > _CLEAR * max(noise, sweep.floor(values))
+    # What columns were rounded by before they were given tells nobody anything.
+    clear &= values > (_CLOSEST * (turned @ vectors).norm(dim=0)).square()
     white = turned @ vectors[:, clear] / values[clear].sqrt()
     # Directions that no sample sees may be added to others at will: as little of them as can be.
     unseen = torch.linalg.qr(turned @ vectors[:, ~clear]).Q
@@ -276,17 +328,6 @@ def sharpened(
     directions, sizes, _ = torch.linalg.svd(white, full_matrices=False)
     metric = Metric(directions, sizes**-2.0, scale, unknown=unseen)
     return Whitened(metric, *sweep.between(metric), int((~clear).sum()))
-
-
-def _turned(turned: Tensor, values: Tensor, noise: float) -> Tensor:
-    """Coordinates in which what is known has length 1, as long as samples are still seen in them.
-
-    What is computed of a sample is off by a share of ``_BLUR`` at most.
-    """
-    p = len(turned)
-    cap = _BLUR / ((p + 4) * _UNIT * math.sqrt(p))
-    least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
-    return turned / torch.maximum(values, least).sqrt()
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,7 +344,7 @@ class _Sweep:
         whole = turned.new_zeros(len(self.w), turned.shape[1])
         whole[self.kept] = turned
         rows, source = self.problem.source.rows, self.problem.source
-        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole)
+        task = WhitenedTask(self.problem.encoding, self.w, self.weigh, whole, self._doubled)
         gram, length, off, lost = (part / source.total for part in source.reduce(task))
         penalty = (self.problem.ridge[self.kept, None] * turned).mT @ turned
         a, b = float(length), float(off)
@@ -311,6 +352,20 @@ class _Sweep:
         rest = 16 * len(self.w) * _UNIT * float(penalty.diagonal().sum())
         noise = 2 * math.sqrt(a * b) + b + summed + rest + 2 * float(lost)
         return gram + penalty, 1.01 * noise
+
+    @property
+    def _doubled(self) -> bool:
+        return self.problem.source.rows * self.problem.dim**2 <= _PAIRS
+
+    def turned(self, turned: Tensor, values: Tensor, noise: float) -> Tensor:
+        """Coordinates in which what is known has length 1, while samples are still seen in them.
+
+        What is computed of a sample is off by a share of ``_BLUR`` at most.
+        """
+        p = len(turned)
+        cap = _BLUR / (_CLOSEST if self._doubled else (p + 4) * _UNIT * math.sqrt(p))
+        least = (turned.norm(dim=0) / cap).square().clamp(min=noise)
+        return turned / torch.maximum(values, least).sqrt()
 
     def floor(self, values: Tensor) -> float:
         """Eigenvalues of a sum of products up to this are rounding."""

@@ -1,13 +1,4 @@
-r"""Norms and eigenvalues of computed matrices, bounded whoever computes them.
-
-**Norm.** :math:`\|M\|_2^2 = \|M'M\|_2`, and so on for its squares: with :math:`B_0 = M`,
-:math:`B_{k+1} = B_k'B_k / \|B_k\|_F^2` and :math:`\|B_k\|_2 \le \|B_k\|_F` for the last,
-
-.. math:: \|M\|_2 \le \|M\|_F \left(\|B_1\|_2 + γ\right)^{1/2}, \quad
-   \|B_k\|_2 \le \|B_k\|_F \left(\|B_{k+1}\|_2 + γ\right)^{1/2},
-
-γ = 2 (n + 4) u for the rounding of a product of n terms, in the Frobenius norm. After k squares
-that is no more than p^{1/2^{k+1}} times the norm: 1 % too much.
+r"""Eigenvalues of computed matrices, bounded whoever computes them.
 
 **Eigenvalues.** For symmetric G and any V with :math:`\|V'V - I\| \le s < 1` the eigenvalues of
 V'GV are those of G times factors within 1 ± s (Ostrowski), and within :math:`\|V'GV - Λ\|` of the
@@ -24,29 +15,10 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["eigenvalues_of", "gram_eigenvalues", "spectral_norm"]
+__all__ = ["eigenvalues_of", "gram_eigenvalues"]
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-_SQUARES = 8
 _BLOCK = 256  # rows of a Gram matrix that are summed at once
-
-
-def spectral_norm(matrix: Tensor) -> float:
-    """No less than the largest singular value of a float64 matrix; infinite where it has none."""
-    if not matrix.numel():
-        return 0.0
-    gamma = 2 * (max(matrix.shape) + 4) * _UNIT
-    sizes, square = [float(matrix.norm())], matrix
-    for _ in range(_SQUARES):
-        if not 0 < sizes[-1] < math.inf:
-            break
-        unit = square / sizes[-1]
-        square = unit.mT @ unit
-        sizes.append(float(square.norm()))
-    bound = sizes.pop() * (1 + gamma)
-    for size in reversed(sizes):
-        bound = size * math.sqrt(bound + gamma) * (1 + gamma)
-    return math.inf if math.isnan(bound) else bound
 
 
 def eigenvalues_of(matrix: Tensor) -> tuple[Tensor, float]:

@@ -4,7 +4,8 @@ import flint
 import pytest
 import torch
 
-from iceform.arithmetic import eigenvalues_of, gram_eigenvalues, spectral_norm
+from iceform.arithmetic import eigenvalues_of, gram_eigenvalues
+from iceform.machine.whitening import spectral_norm
 
 
 def exact_eigenvalues(rows):
