@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from iceform.functions.curvature import Curvature
 
 import iceform as ice
+from iceform.functions.losses import Curvature
 
 F64 = torch.float64
 SIZES = {"dim": 2, "samples": 3, "bound": 1.0}
