@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "constructions/residual.py",
         "rates.gain * d.x * looked + carried + sums,",
         "0.0,",
-        ("tests/properties", "tests/constructions/test_residual.py"),
+        ("tests/properties", "-k", "float32_at_its_best"),
     ),
     Mutant(
         "an attestation allows nothing and compares nothing",
@@ -563,8 +563,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "steps of a computation are carried on without their own rounding",
         "certificates/adjoint.py",
-        "left = torch.as_tensor(operation.rounding(out, *given), device=self.device) + _TINY",
-        "left = torch.zeros_like(out)",
+        "        left = (rounding + _TINY).expand(out.shape)\n",
+        "        left = torch.zeros_like(out)\n",
         ("tests/certificates/test_adjoint.py",),
     ),
     Mutant(
@@ -598,7 +598,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "eigenvectors of a proof are taken as exact",
         "machine/whitening.py",
-        "        return (1 + _SLACK) * (apart + rounded)\n",
+        "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("tests/machine/test_proofs.py", "-k", "eigenvalues"),
     ),
