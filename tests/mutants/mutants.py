@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "constructions/residual.py",
         "rates.gain * d.x * looked + carried + sums,",
         "0.0,",
-        ("tests/properties", "tests/constructions/test_residual.py"),
+        ("tests/properties", "-k", "float32_at_its_best"),
     ),
     Mutant(
         "an attestation allows nothing and compares nothing",
