@@ -126,7 +126,7 @@ class Heads(Piece):
 
     def covers(self, *reaches: Reach) -> bool:
         longest = self._longest(reaches)
-        return len(reaches) == 3 and all(longest[key] <= self.norms[key] for key in "qkv")
+        return all(longest[key] <= self.norms[key] for key in "qkv")
 
     def judge(self, numbers: list[float], *inputs: Tensor) -> bool:
         *seen, added = numbers
@@ -134,7 +134,8 @@ class Heads(Piece):
             if not self._widens:
                 self._out_of_range("the largest entry of a mask", added, self.bias)
             self.bias = added
-        for key, word, longest in zip("qkv", ("query", "key", "value"), seen, strict=True):
+        # Lengths that are covered are not among the numbers.
+        for key, word, longest in zip("qkv", ("query", "key", "value"), seen, strict=False):
             if longest <= self.norms[key]:
                 continue
             if not (self._widens and math.isfinite(longest)):
@@ -151,7 +152,11 @@ class Heads(Piece):
                 f"{self.name}: a sequence of {max(inputs[0].shape[-2], inputs[1].shape[-2])} "
                 f"tokens, the frozen layers are sized for {longest}; pass tokens="
             )
-        seen = None if covered else self._seen(inputs)
+        seen: Tensor | None = None
+        if not covered:
+            seen = self._seen(inputs)
+        elif len(inputs) > 3:
+            seen = self._added(inputs)
         if self.settings.attends:
             return self._attended(*inputs), seen
         q, k, v, mask = self._asked(inputs)
