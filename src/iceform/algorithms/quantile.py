@@ -18,6 +18,7 @@ from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result
 from iceform.functions import Loss, loss_named
+from iceform.machine.objective import of_degree_one
 from iceform.machine.problem import LinearProblem, Scaling
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
@@ -123,9 +124,11 @@ class Quantile(LinearModel):
         return None if self.alpha else super().coordinates(problem, w)
 
     def prove(self, problem: LinearProblem, w: Tensor) -> Proof:
-        if not self.alpha:
-            return prove(problem, w)
-        return prove_penalised(problem, w, self.thresholds(problem.scaling))
+        if self.alpha:
+            return prove_penalised(problem, w, self.thresholds(problem.scaling))
+        proof = prove(problem, w)
+        excess = None if proof.excess is None else of_degree_one(problem, proof.excess)
+        return replace(proof, excess=excess)
 
     def stream(self, machine: Running, source: Source) -> Result:
         if self.width is not None and not self.alpha:

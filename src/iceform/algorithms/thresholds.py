@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from iceform.certificates import Step
-from iceform.machine.objective import nearby
+from iceform.machine.objective import nearby, of_degree_one
 from iceform.machine.problem import LinearProblem
 from iceform.machine.proofs import (
     Proof,
@@ -221,8 +221,7 @@ def prove_penalised(problem: LinearProblem, w: Tensor, thresholds: Tensor) -> Pr
         gradient + thresholds * torch.sign(w),
     )  # fmt: skip
     off = torch.where((w == 0) & (steep <= thresholds), 0.0, error)  # 0 is a subgradient there
-    excess = nearby(problem, w, least, off)
-    excess = replace(excess, bound=excess.bound / problem.scaling.size)  # the loss is of degree 1
+    excess = of_degree_one(problem, nearby(problem, w, least, off))
     kept = (w != 0) | (steep >= (1 - _NEARLY) * thresholds)
     for _ in range(_GROWTHS):
         metric = metric_of(hessian[kept][:, kept], rows)

@@ -25,7 +25,7 @@ side is a bound against every line within a distance that is said.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -147,6 +147,11 @@ def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -
     reach, over = near(w)
     bound = reach * float((gradient.abs() + error).sum()) * _SLACK
     return Excess(bound * problem.scaling.size**2, over)
+
+
+def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:
+    """The same where labels c times as large make losses c, not c^2, times as large."""
+    return replace(excess, bound=excess.bound / problem.scaling.size)
 
 
 def near(w: Tensor) -> tuple[float, str]:
