@@ -153,7 +153,8 @@ def test_literal_network_is_the_definition():
     x, y = x[:4, :2], y[:4]
     result = dense.run(chosen[0], x, y)
     want = chosen[0].reference(x, y)
-    assert_within(result.value, want, result.certificate.error, "literal machine")
+    bound = result.certificate.error + 1e-15  # the reference is rounded itself
+    assert_within(result.value, want, bound, "literal machine")
     tokens = dense.prompt(chosen[0], x, y).tokens
     out, _ = dense.attend(chosen[0].targets(x, y))
     literal = dense.network(tokens)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.algorithms import PCA, Algorithm, LinearModel, Places, sharpest
+from iceform.algorithms import PCA, Algorithm, ElasticNet, LinearModel, Places, sharpest
 from iceform.attention import LookUps
 from iceform.certificates import Attestation, Certificate, Ledger
 from iceform.cli.running import Data, Settings, fitted
@@ -198,7 +198,7 @@ class _Opened:
         if not isinstance(self.algorithm, LinearModel):
             return [self._average()]
         found = [self._gradient(self.algorithm)]
-        if hasattr(self.algorithm, "thresholds"):
+        if isinstance(self.algorithm, ElasticNet):  # others take theirs on the host
             found.append(self._threshold())
         return found
 
