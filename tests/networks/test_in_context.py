@@ -502,7 +502,9 @@ def test_compiled_code_still_checks_ranges():
         compiled(10 * x)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(torch.float64, marks=pytest.mark.slow), torch.float32]
+)
 def test_a_network_as_an_onnx_file(tmp_path, dtype):
     """Every piece of a BERT in one file, for any batch and length, within what is certified."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="needs iceform[export]")

@@ -442,6 +442,7 @@ def test_finished_cells_are_not_computed_again(smoke):
     assert {seed for g in more for p in g.plans for seed in p.seeds} == {2}
 
 
+@pytest.mark.slow
 def test_processes_and_one_after_another_give_the_same_numbers(smoke, tmp_path):
     _, records = smoke
     alone = run(Request(("statistics",), ("as_published",), out=tmp_path))
