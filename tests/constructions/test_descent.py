@@ -162,7 +162,7 @@ def test_step_sizes_of_the_unrolled_network_are_in_its_prompt(schedule):
     assert len(digests) == 1
 
 
-@pytest.mark.parametrize("loss", ["squared", "logistic"])
+@pytest.mark.parametrize("loss", ["squared", pytest.param("logistic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("hessian", [(0.5, 0.6), (0.01, 0.02)])
 def test_a_hessian_that_the_data_do_not_have_is_refused(loss, hessian):
     """It was believed: certified 2e5 where the answer was off by 8e8."""

@@ -313,7 +313,7 @@ def test_eigenvalues_that_are_wrong_make_no_bound_too_small(name, monkeypatch):
     assert prove(problem, w).radius >= 0.5 * honest
 
 
-@pytest.mark.parametrize("seed", [3007, 8007])
+@pytest.mark.parametrize("seed", [pytest.param(3007, marks=pytest.mark.slow), 8007])
 def test_hubers_scale_that_falls_to_zero(seed):
     """Three coefficients and six samples: the least value is at a scale of 0, by a dual.
 
