@@ -202,7 +202,7 @@ class RoundingModel:
 
     @property
     def least(self) -> float:
-        """The smallest normal number of what is computed in: half precision is widened."""
+        """The smallest normal number of what is computed in; half precision is widened."""
         return torch.finfo(torch.float64 if self.unit < _SINGLE else torch.float32).tiny
 
     def query_error(self, it: Interpolant, away: Tensor, magnitude: float | Tensor) -> Tensor:
