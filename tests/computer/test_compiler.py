@@ -1,5 +1,8 @@
 """Compiled programs, level by level."""
 
+import math
+
+import mpmath
 import pytest
 import torch
 
@@ -79,6 +82,21 @@ def test_every_level_computes_the_same():
     enclosed = program.enclosed(X, y, {"value": tables})
     assert float((tables - exact).abs().max()) <= enclosed.distance + 1e-15
     assert enclosed.distance <= program.eps
+
+
+@pytest.mark.parametrize("name", ["pi", "e"])
+def test_names_of_numbers_are_not_the_nearest_float64(name):
+    scaled = ice.Formula(f"1e3*{name}*z")
+    program = compile(algorithm(lambda x: mean(scaled(x[0]))), 1, 1)
+    with mpmath.workdps(40):
+        exact = 1000 * getattr(mpmath, name)
+        typed = 1000 * mpmath.mpf(getattr(math, name))
+        near = float(exact)
+        off, believed = float(abs(exact - near)), float(abs(typed - near))
+    assert abs(off - believed) > 1e-14
+    one = torch.ones(1, 1, dtype=torch.float64)
+    found = program.enclosed(one, None, {"value": torch.tensor(near, dtype=torch.float64)})
+    assert found.distance == pytest.approx(off, abs=1e-16)
 
 
 def test_balls_notice_an_answer_that_is_off():
