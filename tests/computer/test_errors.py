@@ -11,7 +11,14 @@ from iceform.computer import Computer, language
 from iceform.computer.compile import compile
 from iceform.computer.language import algorithm, bounded, constant, mean, repeat, where, while_
 from iceform.computer.proofs import Balls, UndecidedError, _check_ties
-from iceform.errors import BoundError, CompileError, PrecisionError, ProgramError, ShapeError
+from iceform.errors import (
+    BoundError,
+    CapacityError,
+    CompileError,
+    PrecisionError,
+    ProgramError,
+    ShapeError,
+)
 from tests.computer.random_programs import data
 
 BAD = "# here"
@@ -273,6 +280,22 @@ def test_a_computer_is_sized_for_programs():
     for wrong in (3, [program, "lasso"]):
         with pytest.raises(ProgramError, match="not a program"):
             Computer.for_programs(wrong)
+
+
+def test_what_float64_or_memory_cannot_hold_and_what_are_no_numbers():
+    square = algorithm(lambda x: mean(x * x))
+    with pytest.raises(PrecisionError, match="float64 tells apart"):
+        compile(square, 3, 5, eps=1e-30)
+    with pytest.raises(CapacityError, match="fewer features"):
+        compile(square, 10**9, 10**9)
+    program = compile(square, 3, 5)
+    for call in (
+        square,
+        program.reference,
+        lambda x: Computer.for_programs(program).run(program, x),
+    ):
+        with pytest.raises(ProgramError, match="are numbers"):
+            call("abc")
 
 
 def test_settings_that_do_not_exist():

@@ -109,6 +109,13 @@ REFERENCES = {
 }
 
 
+def test_a_formula_is_made_of_text():
+    assert Formula("tanh(4*z)") == Formula.parse("tanh(4*z)")
+    for wrong in (3, None, torch.tanh):
+        with pytest.raises(FormulaError, match="a formula is text"):
+            Formula(wrong)
+
+
 def test_every_function_has_a_reference():
     called = {text.split("(")[0] for text in REFERENCES}
     assert set(parsing.ARITY) <= called

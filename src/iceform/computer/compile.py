@@ -28,16 +28,18 @@ from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
 from iceform.computer.proofs import Enclosure, enclose
-from iceform.computer.ranges import Domain, Range, Ranges, drawn, find_ranges
+from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, drawn, find_ranges
 from iceform.computer.scalars import Values
 from iceform.computer.tables import Tables
 from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
-from iceform.errors import BoundError, ProgramError
-from iceform.validation import check_positive, check_size
+from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.validation import check_capacity, check_positive, check_size
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
+_LEAST = torch.finfo(torch.float64).eps
+_HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 _FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
@@ -276,6 +278,15 @@ def compile(
     check_size("dim", dim)
     check_size("samples", samples)
     check_positive("eps", eps)
+    if eps < _LEAST:
+        raise PrecisionError(
+            f"eps = {eps:.3g} is below what float64 tells apart at 1; ask for {_LEAST:.2g} or more",
+            best=_LEAST,
+        )
+    check_capacity(
+        f"tracing {algorithm.name} on random data", _HELD * dim * min(samples, SAMPLED),
+        torch.device("cpu"), "compile it for fewer features",
+    )  # fmt: skip
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
     _check_traced(algorithm, graph, space)

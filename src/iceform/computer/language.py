@@ -332,7 +332,7 @@ class Algorithm:
             return x.new_zeros(x.shape[:-1])
         if y is None:
             raise ShapeError(f"{self.name} reads targets, and none were given; pass X and y")
-        return torch.as_tensor(y, dtype=x.dtype)
+        return as_column(y, vector=True).to(x)
 
     def values(self, d: int, settings: dict[str, Any]) -> dict[str, Tensor]:
         """Every parameter's value, defaults filled in."""
@@ -348,7 +348,7 @@ class Algorithm:
         self, X: Float[Tensor, "n d"], y: Float[Tensor, " n"] | None = None, **settings: Any
     ) -> Any:
         """Run on tensors in float64; what the function returns, as tensors."""
-        x = torch.as_tensor(X, dtype=torch.float64)
+        x = as_column(X, vector=True)
         targets = self.targets(x, y)
         if x.ndim != 2 or targets.shape != x.shape[:1]:
             raise ShapeError(

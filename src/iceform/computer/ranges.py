@@ -35,7 +35,7 @@ from iceform.functions.formulas.polynomials import line
 
 _SAFETY = 2.0
 _DRAWS = 8
-_DRAWN = 256  # samples of a draw at most: means of more vary less
+SAMPLED = 256  # samples of a draw at most: means of more vary less
 _LARGEST = 1e6  # a state that was seen larger than this is unbounded
 _PLAIN = 3  # rounds of joining before ends that move go on to 0 or to the next power of 4
 _ROUNDS = 12  # of joining before states that still grow are given a bound
@@ -465,7 +465,7 @@ def _seen_in_runs(graph: Graph, domain: Domain) -> dict[Node, Range]:
             seen[node] = now.join(seen.get(node, now))
 
     generator = torch.Generator().manual_seed(0)
-    few = replace(domain, samples=min(domain.samples, _DRAWN))
+    few = replace(domain, samples=min(domain.samples, SAMPLED))
     for draw in range(_DRAWS):
         given = drawn(graph, few, generator)
         if draw % 2:

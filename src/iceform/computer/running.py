@@ -11,6 +11,7 @@ from torch import Tensor
 
 from iceform.certificates import Certificate, Ledger, Result, Step
 from iceform.computer.compile import Program
+from iceform.computer.exact import as_column
 from iceform.computer.proofs import Enclosure, available
 from iceform.errors import ProgramError, ShapeError
 
@@ -57,7 +58,7 @@ def run(
 
 
 def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
-    x = torch.as_tensor(X).double()
+    x = as_column(X, vector=True)
     targets = program.algorithm.targets(x, y)
     d = program.graph.dim
     if x.ndim != 2 or x.shape[1] != d or targets.shape != x.shape[:1]:

@@ -61,7 +61,7 @@ class Formula:
     variable: str
 
     def __init__(self, tree: Node | str, variable: str | None = None) -> None:
-        if isinstance(tree, str):
+        if not isinstance(tree, Node):
             tree, read = parsing.parse(tree, parsing.MOST_CHARACTERS)
             variable = read if variable is None else variable
         object.__setattr__(self, "tree", tree)
