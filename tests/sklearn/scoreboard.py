@@ -185,14 +185,6 @@ class Board:
         setattr(importlib.import_module(module), name, own)
         self.kinds = (*getattr(self, "kinds", ()), own)
 
-    def pytest_sessionstart(self, session):
-        """Its conftest has just given every process as many threads as there are cores."""
-        import torch
-        from threadpoolctl import threadpool_limits
-
-        threadpool_limits(1)
-        torch.set_num_threads(1)
-
     def pytest_collection_modifyitems(self, items):
         self.record.add("collected", len(items))
         ran = self.record.read().ran
@@ -249,6 +241,8 @@ def run_here(module: str, until: float) -> None:
         raise TimeoutError(f"{SECONDS} s of processor time are over")
 
     signal.signal(signal.SIGPROF, late)
+    # Its conftest gives a process as many threads as it has cores, less where it knows of others.
+    os.environ["PYTEST_XDIST_WORKER_COUNT"] = str(os.cpu_count())
     board = Board(Record(module), until)
     for path in MODULES[module]:
         board.put_in(path)
@@ -291,13 +285,17 @@ def run_shared(modules: list[str], until: float, workers: int) -> None:
 
 
 def _warm() -> None:
-    """Import what tests import, and fit what they fit, once."""
+    """Import what tests import, fit what they fit, once; on one thread, as forks have no others."""
     import numpy as np
     import pytest  # noqa: F401
+    import torch
     from sklearn.base import is_classifier
+    from threadpoolctl import threadpool_limits
 
     from iceform import sklearn as ours
 
+    torch.set_num_threads(1)
+    threadpool_limits(1)
     x = np.random.default_rng(0).normal(size=(30, 3))
     for path in sorted({path for paths in MODULES.values() for path in paths}):
         estimator = getattr(ours, _ours(path))()
