@@ -597,7 +597,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "eigenvectors of a proof are taken as exact",
-        "machine/whitening.py",
+        "machine/problem.py",
         "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("tests/machine/test_proofs.py", "-k", "eigenvalues"),
@@ -640,7 +640,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "directions that no sample sees are stepped along",
-        "machine/whitening.py",
+        "machine/problem.py",
         "        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])\n",
         "        return slope\n",
         ("tests/machine/test_coordinates.py",),
