@@ -42,7 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "attention is a constant: every token has the same weight",
-        "attention/layers.py",
+        "attention/network.py",
         "        weights = torch.softmax(queries @ (tokens @ self.w_k.mT).mT, -1)",
         "        weights = torch.softmax(0 * (queries @ (tokens @ self.w_k.mT).mT), -1)",
         _SEEN,
