@@ -42,8 +42,6 @@ from iceform.machine.proofs import (
 from iceform.machine.solvers import Solution
 from iceform.machine.whitening import sharpened
 
-__all__ = ["minimise_penalised", "prove_penalised"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up
 _FLATTER = 0.5  # of its slope at first: what a step may rise by where it ends
