@@ -278,7 +278,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        looked = f(prompt.residuals())\n"
         "        looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
         "        return [looked @ prompt.x, beyond]",
-        ("tests/machine/test_weights_run.py",),
+        ("tests/algorithms/conformance/test_backends.py", "-k", "changed_weights"),
     ),
     Mutant(
         "the host turns the gradient, and the samples in the prompt stay correlated",
