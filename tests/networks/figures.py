@@ -147,8 +147,8 @@ def summed_up(found):
     tokens, seconds = ([row[key] for row in found] for key in ("tokens", "seconds"))
     devices = " and ".join(sorted({row["device"] for row in found}))
     words = (
-        f"{len(found)} sentences of {min(tokens)} to {max(tokens)} tokens ({devices}): certified to "
-        f"{worst:.1e}, off by {max(row['off'] for row in found):.1e}, {min(ratios):.0f} to "
+        f"{len(found)} sentences of {min(tokens)} to {max(tokens)} tokens ({devices}): certified "
+        f"to {worst:.1e}, off by {max(row['off'] for row in found):.1e}, {min(ratios):.0f} to "
         f"{max(ratios):.0f} times what is measured (median {statistics.median(ratios):.0f}), "
         f"{broken} violated; {statistics.median(seconds):.1f} s each, {max(seconds):.1f} s at most"
     )
