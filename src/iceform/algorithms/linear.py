@@ -101,7 +101,7 @@ class LinearModel(Algorithm):
         default=1000,
         kw_only=True,
         metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
+            "Most passes of the frozen machine over the data.", low=0, estimator="max_iter"
         ),
     )
     precondition: str = field(

@@ -146,7 +146,7 @@ class _Scale:
         solution = minimise(
             problem,
             tol=model.tol,
-            max_passes=max(1, model.max_passes - self.passes),
+            max_passes=model.max_passes - self.passes,
             precondition=model.precondition,
             start=None if self.w is None else self.w / unit,
         )

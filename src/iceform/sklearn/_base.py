@@ -242,7 +242,8 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         """
         if not (getattr(self, "warm_start", False) and hasattr(self, "coef_")):
             return model
-        coef, intercept = np.atleast_2d(self.coef_), np.atleast_1d(self.intercept_)
+        coef = np.atleast_2d(self.coef_)
+        intercept = np.atleast_1d(getattr(self, "intercept_", np.zeros(len(coef))))
         rows = len(self.classes_) if row is None else row + 1
         short = min(len(coef), len(intercept)) < rows or (row is None and len(coef) != rows)
         if coef.shape[1] != self.n_features_in_ or short:

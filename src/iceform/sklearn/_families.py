@@ -27,6 +27,7 @@ from sklearn.base import (
     clone,
 )
 from sklearn.decomposition._pca import _infer_dimension
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _num_samples,
     check_is_fitted,
@@ -207,7 +208,7 @@ class NeighbourAverage(_Neighbours, Average):
 
 
 class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
-    """The most frequent class among the nearest samples."""
+    """The most frequent class among the nearest samples, of one column of classes or several."""
 
     def fit(self, X: Any, y: Any) -> Any:
         """Write the samples into the prompt.
@@ -217,26 +218,57 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
         X
             Samples, shape (n_samples, n_features).
         y
-            Classes, shape (n_samples,).
+            Classes, shape (n_samples,) or (n_samples, n_outputs).
         """
         self._validate_params()
-        self._remember(self._labelled(X, y))
+        y = on_host(y)
+        self.outputs_2d_ = np.ndim(y) == 2 and np.shape(y)[1] > 1
+        if not self.outputs_2d_:
+            self._remember(self._labelled(X, y))
+            self._numbers = self._memory.y[:, None]
+            return self
+        X, y = self._validated(X, y, multi_output=True)
+        check_classification_targets(y)
+        found = [np.unique(column, return_inverse=True) for column in y.T]
+        self.classes_ = [classes for classes, _ in found]
+        self._numbers = as_tensor(np.stack([numbers for _, numbers in found], 1), self._device)
+        # The certificate is relative to labels: the largest are written.
+        largest = self._numbers[:, int(self._numbers.amax(0).argmax())]
+        self._remember(ArraySource(as_tensor(X, self._device), largest.contiguous()))
         return self
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the classes among the neighbours, shape (n_samples, n_classes).
 
-        None asks for the samples', of which none is its own neighbour.
+        A list of them for several columns. None asks for the samples', of which none is its own
+        neighbour.
         """
+        shares = self._shares(X)
+        return shares if self.outputs_2d_ else shares[0]
+
+    def _shares(self, X: Any) -> list[Any]:
+        """For each column of classes."""
         check_is_fitted(self)
-        labels = self._memory.y
-        classes = torch.arange(len(self.classes_), device=labels.device)
-        return self._average(X, (labels[:, None] == classes).to(labels)).cpu().numpy()
+        every = self.classes_ if self.outputs_2d_ else [self.classes_]
+        ones = [
+            numbers[:, None] == torch.arange(len(classes), device=numbers.device)
+            for numbers, classes in zip(self._numbers.mT, every, strict=True)
+        ]
+        found = self._average(X, torch.cat(ones, 1).to(self._numbers)).cpu().numpy()
+        return np.split(found, np.cumsum([one.shape[1] for one in ones])[:-1], axis=1)
 
     def predict(self, X: Any) -> Any:
         """The class with the largest share; the first of equal ones."""
-        best = self.predict_proba(X).argmax(1)
-        return self.classes_[best]
+        best = [share.argmax(1) for share in self._shares(X)]
+        if not self.outputs_2d_:
+            return self.classes_[best[0]]
+        return np.stack([c[at] for c, at in zip(self.classes_, best, strict=True)], axis=1)
+
+    def __sklearn_tags__(self) -> Any:
+        """Several columns of classes are voted on at once."""
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
 
 
 class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext):  # type: ignore[misc]
@@ -286,17 +318,21 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
         return self
 
     def as_algorithm(self, column: int = 0) -> Algorithm:
-        """All components, where their variances say how many of them are kept."""
-        if not isinstance(self.n_components, float | str):
+        """All components, where their variances say how many of them are kept; of 0, one."""
+        chosen = isinstance(self.n_components, float | str)
+        if not chosen and self.n_components != 0:
             return super().as_algorithm()
-        whole: Algorithm = clone(self).set_params(n_components=None).as_algorithm()
+        count = None if chosen else 1
+        whole: Algorithm = clone(self).set_params(n_components=count).as_algorithm()
         return whole
 
     def _cut(self, share: Any) -> None:
-        """As few components as explain more than this share, or as Minka's estimate says."""
-        if not isinstance(share, float | str):
+        """As few components as explain more than this share, or as Minka's estimate says; or 0."""
+        if not isinstance(share, float | str) and share != 0:
             return
-        if share == "mle":
+        if share == 0:
+            self.n_components_ = 0
+        elif share == "mle":
             self.n_components_ = _infer_dimension(self.explained_variance_, self.n_samples_)
         else:
             above = np.searchsorted(np.cumsum(self.explained_variance_ratio_), share, "right")

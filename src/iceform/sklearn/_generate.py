@@ -8,7 +8,7 @@ import textwrap
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils._param_validation import Interval, Options, RealNotInt, StrOptions
 
 from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
@@ -37,7 +37,9 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 # What estimators take beside what an algorithm does.
 _ALSO: dict[str, list[Any]] = {
     "weights": [callable],
-    "n_components": [Interval(RealNotInt, 0, 1, closed="neither"), StrOptions({"mle"})],
+    "n_components": [
+        Interval(RealNotInt, 0, 1, closed="neither"), Options(Integral, {0}), StrOptions({"mle"}),
+    ],
     "random_state": ["random_state"],
 }
 _ATTRIBUTES = """Attributes
