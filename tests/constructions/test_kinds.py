@@ -75,7 +75,7 @@ def test_what_is_said_of_a_loss_of_ones_own_is_looked_at():
         return 8 * torch.tanh(z)
 
     said = Curvature(torch.ones_like, bounds=(0.0, 0.1))
-    sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, **SIZES}
+    sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, "tokens": 17, **SIZES}
     lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=said)
     found = ice.GradientDescent(lie, eps=None, **sizes)
     assert found.hessian == ice.GradientDescent(steep, eps=None, **sizes).hessian
