@@ -324,8 +324,10 @@ def test_readings_of_a_network(kernels, dtype):
     assert float(((found.cpu() - want) / want.abs().clamp(min=1)).abs().max()) <= 1e-6
     # Both readings by one kernel are, bit by bit, the one and then the other.
     first = [t.to(DEVICE) for t in (offset, 2 * floor, up, by)]
-    between, over = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0)
-    want, largest = kernels.read(between, gelu, None, None, None, None, 2.0, 1.0)
+    with kernels.seen_together():  # in one memory, each what it is
+        between, over = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0)
+        want, largest = kernels.read(between, gelu, None, None, None, None, 2.0, 1.0)
+    assert over.data_ptr() + over.element_size() == largest.data_ptr()
     found, seen = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0, (gelu, 2.0, 1.0))
     assert torch.equal(found, want)
     assert torch.equal(seen, torch.cat([over, largest]))
@@ -411,7 +413,8 @@ def test_kernels_of_a_network_compile_for_gpus():
                 NEXT_HALF=4, NEXT_BOUNDED=0, ROWS=4, WIDE=128),
             reading._norm_kernel: dict(
                 EPSILON=1e-5, SHARE=1e-3, DIM=96, ROWS=4, WIDE=32, PARTS=3, PLUS=True,
-                CENTRED=True, PLAIN=False, HALF=3, BOUNDED=2, ROOT_KIND=1, ROOT_HALF=4, ROOT_BOUNDED=0),
+                CENTRED=True, PLAIN=False, HALF=3, BOUNDED=2, ROOT_KIND=1, ROOT_HALF=4,
+                ROOT_BOUNDED=0),
         }
         for kernel, fixed in KERNELS.items():
             for word in ("fp32", "fp64"):

@@ -9,6 +9,9 @@ thrown away when that is judged: windows are cut only where those around such z 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -19,13 +22,15 @@ from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read"]
+__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read", "seen_together"]
 
 _WIDEST = 4096  # features of a token that a norm is read of
 _BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
 _WIDE = 128  # features of its tile
 _TILE = 4096  # entries of rows that a program measures
 _NORMED, _NORMING = 1536, 4  # entries that a program norms, and its warps
+_TOGETHER = 128  # numbers that kernels see
+_ROOM: ContextVar[list[Tensor] | None] = ContextVar("for what kernels see", default=None)
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -149,7 +154,7 @@ def read(
     after, next_reach, next_slope = (it, 0.0, 0.0) if then is None else then
     later = table_of(after, z.dtype, z.device, z.dtype)
     out, dim = torch.empty_like(z), z.shape[-1]
-    seen = torch.zeros(1 if then is None else 2, dtype=_WORDS[z.dtype], device=z.device)
+    seen = _none_seen(1 if then is None else 2, z)
     given = [
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
@@ -171,6 +176,28 @@ def read(
 
 def _finite(reach: float) -> float:
     return reach if math.isfinite(reach) else 0.0
+
+
+@contextmanager
+def seen_together() -> Iterator[None]:
+    """What kernels see inside lies together: one filling with zeros for many of them."""
+    token = _ROOM.set([])
+    try:
+        yield
+    finally:
+        _ROOM.reset(token)
+
+
+def _none_seen(count: int, x: Tensor) -> Tensor:
+    """Zeros for what is seen of x."""
+    room = _ROOM.get()
+    if room is None:
+        return torch.zeros(count, dtype=_WORDS[x.dtype], device=x.device)
+    fits = room and len(room[0]) >= count and room[0].dtype == _WORDS[x.dtype]
+    if not (fits and room[0].device == x.device):
+        room[:] = [torch.zeros(_TOGETHER, dtype=_WORDS[x.dtype], device=x.device)]
+    taken, room[0] = room[0][:count], room[0][count:]
+    return taken
 
 
 def _in_memory(x: Tensor) -> list[int]:
@@ -203,7 +230,7 @@ def longest(x: Tensor) -> Tensor:
     dim = x.shape[-1]
     rows, wide = x.numel() // dim, min(1024, triton.next_power_of_2(dim))
     tile = max(1, _TILE // wide)
-    seen = torch.zeros(1, dtype=_WORDS[x.dtype], device=x.device)
+    seen = _none_seen(1, x)
     _longest_kernel[(triton.cdiv(rows, tile),)](
         x, seen, rows, DIM=dim, WIDE=wide, ROWS=tile, DOUBLE=x.dtype == torch.float64
     )
@@ -236,7 +263,7 @@ def _norm_kernel(  # type: ignore[no-untyped-def]
         x = tl.load(x_ptr + place, mask=inside, other=0.0)
         if PLUS:
             x = x + tl.load(plus_ptr + place, mask=inside, other=0.0)
-        held = held + (x,)  # noqa: RUF005
+        held = held + (x,)  # type: ignore[assignment]  # noqa: RUF005
         total, squares = total + x, squares + x * x
     none = tl.zeros((ROWS,), tl.float64 if DOUBLE else tl.float32)
     length, mean = tl.sqrt(tl.sum(squares, 1)), none
@@ -305,7 +332,7 @@ def norm(
     more = x if plus is None else plus.permute(order).contiguous()
     dim, out = x.shape[-1], torch.empty_like(x)
     one, other = (table_of(it, x.dtype, x.device, x.dtype) for it in (line, root))
-    seen = torch.zeros(2, dtype=_WORDS[x.dtype], device=x.device)
+    seen = _none_seen(2, x)
     rows, (wide, parts) = x.numel() // dim, _parts_of(dim)
     tile = 1 << max(0, (_NORMED // (wide * parts)).bit_length() - 1)  # a power of two
     _norm_kernel[(triton.cdiv(rows, tile),)](
@@ -316,7 +343,8 @@ def norm(
         WIDE=wide, PARTS=parts,
         PLUS=plus is not None, CENTRED=centred, PLAIN=weight is None,
         HALF=one.half, BOUNDED=one.beyond, ROOT_KIND=other.kind, ROOT_HALF=other.half,
-        ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64, num_warps=max(_NORMING, min(8, wide * parts // 512)),
+        ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64,
+        num_warps=max(_NORMING, min(8, wide * parts // 512)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
 
