@@ -13,18 +13,24 @@ from torch import Tensor
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import Vertex, magnified, sharply, still_open, through_samples
+from iceform.algorithms.pinball import (
+    Vertex,
+    magnified,
+    sharply,
+    solved,
+    still_open,
+    through_samples,
+)
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
-from iceform.certificates import Result
+from iceform.certificates import Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.machine.objective import of_degree_one
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, LinearProblem, Scaling
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
-from iceform.machine.whitening import Coordinates
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
@@ -177,13 +183,30 @@ class Quantile(LinearModel):
     def _line(self, problem: LinearProblem, vertex: Vertex, proof: Proof, spent: int) -> Result:
         problem = replace(problem, passes=spent + vertex.passes)
         found = fitted(self, problem, vertex.solution, proof)
-        if not (self.alpha and self.fit_intercept):
-            return found
-        coef, last = found.coef[:-1], found.coef[-1]  # the constant column's
+        whole, certificate = found.coef, found.certificate
+        if self.fit_intercept and not self.alpha:
+            whole = torch.cat([whole, found.intercept[None]])
+        dim = len(whole) - self.fit_intercept  # the last is the intercept's, or a constant column's
+        last = certificate.error if self.alpha else found.errors["intercept"]
+        exact = solved(vertex.samples, whole)
+        if exact is not None:
+            problem.machine.ledger.note("host", "the line through them, to the last digit")
+            (whole, low), off = exact
+            last = (1 + 1e-9) * float(low[-1].abs() + off[-1])
+            step = Step("e", "of the line through B, in pairs", float(off.max()), "solved again")
+            terms = {
+                "distance to the optimum": float(off[:dim].max()),
+                "rounding": float(low[:dim].abs().max()),
+            }
+            certificate = replace(
+                certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf),
+                derivation=(*proof.steps, step),
+            )  # fmt: skip
+        coef, constant = whole[:dim], whole[dim:].sum()
         return replace(
-            found, answer=coef, parts={**found.parts, "intercept": last},
-            errors={"intercept": found.certificate.error},
-            _predict=Line(problem.machine.machine, coef, last),
+            found, answer=coef, parts={**found.parts, "intercept": constant},
+            certificate=certificate, errors={"intercept": last if self.fit_intercept else 0.0},
+            _predict=Line(problem.machine.machine, coef, constant),
         )  # fmt: skip
 
 
@@ -236,7 +259,8 @@ class _Path:
 
     def _minimised(self, problem: LinearProblem, start: Tensor, *, precise: bool) -> Solution:
         model = self.model
-        most = problem.passes + min(_PASSES, max(1, model.max_passes - self.spent))
+        least = min(1, model.max_passes)
+        most = problem.passes + min(_PASSES, max(least, model.max_passes - self.spent))
         if not model.alpha:
             return minimise(
                 problem, tol=model.tol, max_passes=most, precondition=model.precondition,

@@ -182,7 +182,10 @@ class Labels:
         if bool(outside.any()):
             found = float(y[outside].flatten()[0])
             advice = f"; {self.advice}" if self.advice else ""
-            raise BoundError(f"the {name} loss needs {self.words}, got {found}{advice}")
+            raise BoundError(
+                f"Some value(s) of y are out of the valid range of the loss: the {name} loss needs "
+                f"{self.words}, got {found}{advice}"
+            )
 
 
 _SIGNS = Labels(lambda y: y.abs() == 1, "labels -1 and +1")

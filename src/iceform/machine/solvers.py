@@ -9,15 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import LinearProblem
-from iceform.machine.whitening import (
-    Coordinates,
-    Metric,
-    evenly,
-    metric_of,
-    needs_sharpening,
-    sharpened,
-)
+from iceform.machine.problem import Coordinates, LinearProblem, Metric, metric_of, needs_sharpening
+from iceform.machine.whitening import evenly, sharpened
 from iceform.validation import check_choice
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
@@ -73,7 +66,8 @@ def minimise(
         Stop when the step that is asked for has length ``tol``, in the metric of the Hessian,
         relative to w (or to 1).
     max_passes
-        Most passes over the data.
+        Most passes over the data; a step that has begun is finished, and of any passes at least
+        one leads to a step. With 0 the answer is where passes begin.
     precondition
         "whiten" writes the data in coordinates in which the Hessian is the identity (anew for each
         pass, where it changes), so that gradient steps in them are Newton's. "diagonal" and "none"
@@ -87,6 +81,8 @@ def minimise(
     w = problem.start() if start is None else start
     extra = torch.zeros_like(w) if linear is None else linear
     problem.machine.ledger.note("host", "lengths of the steps and when to stop")
+    if max_passes < 1:
+        return Solution(w, math.inf, converged=False)
     loop = _whitened if precondition == "whiten" else _accelerated
     return loop(problem, w, extra, tol, max_passes)
 
@@ -188,7 +184,7 @@ def _whitened(
 ) -> Solution:
     stand, first, more = begin(problem, w, linear)
     stalled, history = _Stall(), [first.norm(stand.gradient)]
-    while problem.passes < max_passes:
+    while problem.passes < max_passes or len(history) == 1:
         if stand.length <= tol * max(1.0, stand.size):
             if not more:
                 return Solution(stand.w, stand.length, history)
