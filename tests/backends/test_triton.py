@@ -324,8 +324,10 @@ def test_readings_of_a_network(kernels, dtype):
     assert float(((found.cpu() - want) / want.abs().clamp(min=1)).abs().max()) <= 1e-6
     # Both readings by one kernel are, bit by bit, the one and then the other.
     first = [t.to(DEVICE) for t in (offset, 2 * floor, up, by)]
-    between, over = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0)
-    want, largest = kernels.read(between, gelu, None, None, None, None, 2.0, 1.0)
+    with kernels.seen_together():  # in one memory, each what it is
+        between, over = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0)
+        want, largest = kernels.read(between, gelu, None, None, None, None, 2.0, 1.0)
+    assert over.data_ptr() + over.element_size() == largest.data_ptr()
     found, seen = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0, (gelu, 2.0, 1.0))
     assert torch.equal(found, want)
     assert torch.equal(seen, torch.cat([over, largest]))
@@ -337,11 +339,13 @@ def test_readings_of_a_network(kernels, dtype):
 
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_norm_by_one_kernel(kernels, dtype, centred):
+@pytest.mark.parametrize("dim", [60, 37])
+def test_a_norm_by_one_kernel(kernels, dtype, centred, dim):
+    """Of tokens that are held in one part or in three, more of them than one program has."""
     line, root = identity_table(None, dtype), _root_table(dtype)
     torch.manual_seed(0)
-    x = 5 * torch.randn(3, 4, 37, dtype=dtype).transpose(0, 1)
-    weight, bias = torch.randn(2, 37, dtype=dtype)
+    x = 5 * torch.randn(9, 4, dim, dtype=dtype).transpose(0, 1)
+    weight, bias = torch.randn(2, dim, dtype=dtype)
     wide = x.double() - x.double().mean(-1, keepdim=True) if centred else x.double()
     spread = wide.square().mean(-1, keepdim=True) + 1e-5
     for given in ((weight, bias), (None, None)):
@@ -351,7 +355,7 @@ def test_a_norm_by_one_kernel(kernels, dtype, centred):
         want = want if given[0] is None else want * weight.double() + bias.double()
         off = float((found.cpu().double() - want).abs().max())
         assert off <= (1e-12 if dtype == torch.float64 else 5e-6), f"{off:.2e}"
-        plus = torch.randn(4, 3, 37, dtype=dtype).to(DEVICE)
+        plus = torch.randn(4, 9, dim, dtype=dtype).to(DEVICE)
         both = kernels.norm(
             x.to(DEVICE) - plus, *on, 1e-5, 1e-3, line, root, centred=centred, plus=plus
         )
@@ -408,8 +412,9 @@ def test_kernels_of_a_network_compile_for_gpus():
                 HALF=3, BOUNDED=2, NEXT=True, NEXT_REACH=8.0, NEXT_SLOPE=1.0, NEXT_KIND=1,
                 NEXT_HALF=4, NEXT_BOUNDED=0, ROWS=4, WIDE=128),
             reading._norm_kernel: dict(
-                EPSILON=1e-5, SHARE=1e-3, DIM=96, WIDE=128, PLUS=True, CENTRED=True, PLAIN=False,
-                HALF=3, BOUNDED=2, ROOT_KIND=1, ROOT_HALF=4, ROOT_BOUNDED=0),
+                EPSILON=1e-5, SHARE=1e-3, DIM=96, ROWS=4, WIDE=32, PARTS=3, PLUS=True,
+                CENTRED=True, PLAIN=False, HALF=3, BOUNDED=2, ROOT_KIND=1, ROOT_HALF=4,
+                ROOT_BOUNDED=0),
         }
         for kernel, fixed in KERNELS.items():
             for word in ("fp32", "fp64"):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import ModuleType
 
@@ -250,6 +251,15 @@ def count_nonzero(words: Tensor) -> Tensor:
 
         return triton.count_nonzero(words)
     return torch.count_nonzero(words)
+
+
+def seen_together(x: Tensor) -> AbstractContextManager[None]:
+    """For many readings: on a GPU what they see of their inputs lies together."""
+    if not (x.is_cuda and has_triton()):
+        return nullcontext()
+    from iceform.backends import triton
+
+    return triton.seen_together()
 
 
 def longest(x: Tensor) -> Tensor:

@@ -20,7 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from iceform.backends.primitives import count_nonzero, has_triton, is_transformed
+from iceform.backends.primitives import (
+    count_nonzero,
+    has_triton,
+    is_transformed,
+    seen_together,
+)
 from iceform.errors import BoundError
 from iceform.networks.frozen import FrozenLayers, Maps
 from iceform.networks.graph import Graph
@@ -172,7 +177,7 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 
 def _run(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> tuple[list[Any], Tensor, Later]:
     later = Later()
-    with later.on():
+    with later.on(), seen_together(tensors[0]):
         joined = () if _is_followed(tensors) else model.joined(graph)
         results = graph.run(model, tensors, covered=model.covered(graph), joined=joined)
     return results, later.numbers(tensors[0]), later

@@ -9,6 +9,9 @@ thrown away when that is judged: windows are cut only where those around such z 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import triton  # type: ignore[import-untyped]
@@ -19,12 +22,15 @@ from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read"]
+__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read", "seen_together"]
 
 _WIDEST = 4096  # features of a token that a norm is read of
 _BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
 _WIDE = 128  # features of its tile
 _TILE = 4096  # entries of rows that a program measures
+_NORMED, _NORMING = 1536, 4  # entries that a program norms, and its warps
+_TOGETHER = 128  # numbers that kernels see
+_ROOM: ContextVar[list[Tensor] | None] = ContextVar("for what kernels see", default=None)
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
@@ -148,7 +154,7 @@ def read(
     after, next_reach, next_slope = (it, 0.0, 0.0) if then is None else then
     later = table_of(after, z.dtype, z.device, z.dtype)
     out, dim = torch.empty_like(z), z.shape[-1]
-    seen = torch.zeros(1 if then is None else 2, dtype=_WORDS[z.dtype], device=z.device)
+    seen = _none_seen(1 if then is None else 2, z)
     given = [
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
@@ -170,6 +176,28 @@ def read(
 
 def _finite(reach: float) -> float:
     return reach if math.isfinite(reach) else 0.0
+
+
+@contextmanager
+def seen_together() -> Iterator[None]:
+    """What kernels see inside lies together: one filling with zeros for many of them."""
+    token = _ROOM.set([])
+    try:
+        yield
+    finally:
+        _ROOM.reset(token)
+
+
+def _none_seen(count: int, x: Tensor) -> Tensor:
+    """Zeros for what is seen of x."""
+    room = _ROOM.get()
+    if room is None:
+        return torch.zeros(count, dtype=_WORDS[x.dtype], device=x.device)
+    fits = room and len(room[0]) >= count and room[0].dtype == _WORDS[x.dtype]
+    if not (fits and room[0].device == x.device):
+        room[:] = [torch.zeros(_TOGETHER, dtype=_WORDS[x.dtype], device=x.device)]
+    taken, room[0] = room[0][:count], room[0][count:]
+    return taken
 
 
 def _in_memory(x: Tensor) -> list[int]:
@@ -202,7 +230,7 @@ def longest(x: Tensor) -> Tensor:
     dim = x.shape[-1]
     rows, wide = x.numel() // dim, min(1024, triton.next_power_of_2(dim))
     tile = max(1, _TILE // wide)
-    seen = torch.zeros(1, dtype=_WORDS[x.dtype], device=x.device)
+    seen = _none_seen(1, x)
     _longest_kernel[(triton.cdiv(rows, tile),)](
         x, seen, rows, DIM=dim, WIDE=wide, ROWS=tile, DOUBLE=x.dtype == torch.float64
     )
@@ -211,43 +239,63 @@ def longest(x: Tensor) -> Tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _norm_kernel(  # type: ignore[no-untyped-def]
-    x_ptr, plus_ptr, out_ptr, weight_ptr, bias_ptr, seen_ptr,
+    x_ptr, plus_ptr, out_ptr, weight_ptr, bias_ptr, seen_ptr, rows,
     numbers, ratios, values, TOKENS, root_numbers, root_ratios, root_values, ROOT_TOKENS,
-    EPSILON: tl.constexpr, SHARE: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr,
+    EPSILON: tl.constexpr, SHARE: tl.constexpr, DIM: tl.constexpr, ROWS: tl.constexpr,
+    WIDE: tl.constexpr, PARTS: tl.constexpr,
     PLUS: tl.constexpr, CENTRED: tl.constexpr, PLAIN: tl.constexpr,
     HALF: tl.constexpr, BOUNDED: tl.constexpr, ROOT_KIND: tl.constexpr, ROOT_HALF: tl.constexpr,
     ROOT_BOUNDED: tl.constexpr, DOUBLE: tl.constexpr,
 ):  # fmt: skip
-    """One token: its length, mean, square, root, and the two readings of every entry."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, WIDE)
-    inside = at < DIM
+    """ROWS tokens: lengths, means, squares, roots, and the two readings of every entry.
+
+    Entries are held in PARTS of WIDE: a power of two alone would be more than there are.
+    """
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    there = row < rows
     constants = load_constants(numbers, ratios, 0, HALF)
     roots = load_constants(root_numbers, root_ratios, ROOT_KIND, ROOT_HALF)
-    x = tl.load(x_ptr + row * DIM + at, mask=inside, other=0.0)
-    if PLUS:
-        x = x + tl.load(plus_ptr + row * DIM + at, mask=inside, other=0.0)
-    none = tl.zeros((1,), x.dtype)
-    length = tl.sqrt(tl.sum(x * x, 0)) + none
+    zero = tl.zeros((ROWS, WIDE), tl.float64 if DOUBLE else tl.float32)
+    total, squares, held = zero, zero, (zero,)
+    for part in tl.static_range(PARTS):
+        at = part * WIDE + tl.arange(0, WIDE)
+        inside, place = there[:, None] & (at < DIM)[None, :], row[:, None] * DIM + at[None, :]
+        x = tl.load(x_ptr + place, mask=inside, other=0.0)
+        if PLUS:
+            x = x + tl.load(plus_ptr + place, mask=inside, other=0.0)
+        held = held + (x,)  # type: ignore[assignment]  # noqa: RUF005
+        total, squares = total + x, squares + x * x
+    none = tl.zeros((ROWS,), tl.float64 if DOUBLE else tl.float32)
+    length, mean = tl.sqrt(tl.sum(squares, 1)), none
     if CENTRED:
-        mean = tl.sum(x, 0) / DIM + none
-        mean = _line(mean, SHARE * length, constants, ratios, values, TOKENS, HALF,
-                     BOUNDED, DOUBLE)  # fmt: skip
-        x = tl.where(inside, x - mean, 0.0)
-    spread = tl.sum(x * x, 0) / DIM + none
+        mean = _line(tl.sum(total, 1) / DIM, SHARE * length, constants, ratios, values, TOKENS,
+                     HALF, BOUNDED, DOUBLE)  # fmt: skip
+        squares = zero
+        for part in tl.static_range(PARTS):
+            within = (part * WIDE + tl.arange(0, WIDE) < DIM)[None, :]
+            x = tl.where(within, held[1 + part] - mean[:, None], 0.0)
+            squares = squares + x * x
+    spread = tl.sum(squares, 1) / DIM
     spread = _line(spread, none, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
     spread = spread + EPSILON
     root = _root(spread, roots, root_ratios, root_values, ROOT_TOKENS, ROOT_KIND, ROOT_HALF,
                  ROOT_BOUNDED, DOUBLE)  # fmt: skip
-    y = _line(x * root, x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
-    if not PLAIN:
-        y = y * tl.load(weight_ptr + at, mask=inside, other=0.0)
-        y = y + tl.load(bias_ptr + at, mask=inside, other=0.0)
-        y = _line(y, x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
-    tl.store(out_ptr + row * DIM + at, y, mask=inside)
-    every = tl.arange(0, 1) == 0
-    _tell(seen_ptr, length, every, DOUBLE)
-    _tell(seen_ptr + 1, 1.0 / spread, every, DOUBLE)
+    for part in tl.static_range(PARTS):
+        at = part * WIDE + tl.arange(0, WIDE)
+        within = at < DIM
+        x = held[1 + part]
+        if CENTRED:
+            x = tl.where(within[None, :], x - mean[:, None], 0.0)
+        y = _line(x * root[:, None], x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED,
+                  DOUBLE)  # fmt: skip
+        if not PLAIN:
+            y = y * tl.load(weight_ptr + at, mask=within, other=0.0)[None, :]
+            y = y + tl.load(bias_ptr + at, mask=within, other=0.0)[None, :]
+            y = _line(y, x * 0, constants, ratios, values, TOKENS, HALF, BOUNDED, DOUBLE)
+        tl.store(out_ptr + row[:, None] * DIM + at[None, :], y,
+                 mask=there[:, None] & within[None, :])  # fmt: skip
+    _tell(seen_ptr, length, there, DOUBLE)
+    _tell(seen_ptr + 1, 1.0 / spread, there, DOUBLE)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -284,19 +332,27 @@ def norm(
     more = x if plus is None else plus.permute(order).contiguous()
     dim, out = x.shape[-1], torch.empty_like(x)
     one, other = (table_of(it, x.dtype, x.device, x.dtype) for it in (line, root))
-    seen = torch.zeros(2, dtype=_WORDS[x.dtype], device=x.device)
-    wide = triton.next_power_of_2(dim)
-    _norm_kernel[(x.numel() // dim,)](
-        x, more, out, x if weight is None else weight, x if bias is None else bias, seen,
+    seen = _none_seen(2, x)
+    rows, (wide, parts) = x.numel() // dim, _parts_of(dim)
+    tile = 1 << max(0, (_NORMED // (wide * parts)).bit_length() - 1)  # a power of two
+    _norm_kernel[(triton.cdiv(rows, tile),)](
+        x, more, out, x if weight is None else weight, x if bias is None else bias, seen, rows,
         one.numbers, one.ratios, one.values, one.tokens,
         other.numbers, other.ratios, other.values, other.tokens,
-        EPSILON=epsilon, SHARE=share, DIM=dim, WIDE=wide,
+        EPSILON=epsilon, SHARE=share, DIM=dim, ROWS=tile,
+        WIDE=wide, PARTS=parts,
         PLUS=plus is not None, CENTRED=centred, PLAIN=weight is None,
         HALF=one.half, BOUNDED=one.beyond, ROOT_KIND=other.kind, ROOT_HALF=other.half,
         ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64,
-        num_warps=max(1, min(8, wide * x.element_size() // 1024)),
+        num_warps=max(_NORMING, min(8, wide * parts // 512)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
+
+
+def _parts_of(dim: int) -> tuple[int, int]:
+    """A row in one part, or in three where that leaves less of it empty."""
+    whole = triton.next_power_of_2(dim)
+    return (whole // 4, 3) if whole >= 4 and 4 * dim <= 3 * whole else (whole, 1)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
