@@ -266,6 +266,8 @@ def test_the_way_of_a_fit_does_not_grow_in_silence():
     assert "backends/base.py" in first, "nothing was seen"
     assert len(first) <= WAY, first
     assert max(map(len, again)) <= WAY_AGAIN, again
+    told = f"at most {WAY_AGAIN} once the tables are made, and {WAY} in the first fits"
+    assert told in (ROOT.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
 def test_the_surface_is_what_it_says():
