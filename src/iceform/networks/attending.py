@@ -21,8 +21,6 @@ from iceform.networks.rewriting import Const
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
 
-__all__ = ["Attending"]
-
 
 class Attending:
     """Finds the heads of one graph.

@@ -27,8 +27,6 @@ from iceform.errors import ProgramError
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
 
-__all__ = ["Captured", "as_written", "capture", "lifted", "module_path", "op_of"]
-
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
 _COMPOSED = {"einsum.default", "bilinear.default", "cosine_similarity.default", "gru.input",

@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError
 
-__all__ = ["Graph", "Guard", "Node", "Ref", "at", "function_of", "live"]
-
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "floordiv": operator.floordiv, "mod": operator.mod, "getitem": operator.getitem,

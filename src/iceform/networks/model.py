@@ -22,8 +22,6 @@ from iceform.networks.structure import Signature, flatten, unflatten
 from iceform.networks.watching import watching
 from iceform.validation import untraced
 
-__all__ = ["Model", "cast"]
-
 _AGREES = 2.0**-30  # of the largest output: graph and original, both in float64, differ by rounding
 _NUDGE = 2.0**-4  # by which entries of perturbed inputs are scaled
 _CAPTURING = threading.RLock()

@@ -35,8 +35,6 @@ from iceform.networks.watching import watching
 if TYPE_CHECKING:
     from iceform.networks.model import Model
 
-__all__ = ["Replays", "hooked"]
-
 _KEPT = 4  # kinds of calls: each recording holds the memory of a run
 
 

@@ -27,8 +27,6 @@ from iceform.networks.capture import op_of
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
 
-__all__ = ["Const", "rewritten"]
-
 _DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
 _SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale
 

@@ -11,8 +11,6 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-__all__ = ["attend", "can_attend"]
-
 _WIDEST = 128  # features of a key or a value that are held at once
 # Queries of a program, which are its keys at a time, and its warps.
 _ROWS = {torch.float32: 32, torch.float64: 64}

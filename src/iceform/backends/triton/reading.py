@@ -22,8 +22,6 @@ from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["can_norm", "count_nonzero", "longest", "norm", "read", "seen_together"]
-
 _WIDEST = 4096  # features of a token that a norm is read of
 _BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
 _WIDE = 128  # features of its tile

@@ -24,15 +24,6 @@ from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
 from iceform.validation import unit_roundoff, untraced
 
-__all__ = [
-    "SMALLEST_SHARE",
-    "Later",
-    "Piece",
-    "Reach",
-    "Settings",
-    "Span",
-]
-
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
 _LATER: ContextVar[list[tuple[Piece, Tensor]] | None] = ContextVar("to be judged", default=None)
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings

@@ -27,8 +27,6 @@ from iceform.networks.pieces.base import (
 from iceform.networks.pieces.linear import LinearMap
 from iceform.validation import unit_roundoff
 
-__all__ = ["Activation", "Gate", "Table", "Tails"]
-
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
 _FIXED, _FIXED_UNITS = 2.0**-36, 2  # error of a table on a fixed range
 _TRIES = 8  # at a table, each at least twice as coarse

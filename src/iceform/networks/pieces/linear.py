@@ -24,8 +24,6 @@ from iceform.networks.pieces.base import (
     Span,
 )
 
-__all__ = ["LinearMap", "powers_of_two", "with_one"]
-
 _ROUNDED = 1 + 1e-10  # a computed norm's own rounding
 
 

@@ -33,8 +33,6 @@ from iceform.networks.pieces.linear import with_one
 from iceform.networks.pieces.products import read_error, read_line, scale_at
 from iceform.validation import unit_roundoff
 
-__all__ = ["Norm"]
-
 _ROOM = 2.0**-8  # the table of 1/sqrt reaches so far beyond [1, 4]: arguments round
 _FINE, _FINE_UNITS = 2.0**-46, 2  # of that table
 _NEAR = 1 - 2.0**-10  # of the least deviation seen: computed ones round
