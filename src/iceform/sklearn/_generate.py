@@ -40,7 +40,9 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 _ALSO: dict[str, list[Any]] = {
     "weights": [callable],
     "n_components": [
-        Interval(RealNotInt, 0, 1, closed="neither"), Options(Integral, {0}), StrOptions({"mle"}),
+        Interval(RealNotInt, 0, 1, closed="neither"),
+        Options(Integral, {0}),
+        StrOptions({"mle"}),
     ],
     "random_state": ["random_state"],
 }
