@@ -247,7 +247,7 @@ def test_first_fits_load_neither_compiler_nor_algebra():
 
 # Files that run a function in a fit: all of the four estimators', whose tables are proved in it,
 # and those of one whose tables are made. Printed file by file by ``python -m tests.path``.
-WAY, WAY_AGAIN = 40, 27
+WAY, WAY_AGAIN = 36, 24
 
 
 def test_the_way_of_a_fit_does_not_grow_in_silence():

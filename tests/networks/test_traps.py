@@ -444,3 +444,21 @@ def test_the_original_runs_as_written_in_every_thread():
     thread.join()
     assert seen == [False]
     assert torch.backends.mha.get_fastpath_enabled() == before
+
+
+def test_a_mask_that_torch_itself_compares_with_the_causal_one(x):
+    """One graph for masks of either kind, though the encoder's Python code asks which it is."""
+    causal = torch.full((4, 4), -torch.inf, dtype=F64).triu(1)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    net = right(model, x, causal)
+    for mask in (causal, causal.mT.contiguous()):
+        off = (net(x, mask) - net.reference(x, mask)).abs().max()
+        assert float(off) <= net.certificate(x, mask).error < 1e-8
+    assert len(net.model.graphs) == 1
+    right(
+        nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 8, batch_first=True), 1),
+        x,
+        x,
+        causal,
+    )

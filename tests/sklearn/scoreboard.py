@@ -393,9 +393,9 @@ def main() -> int:
     parser.add_argument("--failures", action="store_true", help="name what fails")
     asked = parser.parse_args()
     chosen = [m for m in MODULES if not asked.modules or m.rpartition(".")[2] in asked.modules]
-    for module in chosen:
-        Record(module).begin(asked.fresh)
-    if asked.workers:
+    if asked.workers:  # with none, another run may be under way
+        for module in chosen:
+            Record(module).begin(asked.fresh)
         run_shared(chosen, time.monotonic() + asked.seconds, asked.workers)
     listed = json.loads(LISTED.read_text(encoding="utf-8"))
     every = {module: Record(module).read() for module in MODULES}

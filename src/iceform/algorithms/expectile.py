@@ -24,9 +24,8 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, ScalarFunction
 from iceform.functions.losses import Curvature
-from iceform.machine.problem import LinearProblem
+from iceform.machine.problem import LinearProblem, metric_of
 from iceform.machine.solvers import Solution
-from iceform.machine.whitening import metric_of
 
 _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
 

@@ -26,12 +26,11 @@ from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
 from iceform.certificates import Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.machine.objective import of_degree_one
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, LinearProblem, Scaling
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
-from iceform.machine.whitening import Coordinates
 
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least

@@ -25,11 +25,18 @@ from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
-from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_farthest
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
+    Metric,
+    metric_of,
+    slip_of,
+    spectral_norm,
+    sum_and_farthest,
+)
 from iceform.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
-from iceform.machine.whitening import Metric, metric_of, spectral_norm
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale

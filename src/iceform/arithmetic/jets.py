@@ -26,8 +26,6 @@ from torch import Tensor
 
 from iceform.arithmetic.intervals import COMPOUND, Interval, computed
 
-__all__ = ["Jet", "chosen"]
-
 _TWO_OVER_ROOT_PI = Interval(
     torch.tensor([1.1283791670955124], dtype=torch.float64),
     torch.tensor([1.1283791670955130], dtype=torch.float64),

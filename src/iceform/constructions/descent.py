@@ -35,8 +35,6 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
 
-__all__ = ["GradientDescent"]
-
 Pass = Callable[[Tensor, Tensor, Tensor, Rates], Tensor]
 
 

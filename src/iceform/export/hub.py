@@ -8,8 +8,6 @@ from typing import Any
 # Each of these makes its kinds known when it is imported.
 from iceform import algorithms, attention, constructions, machine, networks, pretrained
 
-__all__ = ["KEPT", "from_pretrained", "save_pretrained"]
-
 KEPT = (algorithms, attention, constructions, machine, networks)
 
 

@@ -16,8 +16,6 @@ from iceform.errors import ProgramError
 from iceform.export.inspectable import build_points, head_named, run_blocks, runner_for
 from iceform.networks import InContext
 
-__all__ = ["nnsight", "transformer_lens"]
-
 
 class _Watched(nn.Module):
     """A frozen network with points, in plain torch."""

@@ -21,8 +21,6 @@ from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet
 from iceform.networks import InContext
 from iceform.validation import full_precision, human_bytes
 
-__all__ = ["network_onnx"]
-
 _DOUBLE = 11  # ONNX's number for float64
 _ROUNDINGS = 2  # the certificate has torch's rounding; onnxruntime's is as much again
 

@@ -34,8 +34,6 @@ from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.machine import Machine, Rows, Stream
 from iceform.validation import human_bytes, unit_roundoff
 
-__all__ = ["OnnxMachine", "OnnxRuntime", "PromptRunner", "onnx"]
-
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
 _INPUT, _OUTPUT = "tokens", "output"
@@ -167,6 +165,7 @@ def onnx(
 
 
 def need(*names: str) -> None:
+    """Refuse to export without the packages it takes."""
     import importlib.util
 
     missing = [n for n in names if importlib.util.find_spec(n) is None]

@@ -34,17 +34,17 @@ from iceform.functions import ScalarFunction
 from iceform.functions.losses import Curvature
 from iceform.machine.dependence import exactly_dependent
 from iceform.machine.objective import above_nothing, held_by_penalty, nearby
-from iceform.machine.problem import Encoding, LinearProblem, slip_of
-from iceform.machine.sources import Source, split
-from iceform.machine.whitening import (
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
     Metric,
-    Weigh,
-    evenly,
     metric_of,
     needs_sharpening,
-    sharpened,
+    slip_of,
     spectral_norm,
 )
+from iceform.machine.sources import Source, split
+from iceform.machine.whitening import Weigh, evenly, sharpened
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added

@@ -9,15 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import LinearProblem
-from iceform.machine.whitening import (
-    Coordinates,
-    Metric,
-    evenly,
-    metric_of,
-    needs_sharpening,
-    sharpened,
-)
+from iceform.machine.problem import Coordinates, LinearProblem, Metric, metric_of, needs_sharpening
+from iceform.machine.whitening import evenly, sharpened
 from iceform.validation import check_choice
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")

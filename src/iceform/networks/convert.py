@@ -99,6 +99,11 @@ class Conversion:
             return type(given)(self.value(v) for v in given)
         return given
 
+    def source(self, given: Any) -> Any:
+        """The operation that made a value, behind what changes nothing; None if it is not known."""
+        value = self.values.get(given.name) if isinstance(given, fx.Node) else None
+        return self.sources.get(value.name) if isinstance(value, Ref) else None
+
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
         if isinstance(value, Const):

@@ -12,11 +12,9 @@ from sklearn.utils._param_validation import Interval, Options, RealNotInt, StrOp
 
 from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
-from iceform.sklearn._base import InContext
-from iceform.sklearn._families import FAMILIES, Batches, Chances, Sparse
+from iceform.sklearn._base import Batches, Chances, InContext, Sparse
+from iceform.sklearn._families import FAMILIES
 from iceform.sklearn._refusals import peer_constraints, peer_parameters, refuse
-
-__all__ = ["estimator_of"]
 
 _SHARED: dict[str, Any] = {"device": None, "backend": "auto"}
 _SHARED_SAYS = {

@@ -21,8 +21,6 @@ from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
 from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
 from iceform.tolerances.walking import takes, walked
 
-__all__ = ["bound", "evaluated", "tolerance"]
-
 
 def tolerance(
     q: Float[Tensor, "*batch queries dim"],

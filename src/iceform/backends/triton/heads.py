@@ -14,7 +14,9 @@ from torch import Tensor
 __all__ = ["attend", "can_attend"]
 
 _WIDEST = 128  # features of a key or a value that are held at once
-_ROWS = 64  # queries of a program, and keys at a time
+# Queries of a program, which are its keys at a time, and its warps.
+_ROWS = {torch.float32: 32, torch.float64: 64}
+_WARPS = {torch.float32: 2, torch.float64: 4}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -87,13 +89,12 @@ def attend(
     shape = [(batch, heads, queries)[i] for i in order]
     out = q.new_empty(*shape, values).permute(*(order.index(i) for i in range(3)), 3)
     given = q if mask is None else mask.expand(batch, heads, queries, keys)
-    rows = min(_ROWS, max(16, triton.next_power_of_2(queries)))
-    many = min(_ROWS, max(16, triton.next_power_of_2(keys)))
+    rows, many = (min(_ROWS[q.dtype], max(16, triton.next_power_of_2(n))) for n in (queries, keys))
     _heads_kernel[(triton.cdiv(queries, rows), batch * heads)](
         q, k, v, given, out, heads, queries, keys, dim, values,
         *q.stride(), *k.stride(), *v.stride(), *given.stride(), *out.stride(),
         SCALE=scale, MASKED=mask is not None, CAUSAL=causal, DOUBLE=q.dtype == torch.float64,
         DIM=max(16, triton.next_power_of_2(dim)), VALUES=max(16, triton.next_power_of_2(values)),
-        ROWS=rows, KEYS=many, num_warps=4 if q.dtype == torch.float64 else 8,
+        ROWS=rows, KEYS=many, num_warps=_WARPS[q.dtype],
     )  # fmt: skip
     return out

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 from iceform.functions.formulas.algebra import ONE, ZERO, add, call, divide, multiply, negate, power
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["ARITY", "UNARY", "Unary", "constant_value", "evaluate", "exact_value", "exponent_of"]
-
 _LINEAR_FROM = 40.0  # softplus(u) - u < e^-40, far below an ulp of u
 _LOG_2 = math.log(2.0)
 

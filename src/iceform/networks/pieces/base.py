@@ -174,6 +174,15 @@ class Piece(nn.Module, ABC):
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The map in context, and the numbers that :meth:`judge` knows inputs in range by."""
 
+    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+        """The map of what another gives, or of a sum where there is none; at once, where it can.
+
+        The same operations in the same order: a piece that can do it rounds as if it could not.
+        """
+        if before is None:
+            return self(inputs[0] + inputs[1])  # type: ignore[no-any-return]
+        return self(before(*inputs, covered=covered))  # type: ignore[no-any-return]
+
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""
         return self.run(*inputs, covered=True)[0]

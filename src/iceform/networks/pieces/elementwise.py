@@ -24,6 +24,7 @@ from iceform.networks.pieces.base import (
     Settings,
     Span,
 )
+from iceform.networks.pieces.linear import LinearMap
 from iceform.validation import unit_roundoff
 
 __all__ = ["Activation", "Gate", "Table", "Tails"]
@@ -213,6 +214,16 @@ class Table(Activation):
         out = self._attended(inner)
         out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
         return out, primitives.largest(z)
+
+    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+        """Behind a linear map its reading and this one are one."""
+        if not (isinstance(before, LinearMap) and self.settings.attends):
+            return super().after(before, *inputs, covered=covered)
+        beyond = (math.inf, 0.0) if self.tails is None else (self.tails.reach, self.tails.slope)
+        output, seen = before.read(*inputs, covered=covered, then=(self.table, *beyond))
+        before._judged(seen[:1] if covered else seen[::2], *inputs)
+        self._judged(seen[1:2])
+        return output
 
     def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)
