@@ -182,7 +182,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature.quadratic
+        return self.loss.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:

@@ -32,6 +32,7 @@ __all__ = [
     "UntraceableError",
     "Use",
     "exact_at",
+    "straight",
     "switches",
     "trace",
 ]
@@ -386,6 +387,34 @@ def exact_at(tape: Tape, point: Fraction) -> list[Exact]:
         small = value is not None and value.numerator.bit_length() <= _MOST_BITS
         known.append(value if small else None)
     return known
+
+
+def straight(tape: Tape) -> tuple[Fraction, Fraction] | None:
+    """Slope and intercept of a function that sums and multiples by numbers make; else None."""
+    known: list[tuple[Fraction, Fraction] | None] = []
+    for step in tape.steps:
+        known.append((_ONE, _ZERO) if step.name == "variable" else _line(step, known))
+    return known[-1]
+
+
+def _line(step: Step, known: list[tuple[Fraction, Fraction] | None]) -> Any:
+    parts: list[Any] = []
+    for argument in step.arguments:
+        number = _exact(argument, []) if not isinstance(argument, Use) else None
+        parts.append(known[argument.step] if isinstance(argument, Use) else (_ZERO, number))
+    if step.options or any(p is None or p[1] is None for p in parts):
+        return None
+    if step.name in ("add", "sub", "rsub") and len(parts) == 2:
+        (a, b), (c, d) = reversed(parts) if step.name == "rsub" else parts
+        return (a + c, b + d) if step.name == "add" else (a - c, b - d)
+    if step.name == "mul" and len(parts) == 2 and not (parts[0][0] and parts[1][0]):
+        (a, b), (c, d) = parts
+        return a * d + b * c, b * d
+    if step.name == "div" and len(parts) == 2 and not parts[1][0] and parts[1][1]:
+        return parts[0][0] / parts[1][1], parts[0][1] / parts[1][1]
+    if step.name == "neg":
+        return -parts[0][0], -parts[0][1]
+    return parts[0] if step.name in ("alias", "clone", "detach") else None
 
 
 def _value(step: Step, known: list[Exact]) -> Exact:
