@@ -292,7 +292,7 @@ def _objective(
 
 
 def _bend(loss: Loss) -> Callable[[Ball], Ball]:
-    """l'' on balls; of a loss of one's own the slope of what it computes, not what is said."""
+    """L'' on balls; of a loss of one's own the slope of what it computes, not what is said."""
     if loss.known is not None:
         return ball_function(loss.known.bend)
 

@@ -16,6 +16,7 @@ from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.functions.enclosing import KNOWN, enclose
 from iceform.functions.extremes import extremes
 from iceform.functions.tracing import Tape, UntraceableError, straight, trace
+from iceform.validation import full_precision
 
 __all__ = ["ScalarFunction", "find_kinks"]
 
@@ -59,6 +60,7 @@ class ScalarFunction:
     estimate: bool = False
     _kept: dict[int, tuple[Scalar, Tape | str]] = field(default_factory=dict, repr=False)
 
+    @full_precision
     def __post_init__(self) -> None:
         """Refuse a line that the function is not: look-ups and proofs take it at its word."""
         if self.affine is not None and not self._is_line(*self.affine):

@@ -400,21 +400,34 @@ def straight(tape: Tape) -> tuple[Fraction, Fraction] | None:
 def _line(step: Step, known: list[tuple[Fraction, Fraction] | None]) -> Any:
     parts: list[Any] = []
     for argument in step.arguments:
-        number = _exact(argument, []) if not isinstance(argument, Use) else None
+        number = None if isinstance(argument, Use) else _exact(argument, [])
         parts.append(known[argument.step] if isinstance(argument, Use) else (_ZERO, number))
-    if step.options or any(p is None or p[1] is None for p in parts):
+    if step.options or step.name not in _STRAIGHT or any(p is None or p[1] is None for p in parts):
         return None
-    if step.name in ("add", "sub", "rsub") and len(parts) == 2:
-        (a, b), (c, d) = reversed(parts) if step.name == "rsub" else parts
-        return (a + c, b + d) if step.name == "add" else (a - c, b - d)
-    if step.name == "mul" and len(parts) == 2 and not (parts[0][0] and parts[1][0]):
-        (a, b), (c, d) = parts
-        return a * d + b * c, b * d
-    if step.name == "div" and len(parts) == 2 and not parts[1][0] and parts[1][1]:
-        return parts[0][0] / parts[1][1], parts[0][1] / parts[1][1]
-    if step.name == "neg":
-        return -parts[0][0], -parts[0][1]
-    return parts[0] if step.name in ("alias", "clone", "detach") else None
+    try:
+        return _STRAIGHT[step.name](*parts)
+    except (TypeError, ZeroDivisionError):
+        return None
+
+
+def _times(p: Any, q: Any) -> Any:
+    return None if p[0] and q[0] else (p[0] * q[1] + p[1] * q[0], p[1] * q[1])
+
+
+_STRAIGHT: dict[str, Callable[..., Any]] = {
+    "add": lambda p, q: (p[0] + q[0], p[1] + q[1]),
+    "alias": lambda p: p,
+    "clone": lambda p: p,
+    "detach": lambda p: p,
+    "div": lambda p, q: None if q[0] else (p[0] / q[1], p[1] / q[1]),
+    "full_like": lambda p, q: q,
+    "mul": _times,
+    "neg": lambda p: (-p[0], -p[1]),
+    "ones_like": lambda p: (_ZERO, _ONE),
+    "rsub": lambda p, q: (q[0] - p[0], q[1] - p[1]),
+    "sub": lambda p, q: (p[0] - q[0], p[1] - q[1]),
+    "zeros_like": lambda p: (_ZERO, _ZERO),
+}
 
 
 def _value(step: Step, known: list[Exact]) -> Exact:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from iceform.functions.formulas.algebra import ONE, ZERO, add, call, divide, multiply, negate, power
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
+from iceform.validation import full_precision
 
 __all__ = ["ARITY", "UNARY", "Unary", "constant_value", "evaluate", "exact_value", "exponent_of"]
 
@@ -158,6 +159,7 @@ def _operation(name: str) -> Callable[..., Tensor]:
     return UNARY[name].compute if name in UNARY else _SEVERAL[name]
 
 
+@full_precision
 def constant_value(tree: Node) -> float:
     """The value of a tree without the variable, in float64; NaN or infinite where it has none."""
     if isinstance(tree, Number):
