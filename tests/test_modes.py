@@ -116,7 +116,7 @@ import iceform as ice
 from iceform.sklearn import InContextHuberRegressor, InContextKNeighborsRegressor
 rng = np.random.default_rng(0)
 x = rng.normal(size=(20, 3))
-y = x.sum(1)
+y = x.sum(1) + 0.1 * rng.normal(size=20)
 ice.Interpolant.fit(ice.Formula("tanh(pi*z)"), low=-2, high=2, eps=1e-6)
 ice.tolerance(*(torch.ones(4, 3, device="cpu") for _ in range(3)), dtype=torch.bfloat16)
 assert InContextHuberRegressor().fit(x, y).certificate_.verify()
