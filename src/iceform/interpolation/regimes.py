@@ -146,7 +146,7 @@ def _spreads(lowest: Tensor, highest: Tensor) -> list[float]:
 _SAMPLES = 12  # sample points per token for the fit
 _ROUGH_SAMPLES = 4
 _CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
-_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
+_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64, device="cpu")
 _TAME = 2.0  # largest |v| allowed, relative to f
 _FEWEST = 512  # sample and check points in all, so that small grids see narrow features
 _MANY = 128  # cells beyond which half the samples per cell do
