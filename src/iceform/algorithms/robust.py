@@ -63,6 +63,8 @@ class Huber(LinearModel):
         The penalty alpha ||w||^2 beside the sum over samples.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+    begin_scale
+        The scale that is tried first, beside ``begin``.
     """
 
     name: ClassVar[str] = "huber"
@@ -88,6 +90,8 @@ class Huber(LinearModel):
     alpha: float = field(
         default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
     )
+
+    begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def loss(self) -> Loss:
         return loss_named("huber")
@@ -115,7 +119,7 @@ class Huber(LinearModel):
     ) -> LinearProblem:
         """Labels are in units of epsilon times the scale that is tried first, or that was found."""
         search = _Scale(self, machine, source)
-        return search.problem(float(parts["scale"]) / search.base.size if parts else _FIRST)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else search.first)
 
 
 class _Scale:
@@ -127,6 +131,8 @@ class _Scale:
         self.passes = 0
         machine.ledger.note("host", "means and deviations of the columns")
         self.w = model.start(self.base)  # of labels in units of their deviation
+        begin = model.begin_scale
+        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
@@ -177,8 +183,10 @@ class _Scale:
         Where passes run out first the last scale is returned, as not converged.
         """
         at = self.excess
-        low, high = _FIRST, 1.0
+        low, high = self.first, 2 * self.first
         bottom = at(low)
+        if abs(bottom[0]) <= self.model.tol:
+            return low, bottom[1], bottom[2]
         if self._spent:
             return self._unsettled(low, bottom)
         top = at(high)
