@@ -185,23 +185,21 @@ class _Scale:
         at = self.excess
         low, high = self.first, 2 * self.first
         bottom = at(low)
-        if abs(bottom[0]) <= self.model.tol:
-            return low, bottom[1], bottom[2]
-        if self._spent:
-            return self._unsettled(low, bottom)
+        if self._spent or abs(bottom[0]) <= self.model.tol:
+            return self._ended(low, bottom)
         top = at(high)
         while not self._spent and bottom[0] > 0 and low > _SMALLEST:
             high, top = low, bottom
             low /= 4
             bottom = at(low)
         if self._spent:
-            return self._unsettled(low, bottom)
+            return self._ended(low, bottom)
         while not self._spent and top[0] < 0:
             low, bottom = high, top
             high *= 2
             top = at(high)
         if self._spent:
-            return self._unsettled(high, top)
+            return self._ended(high, top)
         if bottom[0] > 0:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
@@ -216,7 +214,7 @@ class _Scale:
             if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
                 break
             if self._spent:
-                return self._unsettled(sigma, (fc, solution, problem))
+                return self._ended(sigma, (fc, solution, problem))
             if fc > 0:
                 b, fb, fa = c, fc, fa / 2 if last > 0 else fa
             else:
@@ -227,12 +225,11 @@ class _Scale:
     def _spent(self) -> bool:
         return self.passes >= self.model.max_passes
 
-    @staticmethod
-    def _unsettled(
-        sigma: float, found: tuple[float, Solution, LinearProblem]
+    def _ended(
+        self, sigma: float, found: tuple[float, Solution, LinearProblem]
     ) -> tuple[float, Solution, LinearProblem]:
         _, solution, problem = found
-        return sigma, replace(solution, converged=False), problem
+        return sigma, replace(solution, converged=solution.converged and not self._spent), problem
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""
