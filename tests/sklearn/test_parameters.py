@@ -189,6 +189,14 @@ def test_a_warm_start_begins_where_the_last_fit_ended(name):
     assert cold.fit(x, y).n_passes_ == first
 
 
+def test_huber_begins_with_the_scale_too():
+    x, y = data()
+    model = ice.InContextHuberRegressor(warm_start=True).fit(x, y)
+    before, cold = model.coef_, model.n_passes_
+    assert model.fit(x, y).n_passes_ <= 4 < cold
+    np.testing.assert_allclose(model.coef_, before, atol=1e-9)
+
+
 def test_who_starts_warm():
     peers = {"ElasticNet", "Lasso", "HuberRegressor", "PoissonRegressor", "LogisticRegression"}
     assert {n.removeprefix("InContext") for n in WARM} == peers | {"Perceptron"}

@@ -63,6 +63,8 @@ class Huber(LinearModel):
         The penalty alpha ||w||^2 beside the sum over samples.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+    begin_scale
+        The scale that is tried first, beside ``begin``.
     """
 
     name: ClassVar[str] = "huber"
@@ -88,6 +90,8 @@ class Huber(LinearModel):
     alpha: float = field(
         default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
     )
+
+    begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def loss(self) -> Loss:
         return loss_named("huber")
@@ -115,7 +119,7 @@ class Huber(LinearModel):
     ) -> LinearProblem:
         """Labels are in units of epsilon times the scale that is tried first, or that was found."""
         search = _Scale(self, machine, source)
-        return search.problem(float(parts["scale"]) / search.base.size if parts else _FIRST)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else search.first)
 
 
 class _Scale:
@@ -127,6 +131,8 @@ class _Scale:
         self.passes = 0
         machine.ledger.note("host", "means and deviations of the columns")
         self.w = model.start(self.base)  # of labels in units of their deviation
+        begin = model.begin_scale
+        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
@@ -177,23 +183,23 @@ class _Scale:
         Where passes run out first the last scale is returned, as not converged.
         """
         at = self.excess
-        low, high = _FIRST, 1.0
+        low, high = self.first, 2 * self.first
         bottom = at(low)
-        if self._spent:
-            return self._unsettled(low, bottom)
+        if self._spent or abs(bottom[0]) <= self.model.tol:
+            return self._ended(low, bottom)
         top = at(high)
         while not self._spent and bottom[0] > 0 and low > _SMALLEST:
             high, top = low, bottom
             low /= 4
             bottom = at(low)
         if self._spent:
-            return self._unsettled(low, bottom)
+            return self._ended(low, bottom)
         while not self._spent and top[0] < 0:
             low, bottom = high, top
             high *= 2
             top = at(high)
         if self._spent:
-            return self._unsettled(high, top)
+            return self._ended(high, top)
         if bottom[0] > 0:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
@@ -208,7 +214,7 @@ class _Scale:
             if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
                 break
             if self._spent:
-                return self._unsettled(sigma, (fc, solution, problem))
+                return self._ended(sigma, (fc, solution, problem))
             if fc > 0:
                 b, fb, fa = c, fc, fa / 2 if last > 0 else fa
             else:
@@ -219,12 +225,11 @@ class _Scale:
     def _spent(self) -> bool:
         return self.passes >= self.model.max_passes
 
-    @staticmethod
-    def _unsettled(
-        sigma: float, found: tuple[float, Solution, LinearProblem]
+    def _ended(
+        self, sigma: float, found: tuple[float, Solution, LinearProblem]
     ) -> tuple[float, Solution, LinearProblem]:
         _, solution, problem = found
-        return sigma, replace(solution, converged=False), problem
+        return sigma, replace(solution, converged=solution.converged and not self._spent), problem
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""

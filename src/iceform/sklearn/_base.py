@@ -260,7 +260,9 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         if coef.shape[1] != self.n_features_in_ or short:
             return model
         which: Any = slice(None) if row is None else row
-        return replace(model, begin=(as_tensor(coef[which]), as_tensor(intercept[which])))
+        scale = getattr(self, "scale_", None)
+        beside = {"begin_scale": float(scale)} if scale is not None else {}
+        return replace(model, begin=(as_tensor(coef[which]), as_tensor(intercept[which])), **beside)
 
     def _cast(self, values: Tensor) -> Any:
         """As an array of the precision that the samples were given in."""
