@@ -68,7 +68,8 @@ def flushing():
         torch.set_flush_denormal(False)
 
 
-MODES = (autocast, partial(by_default, torch.float64), flushing)  # float32 is the default already
+# float32 is the default already; what is made on the device "meta" has no entries.
+MODES = (autocast, partial(by_default, torch.float64), flushing, partial(torch.device, "meta"))
 
 
 def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:

@@ -2,7 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import flint
 import numpy as np
@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from iceform import Machine, ProgramError, algorithms
+from iceform.functions import Loss, ScalarFunction
+from iceform.functions.losses import Curvature
 from iceform.machine import ArraySource, Stream
 from iceform.sklearn import (
     InContextKernelRegressor,
@@ -174,3 +176,27 @@ def test_threads_verify_with_bits_of_their_own():
     assert all(found)
     assert [verdict.bits for verdict in found] == [256, 128] * 12
     assert flint.ctx.prec == before
+
+
+@dataclass(frozen=True)
+class _Own(algorithms.LinearModel):
+    """ln cosh of scaled residuals, of which something false is said."""
+
+    def loss(self):
+        return _LOG_COSH
+
+
+_FALSE = Curvature(lambda z: 9 + 0 * z, torch.ones_like, (1.0, 1.0), kinks=())
+_LOG_COSH = Loss("log-cosh", "residual", ScalarFunction(torch.tanh, "tanh"), _FALSE)
+
+
+def test_a_loss_of_ones_own_is_verified_on_its_scaled_labels_by_what_it_computes():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=g, dtype=torch.float64)
+    y = 7 * x.sum(1) + torch.randn(30, generator=g, dtype=torch.float64)
+    found = Stream(4).run(_Own(), x, y)
+    assert found.certificate.kind == "proven"
+    assert found.verify().holds
+    verifier, error = found.certificate._verifier, found.certificate.error
+    moved = replace(verifier, found=replace(found, answer=found.value + 3 * error))
+    assert not moved(certified=error, bits=256)

@@ -78,7 +78,13 @@ def test_what_is_said_of_a_loss_of_ones_own_is_looked_at():
     sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, "tokens": 17, **SIZES}
     lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=said)
     found = ice.GradientDescent(lie, eps=None, **sizes)
-    assert found.hessian == ice.GradientDescent(steep, eps=None, **sizes).hessian
+    plain = ice.GradientDescent(steep, eps=None, **sizes)
+    assert found.hessian == plain.hessian
+    square = Curvature(torch.ones_like, bounds=(1.0, 1.0), kinks=())
+    lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=square)
+    momentum = {**sizes, "schedule": "nesterov"}
+    errors = [ice.GradientDescent(f, eps=None, **momentum).certificate.error for f in (lie, steep)]
+    assert errors[0] == errors[1]
     untold = ice.Loss(None, "residual", ice.ScalarFunction(hidden, "hidden"), facts=said)
     certificate = ice.GradientDescent(untold, eps=None, **sizes).certificate
     assert certificate.kind == "estimated"

@@ -40,10 +40,12 @@ from iceform.algorithms.quantile import Quantile
 from iceform.algorithms.record import set_exact
 from iceform.algorithms.robust import Huber
 from iceform.algorithms.sparse import ElasticNet
+from iceform.arithmetic import Interval
 from iceform.arithmetic.balls import ball_arithmetic
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
+from iceform.functions import Loss
 from iceform.machine.machine import Given, Program
 
 Ball = Any  # flint.arb, which ships no types
@@ -283,10 +285,25 @@ def _objective(
     free = [_arb(0)] * model.fit_intercept
     return _Objective(
         rows, labels, offsets, weights,
-        ball_function(loss.derivative.call), ball_function(loss.curvature.bend),
+        ball_function(loss.derivative.call), _bend(loss),
         _arb(size), [l2] * given.x.shape[1] + free, [_fraction(l1)] * given.x.shape[1] + free,
         bool(getattr(model, "positive", False)) and model.positive_label() is None,
     )  # fmt: skip
+
+
+def _bend(loss: Loss) -> Callable[[Ball], Ball]:
+    """L'' on balls; of a loss of one's own the slope of what it computes, not what is said."""
+    if loss.known is not None:
+        return ball_function(loss.known.bend)
+
+    def enclosed(z: Ball) -> Ball:
+        ends = float(z.lower()), float(z.upper())
+        low, high = math.nextafter(ends[0], -math.inf), math.nextafter(ends[1], math.inf)
+        cell = Interval(*torch.tensor([[low], [high]], dtype=torch.float64))
+        found = loss.derivative.jets(cell, 1)[1]
+        return _arb(float(found.low)).union(_arb(float(found.high)))
+
+    return enclosed
 
 
 def _line(found: Result, intercept: bool) -> list[Ball]:
@@ -355,7 +372,9 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
     l1 = Fraction(0)
     if isinstance(model, ElasticNet):
         l1 = Fraction(model.alpha) * Fraction(model.l1_ratio)
-    objective = _objective(model, given, l1=l1)
+    # A loss of residuals acts on those of scaled labels.
+    size = model.scaling(given.source).size if model.loss().kind == "residual" else 1.0
+    objective = _objective(model, given, size=size, l1=l1)
     start = _line(found, model.fit_intercept)
     return _compared(found, start, _solved(objective, start), objective.rows)
 

@@ -66,8 +66,8 @@ class Interval:
     @classmethod
     def of(cls, value: Fraction | float) -> Interval:
         """One number, shape (1,)."""
-        low = torch.tensor([below(value)], dtype=torch.float64)
-        return cls(low, torch.tensor([above(value)], dtype=torch.float64))
+        ends = torch.tensor([[below(value)], [above(value)]], dtype=torch.float64, device="cpu")
+        return cls(ends[0], ends[1])
 
     @classmethod
     def whole(cls, like: Tensor) -> Interval:

@@ -180,7 +180,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature.quadratic
+        return self.loss.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:

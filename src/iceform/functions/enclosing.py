@@ -24,7 +24,7 @@ __all__ = ["KNOWN", "Choice", "enclose"]
 
 def _between(low: float, high: float) -> Jet:
     """A constant that lies between two neighbouring floats."""
-    ends = torch.tensor([[low], [high]], dtype=torch.float64)
+    ends = torch.tensor([[low], [high]], dtype=torch.float64, device="cpu")
     return Jet.number(Interval(ends[0], ends[1]))
 
 

@@ -21,6 +21,7 @@ _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
 _HALVINGS = 40  # of one, where there is nothing else
 _TRIES = 4  # and where there is a quadratic above the loss
+_SHARES, _FINER = 40, 4  # of a step that is too long, looked at at once; and how often, ever finer
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 _VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
@@ -191,7 +192,9 @@ def _whitened(
             more -= 1
         elif stalled(history[-1]):
             break
-        stand = advance(stand, first)
+        before, stand = stand, advance(stand, first)
+        if stand is before:  # no step is known to lead down
+            break
         history.append(first.norm(stand.gradient))
     return Solution(stand.w, stand.length, history, converged=False)
 
@@ -226,7 +229,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
     What is tried is a pass in the coordinates of the point it lands on, if all of the step is, and
     else in those it started in: of most shares nothing but the gradient's length is asked.
     """
-    problem, rows = stand.problem, stand.problem.source.rows
+    problem = stand.problem
     if problem.curvature.quadratic:
         return stand.stepped()
     leaps = not first.size(stand.step) <= _LEAP
@@ -235,6 +238,18 @@ def advance(stand: Stand, first: Metric) -> Stand:
         if after is not None and first.norm(after.gradient) <= _ACCEPT * first.norm(stand.gradient):
             problem.keep()
             return after
+    if problem.curvature.kinks is None:
+        return _safe(stand, first, leaps)
+    share = _share(stand)
+    if share is None:
+        return stand
+    w = stand.w - share * stand.step
+    return stand.anew(w, _metric_at(problem, w, first))
+
+
+def _safe(stand: Stand, first: Metric, leaps: bool) -> Stand:
+    """Part of a Newton step, or to the least point of a quadratic above F."""
+    problem = stand.problem
     known = problem.curvature.majorizer is not None
     if not known or not leaps:  # part of a leap may land where l'' has vanished as well
         found = _damped(stand, first, _TRIES if known else _HALVINGS)
@@ -242,8 +257,8 @@ def advance(stand: Stand, first: Metric) -> Stand:
             return found.anew(found.w, _metric_at(problem, found.w, first))
         if not known:
             return stand
-    # The least point of the quadratic above F.
-    above = stand.anew(stand.w, metric_of(problem.hessian(stand.w, majorizer=True), rows))
+    matrix = problem.hessian(stand.w, majorizer=True)
+    above = stand.anew(stand.w, metric_of(matrix, problem.source.rows))
     w = above.moved()
     return stand.anew(w, _metric_at(problem, w, first))
 
@@ -267,6 +282,24 @@ def _metric_at(
     matrix = problem.hessian(w) if matrix is None else matrix
     missing = (_VANISHED * first.scale.square() - matrix.diagonal()).clamp(min=0)
     return metric_of(matrix + torch.diag(missing), problem.source.rows)
+
+
+def _share(stand: Stand) -> float | None:
+    """Of a step, the one that leads to the least F, to a few digits; None where F does not fall.
+
+    F is convex, so that its slope along a step only grows: what is looked for is where it is 0.
+    Newton's method for losses of straight and quadratic pieces ends after a few of these.
+    """
+    step, low = stand.step, 0.0
+    shares = 2.0 ** torch.arange(-_SHARES, 1).to(step)
+    for _ in range(_FINER):
+        slopes = stand.problem.slopes(stand.w, step, shares) - stand.linear @ step
+        below = int((slopes <= 0).sum())
+        if below in (0, len(shares)):
+            return 1.0 if below else None
+        low, high = shares[below - 1 : below + 1].tolist()
+        shares = torch.linspace(low, high, _SHARES + 1, dtype=step.dtype).to(step)
+    return low
 
 
 def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:

@@ -262,6 +262,12 @@ class Conversion:
             return self._norm(node, args)
         if short == "scaled_dot_product_attention":
             return self.heads.fused(node, args, kwargs)
+        if short == "copy":  # into what is there: its shape and dtype are all that stays
+            into, what = (a.meta["val"] for a in node.args[:2])  # type: ignore[union-attr]
+            given = args[1]
+            if into.dtype != what.dtype:
+                given = self.call(node, "aten.to.dtype", given, into.dtype, suffix=".cast")
+            return self.call(node, "aten.expand_as.default", given, args[0])
         known = activation_of(short, args[1:], kwargs)
         if known is not None and self.is_active(args[:1]):
             return self.activated(node, known, args[0])

@@ -67,6 +67,7 @@ class RangeCertificate(Certificate):
         return self.of_input(args, kwargs, functional)
 
 
+@full_precision
 def over_ranges(network: InContext) -> RangeCertificate:
     """What is proven of every input in range, by what every piece can make of errors before it."""
     worst, errors, opened = 0.0, dict[str, float](), list[str]()

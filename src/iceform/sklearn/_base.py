@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from inspect import isfunction
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -35,6 +36,12 @@ from iceform.errors import ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream, stored
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
+from iceform.validation import guard
+
+_BORDER = (
+    *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
+    *("inverse_transform", "kneighbors", "kneighbors_graph", "error_bounds", "score_samples"),
+)
 
 
 def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
@@ -83,6 +90,10 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     _stored: Any = np.dtype(np.float64)
     device: str | None
     backend: str
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        guard(cls, [name for name in _BORDER if isfunction(vars(cls).get(name))])
 
     def set_params(self, **params: Any) -> Any:
         """As scikit-learn's; what has no meaning here is refused with the reason."""
