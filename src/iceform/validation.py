@@ -22,29 +22,6 @@ from iceform.errors import (
     ShapeError,
 )
 
-__all__ = [
-    "available_bytes",
-    "check_bound",
-    "check_capacity",
-    "check_choice",
-    "check_dtype",
-    "check_eps",
-    "check_largest",
-    "check_matmul_precision",
-    "check_pair",
-    "check_positive",
-    "check_size",
-    "check_tensors",
-    "common_batch",
-    "full_precision",
-    "guard",
-    "human_bytes",
-    "largest_entry",
-    "unit_roundoff",
-    "untraced",
-    "unwrapped",
-]
-
 _DTYPES = (torch.float32, torch.float64)
 _LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
 

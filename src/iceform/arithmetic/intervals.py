@@ -23,8 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["COMPOUND", "LIBRARY", "UNIT", "Interval", "above", "below", "computed"]
-
 UNIT = 2.0**-53  # unit roundoff of float64
 LIBRARY = 2.0**-50  # relative: four units in the last place
 COMPOUND = 4 * LIBRARY  # the same for up to four functions, multiplied or nested

@@ -19,8 +19,6 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.jets import chosen
 from iceform.functions.tracing import Step, Tape, Use, exact_at, switches
 
-__all__ = ["KNOWN", "Choice", "enclose"]
-
 
 def _between(low: float, high: float) -> Jet:
     """A constant that lies between two neighbouring floats."""

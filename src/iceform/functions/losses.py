@@ -42,26 +42,6 @@ from iceform.errors import BoundError, ProgramError
 from iceform.functions.extremes import concordance, extremes
 from iceform.functions.scalar import ScalarFunction
 
-__all__ = [
-    "LOSSES",
-    "Curvature",
-    "Labels",
-    "Loss",
-    "Steps",
-    "absolute",
-    "hinge",
-    "huber",
-    "logistic",
-    "logistic_margin",
-    "loss_named",
-    "poisson",
-    "quantile",
-    "register",
-    "squared",
-    "squared_hinge",
-    "vouched",
-]
-
 Scalar = Callable[[Tensor], Tensor]
 
 _ROUNDINGS = 8  # of a closed form: four units in the last place, or as many operations

@@ -18,8 +18,6 @@ from iceform.functions.extremes import extremes
 from iceform.functions.tracing import Tape, UntraceableError, straight, trace
 from iceform.validation import full_precision
 
-__all__ = ["ScalarFunction", "find_kinks"]
-
 Scalar = Callable[[Tensor], Tensor]
 Encloser = Callable[[Interval, int], Jet]
 

@@ -26,17 +26,6 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = [
-    "Step",
-    "Tape",
-    "UntraceableError",
-    "Use",
-    "exact_at",
-    "straight",
-    "switches",
-    "trace",
-]
-
 _LENGTHS = (7, 11, 2)  # of the tensors that are traced
 _MOST = 2000  # operations
 _VIEWS = frozenset({"alias", "detach"})

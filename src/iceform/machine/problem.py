@@ -1,4 +1,4 @@
-r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scaled data.
+r"""LinearProblem: F(w) = mean_i l(w.x_i - y_i) + (1/2) sum_j q_j w_j^2 on scaled data; metrics.
 
 Its gradient is one pass of the frozen machine over the data. Samples that have weights c_i count by
 them, mean_i (.) being sum_i c_i (.) / sum_i c_i: in a prompt c_i is a factor of the sample's value

@@ -42,8 +42,6 @@ from iceform.networks.pieces import (
     Product,
 )
 
-__all__ = ["Certifying", "OpenStepError"]
-
 # Operations that make numbers of none.
 _MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
          "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip

@@ -29,8 +29,6 @@ from iceform.networks.pieces import (
 )
 from iceform.networks.rewriting import Const, rewritten
 
-__all__ = ["Conversion"]
-
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
            "sym_constrain_range_for_size", "_assert_async"}  # fmt: skip

@@ -22,8 +22,6 @@ from iceform.validation import full_precision
 if TYPE_CHECKING:
     from iceform.networks.network import InContext
 
-__all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
-
 _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 

@@ -26,8 +26,6 @@ from torch import Tensor
 
 from iceform.attention import Features
 
-__all__ = ["Rotation"]
-
 _SQUARE = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64, device="cpu")
 
 

@@ -21,8 +21,6 @@ from iceform.functions.formulas.trees import Node, jumps
 from iceform.functions.losses import Curvature, Loss, Steps, vouched
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
 
-__all__ = ["Formula"]
-
 _ROUNDED = "round it: for example tanh(4*u) in place of sign(u), sigmoid(4*u) in place of step(u)"
 _ROUNDED_LOSS = (
     "round the corner: for example sqrt(u^2 + 0.01) or 0.25*log(cosh(4*u)) in place of abs(u), "
