@@ -384,10 +384,15 @@ def on_grid(
 def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | None:
     """Turn one knob at a time, from the first option of each."""
     known: dict[tuple[float, ...], _Candidate | None] = {}
+    grids: dict[tuple[float, ...], Grid | GradedGrid | None] = {}
     rough = tokens > _ROUGH
 
     def fit(knobs: dict[str, float], rough: bool) -> _Candidate | None:
-        grid, c = family.build(tokens, knobs), knobs["sharpness"]
+        c = knobs["sharpness"]
+        key = tuple(value for name, value in knobs.items() if name != "sharpness")
+        if key not in grids:
+            grids[key] = family.build(tokens, knobs)
+        grid = grids[key]
         return None if grid is None else _Candidate(grid, c, fit_values(f, grid, c, rough=rough))
 
     def candidate(knobs: dict[str, float]) -> _Candidate | None:
