@@ -225,9 +225,7 @@ def test_a_piece_that_is_off_is_noticed(pair, kind, monkeypatch):
     for piece in net.pieces:
         if piece.kind == kind:
             right = piece.checked
-            monkeypatch.setattr(
-                piece, "checked", lambda *x, f=right, **k: f(*x, **k) * (1 + 1e-8)
-            )
+            monkeypatch.setattr(piece, "checked", lambda *x, f=right, **k: f(*x, **k) * (1 + 1e-8))
     with pytest.raises(ice.IntegrityError, match="off by"):
         net.run(IDS)
 
