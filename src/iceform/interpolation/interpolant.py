@@ -238,10 +238,11 @@ class GradedGrid:
     def _position(self, index: Tensor) -> Tensor:
         """Invert kappa: bracket in a table of points graded like the grid, then Newton."""
         finest = self.spacing
-        origin = self._index(torch.tensor([self.low], dtype=torch.float64), finest)
-        target = index + origin
-        table = self._table(finest)
-        levels = self._index(table, finest)
+        if "table" not in self._cache:
+            self._cache["table"] = self._table(finest)
+            self._cache["levels"] = self._index(self._cache["table"], finest)
+        table, levels = self._cache["table"], self._cache["levels"]
+        target = index + self._index(torch.tensor([self.low], dtype=torch.float64), finest)
         place = torch.searchsorted(levels, target.contiguous()).clamp(1, len(table) - 1)
         small, large = table[place - 1], table[place]
         z = 0.5 * (small + large)

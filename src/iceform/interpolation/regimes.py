@@ -452,11 +452,15 @@ def _search(
 ) -> _Candidate | None:
     """Turn one knob at a time, from the first option of each, or by a notch from ``near``."""
     known: dict[tuple[float, ...], _Candidate | None] = {}
+    grids: dict[tuple[float, ...], Grid | GradedGrid | None] = {}
     rough = tokens > _ROUGH
 
     def fit(knobs: dict[str, int | float], rough: bool) -> _Candidate | None:
-        grid, c = family.build(tokens, knobs), knobs["sharpness"]
-        if grid is None:
+        c = knobs["sharpness"]
+        key = tuple(value for name, value in knobs.items() if name != "sharpness")
+        if key not in grids:
+            grids[key] = family.build(tokens, knobs)
+        if (grid := grids[key]) is None:
             return None
         return _Candidate(grid, c, fit_values(f, grid, c, rough=rough), tuple(knobs.values()))
 
