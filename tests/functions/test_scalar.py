@@ -233,3 +233,9 @@ def test_values_beyond_the_range_continue_f_or_its_tangent():
     want = 0.5 + (nodes[below] - 0.25)
     assert float((values[below] - want).abs().max()) <= 4 * torch.finfo(F64).eps
     assert torch.equal(values[nodes >= 0.25], nodes[nodes >= 0.25].sqrt())
+
+
+@pytest.mark.parametrize("f", [lambda z: torch.rsqrt(z + 1e-3), lambda z: torch.log(z + 6e-4)])
+def test_kinks_are_looked_for_inside_the_range_only(f):
+    """Both leave their domain a little below -5e-4, where they are steep."""
+    assert not [k for k in kinks_of(f, -5e-4, 5.0) if k > 0.1]
