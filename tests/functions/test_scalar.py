@@ -254,3 +254,9 @@ def test_a_line_that_a_function_is_not_is_refused(f, affine):
     ScalarFunction(lambda z: 3 - (-z) / 4 + 0 * z, "line", affine=(0.25, 3.0))
     with pytest.raises(ProgramError, match="leave affine out"):
         replace(Formula("z^2").function, affine=(1.0, 0.0))
+
+
+@pytest.mark.parametrize("f", [lambda z: torch.rsqrt(z + 1e-3), lambda z: torch.log(z + 6e-4)])
+def test_kinks_are_looked_for_inside_the_range_only(f):
+    """Both leave their domain a little below -5e-4, where they are steep."""
+    assert not [k for k in kinks_of(f, -5e-4, 5.0) if k > 0.1]

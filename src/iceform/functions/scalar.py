@@ -289,7 +289,7 @@ def find_kinks(f: ScalarFunction, low: float, high: float) -> tuple[float, ...]:
     scale = max(float(f(torch.linspace(low, high, 257, dtype=torch.float64)).abs().max()), 1e-300)
     floor = 1e-7 * scale / (high - low)
     peaks = _peaks(jump, floor)
-    located = [_zoom(f, float(z[i]), step, float(jump[i]), scale) for i in peaks]
+    located = [_zoom(f, (low, high), float(z[i]), step, float(jump[i]), scale) for i in peaks]
     merged = _merge(sorted(k for k in located if k is not None and low < k < high), step)
     if len(merged) > _MOST:
         raise ProgramError(
@@ -311,11 +311,14 @@ def _peaks(jump: Tensor, floor: float) -> list[int]:
     return torch.nonzero(local & (jump > floor) & (jump > 2 * around))[:, 0].tolist()
 
 
-def _zoom(f: ScalarFunction, z: float, step: float, jump: float, scale: float) -> float | None:
+def _zoom(
+    f: ScalarFunction, on: tuple[float, float], z: float, step: float, jump: float, scale: float
+) -> float | None:
     grown = 0
     for _ in range(_LOOKS):
         fine = step / _ZOOM
         points = z + fine * torch.arange(-2 * _ZOOM, 2 * _ZOOM + 1, dtype=torch.float64)
+        points = points.clamp(on[0] + 2 * fine, on[1] - 2 * fine)  # f may end at the ends
         jumps = _slope_jump(f, points, fine)
         best = int(jumps.argmax())
         found = float(jumps[best])
