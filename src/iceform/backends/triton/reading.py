@@ -23,10 +23,11 @@ from iceform.backends.triton.tables import LINE, table_of
 from iceform.interpolation import Interpolant
 
 _WIDEST = 4096  # features of a token that a norm is read of
-_BLOCK = {torch.float32: 1024, torch.float64: 512}  # entries that a program reads
+_BLOCK = 512  # entries that a program reads
 _WIDE = 128  # features of its tile
 _TILE = 4096  # entries of rows that a program measures
-_NORMED, _NORMING = 1536, 4  # entries that a program norms, and its warps
+_NORMED = 1536  # entries that a program norms
+_NORMING = {torch.float32: 8, torch.float64: 4}  # its warps, at least
 _TOGETHER = 128  # numbers that kernels see
 _ROOM: ContextVar[list[Tensor] | None] = ContextVar("for what kernels see", default=None)
 _WORDS = {torch.float32: torch.int32, torch.float64: torch.int64}
@@ -157,7 +158,7 @@ def read(
         None if t is None else t.to(z).expand(dim).contiguous() for t in (offset, floor, up, by)
     ]
     rows, wide = z.numel() // dim, min(_WIDE, triton.next_power_of_2(dim))
-    tile = max(1, _BLOCK[z.dtype] // wide)
+    tile = max(1, _BLOCK // wide)
     _read_kernel[(triton.cdiv(rows, tile), triton.cdiv(dim, wide))](
         z, out, *(z if t is None else t for t in given), seen, rows,
         table.numbers, table.ratios, table.biases, table.values, table.tokens,
@@ -342,7 +343,7 @@ def norm(
         PLUS=plus is not None, CENTRED=centred, PLAIN=weight is None,
         HALF=one.half, BOUNDED=one.beyond, ROOT_KIND=other.kind, ROOT_HALF=other.half,
         ROOT_BOUNDED=other.beyond, DOUBLE=x.dtype == torch.float64,
-        num_warps=max(_NORMING, min(8, wide * parts // 512)),
+        num_warps=max(_NORMING[x.dtype], min(8, wide * parts // 512)),
     )  # fmt: skip
     return _as_before(out, order), seen.view(x.dtype)
 

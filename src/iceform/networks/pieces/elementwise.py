@@ -215,7 +215,8 @@ class Table(Activation):
 
     def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
         """Behind a linear map its reading and this one are one."""
-        if not (isinstance(before, LinearMap) and self.settings.attends):
+        known = self.settings.attends and self.settings.line is not None
+        if not (isinstance(before, LinearMap) and known):
             return super().after(before, *inputs, covered=covered)
         beyond = (math.inf, 0.0) if self.tails is None else (self.tails.reach, self.tails.slope)
         output, seen = before.read(*inputs, covered=covered, then=(self.table, *beyond))
