@@ -200,3 +200,34 @@ def test_a_loss_of_ones_own_is_verified_on_its_scaled_labels_by_what_it_computes
     verifier, error = found.certificate._verifier, found.certificate.error
     moved = replace(verifier, found=replace(found, answer=found.value + 3 * error))
     assert not moved(certified=error, bits=256)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_several_classes_verify_together_and_moved_ones_do_not(dtype, intercept):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(25, 2)).astype(dtype)
+    y = np.digitize(x[:, 0] + 0.3 * draw.normal(size=25), [-0.5, 0.5])
+    for weights in (None, draw.random(25)):
+        model = InContextLogisticRegression(fit_intercept=intercept).fit(x, y, weights)
+        certificate = model.certificate_
+        assert certificate.verify()
+        verifier = certificate._verifier
+        moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+        assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_an_intercept_is_verified_by_its_own_bound_as_it_is_stored(dtype):
+    """In float32 it moves by what coefficients do: its bound was that of float64."""
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(18, 2)).astype(dtype)
+    certificate = InContextRidge().fit(x, x.sum(1) + 1000.1).certificate_
+    assert certificate.verify()
+    verifier = certificate._verifier
+    bound = verifier.found.errors["intercept"]
+    told = [step.value for step in certificate.derivation if step.symbol == "intercept"]
+    assert told[-1] == bound
+    parts = {"intercept": verifier.found.intercept.double() + 3 * bound}
+    moved = replace(verifier.found, parts={**verifier.found.parts, **parts})
+    assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)

@@ -34,6 +34,7 @@ from iceform.algorithms.head import Head
 from iceform.algorithms.hopfield import HopfieldRetrieval
 from iceform.algorithms.kernel import KernelRegression
 from iceform.algorithms.linear import LinearModel
+from iceform.algorithms.logistic import Logistic
 from iceform.algorithms.neighbours import KNeighbors, NeighborsMemory
 from iceform.algorithms.perceptron import Perceptron
 from iceform.algorithms.quantile import Quantile
@@ -363,8 +364,15 @@ def _rational(ball: Ball) -> Any:
 def _compared(found: Result, start: list[Ball], exact: list[Ball], rows: list[list[Ball]]) -> Pairs:
     """Coefficients, or fitted values where the certificate speaks of those."""
     if "what" not in found.certificate.domain:
-        return list(zip(start, exact, strict=True))[: len(found.coef)]
+        pairs = list(zip(start, exact, strict=True))
+        return pairs[: len(found.coef)] + _beyond(found, pairs[len(found.coef) :])
     return [(_dot(row, start), _dot(row, exact)) for row in rows]
+
+
+def _beyond(found: Result, intercepts: Pairs) -> Pairs:
+    """Intercepts that are farther off than their own bound says, as being off by anything."""
+    bound = _arb(found.errors["intercept"]) if intercepts else _arb(0)
+    return [(a, _arb(math.inf)) for a, b in intercepts if not abs(a - b) <= bound]
 
 
 @_enclosed.register(LinearModel)
@@ -377,6 +385,56 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
     objective = _objective(model, given, size=size, l1=l1)
     start = _line(found, model.fit_intercept)
     return _compared(found, start, _solved(objective, start), objective.rows)
+
+
+@_enclosed.register(Logistic)
+def _(model: Logistic, found: Result, given: Given) -> Pairs:
+    """Several classes: a row for each, all of them together, which add up to 0."""
+    if model.classes == 2:
+        return _enclosed.dispatch(LinearModel)(model, found, given)
+    flint = ball_arithmetic()
+    rows, _, _, weights = _data(model, given)
+    labels, classes, p = [int(y) for y in given.y.tolist()], range(model.classes), len(rows[0])
+    total = sum(map(Fraction, given.each), Fraction(0))
+    l2 = _fraction(type(model).l2(_Exactly(model), total))  # type: ignore[arg-type]
+    penalty = [l2] * given.x.shape[1] + [_arb(0)] * model.fit_intercept
+    heavy = sum(weights, _arb(0))
+
+    def system(v: list[Ball]) -> tuple[list[Ball], Any]:
+        """The gradient, and enclosures of its slopes; half the square of the rows' sum added."""
+        parts = [v[k * p : (k + 1) * p] for k in classes]
+        added = [sum(column, _arb(0)) for column in zip(*parts, strict=True)]
+        slope = [q * a + s for part in parts for q, a, s in zip(penalty, part, added, strict=True)]
+        size = len(v)
+        matrix = flint.arb_mat(size, size)
+        for row, label, weight in zip(rows, labels, weights, strict=True):
+            chances = _softmax([_dot(row, part) for part in parts])
+            share = weight / heavy
+            for k in classes:
+                pull = share * (chances[k] - (1 if k == label else 0))
+                for j, a in enumerate(row):
+                    slope[k * p + j] = slope[k * p + j] + pull * a
+                for m in classes:
+                    bend = share * chances[k] * ((1 if k == m else 0) - chances[m])
+                    for j, a in enumerate(row):
+                        for i, b in enumerate(row):
+                            at = (k * p + j, m * p + i)
+                            matrix[at] = matrix[at] + bend * a * b
+        for k in classes:
+            for j, q in enumerate(penalty):
+                matrix[k * p + j, k * p + j] = matrix[k * p + j, k * p + j] + q
+                for m in classes:
+                    matrix[k * p + j, m * p + j] = matrix[k * p + j, m * p + j] + 1
+        return slope, matrix
+
+    coef = _rows(found.coef)
+    last = [[b] for b in _balls(found.intercept)] if model.fit_intercept else [[] for _ in coef]
+    start = [a for row, b in zip(coef, last, strict=True) for a in (*row, *b)]
+    pairs = list(zip(start, _zero(system, start), strict=True))
+    each, d = [pairs[k * p : (k + 1) * p] for k in classes], given.x.shape[1]
+    return [pair for part in each for pair in part[:d]] + [
+        pair for part in each for pair in _beyond(found, part[d:])
+    ]
 
 
 @_enclosed.register(Quantile)
