@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from iceform import Machine, ProgramError, algorithms
+from iceform import Machine, PrecisionError, ProgramError, algorithms
 from iceform.functions import Loss, ScalarFunction
 from iceform.functions.losses import Curvature
 from iceform.machine import ArraySource, Stream
 from iceform.sklearn import (
+    InContextHuberRegressor,
     InContextKernelRegressor,
     InContextLogisticRegression,
+    InContextQuantileRegressor,
     InContextRidge,
 )
 
@@ -231,3 +233,33 @@ def test_an_intercept_is_verified_by_its_own_bound_as_it_is_stored(dtype):
     parts = {"intercept": verifier.found.intercept.double() + 3 * bound}
     moved = replace(verifier.found, parts={**verifier.found.parts, **parts})
     assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.filterwarnings("ignore:.*before its tolerance")
+def test_a_corner_that_was_rounded_as_the_fit_went_on_is_verified_as_it_was():
+    draw = np.random.default_rng(3)
+    x = np.round(2 * draw.normal(size=(20, 2)))
+    y = np.round(x @ [1.0, 2.0] + draw.normal(size=20))
+    certificate = InContextQuantileRegressor(alpha=0.01, max_iter=12).fit(x, y).certificate_
+    assert "rounded" in certificate.domain["objective"]
+    assert certificate.verify().measured > 0
+    verifier = certificate._verifier
+    moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+    assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.parametrize("outlier", [0.0, 100.0])
+def test_huber_with_a_scale_that_falls_to_0_is_verified_by_duality(outlier):
+    """Where no scale is best: the bound that was proven by multipliers, by theirs in balls."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(20, 3))
+    y = x @ [1.0, 2.0, 3.0] + 0.5
+    y[0] += outlier
+    certificate = InContextHuberRegressor(alpha=1e-2).fit(x, y).certificate_
+    verdict = certificate.verify()
+    assert verdict
+    assert 0.9 * verdict.certified < verdict.measured
+    verifier = certificate._verifier
+    moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+    with pytest.raises(PrecisionError):
+        replace(verifier, found=moved)(certified=certificate.error, bits=256)

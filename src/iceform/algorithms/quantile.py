@@ -16,7 +16,7 @@ from iceform.algorithms.memory import in_memory
 from iceform.algorithms.pinball import Vertex, magnified, sharply, still_open, through_samples
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
-from iceform.certificates import Result
+from iceform.certificates import Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.machine.objective import of_degree_one
 from iceform.machine.problem import LinearProblem, Scaling
@@ -26,6 +26,7 @@ from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
 from iceform.machine.whitening import Coordinates
 
+UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all,
@@ -132,7 +133,8 @@ class Quantile(LinearModel):
 
     def stream(self, machine: Running, source: Source) -> Result:
         if self.width is not None and not self.alpha:
-            return _rounded(super().stream(machine, source), self.width)
+            found = super().stream(machine, source)
+            return _rounded(found, self.width, self.scaling(source).size)
         first = self.problem(machine, source)
         path = _Path(self, first)
         if self.width is not None:
@@ -155,7 +157,8 @@ class Quantile(LinearModel):
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
-        return _rounded(fitted(self, turn.problem, turn.found, proof), width)
+        size = turn.problem.scaling.size
+        return _rounded(fitted(self, turn.problem, turn.found, proof), width, size)
 
     def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
         """The problem without a penalty, as large as the one with it."""
@@ -277,9 +280,11 @@ class _Path:
         return answers[0]
 
 
-def _rounded(result: Result, width: float) -> Result:
+def _rounded(result: Result, width: float, size: float) -> Result:
     """Certified against a rounded corner, and said so."""
     what = f"the pinball loss, its corner rounded over {width:g} deviations of the labels"
     certificate = result.certificate
     domain = {**certificate.domain, "objective": what}
-    return replace(result, certificate=replace(certificate, domain=domain))
+    step = Step(UNIT, "of the labels, in which the corner's width is a number", size, "given")
+    steps = (*certificate.derivation, step)
+    return replace(result, certificate=replace(certificate, domain=domain, derivation=steps))

@@ -37,12 +37,12 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.logistic import Logistic
 from iceform.algorithms.neighbours import KNeighbors, NeighborsMemory
 from iceform.algorithms.perceptron import Perceptron
-from iceform.algorithms.quantile import Quantile
+from iceform.algorithms.quantile import UNIT, Quantile
 from iceform.algorithms.record import set_exact
-from iceform.algorithms.robust import Huber
+from iceform.algorithms.robust import Huber, duals
 from iceform.algorithms.sparse import ElasticNet
 from iceform.arithmetic import Interval
-from iceform.arithmetic.balls import ball_arithmetic
+from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
@@ -441,12 +441,7 @@ def _(model: Logistic, found: Result, given: Given) -> Pairs:
 def _(model: Quantile, found: Result, given: Given) -> Pairs:
     start = _line(found, model.fit_intercept)
     if "objective" in found.certificate.domain:  # a rounded corner, of a width that was found
-        if model.width is None:
-            raise ProgramError(
-                "this quantile's line is certified against a corner that was rounded as the fit "
-                "went on; verify Quantile(width=...) of a width that you choose"
-            )
-        size = model.scaling(given.source).size
+        size = next(s.value for s in found.certificate.derivation if s.symbol == UNIT)
         l1 = Fraction(model.alpha) * Fraction(size)  # of the objective times the labels' size
         objective = _objective(model, given, size=size, l1=l1)
         return _compared(found, start, _solved(objective, start), objective.rows)
@@ -530,10 +525,53 @@ def _(model: Huber, found: Result, given: Given) -> Pairs:
 
     start = _line(found, model.fit_intercept)
     v = [*start, _arb(float(found.parts["scale"]))]
-    exact = _zero(system, v)
-    if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
-        raise _open("the scale of the optimum is not known to be above 0")
+    try:
+        exact = _zero(system, v)
+        if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
+            raise _open("the scale of the optimum is not known to be above 0")
+    except PrecisionError:
+        apart = _by_duality(model, found, given)
+        if apart is None or not apart <= found.certificate.error:
+            raise
+        return [(a, a + flint.arb(0, apart)) for a in start[: len(found.coef)]]
     return _compared(found, start, exact[:p], rows)
+
+
+def _by_duality(model: Huber, found: Result, given: Given) -> float | None:
+    r"""What penalised coefficients are off by at most, whatever the scale of the optimum, 0 too.
+
+    In units of half the mean objective, F = <s/2 + s h(r/s)> + q |v|^2/2 with q = alpha over the
+    sum of the weights: any |a_i| <= epsilon with <a^2> <= 1 bound it below by
+    -<a y> + b <a> - sum_j <a x_j>^2/(2 q), and q |w - v|^2/2 is at most what F is above its least
+    value. The multipliers are those of the certificate's own proof, to float64: any will do.
+    """
+    if not model.alpha:
+        return None
+    rows, labels, _, weights = _data(model, given)
+    d, total, eps = given.x.shape[1], sum(weights, _arb(0)), _arb(model.epsilon)
+    q, s = _arb(model.alpha) / total, _arb(float(found.parts["scale"]))
+    line = _line(found, model.fit_intercept)
+
+    def mean(terms: Sequence[Ball]) -> Ball:
+        return _dot(weights, terms) / total
+
+    residuals = [_dot(row, line) - b for row, b in zip(rows, labels, strict=True)]
+    inside = [abs(r).min(eps * s) for r in residuals]
+    loss = mean([s / 2 + t / s * (abs(r) - t / 2) for r, t in zip(residuals, inside, strict=True)])
+    whole = loss + q * _dot(line[:d], line[:d]) / 2
+    far = (2 * whole / q).sqrt()  # no better line has longer coefficients
+    reach = whole + mean([abs(b) for b in labels])
+    reach = reach + far * sum((mean([abs(row[j]) for row in rows]) for j in range(d)), _arb(0))
+    best = _arb(0)
+    for multipliers in duals(model, found, given):
+        a = _balls(multipliers)
+        longest = mean([t * t for t in a]).sqrt().max(max(abs(t) / eps for t in a)).max(_arb(1))
+        a = [t / longest.upper() for t in a]
+        steep = [mean([t * row[j] for t, row in zip(a, rows, strict=True)]) for j in range(d)]
+        least = -mean([t * b for t, b in zip(a, labels, strict=True)])
+        least = least - _dot(steep, steep) / (2 * q)
+        best = best.max(least - (abs(mean(a)) * reach if model.fit_intercept else 0))
+    return uppermost((2 * (whole - best).max(_arb(0)) / q).sqrt())
 
 
 def _zero(system: Callable[[list[Ball]], tuple[list[Ball], Any]], v: list[Ball]) -> list[Ball]:
