@@ -16,6 +16,8 @@ import time
 import traceback
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from iceform.algorithms import verification
 from iceform.algorithms.verification import _dot, _line, _objective, _solved
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.errors import IceformError, PrecisionError
+from iceform.machine import ArraySource
+from iceform.sklearn._base import as_tensor
 
 # What the loss of a sample is, on balls: z = a.v - b and the offset o, over all.
 _VALUES = {
@@ -109,6 +113,11 @@ def _options(name: str, draw: np.random.Generator) -> dict[str, Any]:
     return {key: pick[key]() for key in known if key in pick and draw.random() < 0.6}
 
 
+def _chunked(chunk: int, x: Any, y: Any, weights: Any) -> ArraySource:
+    weights = None if weights is None else as_tensor(weights)
+    return ArraySource(as_tensor(x), as_tensor(y), chunk, weights=weights)
+
+
 def _fit(seed: int) -> tuple[Any, str]:
     draw = np.random.default_rng(seed)
     name = str(draw.choice(_NAMES))
@@ -121,11 +130,13 @@ def _fit(seed: int) -> tuple[Any, str]:
     dtype = draw.choice([np.float64, np.float64, np.float32])
     weights = None
     if draw.random() < 0.4:
-        weights = draw.choice([0.0, 1.0, 1e-9, 1e9, 0.3, 7.0], size=len(x))
+        weights = draw.choice([0.0, 1.0, 1e-9, 1e9, 0.3, 7.0, 1e-25, 1e25], size=len(x))
     told = f"{seed} {name} {options} {x.shape} {dtype.__name__} {weights is not None}"
     with np.errstate(over="ignore"):
         x = x.astype(dtype)
     given = {} if weights is None else {"sample_weight": weights}
+    if draw.random() < 0.3:  # in several chunks
+        model._arrays = partial(_chunked, int(draw.integers(1, 9)))
     if options.get("warm_start"):
         model.fit(x * 1.1, y, **given)
     if hasattr(model, "partial_fit") and draw.random() < 0.3:
@@ -185,8 +196,6 @@ def attack(seed: int) -> tuple[str, str]:
         if not simple or given is None or found.coef is None or found.coef.dim() != 1:
             return "held" if math.isfinite(certificate.error) else "infinite", told
         with balls_of(256):
-            from fractions import Fraction
-
             l1 = Fraction(getattr(program, "alpha", 0)) * Fraction(getattr(program, "l1_ratio", 0))
             objective = _objective(program, given, l1=l1)
             start = _line(found, program.fit_intercept)
