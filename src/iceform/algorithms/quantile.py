@@ -32,6 +32,7 @@ from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
 
+UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all,
@@ -138,7 +139,8 @@ class Quantile(LinearModel):
 
     def stream(self, machine: Running, source: Source) -> Result:
         if self.width is not None and not self.alpha:
-            return _rounded(super().stream(machine, source), self.width)
+            found = super().stream(machine, source)
+            return _rounded(found, self.width, self.scaling(source).size)
         first = self.problem(machine, source)
         path = _Path(self, first)
         if self.width is not None:
@@ -161,7 +163,8 @@ class Quantile(LinearModel):
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
-        return _rounded(fitted(self, turn.problem, turn.found, proof), width)
+        size = turn.problem.scaling.size
+        return _rounded(fitted(self, turn.problem, turn.found, proof), width, size)
 
     def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
         """The problem without a penalty, as large as the one with it."""
@@ -301,9 +304,11 @@ class _Path:
         return answers[0]
 
 
-def _rounded(result: Result, width: float) -> Result:
+def _rounded(result: Result, width: float, size: float) -> Result:
     """Certified against a rounded corner, and said so."""
     what = f"the pinball loss, its corner rounded over {width:g} deviations of the labels"
     certificate = result.certificate
     domain = {**certificate.domain, "objective": what}
-    return replace(result, certificate=replace(certificate, domain=domain))
+    step = Step(UNIT, "of the labels, in which the corner's width is a number", size, "given")
+    steps = (*certificate.derivation, step)
+    return replace(result, certificate=replace(certificate, domain=domain, derivation=steps))

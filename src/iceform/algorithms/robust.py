@@ -417,9 +417,10 @@ class _Weakly:
             moved = level * (self.w.abs() + farthest)
             reach[-1] = _SLACK * (2 * whole + float(moved[:-1].sum()))
             free[-1] = False
-        least = 0.0  # no loss is below it
+        least, epsilon = 0.0, search.model.epsilon  # no loss is below 0
+        data = (samples, labels, shares)
         for near in _NEAR:
-            a = self._dual(samples, labels, shares, near)
+            a = _multipliers(epsilon, (self.w, self.sigma), self.ridge, data, near)
             least = max(least, self._least(a, samples, labels, shares, reach))
         excess = whole - least + 8 * _UNIT * (whole + least)
         step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
@@ -452,18 +453,33 @@ class _Weakly:
         found -= float((steep * (self.w.abs() + reach))[~held].sum()) * _SLACK
         return found if found > 0 else 0.0
 
-    def _dual(self, samples: Tensor, labels: Tensor, shares: Tensor, near: float) -> Tensor:
-        """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
-        epsilon = self.search.model.epsilon
-        t = (samples @ self.w - labels) / self.sigma
-        a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
-        part = (samples * shares[:, None])[inside].mT
-        for _ in range(_POLISH if bool(inside.any()) else 0):
-            left = (a * shares) @ samples + self.ridge * self.w
-            a[inside] -= torch.linalg.pinv(part) @ left
-        square = float(shares @ a.square()) * (1 + _round(samples))
-        most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
-        return a / (most * (1 + 4 * _UNIT)) if most > 1 else a
+
+def duals(model: Huber, found: Result, given: Any) -> list[Tensor]:
+    """Multipliers of the samples by which F may be bounded below, near the line that was found."""
+    base, shares = model.scaling(given.source), torch.tensor(given.each, dtype=torch.float64)
+    w = base.scaled(found.coef.double(), found.intercept.double())
+    point = (w, float(found.parts["scale"]) / base.size)
+    ridge = base.penalty(model.alpha * base.size / float(shares.sum()))
+    samples, labels, _ = Encoding(base, "residual")(given.x, given.y)
+    data = (samples, labels, shares / shares.sum())
+    return [_multipliers(model.epsilon, point, ridge, data, near) for near in _NEAR]
+
+
+def _multipliers(
+    epsilon: float, point: tuple[Tensor, float], ridge: Tensor,
+    data: tuple[Tensor, Tensor, Tensor], near: float,
+) -> Tensor:  # fmt: skip
+    """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
+    (w, sigma), (samples, labels, shares) = point, data
+    t = (samples @ w - labels) / sigma
+    a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
+    part = (samples * shares[:, None])[inside].mT
+    for _ in range(_POLISH if bool(inside.any()) else 0):
+        left = (a * shares) @ samples + ridge * w
+        a[inside] -= torch.linalg.pinv(part) @ left
+    square = float(shares @ a.square()) * (1 + _round(samples))
+    most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
+    return a / (most * (1 + 4 * _UNIT)) if most > 1 else a
 
 
 def _round(samples: Tensor) -> float:

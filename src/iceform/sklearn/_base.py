@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_classifier
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.class_weight import compute_class_weight
@@ -31,8 +31,8 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
-from iceform.certificates import Attestation, Certificate, Ledger, Result
-from iceform.errors import ParameterError
+from iceform.certificates import Attestation, Certificate, Ledger, Result, weakest
+from iceform.errors import BoundError, ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream, stored
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
@@ -145,7 +145,11 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         """Arrays, and the precision that the answer is stored in."""
         self._lies_at(X)
         X, y = on_host(X), on_host(y)
+        given = (X, y)
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), **checks)
+        _check_exact("X", given[0])
+        if not is_classifier(self):  # classes are names, whatever they look like
+            _check_exact("y", given[1])
         self._stored = X.dtype
         return X, y
 
@@ -284,8 +288,13 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     def _keep(self, machine: Stream, *found: Result) -> None:
         """What every fit leaves behind; of several results the weakest."""
         worst = max(found, key=lambda result: result.certificate.error)
-        self.machine_ = machine
-        self.certificate_, self.attestation_ = worst.certificate, worst.attestation
+        every = [result.certificate for result in found]
+        self.machine_, self.attestation_ = machine, worst.attestation
+        self.certificate_ = replace(
+            worst.certificate,
+            kind=weakest(one.kind for one in every),
+            assumptions=tuple(dict.fromkeys(a for one in every for a in one.assumptions)),
+        )
         self.ledger_ = Ledger()
         for result in found:
             self.ledger_.merge(result.ledger)
@@ -543,6 +552,23 @@ class Chances(Separator):
         total = chances.sum(1, keepdims=True)
         even = np.full_like(chances, 1 / chances.shape[1])
         return np.divide(chances, total, out=even, where=total > 0).astype(kind_of(X))
+
+
+def _check_exact(what: str, values: Any) -> None:
+    """Refuse numbers that float64 does not hold: certificates are of data as they were given."""
+    kind = getattr(values, "dtype", None)
+    if not isinstance(kind, np.dtype) or kind.kind not in "iuf" or kind.itemsize < 8:
+        return
+    if kind == np.float64 or not np.size(values):
+        return
+    array = np.asarray(values)
+    with np.errstate(invalid="ignore"):
+        lost = array.astype(np.float64).astype(kind) != array
+    if lost.any():
+        raise BoundError(
+            f"{what} holds {array[lost][0]!r} as {kind}, which float64 rounds, and certificates "
+            "are of the data as given: pass it .astype(numpy.float64), if that is what is meant"
+        )
 
 
 def _plain(value: Any) -> Any:
