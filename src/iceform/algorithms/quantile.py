@@ -48,7 +48,8 @@ class Quantile(LinearModel):
 
     It is found by rounded corners, narrower and narrower, until the samples that it goes through
     are proven; where there is no such line the corner stays rounded, and the certificate says over
-    what width, and how far the answer is above the least value of the sharp problem at most.
+    what width (``parts["narrower"]``: so many times less than 0.05), and how far the answer is above
+    the least value of the sharp problem at most.
     Coefficients that a penalty makes 0 are 0, and proven to be: on the way by thresholds
     (:mod:`iceform.algorithms.thresholds`), in the end by two samples for each coefficient.
 
@@ -161,7 +162,8 @@ class Quantile(LinearModel):
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
-        return _rounded(fitted(self, turn.problem, turn.found, proof), width)
+        parts = {"narrower": turn.times} if self.width is None else None
+        return _rounded(fitted(self, turn.problem, turn.found, proof, parts), width)
 
     def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
         """The problem without a penalty, as large as the one with it."""

@@ -364,12 +364,8 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
 def _(model: Quantile, found: Result, given: Given) -> Pairs:
     start = _line(found, model.fit_intercept)
     if "objective" in found.certificate.domain:  # a rounded corner, of a width that was found
-        if model.width is None:
-            raise ProgramError(
-                "this quantile's line is certified against a corner that was rounded as the fit "
-                "went on; verify Quantile(width=...) of a width that you choose"
-            )
-        size = model.scaling(given.source).size
+        narrower = 1.0 if model.width is not None else float(found.parts["narrower"])
+        size = model.scaling(given.source).size / narrower
         l1 = Fraction(model.alpha) * Fraction(size)  # of the objective times the labels' size
         objective = _objective(model, given, size=size, l1=l1)
         return _compared(found, start, _solved(objective, start), objective.rows)
