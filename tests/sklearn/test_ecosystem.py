@@ -87,7 +87,7 @@ BAD_PARAMETERS = [
     (ice.InContextKernelRegressor(gamma=-2.0), "gamma"),
     (ice.InContextKNeighborsClassifier(n_neighbors=0), "n_neighbors"),
     (ice.InContextKNeighborsRegressor(weights="heavy"), "weights"),
-    (ice.InContextPCA(n_components=0), "n_components"),
+    (ice.InContextPCA(n_components=-1), "n_components"),
 ]
 
 

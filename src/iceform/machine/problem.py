@@ -600,14 +600,6 @@ class LinearProblem:
         (gram,) = self.source.reduce(GramTask(self.encoding, w, bend))
         return gram / self.source.total + torch.diag(self.ridge)
 
-    def slopes(self, w: Tensor, step: Tensor, shares: Tensor) -> Tensor:
-        """Of F at w - share * step, along the step, by l' itself: one for each share."""
-        what = "slopes along a step that is too long, to shorten it"
-        self.machine.ledger.note("host", what)
-        (total,) = self.source.reduce(_AlongTask(self.encoding, self.loss, w, step, shares))
-        held = (self.ridge * w) @ step - shares * ((self.ridge * step) @ step)
-        return -(total / self.source.total + held)
-
     @cached_property
     def _second_moments(self) -> Tensor:
         """Mean of x_i x_i', for losses whose curvature is 1."""
@@ -653,23 +645,6 @@ class GramTask:
         weights = self.bend(samples @ self.w - labels)  # type: ignore[operator]
         weights = self.encoding.weigh(weights, y)
         return [(samples * weights[:, None]).mT @ samples]
-
-
-@dataclass(frozen=True, eq=False)
-class _AlongTask:
-    """sum_i c_i (l'(z_i) - o_i) x_i.step of a chunk, at w - share * step for all shares."""
-
-    encoding: Encoding
-    loss: Loss
-    w: Tensor
-    step: Tensor
-    shares: Tensor
-
-    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        samples, labels, offsets = self.encoding(x, y)
-        z, speed = samples @ self.w - labels, samples @ self.step
-        pulls = self.loss.derivative.call(z[:, None] - speed[:, None] * self.shares)
-        return [self.encoding.weigh(speed, y) @ (pulls - offsets[:, None])]
 
 
 def slip_of(samples: Tensor, w: Tensor, labels: Tensor) -> Tensor:

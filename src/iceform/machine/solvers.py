@@ -21,7 +21,8 @@ _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
 _HALVINGS = 40  # of one, where there is nothing else
 _TRIES = 4  # and where there is a quadratic above the loss
-_SHARES, _FINER = 40, 4  # of a step that is too long, looked at at once; and how often, ever finer
+_NOTCHES = 9  # down to 2^-36 of a step that is too long
+_LEVEL = 0.05  # of its first slope is level enough, or this near to where it ends
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 _VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
@@ -285,21 +286,35 @@ def _metric_at(
 
 
 def _share(stand: Stand) -> float | None:
-    """Of a step, the one that leads to the least F, to a few digits; None where F does not fall.
+    """Of a step, about the one that leads to the least F; None where F does not fall along it.
 
-    F is convex, so that its slope along a step only grows: what is looked for is where it is 0.
-    Newton's method for losses of straight and quadratic pieces ends after a few of these.
+    F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
+    and a pass tells it at one share. Newton's method for losses of straight and quadratic pieces
+    ends after a few of these.
     """
-    step, low = stand.step, 0.0
-    shares = 2.0 ** torch.arange(-_SHARES, 1).to(step)
-    for _ in range(_FINER):
-        slopes = stand.problem.slopes(stand.w, step, shares) - stand.linear @ step
-        below = int((slopes <= 0).sum())
-        if below in (0, len(shares)):
-            return 1.0 if below else None
-        low, high = shares[below - 1 : below + 1].tolist()
-        shares = torch.linspace(low, high, _SHARES + 1, dtype=step.dtype).to(step)
-    return low
+    step = stand.within.along(stand.slope)
+
+    def falling(share: float) -> float:
+        return float(stand.stepped(share, trial=True).slope @ step)
+
+    start = float(stand.slope @ step)
+    high, low = (1.0, falling(1.0)), (0.0, start)
+    if high[1] >= 0:
+        return 1.0
+    for notches in range(1, _NOTCHES):  # ever larger parts of it are taken away
+        share = 0.5 ** (notches * (notches + 1) / 2)
+        rate = falling(share)
+        if rate >= 0:
+            low = (share, rate)
+            break
+        high = (share, rate)
+    else:
+        return None
+    while low[1] > _LEVEL * start and high[0] > (1 + _LEVEL) * low[0]:
+        share = max(2 * low[0], high[0] / 2) if high[0] > 4 * low[0] else (low[0] + high[0]) / 2
+        rate = falling(share)
+        low, high = ((share, rate), high) if rate >= 0 else (low, (share, rate))
+    return low[0]
 
 
 def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:
