@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -21,8 +21,9 @@ _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
 _HALVINGS = 40  # of one, where there is nothing else
 _TRIES = 4  # and where there is a quadratic above the loss
-_NOTCHES = 9  # down to 2^-36 of a step that is too long
-_LEVEL = 0.05  # of its first slope is level enough, or this near to where it ends
+_SHARES = 24  # passes to shorten a step that is too long
+_LEVEL = 0.2  # of its first slope is level enough
+_FAR = 8  # times another share
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 _VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
@@ -123,6 +124,7 @@ class Stand:
     u: Tensor
     slope: Tensor
     linear: Tensor
+    share: float = 1.0  # of the step that led here
 
     @classmethod
     def at(
@@ -245,7 +247,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
     if share is None:
         return stand
     w = stand.w - share * stand.step
-    return stand.anew(w, _metric_at(problem, w, first))
+    return replace(stand.anew(w, _metric_at(problem, w, first)), share=share)
 
 
 def _safe(stand: Stand, first: Metric, leaps: bool) -> Stand:
@@ -286,35 +288,30 @@ def _metric_at(
 
 
 def _share(stand: Stand) -> float | None:
-    """Of a step, about the one that leads to the least F; None where F does not fall along it.
+    """Of a step that is too long, one that leads near the least F; None where F does not fall.
 
     F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
-    and a pass tells it at one share. Newton's method for losses of straight and quadratic pieces
-    ends after a few of these.
+    and a pass tells it at one share. The first is that of the step before; then ever larger or
+    smaller ones, up to one on the other side; then where the line through the last two is 0.
     """
     step = stand.within.along(stand.slope)
-
-    def falling(share: float) -> float:
-        return float(stand.stepped(share, trial=True).slope @ step)
-
     start = float(stand.slope @ step)
-    high, low = (1.0, falling(1.0)), (0.0, start)
-    if high[1] >= 0:
-        return 1.0
-    for notches in range(1, _NOTCHES):  # ever larger parts of it are taken away
-        share = 0.5 ** (notches * (notches + 1) / 2)
-        rate = falling(share)
-        if rate >= 0:
-            low = (share, rate)
-            break
-        high = (share, rate)
-    else:
-        return None
-    while low[1] > _LEVEL * start and high[0] > (1 + _LEVEL) * low[0]:
-        share = max(2 * low[0], high[0] / 2) if high[0] > 4 * low[0] else (low[0] + high[0]) / 2
-        rate = falling(share)
-        low, high = ((share, rate), high) if rate >= 0 else (low, (share, rate))
-    return low[0]
+    low, high = (0.0, start), (math.inf, -start)
+    share, notch = stand.share, 2.0
+    for _ in range(_SHARES):
+        rate = float(stand.stepped(share, trial=True).slope @ step)
+        if abs(rate) <= _LEVEL * start or (rate > 0 and share == 1):
+            return share
+        low, high = ((share, rate), high) if rate > 0 else (low, (share, rate))
+        if not low[0]:
+            share, notch = share / notch, notch**2
+        elif high[0] > 1:
+            share, notch = min(1.0, share * notch), notch**2
+        else:
+            across = low[1] / (low[1] - high[1])
+            far = high[0] > _FAR * low[0]
+            share = math.sqrt(low[0] * high[0]) if far else low[0] + across * (high[0] - low[0])
+    return low[0] or None
 
 
 def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:
