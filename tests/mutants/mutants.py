@@ -6,7 +6,6 @@ from tests.mutants.mutant import Mutant
 
 _SEEN = ("tests/backends/test_interventions.py",)
 _ROWS = ("tests/backends/test_rows.py",)
-_RUNS = ("tests/machine/test_problem.py", "tests/backends/test_interventions.py")
 _CONFORMS = ("tests/constructions/test_residual.py", "tests/backends/test_interventions.py")
 
 MUTANTS: tuple[Mutant, ...] = (
