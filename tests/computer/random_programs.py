@@ -63,6 +63,7 @@ class Growing:
         ]  # fmt: skip
         if self.rich:
             rules += [self.quotient, self.smooth, self.joined, self.decided, self.marked]
+            rules += [self.folded]
         self.rng.choice(rules)()
 
     def put(self, pool: str, text: str) -> None:
@@ -166,6 +167,19 @@ class Growing:
         text = f"concat({self.pick(vector)}, {self.pick(scalar)})"
         last = self.rng.choice((".sum()", f"[{self.dim}]", "[0]"))
         self.put("SS" if vector == "SV" else "GS", f"0.5 * {text}{last}")
+
+    def folded(self) -> None:
+        """Over the components of a vector, or a power of a number."""
+        if self.functions >= 3:
+            return self.total()
+        self.functions += 1
+        pool, scalar = self.rng.choice((("SV", "SS"), ("GV", "GS")))
+        a = self.pick(pool)
+        if self.rng.random() < 0.4:
+            words = (f"torch.softmax({a}, -1)", f"0.5 * 0.8 ** {a}", f"torch.lerp({a}, -{a}, 0.3)")
+            return self.put(pool, self.rng.choice(words))
+        words = (f"0.5 * torch.logsumexp({a}, -1)", f"{a}.max()", f"torch.amin({a}, -1)")
+        return self.put(scalar, self.rng.choice(words if self.kinks else words[:1]))
 
     def decided(self) -> None:
         """Comparisons combined."""

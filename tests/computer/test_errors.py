@@ -30,8 +30,11 @@ LINES = {
     "mean(mean(x))": "one for all",
     "1 / mean(y)": "contains 0",
     "torch.log(mean(y) + 1)": "no bounded range",
-    "torch.sign(mean(y))": "jumps",
-    "torch.sigmoid(4000 * mean(y))": "too wide",
+    "torch.sign(mean(y))": r"jumps.*ice\.soft_threshold",
+    "torch.softmax(y, 0)": r"a scalar.*ice\.attend",
+    "torch.softmax(x, 1)": "one dimension",
+    "torch.outer(x, x)": r"no matrices: .*ice\.mean\(x \* \(x @ v\)\)",
+    "torch.sin(4000 * mean(y))": "too wide",
     "mean(x) == mean(y)": "equal",
     "where(0.0 < y < 0.5, y, -y)": "a < b < c",
     "y / 0": "divides by 0",
@@ -42,7 +45,7 @@ LINES = {
     "x.shape[0] * mean(x)": r"\.shape is not a word",
     "mean(x) // 2": "jump everywhere",
     "round(mean(y))": "jump everywhere",
-    "2.0 ** mean(y)": "torch.exp of its logarithm",
+    "(-2.0) ** mean(y)": "above 0",
     "numpy.hypot(mean(y), 1.0)": r"\.hypot is not a word",
     "torch.ones(3) * mean(x)": "as data or as parameters",
     "f'{mean(y):.3f}'": "format",
@@ -56,6 +59,13 @@ def written(x, y):
     if mean(y) > 0:  # here
         return mean(x)
     return -mean(x)
+"""),
+    "a sample by its number": ("Samples have no index", """
+def written(x, y, *, steps=3):
+    w = zeros_like(x)
+    for i in repeat(steps):
+        w = w + 0.1 * x[i]  # here
+    return w
 """),
     "a python while": (r"ice\.while_", """
 def written(x, y):
@@ -390,3 +400,23 @@ def test_a_tie_is_refused():
     assert program.enclosed(X, y, near, tolerance=0.3).turns == 2
     with pytest.raises(PrecisionError, match="tie"):
         program.enclosed(X, y, near, tolerance=0.5)
+
+
+TIES = {
+    "relu(z) > 0": "mean(torch.relu(x[0]) > 0.0)",
+    "half of the samples": "mean(y > -2.0) - 0.5 > 0.5",
+}
+
+
+@pytest.mark.parametrize("line", TIES.values(), ids=TIES)
+def test_a_tie_at_any_precision_is_told_with_its_line(line):
+    X, y = data(0, 2, 4)
+    X[0, 0] = -0.5
+    scope = {**vars(language), "torch": torch}
+    source = f"def written(x, y):\n    return mean(y) + ({line})\n"
+    linecache.cache["<ties>"] = (len(source), None, source.splitlines(True), "<ties>")
+    exec(builtins.compile(source, "<ties>", "exec"), scope)
+    program = compile(algorithm(scope["written"]), dim=2, samples=4)
+    with pytest.raises(PrecisionError, match=r"(?s)a tie at any precision.*line 2:") as caught:
+        Computer.for_programs([program]).run(program, X, y)
+    assert line in str(caught.value)

@@ -8,6 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional as F
 
 import iceform as ice
 from iceform.computer import Computer
@@ -160,3 +161,51 @@ def test_a_parameter_beside_samples_and_beside_a_state():
         for name, value in exact.items():
             off = float((found.parts[name] - value).abs().max())
             assert off <= found.certificate.error + 1e-15, f"{backend}, {name}: {off}"
+
+
+WORDS = {
+    "0.8 ** x": (lambda x: 0.8**x, lambda X: 0.8**X),
+    "softmax": (lambda x: torch.softmax(x, -1), lambda X: X.softmax(1)),
+    "F.softmax": (lambda x: F.softmax(x, dim=0), lambda X: X.softmax(1)),
+    "logsumexp": (lambda x: torch.logsumexp(x, -1), lambda X: X.logsumexp(1)),
+    "max": (lambda x: x.max(), lambda X: X.amax(1)),
+    "torch.max of two": (lambda x: torch.max(x, 0.5 * x), lambda X: torch.max(X, 0.5 * X)),
+    "amin": (lambda x: torch.amin(x, -1), lambda X: X.amin(1)),
+    "softshrink": (lambda x: F.softshrink(x, 0.25), lambda X: F.softshrink(X, 0.25)),
+    "softshrink as it is": (F.softshrink, F.softshrink),
+    "lerp": (lambda x: torch.lerp(x, x * x, 0.3), lambda X: X.lerp(X * X, 0.3)),
+    "matmul": (lambda x: torch.matmul(x, torch.ones_like(x)), lambda X: X.sum(1)),
+    "full_like": (lambda x: x + torch.full_like(x, 0.25), lambda X: X + 0.25),
+    "zeros_like": (lambda x: x + torch.zeros_like(x), lambda X: X),
+}
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_of_torch_mean_what_they_mean_on_one_sample(word):
+    ours, theirs = WORDS[word]
+    X, y = data(2, 3, 6)
+    program = compile(ice.algorithm(lambda x, y: ice.mean(ours(x))), dim=3, samples=6)
+    result = Computer.for_programs([program]).run(program, X, y)
+    assert result.certificate.kind == "proven"
+    assert result.certificate.error <= 1e-9
+    assert (result.value - theirs(X).mean(0)).abs().max() <= result.certificate.error + 1e-14
+
+
+SINGULAR = {
+    "standardised": lambda x: (x - ice.mean(x)) * torch.rsqrt(ice.mean(x * x) + 1e-3),
+    "a root": lambda x: torch.sqrt(x * x + 1e-6),
+    "a root at 0": lambda x: torch.sqrt(0.1 + x[0] * x[0] * x[1] ** 2),
+    "a share": lambda x: torch.relu(x) / (ice.mean(torch.relu(x)) + 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", SINGULAR)
+def test_what_is_nearly_singular_at_an_end_has_a_table(name):
+    """1/sqrt(z + 1e-3) on [0, 1]: entries crowd where its slope changes fastest."""
+    X, y = data(3, 3, 6)
+    written = ice.algorithm(lambda x, y: ice.mean(SINGULAR[name](x)))
+    program = compile(written, dim=3, samples=6)
+    result = Computer.for_programs([program]).run(program, X, y)
+    assert result.certificate.kind == "proven"
+    assert result.certificate.error <= 1e-6
+    assert (result.value - written(X, y)).abs().max() <= result.certificate.error + 1e-13

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from iceform import BoundError, Grid, Interpolant, PrecisionError, ProgramError, ScalarFunction
-from iceform.interpolation import RoundingModel
+from iceform.interpolation import RoundingModel, regimes
 from tests.interpolation.measure import CASES, UNIT, function_of, span_of, sup_error
 
 F64 = torch.float64
@@ -356,3 +356,33 @@ def test_nothing_can_be_changed():
     it = EXAMPLES["spectral"]()
     with pytest.raises(AttributeError):
         it.error = 0.0
+
+
+@pytest.mark.parametrize("span", [(-4.0, 4.0), (-1.0, 3.0)])
+@pytest.mark.parametrize("tokens", [20, 21])
+@pytest.mark.parametrize("f", [torch.tanh, torch.cos, torch.exp], ids=["odd", "even", "neither"])
+def test_even_and_odd_parts_solve_what_the_whole_decomposition_solves(f, tokens, span):
+    """v = V diag(sigma / (sigma^2 + (lambda sigma_1)^2)) U' r, as the module says it."""
+    grid = Grid(*span, tokens - 5, 2)
+    points = grid.mesh(5)
+    phi = regimes._weights(grid, grid.keys(0.3), points)
+    wanted = f(points - grid.center)
+    tame = regimes._LAMBDAS >= 1e-9  # below, rounding is what is amplified
+    for matrix, right in ((phi, wanted), (phi[1:], wanted[1:])):
+        u, sigma, vt = torch.linalg.svd(matrix, full_matrices=False)
+        along = u.T @ right
+        first = sigma[along.abs() > 1e-9].max()  # that the right side has a part along
+        damping = sigma[:, None] / (sigma[:, None] ** 2 + (regimes._LAMBDAS * first) ** 2)
+        whole = vt.T @ (damping * along[:, None])
+        found = regimes._damped(matrix, right)
+        torch.testing.assert_close(found[:, tame], whole[:, tame], rtol=1e-4, atol=1e-6)
+
+
+def test_a_first_table_of_many_tokens_is_searched_by_small_decompositions(monkeypatch):
+    """The search for tanh on [-64, 64] decomposed 300 matrices of up to 400 columns once."""
+    work, svd = [], torch.linalg.svd
+    monkeypatch.setenv("ICEFORM_CACHE", "off")
+    monkeypatch.setattr(torch.linalg, "svd", lambda a, *k, **o: work.append(a.shape[-1]) or svd(a))
+    it = Interpolant.fit(torch.tanh, low=-64, high=64, eps=1e-5)
+    assert it.tokens > 200
+    assert sum(n**3 for n in work) < 8 * it.tokens**3

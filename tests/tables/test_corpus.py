@@ -149,6 +149,10 @@ RIGHT = {
         lines("a,b", "01-Jan-2020,1", "31-Dec-2019,2"),
         {"a": [DAY, DAY - 1], "b": [1, 2]},
     ),
+    "thousands beside decimal points": (
+        lines("a;b", "$179,350;1.5", "$125,250;2.25"),
+        {"a": [179350, 125250], "b": [1.5, 2.25]},
+    ),
     # shapes
     "a running number": (
         lines("id,a,b", "1,3,5", "2,4,6", "3,9,7", "4,1,8", "5,2,9"),

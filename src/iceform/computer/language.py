@@ -45,10 +45,11 @@ from iceform.computer.values import (
     Value,
     applied,
     emit,
-    function,
+    filled_like,
     is_number,
     maximum,
     minimum,
+    soft_threshold,
     where,
 )
 from iceform.errors import ProgramError, ShapeError
@@ -106,8 +107,7 @@ def attend(query: Value, key: Value, value: Value, bias: Value | None = None) ->
 
 def zeros_like(value: Value) -> Value:
     """Zeros, one for all, of the shape of ``value``."""
-    node = Node("constant", (), False, value.width, 0.0, here())
-    return Value(value.scope, value.scope.emit(node, ()), False, value.width)
+    return filled_like(value, 0.0)
 
 
 def concat(*parts: Value) -> Value:
@@ -154,11 +154,6 @@ def reciprocal(value: Value, low: float, high: float) -> Value:
 def apply(f: Any, value: Value) -> Value:
     """A scalar function, elementwise: an ``ice.Formula``, or a function written in the language."""
     return applied(f, value)
-
-
-def soft_threshold(value: Value, threshold: Any) -> Value:
-    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
-    return function("relu", value - threshold) - function("relu", -value - threshold)
 
 
 def repeat(count: Any) -> Any:

@@ -59,6 +59,10 @@ Array = Any  # numpy arrays of flint.arb, which ships no types
 class UndecidedError(PrecisionError):
     """A comparison whose ball contains 0, or a bound that a ball straddles: more bits may tell."""
 
+    def __init__(self, why: str, place: Place | None = None) -> None:
+        super().__init__(why)
+        self.place = place
+
 
 def available() -> bool:
     """Whether there is ball arithmetic."""
@@ -245,7 +249,7 @@ class Balls:
         self.nearest[node] = min(self.nearest.get(node, math.inf), least)
         self.reached[node] = min(self.reached.get(node, math.inf), surely)
         if any(t.contains(0) for t in a.flat):
-            raise UndecidedError("a comparison is too close to a tie to be decided")
+            raise UndecidedError("a comparison is too close to a tie to be decided", node.place)
         arb = ball_arithmetic().arb
         return np.frompyfunc(lambda t: arb(1 if t > 0 else 0), 1, 1)(a)
 
@@ -341,22 +345,26 @@ def enclose(
     BoundError
         If a state left the bound that was assumed of it.
     """
-    bits, why = _BITS, ""
+    bits = _BITS
     while True:
         try:
             found = _at(graph, ranges, given, computed, bits)
             _check_ties(found[0], gaps)
         except UndecidedError as undecided:
-            found, why = None, str(undecided)
+            found, why = None, undecided
         if found is not None:
             balls, distance, radius = found
             if radius <= _SHARE * max(distance, _NOTHING) or bits >= _MOST_BITS:
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
                 return Enclosure(distance, radius, bits, nearest, balls.turns)
         if bits >= _MOST_BITS:
-            raise PrecisionError(
-                f"{why} with {bits} bits; change the data, the number of steps, or what is compared"
+            error = refuse(
+                f"{why} with {bits} bits; change the data, the number of steps, or what is "
+                "compared. Equal numbers are a tie at any precision: write z > 0 for relu(z) > 0, "
+                "and a bit less than 0.5 for what a share of the samples is compared with",
+                why.place,
             )
+            raise PrecisionError(str(error))
         bits *= 2
 
 
@@ -389,7 +397,7 @@ def _watch(ranges: Ranges) -> Any:
                 continue
             if not (ball > assumed.range.high or ball < assumed.range.low):  # nor certainly outside
                 raise UndecidedError(
-                    f"whether {assumed.name} stays in {assumed.range} cannot be decided"
+                    f"whether {assumed.name} stays in {assumed.range} cannot be decided", node.place
                 )
             mend = (
                 "widen the bound that this line states"
@@ -410,11 +418,14 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
     for node, nearest in balls.nearest.items():
         gap = gaps.get(node, 0.0)
         if nearest < gap <= balls.reached[node]:
-            raise UndecidedError("how near a comparison came to a tie cannot be decided")
+            raise UndecidedError(
+                "how near a comparison came to a tie cannot be decided", node.place
+            )
         if nearest < gap:
             error = refuse(
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
-                f"{gap:.3g} apart; change the data, what they are compared with, or the domain",
+                f"{gap:.3g} apart; change the data or what they are compared with, or narrow the "
+                "range: the domain, bounds={...} of a name, ice.bounded of a value",
                 node.place,
             )
             raise PrecisionError(str(error))

@@ -53,6 +53,8 @@ _GRADINGS = ((0.5, 0.1), (0.4, 0.3), (0.3, 0.1), (0.22, 0.3))
 _GRADED_SHARPNESS, _GRADED_GUARDS = 0.4, 4
 _TRIED_GRADED = (60, 120, 200)
 _APART = 1e6 * _UNIT  # float64 must tell neighbouring entries apart, with six digits to spare
+_LOOKS, _SEEN = 4, 257  # times that the sharpest bend is looked for, ever closer, and the points
+_INWARD = 0.1  # of the distance to what may be singular beyond an end: where entries crowd
 _STEEPER = 4.0  # on the round range of a table than on the one that is needed, at most
 _WORST = 2.0**-10  # relative to the largest value: a table that is off by more is refused
 _FLOOR = 2.0**-48  # relative to the curve's size: what more entries cannot improve in float64
@@ -246,20 +248,20 @@ def _comparison(
 def _with_room(span: Range, f: Curve | None, g: Curve | None) -> Range:
     """The range, and a little more at each end where the curves allow it."""
     low, high = span.low, span.high
-    room = _ROOM * max(high - low, 2.0**-10 * span.size, 2.0**-30)
-    for end in (low - room, low - _ROOM * abs(low)):
-        if end < low and _bounded(f, end, high) and _bounded(g, end, high):
-            low = end
+    most = _ROOM * max(high - low, 2.0**-10 * span.size, 2.0**-30)
+    for room in (most, most / 64, most / 4096, _ROOM * abs(low)):
+        if room > 0 and _as_flat(f, g, Range(low - room, high), low, high):
+            low = low - room
             break
     step = 2.0 ** (math.floor(math.log2(max(high - low, 2.0**-40))) - 2)
-    for end in (high + room, high + _ROOM * abs(high)):
-        if end > high and _bounded(f, low, end) and _bounded(g, low, end):
-            high = end
+    for room in (most, most / 64, most / 4096, _ROOM * abs(high)):
+        if room > 0 and _as_flat(f, g, Range(low, high + room), low, high):
+            high = high + room
             break
     # Round ends are met again by other instructions, and their table with them.
     for left, right in ((_down(low, step), _up(high, step)), (low, _up(high, step))):
         near = (low <= 0 or left >= low / 2) and (high >= 0 or right <= high / 2)
-        if near and all(_as_flat(curve, Range(left, right), low, high) for curve in (f, g)):
+        if near and _as_flat(f, g, Range(left, right), low, high):
             return Range(left, right)
     return Range(low, high)
 
@@ -278,14 +280,16 @@ def _bounded(curve: Curve | None, low: float, high: float) -> bool:
     return all(map(math.isfinite, enclosed(curve, low, high)))
 
 
-def _as_flat(curve: Curve | None, wider: Range, low: float, high: float) -> bool:
-    """Whether a curve is not much steeper on a wider range: it may be singular at its end."""
-    if curve is None or isinstance(curve, Step):
-        return True
-    inside = steepest(curve, Range(low, high))
-    return _bounded(curve, wider.low, wider.high) and (
-        steepest(curve, wider) <= _STEEPER * inside or not math.isfinite(inside)
-    )
+def _as_flat(f: Curve | None, g: Curve | None, wider: Range, low: float, high: float) -> bool:
+    """Whether curves are not much steeper on a wider range: they may be singular at its end."""
+    for curve in (f, g):
+        if curve is None or isinstance(curve, Step):
+            continue
+        inside = steepest(curve, Range(low, high))
+        flat = steepest(curve, wider) <= _STEEPER * inside or not math.isfinite(inside)
+        if not (flat and _bounded(curve, wider.low, wider.high)):
+            return False
+    return True
 
 
 def _fitted_pair(
@@ -294,7 +298,9 @@ def _fitted_pair(
     try:
         first, second = _interpolants(f, g, span, eps)
     except IceformError as error:
-        raise refuse(f"no table for this function on {span}: {error}", place) from error
+        exact = "; a soft threshold is ice.soft_threshold(u, t), a choice ice.where(u > 0, a, b)"
+        mend = exact if "jumps from" in str(error) else ""
+        raise refuse(f"no table for this function on {span}: {error}{mend}", place) from error
     lead = first if first is not None else second
     assert lead is not None
     for it in (first, second):
@@ -302,7 +308,8 @@ def _fitted_pair(
             raise refuse(
                 f"the table of {it.function.name if it.function else 'this function'} on {span} is "
                 f"off by {it.error:.2g}: the range is too wide for it; give narrower ranges to "
-                "parameters, bounds to names, or ice.bounded to a value",
+                "parameters, bounds to names, ice.bounded to a value, or write 1/v as "
+                "ice.reciprocal(v, low, high)",
                 place,
             )
     keys = lead.keys.slopes, lead.keys.biases - lead.keys.slopes * lead.grid.center
@@ -340,10 +347,8 @@ def _fit(tree: trees.Node, low: float, high: float, eps: float) -> Interpolant:
     if function.kinks_in(low, high):
         return _graded(function, low, high, eps)
     found = _uniform(function, low, high, eps)
-    if found.error > eps:
-        graded = _crowded(function, low, high, eps)
-        found = found if graded is None or found.error <= graded.error else graded
-    return found
+    graded = _crowded(function, low, high, eps) if found.error > eps else None
+    return found if graded is None or found.error <= graded.error else graded
 
 
 def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:
@@ -371,18 +376,45 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
 
 
 def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant | None:
-    """Entries that crowd at the end where the curve is steepest: it may be singular beyond."""
-    ends = torch.tensor([low, high], dtype=torch.float64)
-    slopes = function.derivatives(ends, 1)
-    if slopes is None:
-        return None
-    left = abs(float(slopes[1][0])) >= abs(float(slopes[1][1]))
-    inward = 0.1 * min(abs(low if left else high) or math.inf, high - low)
-    kink = low + inward if left else high - inward
+    """Entries that crowd where the curve bends most: between the ends, or at the steeper one."""
+    bend = _bend(function, low, high)
+    kink = _beside_an_end(function, low, high) if bend is None else bend
     try:
         return _graded(replace(function, kinks=(kink,)), low, high, eps)
     except IceformError:
         return None
+
+
+def _bend(function: ScalarFunction, low: float, high: float) -> float | None:
+    """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + 1e-6)."""
+    left, right = low, high
+    for _ in range(_LOOKS):
+        points = torch.linspace(left, right, _SEEN, dtype=torch.float64)
+        found = function.derivatives(points, 2)
+        if found is None:
+            return None
+        place, step = float(points[found[2].abs().argmax()]), (right - left) / (_SEEN - 1)
+        left, right = max(low, place - 2 * step), min(high, place + 2 * step)
+    return place if low + step < place < high - step else None
+
+
+def _beside_an_end(function: ScalarFunction, low: float, high: float) -> float:
+    """Near the end where the curve is steeper: it may be singular beyond.
+
+    |f'/f''| says how far beyond: z for log z, z/2 for 1/z, 2 z for a root.
+    """
+    (left, before), (right, after) = (_steep(function, end, high - low) for end in (low, high))
+    inward = _INWARD * min(before if left >= right else after, high - low)
+    return low + inward if left >= right else high - inward
+
+
+def _steep(function: ScalarFunction, end: float, length: float) -> tuple[float, float]:
+    """|f'| and |f'/f''| at an end; infinity and next to nothing where it is singular there."""
+    found = function.derivatives(torch.tensor([end], dtype=torch.float64), 2)
+    if found is None:
+        return math.inf, 2.0**-30 * length
+    slope, bend = (abs(float(d)) for d in found[1:])
+    return slope, slope / bend if bend > 0 else math.inf
 
 
 def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant:

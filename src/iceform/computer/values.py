@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from numbers import Real
 from typing import Any, NoReturn, Protocol, TypeGuard
 
@@ -90,6 +90,12 @@ class Value:
             return self * 0.0 + 1.0 if exponent == 0 else +self
         return self.apply(_operation("^", _Z, _literal(exponent)))
 
+    def __rpow__(self, base: Any) -> Value:
+        """exp(log(base) z)."""
+        if not float(_checked(base)) > 0:
+            raise refuse(f"powers of a number need one above 0, got {base!r}", here())
+        return self.apply(_operation("exp", _operation("*", _operation("log", _literal(base)), _Z)))
+
     def __matmul__(self, other: Any) -> Value:
         return (self * _checked_value(other, self)).sum()
 
@@ -124,7 +130,11 @@ class Value:
         return 1.0 - self
 
     def __eq__(self, other: object) -> Any:
-        raise refuse("no program can tell whether two real numbers are equal; use < or >", here())
+        raise refuse(
+            "no program can tell whether two real numbers are equal; use < or >, or "
+            "abs(a - b) < 0.5 for whole numbers",
+            here(),
+        )
 
     __hash__ = object.__hash__
 
@@ -156,7 +166,8 @@ class Value:
         if self.width is None or not isinstance(index, int):
             raise refuse(
                 f"v[j] takes one component of a vector by a number that is known; got [{index!r}] "
-                f"on {self._shape}",
+                f"on {self._shape}. Samples have no index: x and y are those of one sample, "
+                "ice.mean and ice.attend go over all",
                 here(),
             )
         if not -self.width <= index < self.width:
@@ -221,9 +232,6 @@ class Value:
         raise refuse("//, % and round are not words of the language: they jump everywhere", here())
 
     __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __round__ = __floordiv__
-
-    def __rpow__(self, base: Any) -> NoReturn:
-        raise refuse(f"a power of {base!r} is torch.exp of its logarithm times the value", here())
 
     def __getattr__(self, name: str) -> Callable[..., Value]:
         """``v.tanh()`` is torch.tanh(v)."""
@@ -407,8 +415,45 @@ def _gelu(value: Value, approximate: str = "none") -> Value:
     return applied(_GELU, value)
 
 
-def _softmax(*_: Any, **__: Any) -> Value:
-    raise refuse("softmax over samples is ice.attend(query, key, value)", here())
+def _components(word: str, value: Any, dim: Any) -> Value:
+    """A vector whose components ``torch.word(value, dim)`` goes over."""
+    if not isinstance(value, Value) or value.width is None:
+        raise refuse(
+            f"{word} goes over the components of a vector, and this is a scalar; softmax over the "
+            "samples is ice.attend(query, key, value)",
+            here(),
+        )
+    if dim not in (None, 0, -1):
+        raise refuse(f"a vector has one dimension, its components; got dim={dim!r}", here())
+    return value
+
+
+def _softmax(value: Any, dim: Any = None, **_: Any) -> Value:
+    weights = function("exp", _components("softmax", value, dim))
+    return weights / weights.sum()
+
+
+def _logsumexp(value: Any, dim: Any = None) -> Value:
+    return function("log", function("exp", _components("logsumexp", value, dim)).sum())
+
+
+def _largest(value: Any, dim: Any = None) -> Value:
+    return reduce(maximum, _components("max", value, dim))
+
+
+def _smallest(value: Any, dim: Any = None) -> Value:
+    return reduce(minimum, _components("min", value, dim))
+
+
+def soft_threshold(value: Value, threshold: Any = 0.5) -> Value:
+    """``value`` moved towards 0 by ``threshold``, and 0 where it is nearer than that."""
+    return function("relu", value - threshold) - function("relu", -value - threshold)
+
+
+def filled_like(value: Value, number: float) -> Value:
+    """A number in the shape of ``value``, one for all."""
+    node = Node("constant", (), False, value.width, float(_checked(number)), here())
+    return Value(value.scope, value.scope.emit(node, ()), False, value.width)
 
 
 _SEVERAL: dict[Any, Callable[..., Any]] = {
@@ -430,13 +475,26 @@ _SEVERAL: dict[Any, Callable[..., Any]] = {
     torch.sum: lambda a: a.sum(),
     torch.mean: lambda a: a.mean(),
     torch.dot: lambda a, b: a @ b,
+    torch.matmul: lambda a, b: a @ b,
+    torch.inner: lambda a, b: a @ b,
+    torch.lerp: lambda a, b, weight: a + weight * (b - a),
+    torch.max: lambda a, b=None: _largest(a) if b is None else maximum(a, b),
+    torch.min: lambda a, b=None: _smallest(a) if b is None else minimum(a, b),
+    torch.amax: _largest,
+    torch.amin: _smallest,
+    torch.logsumexp: _logsumexp,
+    torch.softmax: _softmax,
+    F.softmax: _softmax,
+    F.softshrink: soft_threshold,
+    torch.zeros_like: lambda a: filled_like(a, 0.0),
+    torch.ones_like: lambda a: filled_like(a, 1.0),
+    torch.full_like: filled_like,
     torch.norm: lambda a: (a @ a) ** 0.5,
     torch.linalg.norm: lambda a: (a @ a) ** 0.5,
     torch.linalg.vector_norm: lambda a: (a @ a) ** 0.5,
     F.gelu: _gelu,
     F.silu: lambda a, inplace=False: applied(_SILU, a),
     F.logsigmoid: lambda a: applied(_LOG_SIGMOID, a),
-    torch.softmax: _softmax,
 }
 
 
@@ -462,9 +520,9 @@ def call(func: Any, *args: Any, **kwargs: Any) -> Value:
     if func in _SEVERAL:
         value: Value = _SEVERAL[func](*args, **kwargs)
         return value
-    known = sorted({*map(_name, _UNARY), *map(_name, _SEVERAL)} - {"softmax"})
+    known = sorted({*map(_name, _UNARY), *map(_name, _SEVERAL)})
     raise refuse(
         f"torch's {_name(func)} is not a word of the language; it has {', '.join(known)}, and any "
-        "ice.Formula",
+        "ice.Formula. There are no matrices: mean(x x') times v is ice.mean(x * (x @ v))",
         here(),
     )

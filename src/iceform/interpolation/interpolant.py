@@ -24,6 +24,7 @@ from iceform.interpolation.local import (
     significant_tokens,
     steepness,
 )
+from iceform.validation import full_precision
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
@@ -366,6 +367,7 @@ class Interpolant:
         )
 
     @classmethod
+    @full_precision
     def fit(
         cls,
         f: Callable[[Tensor], Tensor] | ScalarFunction,

@@ -22,8 +22,9 @@ lambda of a scan is tried, and the best one whose values stay below twice f's si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -146,9 +147,11 @@ def _spreads(lowest: Tensor, highest: Tensor) -> list[float]:
 _SAMPLES = 12  # sample points per token for the fit
 _ROUGH_SAMPLES = 4
 _CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
-_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
+_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64, device="cpu")
 _TAME = 2.0  # largest |v| allowed, relative to f
 _FEWEST = 512  # sample and check points in all, so that small grids see narrow features
+_MIRRORED = 2.0**-36  # what logits of 500 tokens round by: weights of tokens that are symmetric
+_NOISE = 2.0**-40  # of the residual: a part that is no more is rounding
 _MANY = 128  # cells beyond which half the samples per cell do
 
 
@@ -170,11 +173,8 @@ def fit_values(
     samples, tried = (_ROUGH_SAMPLES, _CHECKS // 2) if rough else (_SAMPLES, _CHECKS)
     points = _between(grid.mesh(_per_cell(grid, samples)))
     phi = _weights(grid, keys, points)
-    u, sigma, vt = torch.linalg.svd(phi, full_matrices=False)
-    residual = u.T @ (f(points) - phi @ start)
-    damping = sigma[:, None] / (sigma[:, None].square() + (_LAMBDAS * sigma[0]).square())
-    candidates = start[:, None] + vt.T @ (damping * residual[:, None])
-    candidates = torch.cat([candidates, start[:, None]], 1)
+    correction = _damped(phi, f(points) - phi @ start)
+    candidates = torch.cat([start[:, None] + correction, start[:, None]], 1)
 
     checks = _between(grid.mesh(_per_cell(grid, tried)))
     errors = (_weights(grid, keys, checks) @ candidates - f(checks)[:, None]).abs().amax(0)
@@ -184,6 +184,60 @@ def fit_values(
     best = int(errors.argmin())
     size = float(f(checks).abs().max())
     return Fit(candidates[:, best].contiguous(), float(errors[best]), size)
+
+
+def _damped(phi: Tensor, residual: Tensor) -> Tensor:
+    """The damped solution for every lambda of the scan, shape (tokens, lambdas).
+
+    Tokens and points that are their own mirror image fall into an even and an odd part, two
+    problems of half the size; an odd function, or an even one, needs one of them. lambda is
+    relative to the largest singular value of what is solved.
+    """
+    mirrored = bool((phi - phi.flip(0, 1)).abs().max() <= _MIRRORED)
+    parts = _folded(phi, residual) if mirrored else [(phi, residual)]
+    noise = _NOISE * float(residual.abs().max())
+    solved: list[tuple[Tensor, Tensor, Tensor] | None] = []
+    for matrix, wanted in parts:
+        if mirrored and float(wanted.abs().max()) <= noise:
+            solved.append(None)
+            continue
+        # R of the QR factorisation holds Q'r in its last column, and its svd is the matrix's.
+        triangle = torch.linalg.qr(torch.cat([matrix, wanted[:, None]], 1), mode="r").R
+        count = matrix.shape[1]
+        u, sigma, vt = torch.linalg.svd(triangle[:count, :count])
+        solved.append((sigma, vt, u.T @ triangle[:count, count]))
+    largest = max((float(found[0][0]) for found in solved if found), default=1.0)
+    found = [
+        torch.zeros(matrix.shape[1], len(_LAMBDAS), dtype=torch.float64)
+        if part is None
+        else part[1].T @ (_damping(part[0], largest) * part[2][:, None])
+        for (matrix, _), part in zip(parts, solved, strict=True)
+    ]
+    return _unfolded(*found) if mirrored else found[0]
+
+
+def _damping(sigma: Tensor, largest: float) -> Tensor:
+    return sigma[:, None] / (sigma[:, None].square() + (_LAMBDAS * largest).square())
+
+
+def _folded(phi: Tensor, residual: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """The even and the odd part of a matrix that is the same read from its other end."""
+    even, odd = _fold(phi.T)
+    return [(_fold(even.T)[0], _fold(residual)[0]), (_fold(odd.T)[1], _fold(residual)[1])]
+
+
+def _fold(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Coordinates along (e_i + e_-i)/sqrt 2, the middle last, and along (e_i - e_-i)/sqrt 2."""
+    half = len(rows) // 2
+    left, right = rows[:half], rows.flip(0)[:half]
+    middle = rows[half : len(rows) - half]
+    return torch.cat([(left + right) * math.sqrt(0.5), middle]), (left - right) * math.sqrt(0.5)
+
+
+def _unfolded(even: Tensor, odd: Tensor) -> Tensor:
+    half = len(odd)
+    left, right = even[:half] + odd, even[:half] - odd
+    return torch.cat([left * math.sqrt(0.5), even[half:], right.flip(0) * math.sqrt(0.5)])
 
 
 def _per_cell(grid: Grid | GradedGrid, wanted: int) -> int:
@@ -306,24 +360,52 @@ _GRADED = {
     "guards": (2, 1, 4, 6),
 }
 
-Options = Mapping[str, Sequence[float]]
-Build = Callable[[int, dict[str, float]], "Grid | GradedGrid | None"]
-
 
 @dataclass(frozen=True)
 class _Candidate:
     grid: Grid | GradedGrid
     sharpness: float
     fit: Fit
+    knobs: tuple[int | float, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Family:
-    """A regime's name, the knobs its search turns, and the grid they give."""
+    """The grids of a range: equally spaced, or crowding at kinks, as knobs say."""
 
-    regime: str
-    options: Options
-    build: Build
+    low: float
+    high: float
+    kinks: tuple[float, ...] = ()
+
+    @property
+    def regime(self) -> str:
+        return "graded" if self.kinks else "fitted"
+
+    @property
+    def options(self) -> Mapping[str, Sequence[int | float]]:
+        return _GRADED if self.kinks else _FITTED
+
+    @property
+    def first(self) -> dict[str, int | float]:
+        return {name: options[0] for name, options in self.options.items()}
+
+    def build(self, tokens: int, knobs: Mapping[str, int | float]) -> Grid | GradedGrid | None:
+        """None where the knobs leave too few tokens, or float64 cannot tell them apart."""
+        low, high, guards = self.low, self.high, int(knobs["guards"])
+        cells = tokens - 1 - 2 * guards
+        if cells < 2:
+            return None
+        if not self.kinks:
+            return Grid(low, high, cells, guards)
+        share = knobs["share"]
+        coarsest = (high - low) / (share * cells) if share else math.inf
+        grid = GradedGrid(low, high, cells, guards, self.kinks, knobs["growth"], coarsest)
+        # float64 must tell neighbouring tokens apart, with six digits to spare.
+        return grid if grid.spacing > 1e6 * _UNIT * max(abs(low), abs(high)) else None
+
+    def near(self, found: _Candidate | None, tokens: int) -> tuple[int | float, ...] | None:
+        """Knobs to start from: those of many tokens hardly change with the size, but at kinks."""
+        return None if found is None or self.kinks or tokens <= _ROUGH else found.knobs
 
 
 def best(
@@ -340,13 +422,7 @@ def fitted(
     f: ScalarFunction, low: float, high: float, eps: float | None, tokens: int | None = None
 ) -> Interpolant:
     """Fitted values on a uniform grid."""
-
-    def build(tokens: int, knobs: dict[str, float]) -> Grid | None:
-        guards = int(knobs["guards"])
-        cells = tokens - 1 - 2 * guards
-        return Grid(low, high, cells, guards) if cells >= 2 else None
-
-    return _smallest(f, _Family("fitted", _FITTED, build), eps, tokens)
+    return _smallest(f, _Family(low, high), eps, tokens)
 
 
 def graded(
@@ -356,18 +432,7 @@ def graded(
     kinks = f.kinks_in(low, high)
     if not kinks:
         raise ProgramError(f"f ({f.name}) has no kink in ({low:.6g}, {high:.6g}) to crowd at")
-
-    def build(tokens: int, knobs: dict[str, float]) -> GradedGrid | None:
-        guards, share = int(knobs["guards"]), knobs["share"]
-        cells = tokens - 1 - 2 * guards
-        if cells < 2:
-            return None
-        coarsest = (high - low) / (share * cells) if share else math.inf
-        grid = GradedGrid(low, high, cells, guards, kinks, knobs["growth"], coarsest)
-        # float64 must tell neighbouring tokens apart, with six digits to spare.
-        return grid if grid.spacing > 1e6 * _UNIT * max(abs(low), abs(high)) else None
-
-    return _smallest(f, _Family("graded", _GRADED, build), eps, tokens)
+    return _smallest(f, _Family(low, high, kinks), eps, tokens)
 
 
 def on_grid(
@@ -381,35 +446,49 @@ def on_grid(
     return _certified(f, _Candidate(grid, sharpness, fit_values(f, grid, sharpness)), regime, None)
 
 
-def _search(f: ScalarFunction, family: _Family, tokens: int) -> _Candidate | None:
-    """Turn one knob at a time, from the first option of each."""
+@lru_cache(maxsize=64)  # another eps asks for the same sizes
+def _search(
+    f: ScalarFunction, family: _Family, tokens: int, near: tuple[int | float, ...] | None = None
+) -> _Candidate | None:
+    """Turn one knob at a time, from the first option of each, or by a notch from ``near``."""
     known: dict[tuple[float, ...], _Candidate | None] = {}
     grids: dict[tuple[float, ...], Grid | GradedGrid | None] = {}
     rough = tokens > _ROUGH
 
-    def fit(knobs: dict[str, float], rough: bool) -> _Candidate | None:
+    def fit(knobs: dict[str, int | float], rough: bool) -> _Candidate | None:
         c = knobs["sharpness"]
         key = tuple(value for name, value in knobs.items() if name != "sharpness")
         if key not in grids:
             grids[key] = family.build(tokens, knobs)
-        grid = grids[key]
-        return None if grid is None else _Candidate(grid, c, fit_values(f, grid, c, rough=rough))
+        if (grid := grids[key]) is None:
+            return None
+        return _Candidate(grid, c, fit_values(f, grid, c, rough=rough), tuple(knobs.values()))
 
-    def candidate(knobs: dict[str, float]) -> _Candidate | None:
+    def candidate(knobs: dict[str, int | float]) -> _Candidate | None:
         key = tuple(knobs.values())
         if key not in known:
             known[key] = fit(knobs, rough)
         return known[key]
 
-    def seen(knobs: dict[str, float]) -> float:
+    def seen(knobs: dict[str, int | float]) -> float:
         found = candidate(knobs)
         return math.inf if found is None else found.fit.seen
 
-    knobs = _first(family)
+    knobs, tried = family.first, dict(family.options)
+    if near is not None:
+        knobs = dict(zip(knobs, near, strict=True))
+        tried = {name: _beside(options, knobs[name]) for name, options in tried.items()}
     for _ in range(_ROUNDS if tokens <= _QUICK else 1):
-        for name, options in family.options.items():
+        for name, options in tried.items():
             knobs = min(({**knobs, name: option} for option in options), key=seen)
     return fit(knobs, rough=False) if rough else candidate(knobs)
+
+
+def _beside(options: Sequence[int | float], chosen: int | float) -> list[int | float]:
+    """The option that was chosen, the next smaller and the next larger."""
+    ordered = sorted(options)
+    at = ordered.index(chosen)
+    return [chosen, *ordered[max(at - 1, 0) : at], *ordered[at + 1 : at + 2]]
 
 
 def _smallest(
@@ -440,12 +519,8 @@ def _smallest(
 
 def _hopeless(f: ScalarFunction, family: _Family) -> float:
     """Below this, values stored in float64 already spoil the look-up."""
-    grid = next(g for g in (family.build(n, _first(family)) for n in _SIZES) if g is not None)
+    grid = next(g for g in (family.build(n, family.first) for n in _SIZES) if g is not None)
     return _UNIT * float(f(grid.mesh(64)).abs().max())
-
-
-def _first(family: _Family) -> dict[str, float]:
-    return {name: options[0] for name, options in family.options.items()}
 
 
 def check_tokens(tokens: object, most: int | None = None) -> None:
@@ -465,7 +540,8 @@ def _enough_tokens(f: ScalarFunction, family: _Family, target: float) -> tuple[i
     """The least number of tokens whose fit is seen to reach ``target``; the best if none does."""
     too_few, closest = 0, None
     for size in _SIZES:
-        found = _search(f, family, size)
+        known = closest[1] if closest and size > _QUICK else None
+        found = _search(f, family, size, family.near(known, size))
         if found is None:
             too_few = size
             continue
@@ -479,7 +555,7 @@ def _enough_tokens(f: ScalarFunction, family: _Family, target: float) -> tuple[i
     enough, found = closest
     while found.fit.seen <= target and enough - too_few > 2:
         middle = (enough + too_few) // 2
-        trial = _search(f, family, middle)
+        trial = _search(f, family, middle, family.near(found, middle))
         if trial is not None and trial.fit.seen <= target:
             enough, found = middle, trial
         else:

@@ -35,8 +35,6 @@ from iceform.tables.spelling import (
 )  # fmt: skip
 from iceform.tables.words import listed, load, near, shown
 
-__all__ = ["Column", "Schema", "is_running", "missing_removed", "propose", "read_schema"]
-
 _LOOKED_AT = 1000  # cells of a column of text, for numbers in disguise
 _MARKS = " '\"`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"  # of quotation, of any kind
 TYPES = ("number", "date", "text", "out")
@@ -231,11 +229,20 @@ def propose(columns: Mapping[str, Any], *, text: Iterable[str] = ()) -> tuple[Co
     first = {name: _first(name, texts, name in named) for name, texts in cleaned.items()}
     settled = [c.spelling for c in first.values() if isinstance(c, Column) and c.spelling]
     commas = any(isinstance(s, Numbers) and s.decimal == "," for s in settled)
+    points = any(c.spelling == Numbers() and _pointed(known[c.name])
+                 for c in first.values() if isinstance(c, Column))  # fmt: skip
+    mark = "," if commas else "." if points else None
     dates = {s for s in settled if isinstance(s, Dates)}
     return tuple(
-        c if isinstance(c, Column) else _decided(name, known[name], c, commas, dates)
+        c if isinstance(c, Column) else _decided(name, known[name], c, mark, dates)
         for name, c in first.items()
     )
+
+
+def _pointed(texts: Any) -> bool:
+    """Whether plain numbers have decimal points."""
+    compute = load("pyarrow.compute")
+    return bool(compute.any(compute.match_substring(texts, ".")).as_py())
 
 
 def _first(name: str, cleaned: Any, as_text: bool) -> Column | list[Spelling]:
@@ -266,14 +273,14 @@ def _typed(spelling: Spelling, texts: Any) -> tuple[str, Spelling, str]:
 
 
 def _decided(
-    name: str, texts: Any, found: list[Spelling], commas: bool, dates: set[Dates]
+    name: str, texts: Any, found: list[Spelling], mark: str | None, dates: set[Dates]
 ) -> Column:
-    """What the file's other columns say of several readings."""
+    """What the file's other columns say of several readings: their decimal mark, their dates."""
     plain = Numbers()
-    if plain in found and not commas:
+    if plain in found and mark != ",":
         return Column(name, "number", plain)
-    wanted = [s for s in found if isinstance(s, Numbers) and s.decimal == ","]
-    if commas and len(wanted) == 1 and plain not in found:
+    wanted = [s for s in found if isinstance(s, Numbers) and s.decimal == mark]
+    if len(wanted) == 1 and plain not in found:
         return Column(name, *_typed(wanted[0], texts))
     among = [s for s in found if s in dates]
     if len(among) == 1:
