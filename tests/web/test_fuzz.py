@@ -82,6 +82,6 @@ def test_the_playground_s_own_questions_are_answered(real, examples):
     ask_all(real, GenerationMode.POSITIVE, examples, CHECKS)
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
 def test_wrong_questions_to_the_playground_are_refused(real, examples):
     ask_all(real, GenerationMode.NEGATIVE, examples, [*CHECKS, negative_data_rejection])
