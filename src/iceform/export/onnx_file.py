@@ -231,6 +231,7 @@ def session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()  # its own are many, and spin
     data = path.read_bytes()
     try:
         session = onnxruntime.InferenceSession(

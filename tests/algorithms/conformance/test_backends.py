@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from tests.algorithms.conformance.data import example, machine, made, pairs
 PAIRS = pairs()
 
 
+@cache
 def run(name: str, engine: str, backend: str) -> tuple[Result, ice.Machine]:
+    """Run once: the tests only look at it."""
     algorithm = made(name, engine)
     x, y = example(algorithm, engine)
     used = machine(engine, x, algorithm, backend)
