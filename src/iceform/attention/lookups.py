@@ -203,6 +203,12 @@ class LookUps:
                 object.__setattr__(self, name, tensor)
         self.layout.check(len(self.slopes), self.x.shape[-1])
 
+    def __repr__(self) -> str:
+        return (
+            f"LookUps({self.count} samples of {self.x.shape[-1]}, {self.table}; .tokens has the "
+            f"prompt: {self.prompts} x {self.layout.samples} samples)"
+        )
+
     @property
     def count(self) -> int:
         """N."""

@@ -41,6 +41,11 @@ class Prompt(Pretrained, kept_as="Prompt"):
     features: Features
     roles: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        names = ", ".join(name if n == 1 else f"{name}[{n}]" for name, n in self.features.sizes)
+        shape = " x ".join(map(str, self.tokens.shape))
+        return f"Prompt(tokens {shape}; features {names}; the first is {self.roles[0]!r})"
+
     def __getitem__(self, name: str) -> Tensor:
         """The named features of every token."""
         return self.tokens[..., self.features[name]]

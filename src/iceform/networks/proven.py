@@ -27,7 +27,7 @@ __all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
 _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class InputCertificate(Certificate):
     """What is proven of one input's output.
 
