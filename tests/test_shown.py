@@ -9,6 +9,7 @@ import iceform as ice
 
 X = torch.tensor([[0.5, -0.25], [0.75, 0.5], [-1.0, 0.125]]).double()
 Y = torch.tensor([0.5, 0.25, -0.5]).double()
+W = torch.tensor([0.5, 0.25]).double()
 
 
 @ice.algorithm
@@ -27,6 +28,15 @@ def machine():
     return ice.Machine(3, 8, 1e-6, layout="stream")
 
 
+def residual():
+    return ice.ResidualMap(torch.tanh, dim=2, samples=3)
+
+
+def in_context():
+    net = ice.in_context(torch.nn.Sequential(torch.nn.Linear(2, 1)).double(), calibration=[X])
+    return net.certificate(X)
+
+
 SHOWN = {
     "algorithm": (lambda: descent, "descent(x, y, *, lr=0.3, steps=3)"),
     "program": (program, "Program(descent, dim=2, samples=3, eps=1e-08: "),
@@ -36,6 +46,10 @@ SHOWN = {
     "result": (lambda: machine().run(ice.algorithms.Ridge(), X, Y), "in every entry (proven)"),
     "certificate": (lambda: program().certificate, "in every entry (proven), float64"),
     "table": (lambda: ice.Interpolant.fit(torch.tanh, -1, 1, 1e-6), "tanh on [-1, 1]"),
+    "look-ups": (lambda: residual().prompt(X, Y, W), "LookUps(3 samples of 2, Interpolant(tanh"),
+    "prompt": (lambda: ice.Machine(2, 3).prompt(ice.algorithms.Ridge(), X, Y), "; features "),
+    "specimen": (lambda: ice.zoo.load("attention-head"), "Specimen('attention-head': a softmax"),
+    "network's certificate": (in_context, "in every entry (proven), float64"),
     "construction": (lambda: ice.ResidualMap(torch.tanh, dim=2, samples=3), "(proven)"),
 }
 

@@ -81,6 +81,9 @@ class Specimen:
     mechanism: tuple[HeadFact, ...]
     _draw: Callable[[torch.Generator], tuple[Tensor, ...]]
 
+    def __repr__(self) -> str:
+        return f"Specimen({self.name!r}: {self.summary}; {len(self.mechanism)} heads are explained)"
+
     def inputs(self, seed: int = 0) -> tuple[Tensor, ...]:
         """Inputs in the module's domain; the same for the same seed."""
         return self._draw(torch.Generator().manual_seed(seed))

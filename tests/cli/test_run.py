@@ -625,3 +625,18 @@ def test_the_documentation_names_every_option_it_uses():
     shown += done("--help").stdout
     for flag in set(re.findall(r"(?<![\w-])--[a-z][\w-]+", DOCS.read_text(encoding="utf-8"))):
         assert flag in shown, flag
+
+
+def test_a_page_bounds_no_coefficient_that_is_not_unique(tmp_path):
+    """One indicator is the other's complement: only fitted values are certified then."""
+    rows = [(f"{i % 7}.5", "ab"[i % 2], 3.0 * (i % 7) + i % 2 + 0.01 * i) for i in range(40)]
+    (tmp_path / "d.csv").write_text(
+        "x,kind,t\n" + "\n".join(f"{x},{k},{t}" for x, k, t in rows) + "\n"
+    )
+    ask = ("run", "lasso", "--data", tmp_path / "d.csv", "--target", "t", "--alpha", "0.001")
+    said = done(*ask, "--report", tmp_path / "r.html").stdout
+    page = (tmp_path / "r.html").read_text()
+    assert "the coefficients are not unique" in said
+    assert "fit the data as well" in page
+    assert "bar as wide as its certified error" not in page
+    assert "The certified line" not in page

@@ -67,6 +67,11 @@ class Prompt(Pretrained, kept_as="Prompt"):
     features: Features
     roles: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        names = ", ".join(name if n == 1 else f"{name}[{n}]" for name, n in self.features.sizes)
+        shape = " x ".join(map(str, self.tokens.shape))
+        return f"Prompt(tokens {shape}; features {names}; the first is {self.roles[0]!r})"
+
     def __getitem__(self, name: str) -> Tensor:
         """The named features of every token."""
         return self.tokens[..., self.features[name]]
@@ -246,6 +251,12 @@ class LookUps:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, tensor)
         self.layout.check(len(self.slopes), self.x.shape[-1])
+
+    def __repr__(self) -> str:
+        return (
+            f"LookUps({self.count} samples of {self.x.shape[-1]}, {self.table}; .tokens has the "
+            f"prompt: {self.prompts} x {self.layout.samples} samples)"
+        )
 
     @property
     def count(self) -> int:

@@ -119,7 +119,8 @@ def _print_coefficients(console: Console, run: Run) -> None:
     theirs = kept[0].peer is not None
     title = f"largest of {len(kept)} coefficients" if len(kept) > _COEFFICIENTS else "coefficients"
     if len(kept) < len(ranked):
-        title += f" ({len(ranked) - len(kept)} are zero)"
+        zeros = len(ranked) - len(kept)
+        title += f" ({zeros} {'is' if zeros == 1 else 'are'} zero)"
     headers = ("iceform", "scikit-learn") if theirs else ("iceform",)
     grid = _grid(title, *headers, right=(1, 2))
     for c in kept[:_COEFFICIENTS]:

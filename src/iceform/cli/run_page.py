@@ -92,13 +92,18 @@ def _coefficient_picture(run: Run) -> Illustration | None:
     if not kept:
         return None
     beside = kept[0].peer is not None
+    unique = "not unique" not in subject(run)
+    certified = run.certificate.error if unique else math.inf
     text = (
         "One dot per coefficient, with a bar as wide as its certified error; where no bar shows, "
         "it is narrower than the dot."
+        if unique
+        else "One dot per coefficient. Other coefficients fit the data as well, and what is "
+        "certified is of the fitted values."
     )
     if beside:
         text += " Rings are those of scikit-learn. On the right, how far the two are apart."
-    if beside and max(abs(c.value - (c.peer or 0.0)) for c in kept) > run.certificate.error:
+    if beside and max(abs(c.value - (c.peer or 0.0)) for c in kept) > certified:
         peer = run.settings.entry.peer
         differs = peer.differs if peer else ""
         text += (
@@ -107,10 +112,10 @@ def _coefficient_picture(run: Run) -> Illustration | None:
             + (f", or it is that {differs}." if differs else ".")
         )
     return illustrate(
-        lambda theme: coefficients(kept, run.certificate.error, theme),
+        lambda theme: coefficients(kept, certified, theme),
         title="What it found",
         text=text,
-        alt="Largest coefficients with their certified errors",
+        alt="Largest coefficients" + (" with their certified errors" if unique else ""),
     )
 
 

@@ -208,6 +208,9 @@ class Vector:
     def __init__(self, value: float) -> None:
         self.value = float(value)
 
+    def __repr__(self) -> str:
+        return f"vector({self.value:g})"
+
 
 def _one_a_sample(word: str, value: Any) -> None:
     if not isinstance(value, Value):

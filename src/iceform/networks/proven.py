@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class InputCertificate(Certificate):
     """What is proven of one input's output.
 

@@ -92,6 +92,13 @@ class StockModel:
     architecture: Architecture
     spec: Target
 
+    def __repr__(self) -> str:
+        d = self.spec.design
+        return (
+            f"StockModel({str(self.path)!r}: {self.architecture.name}, {len(d.unrolled)} layers, "
+            f"hidden {d.hidden})"
+        )
+
     def prompt(self, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         """``inputs_embeds`` for these data in the folder's dtype, or token ids."""
         check_tensors(X=x, y=y)

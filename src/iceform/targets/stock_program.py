@@ -76,6 +76,10 @@ class StockProgram:
             )
         self.program.parameters(**self.settings)
 
+    def __repr__(self) -> str:
+        given = "".join(f", {name}={value}" for name, value in self.settings.items())
+        return f"StockProgram({self.model}, {self.program}{given})"
+
     @property
     def path(self) -> Path:
         """The folder."""
