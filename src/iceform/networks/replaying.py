@@ -77,9 +77,7 @@ class _Recording:
 
     @property
     def hooked(self) -> bool:
-        """Whether anybody reads or changes what comes out of a part; who takes its place is seen
-        by :meth:`is_of`.
-        """
+        """As :func:`hooked`; what takes a part's place is seen by :meth:`is_of`."""
         return _hooked_anywhere() or any(self.hooks)
 
     def replay(self, tensors: Sequence[Tensor]) -> list[Any]:
