@@ -48,8 +48,8 @@ class Quantile(LinearModel):
 
     It is found by rounded corners, narrower and narrower, until the samples that it goes through
     are proven; where there is no such line the corner stays rounded, and the certificate says over
-    what width (``parts["narrower"]``: so many times less than 0.05), and how far the answer is above
-    the least value of the sharp problem at most.
+    what width, and how far the answer is above the least value of the sharp problem at most
+    (``parts["narrower"]``: by what the first width was divided).
     Coefficients that a penalty makes 0 are 0, and proven to be: on the way by thresholds
     (:mod:`iceform.algorithms.thresholds`), in the end by two samples for each coefficient.
 
