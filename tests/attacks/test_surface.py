@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from iceform.errors import BoundError
-from iceform.sklearn import InContextLinearSVC, InContextRidge
+from iceform.sklearn import InContextLinearSVC, InContextPoissonRegressor, InContextRidge
 from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))
@@ -16,6 +16,17 @@ X = np.random.default_rng(0).normal(size=(12, 2))
 def test_no_option_of_an_estimator_violates_a_certificate(seed):
     word, told = attack(seed)
     assert word.startswith(("held", "infinite", "estimated", "refused", "open")), (word, told)
+
+
+@pytest.mark.filterwarnings("ignore:.*before its tolerance")
+def test_an_objective_is_bounded_at_the_answer_before_it_was_stored_in_less_precision():
+    """Rounded to float32, F(found) was above its bound: this one is tight to nine digits."""
+    given = {"sample_weight": [1e-9, 1e25], "X": [[0.4181], [-0.4526]], "y": [2.0, 0.0]}
+    for kind, told in ((np.float64, ""), (np.float32, "before it was stored as float32")):
+        model = InContextPoissonRegressor(alpha=1e-7, precondition="diagonal", max_iter=50)
+        model.fit(**{**given, "X": np.array(given["X"], dtype=kind)})
+        assert told in model.certificate_.excess.over
+        assert bool(told) == bool(model.certificate_.excess.over)
 
 
 def test_of_several_fits_the_weakest_kind_is_told():
