@@ -1,12 +1,18 @@
 """What a few draws over the estimators' options show, and what they found."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from iceform.errors import BoundError
-from iceform.sklearn import InContextLinearSVC, InContextPoissonRegressor, InContextRidge
+from iceform.sklearn import (
+    InContextHuberRegressor,
+    InContextLinearSVC,
+    InContextPoissonRegressor,
+    InContextRidge,
+)
 from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))
@@ -27,6 +33,22 @@ def test_an_objective_is_bounded_at_the_answer_before_it_was_stored_in_less_prec
         model.fit(**{**given, "X": np.array(given["X"], dtype=kind)})
         assert told in model.certificate_.excess.over
         assert bool(told) == bool(model.certificate_.excess.over)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e8])
+def test_an_objective_is_bounded_at_the_numbers_that_are_returned(far):
+    """Of features far from 0 an intercept rounds by more than the bound leaves."""
+    x = np.round(8 * np.random.default_rng(0).normal(size=(15, 2))) + far
+    y = x @ [3.0, -2.0] + 1.0  # exactly: the best scale is 0
+    model = InContextHuberRegressor(alpha=1e-4).fit(x, y)
+    w, b = [*map(Fraction, model.coef_.tolist())], Fraction(float(model.intercept_))
+    scale, eps, total = Fraction(float(model.scale_)), Fraction(1.35), Fraction(0)
+    for row, label in zip(x.tolist(), y.tolist(), strict=True):
+        r = abs(sum(Fraction(a) * c for a, c in zip(row, w, strict=True)) + b - Fraction(label))
+        inside = min(r / scale, eps)
+        total += scale + scale * (2 * inside * r / scale - inside**2)
+    above = total + Fraction(1e-4) * (sum(c * c for c in w) - 13)
+    assert 0 < above / 15 <= Fraction(model.certificate_.excess.bound)
 
 
 def test_of_several_fits_the_weakest_kind_is_told():
