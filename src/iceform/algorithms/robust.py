@@ -426,9 +426,9 @@ class _Weakly:
         step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
         over = f"all lines whose scaled coefficients are within {float(reach[0]):.4g} of these"
         # Written in the data's units, and rounded; no sample pulls by more than epsilon.
-        base, moved = search.base, 2 * float(slip_of(samples, self.w, labels).max())
-        moved += float(base.intercept_slip(*base.raw(self.w))) / base.size * base.intercept
-        stored = search.model.epsilon * moved + 16 * _UNIT * whole
+        base, shift = search.base, 2 * float(slip_of(samples, self.w, labels).max())
+        shift += float(base.intercept_slip(*base.raw(self.w))) / base.size * base.intercept
+        stored = search.model.epsilon * shift + 16 * _UNIT * whole
         told = Excess(2 * base.size * (excess + stored), over if bool(free.any()) else "")
         if bool(free.any()):
             return Proof(math.inf, eye, (last, step), excess=told)
