@@ -243,7 +243,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
             return after
     if problem.curvature.kinks is None:
         return _safe(stand, first, leaps)
-    share = _share(stand)
+    share = _share(stand, first)
     if share is None:
         return stand
     w = stand.w - share * stand.step
@@ -287,17 +287,18 @@ def _metric_at(
     return metric_of(matrix + torch.diag(missing), problem.source.rows)
 
 
-def _share(stand: Stand) -> float | None:
+def _share(stand: Stand, first: Metric) -> float | None:
     """Of a step that is too long, one that leads near the least F; None where F does not fall.
 
     F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
-    and a pass tells it at one share. The first is that of the step before; then ever larger or
-    smaller ones, up to one on the other side; then where the line through the last two is 0.
+    and a pass tells it at one share. The first is that of the step before, but no leap; then ever
+    larger or smaller ones, up to one on the other side; then where the line through the last two
+    is 0.
     """
     step = stand.within.along(stand.slope)
     start = float(stand.slope @ step)
     low, high = (0.0, start), (math.inf, -start)
-    share, notch = stand.share, 2.0
+    share, notch = min(stand.share, _LEAP / max(first.size(stand.step), _LEAP)), 2.0
     for _ in range(_SHARES):
         rate = float(stand.stepped(share, trial=True).slope @ step)
         if abs(rate) <= _LEVEL * start or (rate > 0 and share == 1):
