@@ -8,7 +8,6 @@ import flint
 import pytest
 import torch
 
-import iceform as ice
 from iceform import algorithms
 from iceform.algorithms.robust import _prove, _Scale
 from iceform.algorithms.sparse import prove_sparse
@@ -343,5 +342,6 @@ def test_hubers_scale_that_falls_to_zero(seed):
         best = min(best, value(moved, fit.intercept, scale))
     assert found - best <= certificate.excess.bound + 8 * math.ulp(found)
     assert certificate.excess.bound <= 1e-7 * found
-    with pytest.raises(ice.PrecisionError, match="not enclosed"):
-        fit.verify()
+    verdict = fit.verify()  # by the dual again
+    assert verdict
+    assert verdict.measured > 0.5 * verdict.certified
