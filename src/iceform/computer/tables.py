@@ -386,7 +386,7 @@ def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> I
 
 
 def _bend(function: ScalarFunction, low: float, high: float) -> float | None:
-    """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + 1e-6)."""
+    """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + delta)."""
     left, right = low, high
     for _ in range(_LOOKS):
         points = torch.linspace(left, right, _SEEN, dtype=torch.float64)
