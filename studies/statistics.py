@@ -140,6 +140,7 @@ class StatisticsStudy(Study[StatisticsSpec]):
         return replace(
             paper, samples=200, epochs=2, seeds=2, schedules=("constant",), constructed_contexts=1,
             fresh=40 if paper.fresh else 0, in_context_epochs=2, in_context_seeds=2,
+            in_context_hidden=32,
         )  # fmt: skip
 
     def plans(

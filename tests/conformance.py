@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from iceform import BoundError, Emulator, IntegrityError
-from iceform.attention import FrozenNetwork, LookUps, Prompt
+from iceform.attention import FrozenNetwork, LookUps, Prompt, unchecked
 
 REGIMES = ("spectral", "hard")
 DTYPES = (torch.float64, torch.float32)
@@ -68,7 +68,8 @@ def flushing():
         torch.set_flush_denormal(False)
 
 
-MODES = (autocast, partial(by_default, torch.float64), flushing)  # float32 is the default already
+# float32 is the default already; what is made on the device "meta" has no entries.
+MODES = (autocast, partial(by_default, torch.float64), flushing, partial(torch.device, "meta"))
 
 
 def uniform(*shape: int, dtype: torch.dtype, bound: float = 1.0) -> Tensor:
@@ -151,6 +152,7 @@ class Conformance:
             "differentiable": (smooth, quick),
             "captured_case": (own, [DEFAULT] if self.captured else []),
             "both": ([c[:2] for c in own if c[2] == "fused"],) * 2,
+            "followed": ([DEFAULT[:2]],) * 2,
         }
 
     def pytest_generate_tests(self, metafunc):
@@ -172,6 +174,10 @@ class Conformance:
 
     @pytest.fixture
     def both(self, request) -> list[Emulator]:
+        return [self.known(*request.param, backend) for backend in BACKENDS]
+
+    @pytest.fixture
+    def followed(self, request) -> list[Emulator]:
         return [self.known(*request.param, backend) for backend in BACKENDS]
 
     def known(self, *case) -> Emulator:
@@ -285,6 +291,19 @@ class Conformance:
             for run in (changed, changed.run):
                 with pytest.raises(IntegrityError, match="weights were changed"):
                     run(*inputs)
+
+    def test_other_weights_give_their_own_answer(self, followed):
+        """The checks off, literal and fused follow values that are a tenth smaller alike."""
+        inputs, found = self.draw(followed[0], ()), []
+        before = followed[0](*inputs)
+        for emulator in followed:
+            changed = copy.deepcopy(emulator)
+            _a_weight(changed.network).mul_(0.9)
+            with unchecked():
+                found.append(changed(*inputs))
+        moved = float((found[0] - before).abs().max())
+        assert moved > 1e-3 * float(before.abs().max())
+        assert_within(found[1], found[0], 1e-3 * moved, "literal against fused")
 
     def test_a_run_is_attested(self, emulator):
         inputs = self.draw(emulator, ())

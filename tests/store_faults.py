@@ -5,14 +5,18 @@ of the two, whole. ``python -m tests.store_faults FOLDER kills COUNT`` prints co
 """
 
 import errno
+import io
 import json
 import os
 import random
+import re
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +25,7 @@ import torch
 
 import iceform as ice
 from iceform import store, targets
+from iceform.cli.app import app
 from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
 from studies.checkpoints import read_record, read_state, write_record, write_state
@@ -124,7 +129,32 @@ def report() -> Kind:
     )
 
 
-KINDS = {k.__name__: k for k in (model, machine, target, checkpoint, record, report)}
+def run() -> Kind:
+    """``iceform run --report``, whole: a report has its last line and says how many rows."""
+
+    tables = []
+    for rows in (20, 40):
+        lines = [f"{i % 5},{i * i % 7},{i * i % 11}" for i in range(rows)]
+        tables.append(Path(tempfile.mkdtemp()) / "table.csv")
+        tables[-1].write_text("\n".join(["a,b,y", *lines, ""]), encoding="utf-8")
+
+    def keep(table: Path, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        words = ["run", "ridge", "--data", table, "--target", "y", "--report", path / "page.html"]
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()) as said:
+            refused = app([str(word) for word in words], standalone_mode=False)
+        if refused:
+            raise OSError(said.getvalue())
+
+    def read(path: Path) -> str:
+        page = (path / "page.html").read_text(encoding="utf-8")
+        assert page.rstrip().endswith("</html>"), "half a page"
+        return re.findall(r"these (\d+) x 2", page)[0]
+
+    return Kind(tuple(tables), keep, read, ("16", "32"))  # a fifth is for the test
+
+
+KINDS = {k.__name__: k for k in (model, machine, target, checkpoint, record, report, run)}
 
 
 def drafts(folder: Path) -> list[str]:

@@ -3,6 +3,9 @@
 float32 is what they could change: autocast rounds its products, and leaves float64 as it is.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -75,8 +78,9 @@ def test_estimators():
 
 @pytest.mark.parametrize("backend", ["literal", "fused"])
 def test_the_computer(backend):
+    computer, prompt, cycles = prompt_of("least squares", 4, F32)
+
     def run():
-        computer, prompt, cycles = prompt_of("least squares", 4, F32)
         return tuple(computer.execute(prompt, cycles, backend=backend).outputs.values())
 
     unchanged(run)
@@ -103,3 +107,38 @@ def test_what_was_on_is_on_again():
             full_precision(lambda: 1 // 0)()
         assert torch.is_autocast_enabled("cpu")
     assert inside() is False
+
+
+_BEFORE_ANYTHING = """
+import numpy as np, torch
+torch.set_default_device("meta")
+import iceform as ice
+from iceform.sklearn import InContextHuberRegressor, InContextKNeighborsRegressor
+rng = np.random.default_rng(0)
+x = rng.normal(size=(20, 3))
+y = x.sum(1) + 0.1 * rng.normal(size=20)
+ice.Interpolant.fit(ice.Formula("tanh(pi*z)"), low=-2, high=2, eps=1e-6)
+ice.tolerance(*(torch.ones(4, 3, device="cpu") for _ in range(3)), dtype=torch.bfloat16)
+assert InContextHuberRegressor().fit(x, y).certificate_.verify()
+InContextKNeighborsRegressor(2).fit(x, y).predict(x)
+
+@ice.algorithm
+def descent(x, y, *, lr=0.1):
+    w = ice.zeros_like(x)
+    for _ in ice.repeat(2):
+        w = w - lr * ice.mean((x @ w - y) * x)
+    return w
+
+program = ice.compile(descent, dim=2, samples=3, eps=1e-6)
+x, y = torch.ones(3, 2, dtype=torch.float64, device="cpu"), torch.ones(3, device="cpu").double()
+ice.Computer.for_programs([program]).run(program, x, y)
+assert torch.get_default_device().type == "meta"
+"""
+
+
+def test_a_default_device_from_before_anything_was_imported(tmp_path):
+    """Constants of modules are made when they are first used."""
+    program = tmp_path / "first.py"
+    program.write_text(_BEFORE_ANYTHING)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

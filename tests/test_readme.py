@@ -1,14 +1,14 @@
 """Every Python block and every command of the README runs."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from iceform import Interpolant, tables
+from iceform.cli.app import app
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -23,18 +23,6 @@ def test_python_blocks_run_in_order(capsys, tmp_path, monkeypatch):
     assert "|emulated - exact| <=" in capsys.readouterr().out
 
 
-def test_the_plan_command_runs():
-    (command,) = re.findall(r"`iceform (plan [^`]*)`", README)
-    done = subprocess.run(
-        [sys.executable, "-m", "iceform", *command.split()],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "token" in done.stdout
-
-
 def test_make_targets_exist():
     makefile = (Path(__file__).parents[1] / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"^make (\S+)", README, re.MULTILINE):
@@ -47,21 +35,19 @@ def test_links_inside_the_repository_lead_somewhere():
         assert (root / link).exists(), link
 
 
-def test_the_commands_of_the_table_section_run(tmp_path):
-    lines = re.findall(r"^iceform (.+)$", README, re.MULTILINE)
-    assert any(line.startswith("run ") for line in lines)
+def test_the_commands_run(tmp_path, monkeypatch):
+    """In this process: how a fresh one starts is looked at in tests/cli."""
+    monkeypatch.chdir(tmp_path)
     table = tables.ames()
     some = table.features[["area", "Overall.Qual", "Year.Built", "Bldg.Type"]]
-    some.assign(price=table.target).to_csv(tmp_path / "houses.csv", index=False)
+    some.assign(price=table.target).to_csv("houses.csv", index=False)
+    lines = re.findall(r"^iceform (.+)$", README, re.MULTILINE)
+    lines += re.findall(r"`iceform (plan [^`]*)`", README)
+    assert {line.split()[0] for line in lines} == {"list", "run", "explain", "plan"}
     for line in lines:
-        done = subprocess.run(
-            [sys.executable, "-m", "iceform", *line.split()],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"iceform {line}: {done.stderr}"
+        done = CliRunner().invoke(app, line.split())
+        assert done.exit_code == 0, f"iceform {line}: {done.output}"
+        assert "token" in done.stdout or not line.startswith("plan")
     assert (tmp_path / "lasso.html").stat().st_size > 10_000
 
 

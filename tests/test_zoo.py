@@ -1,7 +1,6 @@
 """The zoo's ground truth is true: patching a head changes what its fact says, and nothing else."""
 
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -93,13 +92,8 @@ def test_each_part_of_a_split_grid_answers_for_its_own_samples():
         assert float(share[head]) > 0.99 or abs(float(z[i])) % 1 < 0.1, (i, z[i], share)
 
 
-def test_the_example_finds_the_circuit():
+@pytest.mark.filterwarnings("default")  # of what others import
+def test_the_example_finds_the_circuit(capsys):
     pytest.importorskip("transformer_lens", reason="needs iceform[interp]")
-    done = subprocess.run(
-        [sys.executable, str(EXAMPLES / "find_circuit.py")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "found ['V row 1', 'target head 0']" in done.stdout
+    runpy.run_path(str(EXAMPLES / "find_circuit.py"), run_name="__main__")
+    assert "found ['V row 1', 'target head 0']" in capsys.readouterr().out

@@ -216,11 +216,12 @@ def __getattr__(name: str) -> Any:
     room = _ROOM.get(name)
     if room is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = (
-        import_module(f"iceform.{name}") if room == __name__ else getattr(import_module(room), name)
-    )
+    from iceform.validation import full_precision
+
+    brought = full_precision(import_module)  # its constants, whatever the default device is
+    found = brought(f"iceform.{name}") if room == __name__ else getattr(brought(room), name)
     if name in _BESIDE:
-        import_module(_BESIDE[name])
+        brought(_BESIDE[name])
     globals()[name] = found
     return found
 

@@ -15,8 +15,6 @@ from matplotlib.figure import Figure
 
 from iceform import plots, store
 
-__all__ = ["Illustration", "illustrate", "render_page", "write"]
-
 _WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 from iceform import store
 from iceform.errors import IceformError, IntegrityError, ProgramError
 
-__all__ = ["Pretrained", "read", "unpacked", "write"]
-
 _CONFIG = "config.json"
 _CARD = "README.md"
 _HEAD = """\

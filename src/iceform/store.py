@@ -42,11 +42,6 @@ try:
 except ModuleNotFoundError:  # Windows: no locks, so that views may be of another save
     fcntl = None
 
-__all__ = [
-    "FORMAT", "WEIGHTS", "Stored", "parse_json", "read_folder", "read_json", "read_tensors",
-    "sealed_json", "sealed_tensors", "write", "write_folder", "write_json", "write_tensors",
-]  # fmt: skip
-
 FORMAT = 2
 WEIGHTS = "model.safetensors"
 LARGEST_JSON = 64 * 2**20  # bytes

@@ -22,29 +22,6 @@ from iceform.errors import (
     ShapeError,
 )
 
-__all__ = [
-    "available_bytes",
-    "check_bound",
-    "check_capacity",
-    "check_choice",
-    "check_dtype",
-    "check_eps",
-    "check_largest",
-    "check_matmul_precision",
-    "check_pair",
-    "check_positive",
-    "check_size",
-    "check_tensors",
-    "common_batch",
-    "full_precision",
-    "guard",
-    "human_bytes",
-    "largest_entry",
-    "unit_roundoff",
-    "untraced",
-    "unwrapped",
-]
-
 _DTYPES = (torch.float32, torch.float64)
 _LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
 
@@ -203,8 +180,9 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
     """Run it in the dtype of its inputs: ``torch.autocast`` around a call ends at this border.
 
     Autocast rounds float32 products to bfloat16 or float16, which no certificate covers; nor do
-    they cover subnormal numbers that are taken for 0 (``torch.set_flush_denormal``). Both are
-    switched off inside and as they were afterwards.
+    they cover subnormal numbers that are taken for 0 (``torch.set_flush_denormal``). A default
+    device (``torch.set_default_device``) would move what is made here and not what was given. All
+    three are switched off inside and as they were afterwards.
     """
 
     @wraps(function)
@@ -219,6 +197,9 @@ def full_precision(function: Callable[P, R]) -> Callable[P, R]:
             if torch.is_autocast_enabled(device):
                 with torch.autocast(device, enabled=False):
                     return call(*args, **kwargs)  # another device may be lowered too
+        if not torch.compiler.is_compiling() and torch.get_default_device().type != "cpu":
+            with torch.device("cpu"):
+                return function(*args, **kwargs)
         return function(*args, **kwargs)
 
     return call

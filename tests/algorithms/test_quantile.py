@@ -42,11 +42,16 @@ def off(fit, exact):
     return [float(abs(flint.arb(a) - b).abs_upper()) for a, b in zip(found, exact, strict=True)]
 
 
-@pytest.mark.parametrize("outliers", [0.0, 1e3, 1e5])
-@pytest.mark.parametrize("q", [0.5, 0.1, 0.9])
-@pytest.mark.parametrize(
-    ("n", "d"), [(120, 1), (301, 9), pytest.param(200, 4, marks=pytest.mark.slow)]
-)
+def pairwise():
+    """Every two of size, quantile and outliers meet; the others are for `make test-all`."""
+    for i, (n, d) in enumerate([(120, 1), (301, 9), (200, 4)]):
+        for j, q in enumerate([0.5, 0.1, 0.9]):
+            for k, outliers in enumerate([0.0, 1e3, 1e5]):
+                quick = i < 2 and (i + j + k) % 2 == 0
+                yield pytest.param(n, d, q, outliers, marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("n", "d", "q", "outliers"), list(pairwise()))
 def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
     x, y = data(n, d, seed=n + d, outliers=outliers)
     fit = Stream(d + 1).run(algorithms.Quantile(q), x, y)
@@ -58,6 +63,37 @@ def test_the_answer_is_the_linear_program_s(n, d, q, outliers):
     assert "objective" not in fit.certificate.domain, "the corner is sharp"
     below = (y < x @ fit.coef + fit.parts["intercept"] - 1e-9 * (1 + outliers)).double().mean()
     assert abs(float(below) - q) <= (d + 1) / n
+
+
+@pytest.mark.parametrize("away", [0.0, 1e4, -1e6])
+@pytest.mark.parametrize("alpha", [0.0, 0.01])
+def test_the_line_is_known_to_the_last_digit_wherever_the_samples_lie(alpha, away):
+    x, y = data(150, 3, seed=5)
+    x = x + away
+    fit = Stream(4).run(algorithms.Quantile(0.4, alpha=alpha), x, y)
+    assert fit.certificate.error <= 2**-52 * float(fit.coef.abs().max())
+    assert fit.errors["intercept"] <= 2**-52 * abs(float(fit.intercept))
+    assert fit.certificate.verify().holds
+    assert (
+        fit.certificate.terms["rounding"] > 1e3 * fit.certificate.terms["distance to the optimum"]
+    )
+
+
+def test_what_is_solved_again_is_bounded_by_what_it_is_off_by():
+    """Of a matrix that float64 hardly inverts, and of one that it does not."""
+    n = 6
+    hilbert = [[1.0 / (i + j + 1) for j in range(n)] for i in range(n)]
+    x, y = torch.tensor(hilbert, dtype=torch.float64), torch.arange(1.0, n + 1).double()
+    flint.ctx.dps = 80
+    rows = flint.arb_mat([[flint.arb(v) for v in row] for row in x.tolist()])
+    exact = rows.solve(flint.arb_mat([[flint.arb(v)] for v in y.tolist()]))
+    found, off = pinball.solved(ArraySource(x, y), torch.zeros(n).double())
+    for j in range(n):
+        value = flint.arb(float(found.hi[j])) + flint.arb(float(found.lo[j]))
+        assert abs(value - exact[j, 0]) <= flint.arb(float(off[j]))
+        assert float(off[j]) <= 1e-18 * abs(float(found.hi[j]))
+    x[-1] = x[0] + 1e-17 * x[1]
+    assert pinball.solved(ArraySource(x, y), torch.zeros(n).double()) is None
 
 
 def test_a_rounded_corner_is_said_to_be_one():
@@ -100,6 +136,11 @@ def test_where_no_line_is_the_only_one_nothing_is_claimed_of_the_sharp_corner(ki
         x, y = (2 * x).round(), (2 * y).round()
     certificate = Stream(2).run(algorithms.Quantile(), x, y).certificate
     assert "rounded" in certificate.domain["objective"]
+    if kind == "even":  # of the other nothing is bounded but the objective
+        penalised = Stream(2).run(algorithms.Quantile(alpha=0.05), x, y).certificate
+        assert "rounded" in penalised.domain["objective"]
+        assert certificate.verify().holds
+        assert penalised.verify().holds
 
 
 def test_samples_that_occur_twice_are_the_same_line():

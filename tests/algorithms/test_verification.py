@@ -2,18 +2,22 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import flint
 import numpy as np
 import pytest
 import torch
 
-from iceform import Machine, ProgramError, algorithms
+from iceform import Machine, PrecisionError, ProgramError, algorithms
+from iceform.functions import Loss, ScalarFunction
+from iceform.functions.losses import Curvature
 from iceform.machine import ArraySource, Stream
 from iceform.sklearn import (
+    InContextHuberRegressor,
     InContextKernelRegressor,
     InContextLogisticRegression,
+    InContextQuantileRegressor,
     InContextRidge,
 )
 
@@ -174,3 +178,88 @@ def test_threads_verify_with_bits_of_their_own():
     assert all(found)
     assert [verdict.bits for verdict in found] == [256, 128] * 12
     assert flint.ctx.prec == before
+
+
+@dataclass(frozen=True)
+class _Own(algorithms.LinearModel):
+    """ln cosh of scaled residuals, of which something false is said."""
+
+    def loss(self):
+        return _LOG_COSH
+
+
+_FALSE = Curvature(lambda z: 9 + 0 * z, torch.ones_like, (1.0, 1.0), kinks=())
+_LOG_COSH = Loss("log-cosh", "residual", ScalarFunction(torch.tanh, "tanh"), _FALSE)
+
+
+def test_a_loss_of_ones_own_is_verified_on_its_scaled_labels_by_what_it_computes():
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(30, 2, generator=g, dtype=torch.float64)
+    y = 7 * x.sum(1) + torch.randn(30, generator=g, dtype=torch.float64)
+    found = Stream(4).run(_Own(), x, y)
+    assert found.certificate.kind == "proven"
+    assert found.verify().holds
+    verifier, error = found.certificate._verifier, found.certificate.error
+    moved = replace(verifier, found=replace(found, answer=found.value + 3 * error))
+    assert not moved(certified=error, bits=256)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_several_classes_verify_together_and_moved_ones_do_not(dtype, intercept):
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(25, 2)).astype(dtype)
+    y = np.digitize(x[:, 0] + 0.3 * draw.normal(size=25), [-0.5, 0.5])
+    for weights in (None, draw.random(25)):
+        model = InContextLogisticRegression(fit_intercept=intercept).fit(x, y, weights)
+        certificate = model.certificate_
+        assert certificate.verify()
+        verifier = certificate._verifier
+        moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+        assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_an_intercept_is_verified_by_its_own_bound_as_it_is_stored(dtype):
+    """In float32 it moves by what coefficients do: its bound was that of float64."""
+    draw = np.random.default_rng(1)
+    x = draw.normal(size=(18, 2)).astype(dtype)
+    certificate = InContextRidge().fit(x, x.sum(1) + 1000.1).certificate_
+    assert certificate.verify()
+    verifier = certificate._verifier
+    bound = verifier.found.errors["intercept"]
+    told = [step.value for step in certificate.derivation if step.symbol == "intercept"]
+    assert told[-1] == bound
+    parts = {"intercept": verifier.found.intercept.double() + 3 * bound}
+    moved = replace(verifier.found, parts={**verifier.found.parts, **parts})
+    assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.filterwarnings("ignore:.*before its tolerance")
+def test_a_corner_that_was_rounded_as_the_fit_went_on_is_verified_as_it_was():
+    draw = np.random.default_rng(3)
+    x = np.round(2 * draw.normal(size=(20, 2)))
+    y = np.round(x @ [1.0, 2.0] + draw.normal(size=20))
+    certificate = InContextQuantileRegressor(alpha=0.01, max_iter=12).fit(x, y).certificate_
+    assert "rounded" in certificate.domain["objective"]
+    assert certificate.verify().measured > 0
+    verifier = certificate._verifier
+    moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+    assert not replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.parametrize("outlier", [0.0, 100.0])
+def test_huber_with_a_scale_that_falls_to_0_is_verified_by_duality(outlier):
+    """Where no scale is best: the bound that was proven by multipliers, by theirs in balls."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(20, 3))
+    y = x @ [1.0, 2.0, 3.0] + 0.5
+    y[0] += outlier
+    certificate = InContextHuberRegressor(alpha=1e-2).fit(x, y).certificate_
+    verdict = certificate.verify()
+    assert verdict
+    assert 0.9 * verdict.certified < verdict.measured
+    verifier = certificate._verifier
+    moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
+    with pytest.raises(PrecisionError):
+        replace(verifier, found=moved)(certified=certificate.error, bits=256)

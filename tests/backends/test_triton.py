@@ -249,9 +249,9 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
     """
     it = table("fitted")
     x, y, w = _data(*size, dtype)
-    for ahead in (False, True):
+    wide = size[1] > 512
+    for launch in [None] if wide else [kernels.Launch(16, 256, 1, 2, a) for a in (False, True)]:
         seen = Extremes(length, "triton")
-        launch = None if size[1] > 512 else kernels.Launch(16, 256, 1, 2, ahead)
         found = kernels.residual_sum(x, y, w, it, None, launch, watch=seen)
         again = kernels.residual_sum(x, y, w, it, None, launch)
         torch.testing.assert_close(found, again, rtol=1e-13, atol=1e-14)
@@ -260,7 +260,7 @@ def test_a_pass_measures_what_it_reads(kernels, size, dtype, length):
         if length is not None:
             exact = float(x.double().norm(dim=-1).max())
             assert longest == pytest.approx(exact, rel=1e-5)
-        assert (seen.whole is None) == (size[1] > 512)
+        assert (seen.whole is None) == wide
         if seen.whole is not None:
             labels, own, _, coefficients, norm = seen.whole.tolist()
             assert (labels, own) == (float(y.double().abs().max()), largest)
@@ -322,6 +322,15 @@ def test_readings_of_a_network(kernels, dtype):
     want, _ = primitives.read(z, gelu, None, None, None, 2.0, 1.0)
     found, _ = kernels.read(z.to(DEVICE), gelu, None, None, None, None, 2.0, 1.0)
     assert float(((found.cpu() - want) / want.abs().clamp(min=1)).abs().max()) <= 1e-6
+    # Both readings by one kernel are, bit by bit, the one and then the other.
+    first = [t.to(DEVICE) for t in (offset, 2 * floor, up, by)]
+    with kernels.seen_together():  # in one memory, each what it is
+        between, over = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0)
+        want, largest = kernels.read(between, gelu, None, None, None, None, 2.0, 1.0)
+    assert over.data_ptr() + over.element_size() == largest.data_ptr()
+    found, seen = kernels.read(z.to(DEVICE), line, *first, math.inf, 0.0, (gelu, 2.0, 1.0))
+    assert torch.equal(found, want)
+    assert torch.equal(seen, torch.cat([over, largest]))
     z[2, 2, 2] = math.nan
     for call in (lambda t: kernels.read(t, line, None, floor[:1].to(DEVICE), None, None, math.inf,
                                         0.0)[1], kernels.longest):  # fmt: skip
@@ -330,11 +339,13 @@ def test_readings_of_a_network(kernels, dtype):
 
 @pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_norm_by_one_kernel(kernels, dtype, centred):
+@pytest.mark.parametrize("dim", [60, 37])
+def test_a_norm_by_one_kernel(kernels, dtype, centred, dim):
+    """Of tokens that are held in one part or in three, more of them than one program has."""
     line, root = identity_table(None, dtype), _root_table(dtype)
     torch.manual_seed(0)
-    x = 5 * torch.randn(3, 4, 37, dtype=dtype).transpose(0, 1)
-    weight, bias = torch.randn(2, 37, dtype=dtype)
+    x = 5 * torch.randn(9, 4, dim, dtype=dtype).transpose(0, 1)
+    weight, bias = torch.randn(2, dim, dtype=dtype)
     wide = x.double() - x.double().mean(-1, keepdim=True) if centred else x.double()
     spread = wide.square().mean(-1, keepdim=True) + 1e-5
     for given in ((weight, bias), (None, None)):
@@ -344,6 +355,13 @@ def test_a_norm_by_one_kernel(kernels, dtype, centred):
         want = want if given[0] is None else want * weight.double() + bias.double()
         off = float((found.cpu().double() - want).abs().max())
         assert off <= (1e-12 if dtype == torch.float64 else 5e-6), f"{off:.2e}"
+        plus = torch.randn(4, 9, dim, dtype=dtype).to(DEVICE)
+        both = kernels.norm(
+            x.to(DEVICE) - plus, *on, 1e-5, 1e-3, line, root, centred=centred, plus=plus
+        )
+        apart = ((x.to(DEVICE) - plus) + plus, *on, 1e-5, 1e-3, line, root)
+        for one, other in zip(both, kernels.norm(*apart, centred=centred), strict=True):
+            assert torch.equal(one, other)  # bit by bit the norm of a sum that was stored
         length, inverse = (float(n) for n in seen)
         assert length == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-6)
         assert inverse == pytest.approx(float(1 / spread.min()), rel=1e-5)
@@ -378,21 +396,37 @@ def test_words_are_counted(kernels):
     assert int(kernels.count_nonzero(words[1:17].to(torch.int32).to(DEVICE))) == 0
 
 
-def test_heads_compile_for_gpus():
+def test_kernels_of_a_network_compile_for_gpus():
     """To machine code with no GPU at hand: the interpreter does not mind types that change."""
     code = textwrap.dedent("""
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
-        from iceform.backends.triton.heads import _heads_kernel as kernel
+        from iceform.backends.triton import heads, reading
 
-        for word in ("*fp32", "*fp64"):
-            fixed = dict(SCALE=0.5, MASKED=True, CAUSAL=True, DOUBLE=word == "*fp64",
-                         DIM=16, VALUES=32, ROWS=16, KEYS=64)
-            kinds = {n: "constexpr" if n in fixed else word if n.endswith("_ptr") else "i32"
-                     for n in kernel.arg_names}
-            source = ASTSource(fn=kernel, signature=kinds, constexprs=fixed)
-            assert triton.compile(source, GPUTarget("cuda", 90, 32)).asm["cubin"]
+        KERNELS = {
+            heads._heads_kernel: dict(SCALE=0.5, MASKED=True, CAUSAL=True, DIM=16, VALUES=32,
+                                      ROWS=16, KEYS=64),
+            reading._read_kernel: dict(
+                DIM=96, OFFSET=True, FLOOR=True, UP=True, BY=True, REACH=0.0, SLOPE=0.0, KIND=0,
+                HALF=3, BOUNDED=2, NEXT=True, NEXT_REACH=8.0, NEXT_SLOPE=1.0, NEXT_KIND=1,
+                NEXT_HALF=4, NEXT_BOUNDED=0, ROWS=4, WIDE=128),
+            reading._norm_kernel: dict(
+                EPSILON=1e-5, SHARE=1e-3, DIM=96, ROWS=4, WIDE=32, PARTS=3, PLUS=True,
+                CENTRED=True, PLAIN=False, HALF=3, BOUNDED=2, ROOT_KIND=1, ROOT_HALF=4,
+                ROOT_BOUNDED=0),
+        }
+        for kernel, fixed in KERNELS.items():
+            for word in ("fp32", "fp64"):
+                given = dict(fixed, DOUBLE=word == "fp64")
+                whole = "i64" if word == "fp64" else "i32"
+                kinds = {n: "constexpr" if n in given else f"*{whole}" if n == "seen_ptr"
+                         else f"*{word}" if n.endswith(("_ptr", "numbers", "ratios", "biases",
+                                                        "values")) and n != "values"
+                         or n == "values" and kernel is not heads._heads_kernel else "i32"
+                         for n in kernel.arg_names}
+                source = ASTSource(fn=kernel, signature=kinds, constexprs=given)
+                assert triton.compile(source, GPUTarget("cuda", 90, 32)).asm["cubin"]
     """)
     with tempfile.TemporaryDirectory() as cache:
         given = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": cache}

@@ -23,6 +23,7 @@ from studies.report import markdown_table
 from studies.tables import number, pick, rates, readers, shown, with_deviation
 from tests.claims.quotes import CELLS, STATED, WRITTEN
 from tests.claims.scan import COUNTED, ROOT
+from tests.networks import figures
 
 ERRATA = "docs/errata.md"
 
@@ -340,6 +341,13 @@ def _others() -> Iterable[Source]:
     )  # fmt: skip
 
 
+def _certified() -> Iterable[Source]:
+    """MiniLM's sentences, as docs/networks.md has them."""
+    words, sound = figures.summed_up(figures.rows([figures.KEPT]))
+    where = figures.KEPT.relative_to(ROOT).as_posix()
+    yield Source("docs/networks.md", "measured", where, sentences=(f"{words}.",) if sound else ())
+
+
 def locked() -> list[tuple[str, str]]:
     """Words around numbers that their sources alone do not tell from their neighbours."""
     lines = (ROOT / "tests/claims/locked.txt").read_text(encoding="utf-8").splitlines()
@@ -376,7 +384,7 @@ def block_digest(text: str) -> str:
 def sources() -> tuple[Source, ...]:
     """Every source there is."""
     made: list[Callable[[], Iterable[Source]]] = [
-        _studies, _benchmarks, _throughput, _others, _stated,
+        _studies, _benchmarks, _throughput, _others, _certified, _stated,
     ]  # fmt: skip
     return tuple(s for make in made for s in make())
 

@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -237,12 +236,10 @@ def test_python_m_iceform(monkeypatch, capsys):
     assert capsys.readouterr().out == f"iceform {iceform.__version__}\n"
 
 
-def test_studies_are_called_where_they_are_and_named_where_not(tmp_path):
-    here = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "iceform", "experiments", "run", "--help"]
-    shown = subprocess.run(command, check=False, cwd=here, capture_output=True, text=True)
-    assert shown.returncode == 0, shown.stderr
-    assert "--their-code" in shown.stdout
-    missing = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True)
-    assert missing.returncode == 2
-    assert "clone the repository" in missing.stderr
+def test_studies_are_called_where_they_are_and_named_where_not(tmp_path, monkeypatch, capfd):
+    command = ("experiments", "run", "--help")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    assert run(*command).exit_code == 0
+    assert "--their-code" in capfd.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert "clone the repository" in refused(*command)

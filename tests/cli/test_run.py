@@ -22,11 +22,13 @@ from typer.testing import CliRunner
 
 from iceform import tables
 from iceform.algorithms import kinds, named
+from iceform.attention import Layout
 from iceform.cli import outputs
 from iceform.cli.app import app
 from iceform.cli.arguments import all_options
 from iceform.errors import IntegrityError, ProgramError
 from iceform.tables.__main__ import main as write_ames
+from tests.conformance import WRITES
 
 DOCS = Path(__file__).parents[2] / "docs" / "command_line.md"
 NAMES = [kind.name for kind in kinds()]
@@ -87,6 +89,20 @@ def asked(name: str, data: Path) -> list[str]:
 
 
 # ---------------------------------------------------------------------------------------- answers
+
+
+@pytest.mark.parametrize("backend", ["fused", "literal"])
+@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
+def test_changed_weights_are_refused(write, backend, data, monkeypatch):
+    build = Layout.build
+
+    def changed(*sizes):
+        made = build(*sizes)
+        write(made)
+        return made
+
+    monkeypatch.setattr(Layout, "build", changed)
+    assert "weights were changed" in refused(*asked("ridge", data), "--backend", backend)
 
 
 @pytest.mark.parametrize("name", NAMES)

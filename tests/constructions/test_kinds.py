@@ -1,12 +1,19 @@
 """Proven and estimated are two kinds: printed, saved, and not mistaken for each other."""
 
+import importlib
+import inspect
 import json
+import pkgutil
+import re
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 import iceform as ice
 from iceform.functions.losses import Curvature
+from tests import constructions
+from tests.conformance import Conformance
 
 F64 = torch.float64
 SIZES = {"dim": 2, "samples": 3, "bound": 1.0}
@@ -68,10 +75,16 @@ def test_what_is_said_of_a_loss_of_ones_own_is_looked_at():
         return 8 * torch.tanh(z)
 
     said = Curvature(torch.ones_like, bounds=(0.0, 0.1))
-    sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, **SIZES}
+    sizes = {"steps": 5, "lr": 0.9, "w_bound": 1e3, "tokens": 17, **SIZES}
     lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=said)
     found = ice.GradientDescent(lie, eps=None, **sizes)
-    assert found.hessian == ice.GradientDescent(steep, eps=None, **sizes).hessian
+    plain = ice.GradientDescent(steep, eps=None, **sizes)
+    assert found.hessian == plain.hessian
+    square = Curvature(torch.ones_like, bounds=(1.0, 1.0), kinks=())
+    lie = ice.Loss(None, "residual", ice.ScalarFunction(steep, "steep"), facts=square)
+    momentum = {**sizes, "schedule": "nesterov"}
+    errors = [ice.GradientDescent(f, eps=None, **momentum).certificate.error for f in (lie, steep)]
+    assert errors[0] == errors[1]
     untold = ice.Loss(None, "residual", ice.ScalarFunction(hidden, "hidden"), facts=said)
     certificate = ice.GradientDescent(untold, eps=None, **sizes).certificate
     assert certificate.kind == "estimated"
@@ -87,3 +100,19 @@ def test_an_estimate_says_so_wherever_it_is_written(eps, tmp_path):
     em.save(tmp_path / "em")
     again = ice.load(tmp_path / "em", f=hidden)
     assert again.interpolant.kind == again.certificate.kind == "estimated"
+
+
+def suites(base: type = Conformance) -> Iterator[type]:
+    for kind in base.__subclasses__():
+        yield from (kind, *suites(kind))
+
+
+def test_every_construction_is_in_a_conformance_suite():
+    """A new one without a suite, with what it promises of weights and prompts, is noticed here."""
+    for _, name, _ in pkgutil.iter_modules(constructions.__path__):
+        importlib.import_module(f"{constructions.__name__}.{name}")
+    built = "".join(inspect.getsource(suite) for suite in suites())
+    kinds = [getattr(ice.constructions, name) for name in ice.constructions.__all__]
+    emulators = [k.__name__ for k in kinds if inspect.isclass(k) and issubclass(k, ice.Emulator)]
+    concrete = {name for name in emulators if name not in ("Emulator", "ResidualEmulator")}
+    assert concrete <= set(re.findall(r"\bice\.([A-Z]\w+)", built))

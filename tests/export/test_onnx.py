@@ -46,15 +46,17 @@ def exported(request, tmp_path_factory):
     return machine, path
 
 
-def test_there_are_at_least_twelve_programs():
-    assert len(LIBRARY) >= 12
+@pytest.fixture(scope="module")
+def opened(exported):
+    return OnnxMachine(*exported)
 
 
 @pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.label)
-def test_one_file_runs_every_program(exported, program):
-    machine, path = exported
+def test_one_file_runs_every_program(exported, opened, program):
+    assert len(LIBRARY) >= 12
+    machine, _ = exported
     x, y = data(program, machine.dtype)
-    ours, theirs = machine.run(program, x, y), OnnxMachine(machine, path).run(program, x, y)
+    ours, theirs = machine.run(program, x, y), opened.run(program, x, y)
     assert ours.passes == theirs.passes
     assert ours.digest == theirs.digest
     off = float((ours.value - theirs.value).abs().max())
@@ -194,10 +196,10 @@ def test_a_truncated_file_is_refused(exported, tmp_path):
         OnnxMachine(machine, tmp_path / "short.onnx")
 
 
-def test_passes_of_onnxruntime_are_attested(exported):
-    machine, path = exported
+def test_passes_of_onnxruntime_are_attested(exported, opened):
+    machine, _ = exported
     x, y = data(LIBRARY[-1], machine.dtype)
-    attestation = OnnxMachine(machine, path).run(LIBRARY[-1], x, y).attestation
+    attestation = opened.run(LIBRARY[-1], x, y).attestation
     assert attestation.ok
     assert attestation.backend == "onnxruntime"
     assert attestation.weights == machine.digest

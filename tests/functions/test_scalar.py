@@ -1,9 +1,10 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from iceform import ProgramError, ScalarFunction, ShapeError
+from iceform import Formula, ProgramError, ScalarFunction, ShapeError
 from iceform.functions import find_kinks
 
 F64 = torch.float64
@@ -233,6 +234,26 @@ def test_values_beyond_the_range_continue_f_or_its_tangent():
     want = 0.5 + (nodes[below] - 0.25)
     assert float((values[below] - want).abs().max()) <= 4 * torch.finfo(F64).eps
     assert torch.equal(values[nodes >= 0.25], nodes[nodes >= 0.25].sqrt())
+
+
+@pytest.mark.parametrize(
+    ("f", "affine"),
+    [
+        (torch.tanh, (1.0, 0.0)),
+        (lambda z: z, (2.0, 0.0)),
+        (lambda z: z, (-1.0, 0.0)),
+        (lambda z: z.clamp(-1e9, 1e9), (1.0, 0.0)),
+        (lambda z: 0.1 * z + 0.2 * z, (0.3, 0.0)),  # 0.1 + 0.2 of doubles is no double
+        (lambda z: torch.from_numpy(z.numpy()), (1.0, 0.0)),
+    ],
+)
+def test_a_line_that_a_function_is_not_is_refused(f, affine):
+    """Look-ups and proofs take it at its word."""
+    with pytest.raises(ProgramError, match="leave affine out"):
+        ScalarFunction(f, "f", affine=affine)
+    ScalarFunction(lambda z: 3 - (-z) / 4 + 0 * z, "line", affine=(0.25, 3.0))
+    with pytest.raises(ProgramError, match="leave affine out"):
+        replace(Formula("z^2").function, affine=(1.0, 0.0))
 
 
 @pytest.mark.parametrize("f", [lambda z: torch.rsqrt(z + 1e-3), lambda z: torch.log(z + 6e-4)])

@@ -101,8 +101,15 @@ def crowded(table, tensors):
 FAULTS = [moved, boasting, short, few, endless, narrower, crowded]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        pytest.param(name, fault, marks=() if quick else pytest.mark.slow)
+        for name in CASES
+        for fault in FAULTS
+        for quick in [name == "smooth" or fault in (moved, boasting, few)]
+    ],
+)
 def test_what_a_file_says_is_proven_or_not_used(name, fault, place):
     first = fitted(name)
     rewritten(the_file(place), fault)

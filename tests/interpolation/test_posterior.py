@@ -14,7 +14,6 @@ from iceform.interpolation.regimes import fit_values
 from tests.interpolation.measure import UNIT, assert_below, function_of, sup_error
 
 F64 = torch.float64
-FINER = 50
 
 TABLES = {
     "tanh": (Grid(-10.0, 10.0, 40, 5), 0.3),

@@ -10,7 +10,7 @@ from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.recursion import Recursion
 from iceform.attention import LookUps
 from iceform.machine import ArraySource, Running, Stream
-from iceform.machine.whitening import metric_of
+from iceform.machine.problem import metric_of
 
 ROWS = 60
 

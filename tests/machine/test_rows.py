@@ -39,20 +39,15 @@ LIBRARY = library()
 
 @pytest.mark.parametrize("program", LIBRARY, ids=lambda p: p.label)
 def test_every_program_is_within_its_certificate(machine, program):
+    """On one digest, which was there before the data."""
     x, y = data()
     labels = labels_for(program, x, y)
     result = machine.run(program, x, labels)
     assert result.digest == machine.digest
+    assert len(LIBRARY) >= 12
     assert result.passes >= 1
     rounded = result.certificate.error + ROUNDED  # the reference is in float64
     assert_within(result.value, program.reference(x, labels), rounded, program.label)
-
-
-def test_one_digest_for_at_least_twelve_programs(machine):
-    x, y = data(1)
-    digests = {machine.run(p, x, labels_for(p, x, y)).digest for p in LIBRARY}
-    assert len(LIBRARY) >= 12
-    assert digests == {machine.digest}
 
 
 def test_solvers_agree_with_the_closed_form(machine):

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,6 +128,17 @@ def test_a_linear_term_shifts_the_minimum():
         problem.hessian(problem.start()), -(problem.gradient(problem.start()) + linear)
     )
     torch.testing.assert_close(solution.w, want, rtol=1e-9, atol=1e-10)
+
+
+def test_steps_across_the_ends_of_squares_are_shortened_to_where_the_objective_is_least():
+    """Hardly more samples than coefficients, most of them outliers at the first scales."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(100, 60))
+    y = x @ draw.normal(size=60) + draw.standard_t(1.5, size=100)
+    fit = Stream(61).run(algorithms.Huber(alpha=1e-6), torch.from_numpy(x), torch.from_numpy(y))
+    assert fit.converged
+    assert fit.passes < 600  # by halving 314, to another scale
+    assert fit.certificate.error < 1e-5
 
 
 def test_separable_classes_converge_by_their_penalty():

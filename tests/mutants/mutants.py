@@ -6,7 +6,6 @@ from tests.mutants.mutant import Mutant
 
 _SEEN = ("tests/backends/test_interventions.py",)
 _ROWS = ("tests/backends/test_rows.py",)
-_RUNS = ("tests/machine/test_problem.py", "tests/backends/test_interventions.py")
 _CONFORMS = ("tests/constructions/test_residual.py", "tests/backends/test_interventions.py")
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -42,7 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "attention is a constant: every token has the same weight",
-        "attention/layers.py",
+        "attention/network.py",
         "        weights = torch.softmax(queries @ (tokens @ self.w_k.mT).mT, -1)",
         "        weights = torch.softmax(0 * (queries @ (tokens @ self.w_k.mT).mT), -1)",
         _SEEN,
@@ -278,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "        looked = f(prompt.residuals())\n"
         "        looked = looked if prompt.offsets is None else looked - prompt.offsets\n"
         "        return [looked @ prompt.x, beyond]",
-        ("tests/machine/test_weights_run.py",),
+        ("tests/algorithms/conformance/test_backends.py", "-k", "changed_weights"),
     ),
     Mutant(
         "the host turns the gradient, and the samples in the prompt stay correlated",
@@ -336,8 +335,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "originals of networks are switched over in the middle of another thread's run",
         "networks/capture.py",
-        "with _WRITTEN:",
-        "with contextlib.nullcontext():",
+        "with _WRITTEN:\n        before",
+        "with contextlib.nullcontext():\n        before",
         ("tests/networks/test_in_context.py::test_originals_run_as_written_in_every_thread",),
     ),
     Mutant(
@@ -597,7 +596,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "eigenvectors of a proof are taken as exact",
-        "machine/whitening.py",
+        "machine/problem.py",
         "        return (1 + _SLACK) * (apart + rounded * self.stretch**2)\n",
         "        return 0.0\n",
         ("tests/machine/test_proofs.py", "-k", "eigenvalues"),
@@ -640,7 +639,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "directions that no sample sees are stepped along",
-        "machine/whitening.py",
+        "machine/problem.py",
         "        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])\n",
         "        return slope\n",
         ("tests/machine/test_coordinates.py",),

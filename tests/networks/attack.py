@@ -23,7 +23,7 @@ import iceform as ice
 from iceform.networks import in_context
 from tests.networks.scoreboard import write
 
-KINDS = 9
+KINDS = 10
 FRESH = 16  # inputs a network
 
 
@@ -78,6 +78,22 @@ class Pooled(nn.Module):
         return F.normalize(self.layer(x).mean(-2), dim=-1)
 
 
+class Written(nn.Module):
+    """Writes what one map gives into what another gave."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, z = self.one(x), torch.tanh(self.two(x))
+        y[..., ::2] = z[..., 1::2]
+        y[:, 0] = z[:, -1].sum(-1, keepdim=True)
+        y[:, -1].mul_(z[:, 0])
+        y[:, 1, 0].fill_(0.5)
+        return x + y
+
+
 def drawn(seed: int, layers: int | None = None) -> tuple[nn.Module, torch.Tensor]:
     """A tiny network of random kind, and an input."""
     torch.manual_seed(seed)
@@ -103,6 +119,8 @@ def drawn(seed: int, layers: int | None = None) -> tuple[nn.Module, torch.Tensor
         model = nn.Sequential(*(Tied(width) for _ in range(int(torch.randint(1, 3, ())))))
     elif kind == 8:
         model = Pooled(width)
+    elif kind == 9:
+        model = nn.Sequential(*(Written(width) for _ in range(int(torch.randint(1, 3, ())))))
     else:
         parts: list[nn.Module] = []
         for _ in range(int(torch.randint(1, 4, ()))):

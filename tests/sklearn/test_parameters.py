@@ -1,6 +1,7 @@
 """scikit-learn's parameters: with its meaning, or refused by name with the reason."""
 
 import inspect
+import warnings
 
 import numpy as np
 import pytest
@@ -188,6 +189,14 @@ def test_a_warm_start_begins_where_the_last_fit_ended(name):
     assert cold.fit(x, y).n_passes_ == first
 
 
+def test_huber_begins_with_the_scale_too():
+    x, y = data()
+    model = ice.InContextHuberRegressor(warm_start=True).fit(x, y)
+    before, cold = model.coef_, model.n_passes_
+    assert model.fit(x, y).n_passes_ <= 4 < cold
+    np.testing.assert_allclose(model.coef_, before, atol=1e-9)
+
+
 def test_who_starts_warm():
     peers = {"ElasticNet", "Lasso", "HuberRegressor", "PoissonRegressor", "LogisticRegression"}
     assert {n.removeprefix("InContext") for n in WARM} == peers | {"Perceptron"}
@@ -204,6 +213,36 @@ def test_max_iter_is_the_most_passes(name, most):
     with pytest.warns(ConvergenceWarning, match="max_iter"):
         model.fit(x, y)
     assert model.n_passes_ <= most + 1
+
+
+def test_without_passes_the_answer_is_where_they_begin_and_each_one_leads_on():
+    x, y = data()
+    labels = y > 1
+    none = ice.InContextLogisticRegression(max_iter=0)
+    with pytest.warns(ConvergenceWarning, match="after 0 passes"):
+        none.fit(x, labels)
+    assert none.n_iter_ == 0
+    assert (none.predict_proba(x) == 0.5).all()
+    end = ice.InContextLogisticRegression().fit(x, labels)
+    apart = np.abs(none.coef_ - end.coef_).max()
+    assert apart <= none.certificate_.error + end.certificate_.error
+    one = ice.InContextLogisticRegression(max_iter=1, warm_start=True)
+    for _ in range(8):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            one.fit(x, labels)
+        before, apart = apart, np.abs(one.coef_ - end.coef_).max()
+        assert apart < before or apart < 1e-9
+    assert apart < 1e-9
+
+
+def test_a_fit_begins_with_coefficients_that_somebody_has_set():
+    x, y = data()
+    model = ice.InContextLasso(0.1, warm_start=True)
+    model.coef_ = np.full(x.shape[1], 1e3)
+    want = ice.InContextLasso(0.1).fit(x, y)
+    apart = np.abs(model.fit(x, y).coef_ - want.coef_).max()
+    assert apart <= model.certificate_.error + want.certificate_.error
 
 
 @pytest.mark.parametrize(
@@ -262,6 +301,27 @@ def test_neighbours_of_columns_of_samples_and_by_given_weights(weights):
     assert (votes.kneighbors(n_neighbors=3)[1] == other.kneighbors(n_neighbors=3)[1]).all()
     graphs = [m.kneighbors_graph(x[:9], 3, mode="distance") for m in (votes, other)]
     np.testing.assert_allclose(graphs[0].toarray(), graphs[1].toarray(), rtol=1e-14)
+
+
+def test_neighbours_vote_on_several_columns_of_classes():
+    x, y = flowers()
+    both = np.stack([y.astype(str), np.where(x[:, 0] > 6, "long", "short")], 1)
+    ours = ice.InContextKNeighborsClassifier(4, weights="distance").fit(x, both)
+    theirs = neighbors.KNeighborsClassifier(4, weights="distance").fit(x, both)
+    for points in (x[::7] + 0.01, None):
+        assert (ours.predict(points) == theirs.predict(points)).all()
+        for mine, other in zip(
+            ours.predict_proba(points), theirs.predict_proba(points), strict=True
+        ):
+            np.testing.assert_allclose(mine, other, atol=1e-13)
+    assert [c.tolist() for c in ours.classes_] == [c.tolist() for c in theirs.classes_]
+
+
+def test_no_components_leave_the_mean_and_noise():
+    x, _ = flowers()
+    ours, theirs = (kind(n_components=0).fit(x) for kind in (ice.InContextPCA, PCA))
+    assert ours.transform(x).shape == theirs.transform(x).shape == (len(x), 0)
+    assert ours.score(x) == pytest.approx(theirs.score(x), rel=1e-12)
 
 
 def test_refused_weights_of_neighbours():

@@ -68,7 +68,11 @@ def onnx_session(network, prompt, path):
             dynamic_shapes=({1: tokens},), verbose=False,
         )  # fmt: skip
     logger.setLevel(before)
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    return onnxruntime.InferenceSession(
+        str(path), sess_options=options, providers=["CPUExecutionProvider"]
+    )
 
 
 def test_onnxruntime_answers_within_the_certificate(stock, tmp_path):

@@ -394,10 +394,17 @@ def test_a_program_in_the_link_and_a_setting_that_is_refused(
     assert all("422" in line for line in visit.said), visit.said
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("window", [_DESKTOP, _PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize(
+    ("window", "scheme"),
+    [
+        pytest.param(_DESKTOP, "light", id="desktop-light"),
+        pytest.param(_PHONE, "dark", id="phone-dark"),
+        pytest.param(_DESKTOP, "dark", id="desktop-dark", marks=pytest.mark.slow),
+        pytest.param(_PHONE, "light", id="phone-light", marks=pytest.mark.slow),
+    ],
+)
 def test_names_contrast_and_room(
-    browser: Browser, address: str, scheme: str, window: dict[str, int]
+    browser: Browser, address: str, window: dict[str, int], scheme: str
 ) -> None:
     context = browser.new_context(viewport=window, color_scheme=scheme)  # type: ignore[arg-type]
     context.set_default_timeout(_PATIENCE)

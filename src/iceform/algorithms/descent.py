@@ -284,8 +284,7 @@ class Descent(Algorithm):
         residual = self._residual(d, n)
         residual.check(x, y)
         schedule, hessian = self.plan(x)
-        quadratic = residual.loss.curvature.quadratic
-        reach = schedule.amplification(hessian, quadratic=quadratic)
+        reach = schedule.amplification(hessian, quadratic=residual.loss.quadratic)
         norm = float(x.double().norm(dim=1).max())
         w = last = ahead = x.new_zeros(d)
         table = passed = leak = 0.0
@@ -329,8 +328,8 @@ class Descent(Algorithm):
         """
         residual, (schedule, hessian) = self._residual(x.shape[1], x.shape[0]), self.plan(x)
         loss, (low, high) = residual.loss, residual.domain.residuals
-        reach = schedule.amplification(hessian, quadratic=loss.curvature.quadratic)
-        everywhere = loss.curvature.steepest is not None
+        reach = schedule.amplification(hessian, quadratic=loss.quadratic)
+        everywhere = loss.known is not None and loss.known.steepest is not None
         f, (samples, labels, offset) = loss.derivative.on(low, high), loss.encode(x, y)
         rows = Doubled.exactly(samples)
         w = last = ahead = Doubled.exactly(x.new_zeros(x.shape[1]))

@@ -23,10 +23,9 @@ from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import LinearModel
 from iceform.algorithms.record import Peer, option
 from iceform.functions import Loss, ScalarFunction
-from iceform.functions.losses import Curvature
-from iceform.machine.problem import LinearProblem
+from iceform.functions.losses import Curvature, vouched
+from iceform.machine.problem import LinearProblem, metric_of
 from iceform.machine.solvers import Solution
-from iceform.machine.whitening import metric_of
 
 _ROUNDS = 100  # of the reference's reweighting; it ends when no sample changes sides
 
@@ -46,7 +45,7 @@ def _loss(tau: float) -> Loss:
 
     f = ScalarFunction(derivative, "expectile'", (0.0,))
     facts = Curvature(weight, above, (min(tau, 1 - tau), max(tau, 1 - tau)), kinks=(0.0,))
-    return Loss("expectile", "residual", f, facts)
+    return vouched(Loss("expectile", "residual", f, facts))
 
 
 @dataclass(frozen=True)

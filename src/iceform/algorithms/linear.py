@@ -29,12 +29,11 @@ from iceform.machine.choices import (
     raw_rows,
 )
 from iceform.machine.inside import Domain, descend_inside, problem_inside
-from iceform.machine.problem import LinearProblem, Scaling, check_magnitudes
+from iceform.machine.problem import Coordinates, LinearProblem, Scaling, check_magnitudes
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform.machine.sources import split
 from iceform.machine.stream import read_line, table_of
-from iceform.machine.whitening import Coordinates
 from iceform.validation import check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -102,7 +101,7 @@ class LinearModel(Algorithm):
         default=1000,
         kw_only=True,
         metadata=option(
-            "Most passes of the frozen machine over the data.", low=1, estimator="max_iter"
+            "Most passes of the frozen machine over the data.", low=0, estimator="max_iter"
         ),
     )
     precondition: str = field(

@@ -359,8 +359,8 @@ class NeighborsMemory:
         most = given.amax(1, keepdim=True)
         if not bool((most > 0).all()):
             raise BoundError(
-                "All neighbors of some sample is getting zero weights: nothing is averaged; give "
-                "one of them a weight above 0"
+                "All neighbors of some sample is getting zero weights. Please modify 'weights' to "
+                "avoid this case if you are using a user-defined function."
             )
         return (given / most).log()
 

@@ -34,7 +34,19 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sum_last, two_sum
+from iceform.arithmetic.double_double import (
+    SUMMED,
+    Pair,
+    add,
+    dot,
+    exponent_of,
+    mul,
+    pair,
+    sub,
+    sum_last,
+    times_power,
+    two_sum,
+)
 from iceform.certificates import Excess, Step
 from iceform.functions import loss_named
 from iceform.machine.objective import near
@@ -53,6 +65,8 @@ _NEARLY = 2.0  # two more where no weight is beyond its limits by more than this
 _COPIES = 64  # times as many samples as coefficients may lie on the line, all copies of as many
 _TINY = 1e-9  # beyond its limits a weight may be before its sample is exchanged
 _SLACK = 1 + 1e-3  # as everywhere where whitening is computed
+_REFINED = 4  # times, where R A is the identity up to this:
+_APART = 2.0**-8
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +79,7 @@ class Vertex:
     solution: Solution
     proof: Proof | None
     passes: int
+    samples: ArraySource
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,14 +114,46 @@ def through_samples(problem: LinearProblem, w: Tensor, quantile: float) -> Verte
     _vanish(problem, chosen, solution.w)
     proof = prove(few, solution.w)
     found, room = _optimal(problem, few, solution.w, proof, quantile)
-    return Vertex(solution, found, few.passes) if room > -_TINY else None
+    return Vertex(solution, found, few.passes, chosen) if room > -_TINY else None
+
+
+def solved(samples: ArraySource, near: Tensor) -> tuple[Pair, Tensor] | None:
+    """The v with x.v = y of as many samples as unknowns, or x.v + b = y, b the last; its error.
+
+    From one that is near, in pairs of numbers. With R nearly the inverse of A, whose columns are
+    scaled, and rho = y - A v, what is left is |e| <= |R| |rho| + q max|e|, q = max |I - R A|.
+    """
+    a, y, p = samples.x.double(), samples.y.double(), len(near)
+    a = torch.cat([a, a.new_ones(p, 1)], 1) if a.shape[1] < p else a
+    power = exponent_of(a.abs().amax(0))
+    a, v = times_power(a, -power), pair(times_power(near, power))
+    inverse, singular = torch.linalg.inv_ex(a)
+    rounded = (p + 2) * _UNIT * (inverse.abs() @ a.abs())
+    apart = ((inverse @ a - torch.eye(p).to(a)).abs() + rounded).sum(1).max()
+    if bool(singular) or not float(apart) < _APART:
+        return None
+    for last in range(_REFINED + 1):
+        rows = Pair(*(part.expand_as(a) for part in v))
+        rest = sub(pair(y), dot(pair(a), rows))
+        if last < _REFINED:
+            v = add(v, pair(inverse @ rest.double()))
+    lost = 16 * SUMMED * (a.abs() @ v.hi.abs() + y.abs())
+    off = inverse.abs() @ (rest.hi.abs() + rest.lo.abs() + lost)
+    off = (1 + 1e-9) * (off + apart / (1 - apart) * off.max())
+    zero = (a[_single(a, y)] != 0).any(0)
+    v, off = Pair(*(torch.where(zero, 0.0, part) for part in v)), torch.where(zero, 0.0, off)
+    return Pair(*(times_power(part, -power) for part in v)), times_power(off, -power)
 
 
 def _vanish(problem: LinearProblem, chosen: ArraySource, w: Tensor) -> None:
     """Coefficients that a sample of one entry and the label 0 says to be 0."""
     if not problem.scaling.intercept:
-        single = ((chosen.x != 0).sum(1) == 1) & (chosen.y == 0)
-        w[(chosen.x[single] != 0).any(0)] = 0.0
+        w[(chosen.x[_single(chosen.x, chosen.y)] != 0).any(0)] = 0.0
+
+
+def _single(x: Tensor, y: Tensor) -> Tensor:
+    """Which samples have one entry and the label 0: its coefficient is 0."""
+    return ((x != 0).sum(1) == 1) & (y == 0)
 
 
 def magnified(problem: LinearProblem, times: float) -> LinearProblem:

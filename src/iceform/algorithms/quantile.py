@@ -13,19 +13,26 @@ from torch import Tensor
 from iceform.algorithms.examples import fan
 from iceform.algorithms.linear import Line, LinearModel, fitted
 from iceform.algorithms.memory import in_memory
-from iceform.algorithms.pinball import Vertex, magnified, sharply, still_open, through_samples
+from iceform.algorithms.pinball import (
+    Vertex,
+    magnified,
+    sharply,
+    solved,
+    still_open,
+    through_samples,
+)
 from iceform.algorithms.record import Peer, option
 from iceform.algorithms.thresholds import minimise_penalised, prove_penalised
-from iceform.certificates import Result
+from iceform.certificates import Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.machine.objective import of_degree_one
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, LinearProblem, Scaling
 from iceform.machine.proofs import Proof, prove
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import Running
-from iceform.machine.whitening import Coordinates
 
+UNIT = "unit"  # the step of a certificate that says what a corner's width is in
 _WIDTH = 0.05  # of a corner, in deviations of the labels, to begin with
 _NARROWER, _SLOWEST = 4.0, 1.05  # by how much at once, at most and at least
 _NARROWEST = 2.0**32  # in all,
@@ -132,7 +139,8 @@ class Quantile(LinearModel):
 
     def stream(self, machine: Running, source: Source) -> Result:
         if self.width is not None and not self.alpha:
-            return _rounded(super().stream(machine, source), self.width)
+            found = super().stream(machine, source)
+            return _rounded(found, self.width, self.scaling(source).size)
         first = self.problem(machine, source)
         path = _Path(self, first)
         if self.width is not None:
@@ -155,7 +163,8 @@ class Quantile(LinearModel):
 
     def _answer(self, path: _Path, turn: _Turn, proof: Proof, width: float) -> Result:
         turn.problem.passes = path.spent
-        return _rounded(fitted(self, turn.problem, turn.found, proof), width)
+        size = turn.problem.scaling.size
+        return _rounded(fitted(self, turn.problem, turn.found, proof), width, size)
 
     def _sharp(self, machine: Running, source: Source, first: LinearProblem) -> LinearProblem:
         """The problem without a penalty, as large as the one with it."""
@@ -177,13 +186,30 @@ class Quantile(LinearModel):
     def _line(self, problem: LinearProblem, vertex: Vertex, proof: Proof, spent: int) -> Result:
         problem = replace(problem, passes=spent + vertex.passes)
         found = fitted(self, problem, vertex.solution, proof)
-        if not (self.alpha and self.fit_intercept):
-            return found
-        coef, last = found.coef[:-1], found.coef[-1]  # the constant column's
+        whole, certificate = found.coef, found.certificate
+        if self.fit_intercept and not self.alpha:
+            whole = torch.cat([whole, found.intercept[None]])
+        dim = len(whole) - self.fit_intercept  # the last is the intercept's, or a constant column's
+        last = certificate.error if self.alpha else found.errors["intercept"]
+        exact = solved(vertex.samples, whole)
+        if exact is not None:
+            problem.machine.ledger.note("host", "the line through them, to the last digit")
+            (whole, low), off = exact
+            last = (1 + 1e-9) * float(low[-1].abs() + off[-1])
+            step = Step("e", "of the line through B, in pairs", float(off.max()), "solved again")
+            terms = {
+                "distance to the optimum": float(off[:dim].max()),
+                "rounding": float(low[:dim].abs().max()),
+            }
+            certificate = replace(
+                certificate, terms=terms, error=math.nextafter(math.fsum(terms.values()), math.inf),
+                derivation=(*proof.steps, step),
+            )  # fmt: skip
+        coef, constant = whole[:dim], whole[dim:].sum()
         return replace(
-            found, answer=coef, parts={**found.parts, "intercept": last},
-            errors={"intercept": found.certificate.error},
-            _predict=Line(problem.machine.machine, coef, last),
+            found, answer=coef, parts={**found.parts, "intercept": constant},
+            certificate=certificate, errors={"intercept": last if self.fit_intercept else 0.0},
+            _predict=Line(problem.machine.machine, coef, constant),
         )  # fmt: skip
 
 
@@ -236,7 +262,8 @@ class _Path:
 
     def _minimised(self, problem: LinearProblem, start: Tensor, *, precise: bool) -> Solution:
         model = self.model
-        most = problem.passes + min(_PASSES, max(1, model.max_passes - self.spent))
+        least = min(1, model.max_passes)
+        most = problem.passes + min(_PASSES, max(least, model.max_passes - self.spent))
         if not model.alpha:
             return minimise(
                 problem, tol=model.tol, max_passes=most, precondition=model.precondition,
@@ -277,9 +304,11 @@ class _Path:
         return answers[0]
 
 
-def _rounded(result: Result, width: float) -> Result:
+def _rounded(result: Result, width: float, size: float) -> Result:
     """Certified against a rounded corner, and said so."""
     what = f"the pinball loss, its corner rounded over {width:g} deviations of the labels"
     certificate = result.certificate
     domain = {**certificate.domain, "objective": what}
-    return replace(result, certificate=replace(certificate, domain=domain))
+    step = Step(UNIT, "of the labels, in which the corner's width is a number", size, "given")
+    steps = (*certificate.derivation, step)
+    return replace(result, certificate=replace(certificate, domain=domain, derivation=steps))

@@ -22,11 +22,14 @@ from iceform.certificates import Result, Step
 from iceform.errors import ProgramError
 from iceform.machine import Running, Source
 from iceform.machine.problem import (
+    Coordinates,
     Encoding,
     GradientTask,
     GramTask,
+    Metric,
     Scaling,
     check_magnitudes,
+    metric_of,
     slip_of,
     sum_and_farthest,
 )
@@ -40,7 +43,6 @@ from iceform.machine.proofs import (
     norm_of,
 )
 from iceform.machine.stream import IDENTITY
-from iceform.machine.whitening import Coordinates, Metric, metric_of
 from iceform.validation import check_positive
 
 _UNIT = torch.finfo(torch.float64).eps / 2

@@ -25,9 +25,8 @@ from iceform.constructions import steps_needed
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Target
 from iceform.machine.inside import SOLVERS, Domain
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, LinearProblem, Metric, Scaling
 from iceform.machine.solvers import Solution
-from iceform.machine.whitening import Coordinates, Metric
 from iceform.validation import check_choice
 
 _SINGULAR = 1e-12  # of the largest eigenvalue: below it the least one may be zero

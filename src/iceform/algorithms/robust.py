@@ -25,11 +25,18 @@ from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
-from iceform.machine.problem import Encoding, LinearProblem, slip_of, sum_and_farthest
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
+    Metric,
+    metric_of,
+    slip_of,
+    spectral_norm,
+    sum_and_farthest,
+)
 from iceform.machine.proofs import Proof, gram_slip, lengths_in, lower, norm_of
 from iceform.machine.solvers import Solution, minimise
 from iceform.machine.stream import CLIP_SQUARED
-from iceform.machine.whitening import Metric, metric_of, spectral_norm
 
 _FIRST = 0.5  # scale that is tried, in units of the labels' deviation
 _ROUNDS = 60  # of the search for the scale
@@ -56,6 +63,8 @@ class Huber(LinearModel):
         The penalty alpha ||w||^2 beside the sum over samples.
     fit_intercept, tol, max_passes, precondition
         As for :class:`LinearModel`.
+    begin_scale
+        The scale that is tried first, beside ``begin``.
     """
 
     name: ClassVar[str] = "huber"
@@ -81,6 +90,8 @@ class Huber(LinearModel):
     alpha: float = field(
         default=1e-4, metadata=option("The penalty's weight.", low=0, slider=(1e-4, 10))
     )
+
+    begin_scale: float | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     def loss(self) -> Loss:
         return loss_named("huber")
@@ -108,7 +119,7 @@ class Huber(LinearModel):
     ) -> LinearProblem:
         """Labels are in units of epsilon times the scale that is tried first, or that was found."""
         search = _Scale(self, machine, source)
-        return search.problem(float(parts["scale"]) / search.base.size if parts else _FIRST)
+        return search.problem(float(parts["scale"]) / search.base.size if parts else search.first)
 
 
 class _Scale:
@@ -120,6 +131,8 @@ class _Scale:
         self.passes = 0
         machine.ledger.note("host", "means and deviations of the columns")
         self.w = model.start(self.base)  # of labels in units of their deviation
+        begin = model.begin_scale
+        self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
 
     def problem(self, sigma: float) -> LinearProblem:
         """The objective at a given scale, labels in units of epsilon sigma."""
@@ -139,7 +152,7 @@ class _Scale:
         solution = minimise(
             problem,
             tol=model.tol,
-            max_passes=max(1, model.max_passes - self.passes),
+            max_passes=model.max_passes - self.passes,
             precondition=model.precondition,
             start=None if self.w is None else self.w / unit,
         )
@@ -170,23 +183,23 @@ class _Scale:
         Where passes run out first the last scale is returned, as not converged.
         """
         at = self.excess
-        low, high = _FIRST, 1.0
+        low, high = self.first, 2 * self.first
         bottom = at(low)
-        if self._spent:
-            return self._unsettled(low, bottom)
+        if self._spent or abs(bottom[0]) <= self.model.tol:
+            return self._ended(low, bottom)
         top = at(high)
         while not self._spent and bottom[0] > 0 and low > _SMALLEST:
             high, top = low, bottom
             low /= 4
             bottom = at(low)
         if self._spent:
-            return self._unsettled(low, bottom)
+            return self._ended(low, bottom)
         while not self._spent and top[0] < 0:
             low, bottom = high, top
             high *= 2
             top = at(high)
         if self._spent:
-            return self._unsettled(high, top)
+            return self._ended(high, top)
         if bottom[0] > 0:
             return low, bottom[1], bottom[2]
         a, b, fa, fb = math.log(low), math.log(high), bottom[0], top[0]
@@ -201,7 +214,7 @@ class _Scale:
             if abs(fc) <= self.model.tol or (abs(fc) >= 0.99 * abs(last) and b - a < 1e-7):
                 break
             if self._spent:
-                return self._unsettled(sigma, (fc, solution, problem))
+                return self._ended(sigma, (fc, solution, problem))
             if fc > 0:
                 b, fb, fa = c, fc, fa / 2 if last > 0 else fa
             else:
@@ -212,12 +225,11 @@ class _Scale:
     def _spent(self) -> bool:
         return self.passes >= self.model.max_passes
 
-    @staticmethod
-    def _unsettled(
-        sigma: float, found: tuple[float, Solution, LinearProblem]
+    def _ended(
+        self, sigma: float, found: tuple[float, Solution, LinearProblem]
     ) -> tuple[float, Solution, LinearProblem]:
         _, solution, problem = found
-        return sigma, replace(solution, converged=False), problem
+        return sigma, replace(solution, converged=solution.converged and not self._spent), problem
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""
@@ -405,9 +417,10 @@ class _Weakly:
             moved = level * (self.w.abs() + farthest)
             reach[-1] = _SLACK * (2 * whole + float(moved[:-1].sum()))
             free[-1] = False
-        least = 0.0  # no loss is below it
+        least, epsilon = 0.0, search.model.epsilon  # no loss is below 0
+        data = (samples, labels, shares)
         for near in _NEAR:
-            a = self._dual(samples, labels, shares, near)
+            a = _multipliers(epsilon, (self.w, self.sigma), self.ridge, data, near)
             least = max(least, self._least(a, samples, labels, shares, reach))
         excess = whole - least + 8 * _UNIT * (whole + least)
         step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
@@ -440,18 +453,33 @@ class _Weakly:
         found -= float((steep * (self.w.abs() + reach))[~held].sum()) * _SLACK
         return found if found > 0 else 0.0
 
-    def _dual(self, samples: Tensor, labels: Tensor, shares: Tensor, near: float) -> Tensor:
-        """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
-        epsilon = self.search.model.epsilon
-        t = (samples @ self.w - labels) / self.sigma
-        a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
-        part = (samples * shares[:, None])[inside].mT
-        for _ in range(_POLISH if bool(inside.any()) else 0):
-            left = (a * shares) @ samples + self.ridge * self.w
-            a[inside] -= torch.linalg.pinv(part) @ left
-        square = float(shares @ a.square()) * (1 + _round(samples))
-        most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
-        return a / (most * (1 + 4 * _UNIT)) if most > 1 else a
+
+def duals(model: Huber, found: Result, given: Any) -> list[Tensor]:
+    """Multipliers of the samples by which F may be bounded below, near the line that was found."""
+    base, shares = model.scaling(given.source), torch.tensor(given.each, dtype=torch.float64)
+    w = base.scaled(found.coef.double(), found.intercept.double())
+    point = (w, float(found.parts["scale"]) / base.size)
+    ridge = base.penalty(model.alpha * base.size / float(shares.sum()))
+    samples, labels, _ = Encoding(base, "residual")(given.x, given.y)
+    data = (samples, labels, shares / shares.sum())
+    return [_multipliers(model.epsilon, point, ridge, data, near) for near in _NEAR]
+
+
+def _multipliers(
+    epsilon: float, point: tuple[Tensor, float], ridge: Tensor,
+    data: tuple[Tensor, Tensor, Tensor], near: float,
+) -> Tensor:  # fmt: skip
+    """The a_i, those of samples within ``near`` times epsilon sigma free: any will do."""
+    (w, sigma), (samples, labels, shares) = point, data
+    t = (samples @ w - labels) / sigma
+    a, inside = t.clamp(-epsilon, epsilon), t.abs() < near * epsilon
+    part = (samples * shares[:, None])[inside].mT
+    for _ in range(_POLISH if bool(inside.any()) else 0):
+        left = (a * shares) @ samples + ridge * w
+        a[inside] -= torch.linalg.pinv(part) @ left
+    square = float(shares @ a.square()) * (1 + _round(samples))
+    most = max(1.0, math.sqrt(square), float(a.abs().max()) / epsilon)
+    return a / (most * (1 + 4 * _UNIT)) if most > 1 else a
 
 
 def _round(samples: Tensor) -> float:

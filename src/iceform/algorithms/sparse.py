@@ -28,11 +28,19 @@ from iceform.algorithms.record import Peer, option
 from iceform.certificates import Result, Step
 from iceform.machine import Running, Source
 from iceform.machine.inside import SOLVERS, Domain
-from iceform.machine.problem import Encoding, LinearProblem, Scaling, slip_of
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
+    Metric,
+    Scaling,
+    metric_of,
+    needs_sharpening,
+    slip_of,
+)
 from iceform.machine.proofs import Dependence, Proof, enclose, lower, norm_of
 from iceform.machine.solvers import Solution, Stand, nesterov
 from iceform.machine.stream import CLIP
-from iceform.machine.whitening import Metric, evenly, metric_of, needs_sharpening, sharpened
+from iceform.machine.whitening import evenly, sharpened
 from iceform.validation import check_choice
 
 _BURST = 25  # proximal passes between attempts to finish on the support

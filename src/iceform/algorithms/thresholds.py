@@ -29,7 +29,7 @@ from torch import Tensor
 
 from iceform.certificates import Step
 from iceform.machine.objective import nearby, of_degree_one
-from iceform.machine.problem import LinearProblem
+from iceform.machine.problem import LinearProblem, metric_of, needs_sharpening
 from iceform.machine.proofs import (
     Proof,
     enclose,
@@ -40,9 +40,7 @@ from iceform.machine.proofs import (
     weigh_by,
 )
 from iceform.machine.solvers import Solution
-from iceform.machine.whitening import metric_of, needs_sharpening, sharpened
-
-__all__ = ["minimise_penalised", "prove_penalised"]
+from iceform.machine.whitening import sharpened
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _LEAST, _SAFER, _NONE = 1e-3, 10.0, 1e-7  # shares of a curvature that is safe, grown and given up

@@ -34,16 +34,19 @@ from iceform.algorithms.head import Head
 from iceform.algorithms.hopfield import HopfieldRetrieval
 from iceform.algorithms.kernel import KernelRegression
 from iceform.algorithms.linear import LinearModel
+from iceform.algorithms.logistic import Logistic
 from iceform.algorithms.neighbours import KNeighbors, NeighborsMemory
 from iceform.algorithms.perceptron import Perceptron
-from iceform.algorithms.quantile import Quantile
+from iceform.algorithms.quantile import UNIT, Quantile
 from iceform.algorithms.record import set_exact
-from iceform.algorithms.robust import Huber
+from iceform.algorithms.robust import Huber, duals
 from iceform.algorithms.sparse import ElasticNet
-from iceform.arithmetic.balls import ball_arithmetic
+from iceform.arithmetic import Interval
+from iceform.arithmetic.balls import ball_arithmetic, uppermost
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
+from iceform.functions import Loss
 from iceform.machine.machine import Given, Program
 
 Ball = Any  # flint.arb, which ships no types
@@ -283,10 +286,25 @@ def _objective(
     free = [_arb(0)] * model.fit_intercept
     return _Objective(
         rows, labels, offsets, weights,
-        ball_function(loss.derivative.call), ball_function(loss.curvature.bend),
+        ball_function(loss.derivative.call), _bend(loss),
         _arb(size), [l2] * given.x.shape[1] + free, [_fraction(l1)] * given.x.shape[1] + free,
         bool(getattr(model, "positive", False)) and model.positive_label() is None,
     )  # fmt: skip
+
+
+def _bend(loss: Loss) -> Callable[[Ball], Ball]:
+    """L'' on balls; of a loss of one's own the slope of what it computes, not what is said."""
+    if loss.known is not None:
+        return ball_function(loss.known.bend)
+
+    def enclosed(z: Ball) -> Ball:
+        ends = float(z.lower()), float(z.upper())
+        low, high = math.nextafter(ends[0], -math.inf), math.nextafter(ends[1], math.inf)
+        cell = Interval(*torch.tensor([[low], [high]], dtype=torch.float64))
+        found = loss.derivative.jets(cell, 1)[1]
+        return _arb(float(found.low)).union(_arb(float(found.high)))
+
+    return enclosed
 
 
 def _line(found: Result, intercept: bool) -> list[Ball]:
@@ -346,8 +364,15 @@ def _rational(ball: Ball) -> Any:
 def _compared(found: Result, start: list[Ball], exact: list[Ball], rows: list[list[Ball]]) -> Pairs:
     """Coefficients, or fitted values where the certificate speaks of those."""
     if "what" not in found.certificate.domain:
-        return list(zip(start, exact, strict=True))[: len(found.coef)]
+        pairs = list(zip(start, exact, strict=True))
+        return pairs[: len(found.coef)] + _beyond(found, pairs[len(found.coef) :])
     return [(_dot(row, start), _dot(row, exact)) for row in rows]
+
+
+def _beyond(found: Result, intercepts: Pairs) -> Pairs:
+    """Intercepts that are farther off than their own bound says, as being off by anything."""
+    bound = _arb(found.errors["intercept"]) if intercepts else _arb(0)
+    return [(a, _arb(math.inf)) for a, b in intercepts if not abs(a - b) <= bound]
 
 
 @_enclosed.register(LinearModel)
@@ -355,21 +380,68 @@ def _(model: LinearModel, found: Result, given: Given) -> Pairs:
     l1 = Fraction(0)
     if isinstance(model, ElasticNet):
         l1 = Fraction(model.alpha) * Fraction(model.l1_ratio)
-    objective = _objective(model, given, l1=l1)
+    # A loss of residuals acts on those of scaled labels.
+    size = model.scaling(given.source).size if model.loss().kind == "residual" else 1.0
+    objective = _objective(model, given, size=size, l1=l1)
     start = _line(found, model.fit_intercept)
     return _compared(found, start, _solved(objective, start), objective.rows)
+
+
+@_enclosed.register(Logistic)
+def _(model: Logistic, found: Result, given: Given) -> Pairs:
+    """Several classes: a row for each, all of them together, which add up to 0."""
+    if model.classes == 2:
+        return _enclosed.dispatch(LinearModel)(model, found, given)
+    flint = ball_arithmetic()
+    rows, _, _, weights = _data(model, given)
+    labels, classes, p = [int(y) for y in given.y.tolist()], range(model.classes), len(rows[0])
+    total = sum(map(Fraction, given.each), Fraction(0))
+    l2 = _fraction(type(model).l2(_Exactly(model), total))  # type: ignore[arg-type]
+    penalty = [l2] * given.x.shape[1] + [_arb(0)] * model.fit_intercept
+    heavy = sum(weights, _arb(0))
+
+    def system(v: list[Ball]) -> tuple[list[Ball], Any]:
+        """The gradient, and enclosures of its slopes; half the square of the rows' sum added."""
+        parts = [v[k * p : (k + 1) * p] for k in classes]
+        added = [sum(column, _arb(0)) for column in zip(*parts, strict=True)]
+        slope = [q * a + s for part in parts for q, a, s in zip(penalty, part, added, strict=True)]
+        size = len(v)
+        matrix = flint.arb_mat(size, size)
+        for row, label, weight in zip(rows, labels, weights, strict=True):
+            chances = _softmax([_dot(row, part) for part in parts])
+            share = weight / heavy
+            for k in classes:
+                pull = share * (chances[k] - (1 if k == label else 0))
+                for j, a in enumerate(row):
+                    slope[k * p + j] = slope[k * p + j] + pull * a
+                for m in classes:
+                    bend = share * chances[k] * ((1 if k == m else 0) - chances[m])
+                    for j, a in enumerate(row):
+                        for i, b in enumerate(row):
+                            at = (k * p + j, m * p + i)
+                            matrix[at] = matrix[at] + bend * a * b
+        for k in classes:
+            for j, q in enumerate(penalty):
+                matrix[k * p + j, k * p + j] = matrix[k * p + j, k * p + j] + q
+                for m in classes:
+                    matrix[k * p + j, m * p + j] = matrix[k * p + j, m * p + j] + 1
+        return slope, matrix
+
+    coef = _rows(found.coef)
+    last = [[b] for b in _balls(found.intercept)] if model.fit_intercept else [[] for _ in coef]
+    start = [a for row, b in zip(coef, last, strict=True) for a in (*row, *b)]
+    pairs = list(zip(start, _zero(system, start), strict=True))
+    each, d = [pairs[k * p : (k + 1) * p] for k in classes], given.x.shape[1]
+    return [pair for part in each for pair in part[:d]] + [
+        pair for part in each for pair in _beyond(found, part[d:])
+    ]
 
 
 @_enclosed.register(Quantile)
 def _(model: Quantile, found: Result, given: Given) -> Pairs:
     start = _line(found, model.fit_intercept)
     if "objective" in found.certificate.domain:  # a rounded corner, of a width that was found
-        if model.width is None:
-            raise ProgramError(
-                "this quantile's line is certified against a corner that was rounded as the fit "
-                "went on; verify Quantile(width=...) of a width that you choose"
-            )
-        size = model.scaling(given.source).size
+        size = next(s.value for s in found.certificate.derivation if s.symbol == UNIT)
         l1 = Fraction(model.alpha) * Fraction(size)  # of the objective times the labels' size
         objective = _objective(model, given, size=size, l1=l1)
         return _compared(found, start, _solved(objective, start), objective.rows)
@@ -453,10 +525,53 @@ def _(model: Huber, found: Result, given: Given) -> Pairs:
 
     start = _line(found, model.fit_intercept)
     v = [*start, _arb(float(found.parts["scale"]))]
-    exact = _zero(system, v)
-    if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
-        raise _open("the scale of the optimum is not known to be above 0")
+    try:
+        exact = _zero(system, v)
+        if not exact[-1] > 0:  # the gradient vanishes there, but no scale is negative
+            raise _open("the scale of the optimum is not known to be above 0")
+    except PrecisionError:
+        apart = _by_duality(model, found, given)
+        if apart is None or not apart <= found.certificate.error:
+            raise
+        return [(a, a + flint.arb(0, apart)) for a in start[: len(found.coef)]]
     return _compared(found, start, exact[:p], rows)
+
+
+def _by_duality(model: Huber, found: Result, given: Given) -> float | None:
+    r"""What penalised coefficients are off by at most, whatever the scale of the optimum, 0 too.
+
+    In units of half the mean objective, F = <s/2 + s h(r/s)> + q |v|^2/2 with q = alpha over the
+    sum of the weights: any |a_i| <= epsilon with <a^2> <= 1 bound it below by
+    -<a y> + b <a> - sum_j <a x_j>^2/(2 q), and q |w - v|^2/2 is at most what F is above its least
+    value. The multipliers are those of the certificate's own proof, to float64: any will do.
+    """
+    if not model.alpha:
+        return None
+    rows, labels, _, weights = _data(model, given)
+    d, total, eps = given.x.shape[1], sum(weights, _arb(0)), _arb(model.epsilon)
+    q, s = _arb(model.alpha) / total, _arb(float(found.parts["scale"]))
+    line = _line(found, model.fit_intercept)
+
+    def mean(terms: Sequence[Ball]) -> Ball:
+        return _dot(weights, terms) / total
+
+    residuals = [_dot(row, line) - b for row, b in zip(rows, labels, strict=True)]
+    inside = [abs(r).min(eps * s) for r in residuals]
+    loss = mean([s / 2 + t / s * (abs(r) - t / 2) for r, t in zip(residuals, inside, strict=True)])
+    whole = loss + q * _dot(line[:d], line[:d]) / 2
+    far = (2 * whole / q).sqrt()  # no better line has longer coefficients
+    reach = whole + mean([abs(b) for b in labels])
+    reach = reach + far * sum((mean([abs(row[j]) for row in rows]) for j in range(d)), _arb(0))
+    best = _arb(0)
+    for multipliers in duals(model, found, given):
+        a = _balls(multipliers)
+        longest = mean([t * t for t in a]).sqrt().max(max(abs(t) / eps for t in a)).max(_arb(1))
+        a = [t / longest.upper() for t in a]
+        steep = [mean([t * row[j] for t, row in zip(a, rows, strict=True)]) for j in range(d)]
+        least = -mean([t * b for t, b in zip(a, labels, strict=True)])
+        least = least - _dot(steep, steep) / (2 * q)
+        best = best.max(least - (abs(mean(a)) * reach if model.fit_intercept else 0))
+    return uppermost((2 * (whole - best).max(_arb(0)) / q).sqrt())
 
 
 def _zero(system: Callable[[list[Ball]], tuple[list[Ball], Any]], v: list[Ball]) -> list[Ball]:

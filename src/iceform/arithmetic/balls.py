@@ -10,8 +10,6 @@ from typing import Any
 
 from iceform.errors import ProgramError
 
-__all__ = ["ball_arithmetic", "balls_of", "uppermost"]
-
 _one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
 

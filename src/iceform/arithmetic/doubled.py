@@ -20,8 +20,6 @@ from torch import Tensor
 from iceform.arithmetic import double_double as pairs
 from iceform.arithmetic.double_double import SUMMED, UNIT, Pair
 
-__all__ = ["Doubled", "softmax_average"]
-
 _LEAST = 2.0**-1018  # a few operations that underflow, each by less than the least normal number
 _OUTWARD = 1 + 2.0**-40  # radii are sums of a few products, each rounded
 

@@ -15,8 +15,6 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["eigenvalues_of", "gram_eigenvalues"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _BLOCK = 256  # rows of a Gram matrix that are summed at once
 

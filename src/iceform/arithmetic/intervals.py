@@ -23,8 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["COMPOUND", "LIBRARY", "UNIT", "Interval", "above", "below", "computed"]
-
 UNIT = 2.0**-53  # unit roundoff of float64
 LIBRARY = 2.0**-50  # relative: four units in the last place
 COMPOUND = 4 * LIBRARY  # the same for up to four functions, multiplied or nested
@@ -66,8 +64,8 @@ class Interval:
     @classmethod
     def of(cls, value: Fraction | float) -> Interval:
         """One number, shape (1,)."""
-        low = torch.tensor([below(value)], dtype=torch.float64)
-        return cls(low, torch.tensor([above(value)], dtype=torch.float64))
+        ends = torch.tensor([[below(value)], [above(value)]], dtype=torch.float64, device="cpu")
+        return cls(ends[0], ends[1])
 
     @classmethod
     def whole(cls, like: Tensor) -> Interval:

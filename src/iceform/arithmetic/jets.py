@@ -26,11 +26,9 @@ from torch import Tensor
 
 from iceform.arithmetic.intervals import COMPOUND, Interval, computed
 
-__all__ = ["Jet", "chosen"]
-
 _TWO_OVER_ROOT_PI = Interval(
-    torch.tensor([1.1283791670955124], dtype=torch.float64),
-    torch.tensor([1.1283791670955130], dtype=torch.float64),
+    torch.tensor([1.1283791670955124], dtype=torch.float64, device="cpu"),
+    torch.tensor([1.1283791670955130], dtype=torch.float64, device="cpu"),
 )
 _ONE = Interval.of(1.0)
 

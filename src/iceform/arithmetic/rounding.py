@@ -38,8 +38,6 @@ from torch import Tensor
 
 from iceform.errors import DtypeError
 
-__all__ = ["Format", "compounded", "format_of", "fused_steps", "log_steps", "sum_steps"]
-
 _WIDTH = 4  # products that the narrowest matrix unit (V100's) adds at once
 _WIDE = 2.0**-125  # formats that reach below this have the exponents of float32
 _FORMATS = (

@@ -1,26 +1,27 @@
 """Level 1: the literal layers, as the paper defines them."""
 
 from iceform.attention.inspection import LayerTrace, Trace, trace_network
-from iceform.attention.layers import (
+from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps, Prompt
+from iceform.attention.network import (
     AttentionTrace,
     Embed,
     Entry,
     Features,
-    Head,
-    Lift,
-    LiftedAttention,
-    SoftmaxAttention,
-)
-from iceform.attention.lookups import HIDDEN, MARGIN, Average, Layout, LookUps
-from iceform.attention.network import (
     FrozenNetwork,
-    Prompt,
+    Head,
+    SoftmaxAttention,
     digested,
     is_checked,
     unchecked,
     weights_digest,
 )
-from iceform.attention.variants import HeadGroup, HopfieldLayer, ProjectedAttention
+from iceform.attention.variants import (
+    HeadGroup,
+    HopfieldLayer,
+    Lift,
+    LiftedAttention,
+    ProjectedAttention,
+)
 
 __all__ = [
     "HIDDEN",

@@ -26,15 +26,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.layers import (
+from iceform.attention.network import (
     AttentionTrace,
     Embed,
     Features,
-    LiftedAttention,
+    FrozenNetwork,
     SoftmaxAttention,
 )
-from iceform.attention.network import FrozenNetwork
-from iceform.attention.variants import HopfieldLayer
+from iceform.attention.variants import HopfieldLayer, LiftedAttention
 from iceform.errors import ShapeError
 
 

@@ -28,15 +28,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.attention.layers import Embed, Features, Lift, SoftmaxAttention
-from iceform.attention.network import FrozenNetwork, Prompt
-from iceform.errors import ProgramError
+from iceform.attention.network import Embed, Features, FrozenNetwork, SoftmaxAttention
+from iceform.attention.variants import Lift
+from iceform.errors import IntegrityError, ProgramError
 from iceform.interpolation import Interpolant
+from iceform.pretrained import Pretrained
 from iceform.validation import check_capacity, common_batch
 
 # A hidden token's logit is below every other by more than any exponential can hold, so its weight
@@ -45,6 +47,53 @@ MARGIN = 2.0**50  # of another block's tokens
 HIDDEN = 2.0**45  # of tokens that hold nothing
 LARGEST_LOGIT = 2.0**40  # that a prompt may make: far above -HIDDEN
 _HELD = 1 << 22  # numbers of literal tokens held at once
+
+
+@dataclass(frozen=True, eq=False)
+class Prompt(Pretrained, kept_as="Prompt"):
+    """Tokens, and names for what they hold.
+
+    Attributes
+    ----------
+    tokens
+        Shape (*batch, tokens, features).
+    features
+        Names of the feature axis.
+    roles
+        What each token is, in words.
+    """
+
+    tokens: Float[Tensor, "*b n d"]
+    features: Features
+    roles: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        names = ", ".join(name if n == 1 else f"{name}[{n}]" for name, n in self.features.sizes)
+        shape = " x ".join(map(str, self.tokens.shape))
+        return f"Prompt(tokens {shape}; features {names}; the first is {self.roles[0]!r})"
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The named features of every token."""
+        return self.tokens[..., self.features[name]]
+
+    # ---------------------------------------------------------------------------------- files
+
+    def card(self) -> tuple[str, dict[str, str]]:
+        return "Tokens for a frozen network to read.", {}
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        features = [list(pair) for pair in self.features.sizes]
+        return {"features": features, "roles": list(self.roles)}, {"tokens": self.tokens}
+
+    @classmethod
+    def unpack(cls, content: dict[str, Any], tensors: dict[str, Tensor], **_: Any) -> Prompt:
+        features = Features(tuple((str(name), int(size)) for name, size in content["features"]))
+        tokens = tensors["tokens"]
+        if tuple(tokens.shape[-2:]) != (len(content["roles"]), features.total):
+            raise IntegrityError(
+                f"tokens of shape {tuple(tokens.shape)} do not fit their description"
+            )
+        return Prompt(tokens, features, tuple(content["roles"]))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
-r"""Attention as others write it: transformer libraries, and modern Hopfield networks.
+r"""Affine maps, which the paper calls Lin, attention behind them, and attention as others write it.
 
-With its output projection on the feature side,
+A :class:`Lift` makes new tokens out of old ones. In transformer libraries
+(:class:`ProjectedAttention`) the output projection is on the feature side,
 
 .. math:: \mathrm{Attn}(X)_q = \sum_h W_O^{(h)} W_V^{(h)} \sum_k x_k
     \,\mathrm{softmax}_k\big(W_Q^{(h)} x_q \cdot W_K^{(h)} x_k\big),
@@ -18,8 +19,63 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from iceform.attention.layers import AttentionTrace, Entry, freeze
+from iceform.attention.network import (
+    EVERY,
+    AttentionTrace,
+    Entry,
+    SoftmaxAttention,
+    check_tokens,
+    freeze,
+)
 from iceform.errors import ShapeError
+
+
+class Lift(nn.Module):
+    r"""The affine, token-expanding map that the paper's proofs call Lin.
+
+    .. math:: \mathrm{Lift}(Z) = \sum_l A_l Z R_l + C
+
+    The paper calls it column-wise and strictly linear; its proofs need R_l (new tokens) and C.
+
+    Parameters
+    ----------
+    feature_maps
+        A_l, shape (terms, out_features, in_features).
+    token_maps
+        R_l, shape (terms, in_tokens, out_tokens).
+    constant
+        C transposed, shape (out_tokens, out_features).
+    """
+
+    feature_maps: Tensor
+    token_maps: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        feature_maps: Float[Tensor, "l q p"],
+        token_maps: Float[Tensor, "l n m"],
+        constant: Float[Tensor, "m q"],
+    ) -> None:
+        super().__init__()
+        if (feature_maps.ndim, token_maps.ndim, constant.ndim) != (3, 3, 2):
+            raise ShapeError(
+                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
+                f"and constant {tuple(constant.shape)} do not make one map: they need 3, 3, 2 axes"
+            )
+        terms, rows, _ = feature_maps.shape
+        if token_maps.shape[0] != terms or constant.shape != (token_maps.shape[2], rows):
+            raise ShapeError(
+                f"feature maps {tuple(feature_maps.shape)}, token maps {tuple(token_maps.shape)} "
+                f"and constant {tuple(constant.shape)} do not make one map"
+            )
+        freeze(self, feature_maps=feature_maps, token_maps=token_maps, constant=constant)
+
+    def forward(self, z: Float[Tensor, "*b n p"]) -> Float[Tensor, "*b m q"]:
+        """Expand."""
+        check_tokens("map", z, self.token_maps.shape[1], self.feature_maps.shape[2])
+        terms = self.token_maps.mT @ (z.unsqueeze(-3) @ self.feature_maps.mT)
+        return terms.sum(-3) + self.constant
 
 
 class HeadGroup(nn.Module):
@@ -224,3 +280,81 @@ class HopfieldLayer(nn.Module):
         if self.patterns is not None:
             return self.patterns, x
         return x[..., : self.stored, :], x[..., self.stored :, :]
+
+
+class LiftedAttention(SoftmaxAttention):
+    r"""Attention whose heads each read the input through an affine map of their own.
+
+    .. math:: \sum_h \mathrm{Attn}_h \Big(A_0 Z R_0 + A_{g(h)} Z\, e_{r(h)} s^\top + C\Big)
+
+    This is the sum over heads of Attn_h . Lin_h in thm:attn_sim_attn: head h picks token r(h), maps
+    it by its group's A and spreads it over the new tokens with the ramp s. The rank-one map is kept
+    as its factors; everything else is literal.
+
+    Parameters
+    ----------
+    shared_map, shared_tokens
+        A_0, shape (new_features, features), and R_0, shape (tokens, new_tokens).
+    group_maps, group_sizes
+        A_g, shape (groups, new_features, features), and how many heads each group has, in order.
+    picks
+        One-hot rows e_r, shape (heads, tokens).
+    ramp, constant
+        s, shape (new_tokens,), and C transposed, shape (new_tokens, new_features).
+    weights, labels
+        As for :class:`SoftmaxAttention`, on the new tokens.
+    """
+
+    shared_map: Tensor
+    shared_tokens: Tensor
+    group_maps: Tensor
+    picks: Tensor
+    ramp: Tensor
+    constant: Tensor
+
+    def __init__(
+        self,
+        shared_map: Float[Tensor, "q p"],
+        shared_tokens: Float[Tensor, "n m"],
+        group_maps: Float[Tensor, "g q p"],
+        group_sizes: Sequence[int],
+        picks: Float[Tensor, "h n"],
+        ramp: Float[Tensor, "m"],
+        constant: Float[Tensor, "m q"],
+        *weights: Tensor,
+        labels: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(*weights, labels=labels)
+        self.group_sizes = tuple(group_sizes)
+        freeze(
+            self,
+            shared_map=shared_map,
+            shared_tokens=shared_tokens,
+            group_maps=group_maps,
+            picks=picks,
+            ramp=ramp,
+            constant=constant,
+        )
+
+    def _tokens(self, x: Tensor, heads: Tensor | slice = EVERY) -> Tensor:
+        shared = self.shared_tokens.mT @ (x @ self.shared_map.mT) + self.constant
+        if isinstance(heads, slice):
+            picked = torch.split(self.picks @ x, list(self.group_sizes), -2)
+            mapped = [part @ a.mT for part, a in zip(picked, self.group_maps, strict=True)]
+        else:
+            groups = torch.repeat_interleave(torch.tensor(self.group_sizes).to(heads))[heads]
+            rows = (self.picks[heads] @ x)[..., None, :]
+            mapped = [(rows @ self.group_maps[groups].mT)[..., 0, :]]
+        spread = torch.cat(mapped, -2)[..., None, :] * self.ramp[:, None]
+        return shared[..., None, :, :] + spread
+
+    @property
+    def _read_features(self) -> int:
+        return sum(self.shared_tokens.shape)
+
+    def _lift_work(self, x: Tensor, heads: int) -> int:
+        (n, p), (q, m) = x.shape[-2:], (self.shared_map.shape[0], self.shared_tokens.shape[1])
+        return n * p * q + m * n * q + heads * (n * p + p * q + m * q)
+
+    def _check_input(self, x: Tensor) -> None:
+        check_tokens("layer", x, self.shared_tokens.shape[0], self.shared_map.shape[1])

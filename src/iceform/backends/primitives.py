@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from types import ModuleType
 
@@ -189,19 +190,28 @@ def read(
     slope: float = 0.0,
     *,
     offset: Tensor | None = None,
+    then: tuple[Interpolant, float, float] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """A(z / s) s up, s the power of two that |z| and ``floor`` are at most; and max |z| by.
 
     ``offset`` is added to z first. Without a floor z is looked up as it is, and beyond ``reach`` a
     line of ``slope`` goes on. ``offset``, ``floor``, ``up`` and ``by`` have a number for every
-    feature, or one for all. Where z has what is not a number the maximum is none. On the CPU that
-    is one loop, on a GPU one kernel. Sizes may be symbols: a graph may be captured.
+    feature, or one for all. Where z has what is not a number the maximum is none. ``then`` is a
+    table that the answers are looked up in next, with its reach and slope; of them the maximum
+    comes second. On the CPU that is a loop each, on a GPU one kernel. Sizes may be symbols: a graph
+    may be captured.
     """
     z = z if z.ndim else z[None]
     plain = _is_plain(z)
     if plain and (kernels := kernels_for(z, it, "fused")) is not None:
-        found: tuple[Tensor, Tensor] = kernels.read(z, it, offset, floor, up, by, reach, slope)
+        found: tuple[Tensor, Tensor] = kernels.read(
+            z, it, offset, floor, up, by, reach, slope, then
+        )
         return found
+    if then is not None:
+        first, over = read(z, it, floor, up, by, reach, slope, offset=offset)
+        out, largest_first = read(first, then[0], None, None, None, *then[1:])
+        return out, torch.cat([over, largest_first])
     z = z if offset is None else z + offset
     if plain and windowed.ready(z) and (window := windowed.window_of(it, z.dtype)) is not None:
         operands = window.operands(z.dtype, z.device)
@@ -243,6 +253,15 @@ def count_nonzero(words: Tensor) -> Tensor:
     return torch.count_nonzero(words)
 
 
+def seen_together(x: Tensor) -> AbstractContextManager[None]:
+    """For many readings: on a GPU what they see of their inputs lies together."""
+    if not (x.is_cuda and has_triton()):
+        return nullcontext()
+    from iceform.backends import triton
+
+    return triton.seen_together()
+
+
 def longest(x: Tensor) -> Tensor:
     """The largest 2-norm along the last axis, shape (1,); not a number where x has what is none."""
     if _is_plain(x) and (kernels := own_kernels(x, "fused")) is not None:
@@ -252,7 +271,7 @@ def longest(x: Tensor) -> Tensor:
 
 def norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, epsilon: float, share: float,
-    line: Interpolant, root: Interpolant, *, centred: bool,
+    line: Interpolant, root: Interpolant, *, centred: bool, plus: Tensor | None = None,
 ) -> tuple[Tensor, Tensor] | None:  # fmt: skip
     """A LayerNorm or RMSNorm with all its steps looked up by one kernel; None where there is none.
 
@@ -262,7 +281,7 @@ def norm(
     if kernels is None or not kernels.can_norm(x.shape[-1], line, x.dtype, x.device):
         return None
     found: tuple[Tensor, Tensor] = kernels.norm(
-        x, weight, bias, epsilon, share, line, root, centred=centred
+        x, weight, bias, epsilon, share, line, root, centred=centred, plus=plus
     )
     return found
 

@@ -193,6 +193,7 @@ class Certificate:
         """All of it as JSON, derivation included."""
         return json.dumps(self.to_dict(), indent=2)
 
+    @full_precision
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
         """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).
 

@@ -58,6 +58,7 @@ _NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
 _WIDEST = 32  # tokens either side of a window, at most
+_TERMS = 2.0  # times its range: what the terms of most looked-up numbers add up to
 
 
 @dataclass(frozen=True)
@@ -372,8 +373,11 @@ def _look_up_allowance(prompt: LookUps, name: str) -> float:
     x, w, table = prompt.x.detach().double(), prompt.w.detach().double(), prompt.table
     unit = unit_roundoff(prompt.w.dtype)
     reach = float((x.abs() @ w.abs()[..., None]).max() + prompt.y.detach().abs().max())
-    # To the next power of two: a table remembers the rounding of few models.
-    magnitude = 2.0 ** math.ceil(math.log2(reach + abs(table.grid.center) + unit))
+    # Not below a few times the table's range, and a power of two: a table remembers its rounding at
+    # a magnitude, and finds it made for most other data of that range.
+    span = table.high - table.low
+    reach = max(reach + abs(table.grid.center) + unit, _TERMS * span if span < math.inf else 0.0)
+    magnitude = 2.0 ** math.ceil(math.log2(reach))
     models = (
         rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1])
         for n in ("literal", name)

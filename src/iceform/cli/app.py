@@ -20,8 +20,6 @@ from iceform.cli.commands.play import play
 from iceform.cli.commands.run import run
 from iceform.cli.commands.tolerance import tolerance
 
-__all__ = ["COMMANDS", "app"]
-
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "demo": demo,
     "play": play,

@@ -20,24 +20,6 @@ from iceform.errors import IceformError, ProgramError
 if TYPE_CHECKING:
     from iceform.tables import Table
 
-__all__ = [
-    "DATA_PANEL",
-    "OUTPUT_PANEL",
-    "BackendName",
-    "DataFile",
-    "Drop",
-    "Program",
-    "Scale",
-    "SchemaFile",
-    "Strict",
-    "Target",
-    "Text",
-    "Unknown",
-    "all_options",
-    "read_tables",
-    "with_options",
-]
-
 DATA_PANEL, OUTPUT_PANEL = "Data", "Output"
 
 

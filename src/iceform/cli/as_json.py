@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["AsJson", "print_json"]
-
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
 
 

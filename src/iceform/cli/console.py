@@ -13,8 +13,6 @@ from iceform.algorithms import kinds
 from iceform.cli.explaining import Explanation, PromptView, TokenView
 from iceform.cli.running import Run
 
-__all__ = ["figure", "print_catalogue", "print_explanation", "print_run", "proven"]
-
 _COEFFICIENTS = 10  # the largest, that a terminal shows
 _ENTRIES = 4  # of a vector
 _EDGE = 3  # tokens shown at either end of a long block

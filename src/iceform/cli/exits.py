@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EXTRAS", "INTERRUPTED", "USAGE", "missing_extra"]
-
 EXTRAS = {
     "typer": "cli",
     "rich": "cli",

@@ -22,8 +22,6 @@ from iceform.machine import CLIP, IDENTITY, ArraySource, Scaling, Stream
 from iceform.tables import Table, table_from
 from iceform.validation import unit_roundoff
 
-__all__ = ["Explanation", "PromptView", "TokenView", "example", "explain"]
-
 _GRADIENT = (
     "Sample i has {} tokens, one for each value that z = w.x - y may be near. A token has the key "
     "s (x, y), a bias and the value v (x, 1). The query carries w, finds its own z among them, and "

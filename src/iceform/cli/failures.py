@@ -10,8 +10,6 @@ import typer
 from iceform.cli.exits import INTERRUPTED, USAGE, missing_extra
 from iceform.errors import IceformError
 
-__all__ = ["one_line_errors"]
-
 
 @contextmanager
 def one_line_errors(left: str = "nothing was written") -> Iterator[None]:

@@ -9,8 +9,6 @@ from pathlib import Path
 from iceform import store
 from iceform.errors import IntegrityError, ProgramError
 
-__all__ = ["check_targets", "write_all"]
-
 
 def check_targets(targets: Mapping[str, Path], inputs: Sequence[Path] = ()) -> None:
     """Refuse targets that could not be written, before any work is done.

@@ -10,8 +10,6 @@ from iceform.constructions import CompactStep, GradientStep, Plan, plan_look_ups
 from iceform.errors import IceformError, PrecisionError
 from iceform.interpolation import MOST_HARD_CELLS, Interpolant
 
-__all__ = ["Need", "fewest_tokens", "other_regime"]
-
 _REFERENCE_CELLS = 1024  # where the hard regime's 1/P law is read off
 _MOST_BUILT = 1 << 14  # grid tokens up to which a hard table is built instead of estimated
 

@@ -17,8 +17,6 @@ from iceform.cli.running import Coefficient, Part, Run
 from iceform.pages import Illustration, illustrate, render_page
 from iceform.plots import Theme
 
-__all__ = ["page"]
-
 _SHOWN = 18  # coefficients in the picture
 _NAME = 30  # characters of a coefficient's name there
 _CLASSES = 12  # that a table of confusions has room for

@@ -34,7 +34,7 @@ from iceform.computer.tables import Tables
 from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
 from iceform.errors import BoundError, PrecisionError, ProgramError
-from iceform.validation import check_capacity, check_positive, check_size
+from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
@@ -239,6 +239,7 @@ class Program:
         return tuple(outputs.values()) if self.graph.packed == "tuple" else outputs["value"]
 
 
+@full_precision
 def compile(
     algorithm: Algorithm,
     dim: int,

@@ -138,6 +138,7 @@ class Computer:
         self.block = Block(self.layout, self.sizes.margins(self.dtype))
 
     @classmethod
+    @full_precision
     def for_programs(
         cls, programs: Any, *, lanes: int | None = None,
         dtype: torch.dtype = torch.float64,

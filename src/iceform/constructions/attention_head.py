@@ -26,8 +26,6 @@ from iceform.constructions.rows import Entries, Options, RowEmulator
 from iceform.interpolation import Interpolant, bounds
 from iceform.validation import check_size, check_tensors, unit_roundoff
 
-__all__ = ["AttentionHead"]
-
 _ALL = slice(None)
 _SPARE = 2.0**-30  # of a bound, for its own rounding in float64
 

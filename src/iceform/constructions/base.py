@@ -39,8 +39,6 @@ from iceform.validation import (
     untraced,
 )
 
-__all__ = ["Emulator", "Plan", "Prompt"]
-
 # Where calls come in from outside, whatever modes are on there.
 _BORDER = ("__init__", "forward", "prompt", "reference", "run", "step_at", "through", "trace")
 

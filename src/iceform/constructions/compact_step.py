@@ -57,8 +57,6 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel, bounds
 from iceform.validation import check_size, common_batch, unit_roundoff
 
-__all__ = ["CompactStep"]
-
 _ABOVE = 1.6  # R in units of sup |f|: larger ones lose accuracy, smaller ones smoothness
 _PLUS, _MINUS = 1, -1
 _SHARES = (1.0, 0.1, 0.01)  # of eps that the first sign's table is chosen for

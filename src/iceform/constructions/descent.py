@@ -35,8 +35,6 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, common_batch, unit_roundoff, untraced
 
-__all__ = ["GradientDescent"]
-
 Pass = Callable[[Tensor, Tensor, Tensor, Rates], Tensor]
 
 
@@ -182,7 +180,7 @@ class GradientDescent(Emulator):
 
     @property
     def _quadratic(self) -> bool:
-        return self.loss.curvature.quadratic
+        return self.loss.quadratic
 
     @cached_property
     def _reach(self) -> list[float]:

@@ -19,8 +19,6 @@ from iceform.validation import (
     unwrapped,
 )
 
-__all__ = ["Domain"]
-
 _LARGEST = 1e100  # keys hold squares of residuals
 
 

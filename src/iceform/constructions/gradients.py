@@ -32,8 +32,6 @@ from iceform.functions import ScalarFunction
 from iceform.functions.losses import Loss
 from iceform.validation import check_matmul_precision, check_positive
 
-__all__ = ["GradientStep", "ResidualMap", "SampleGradients"]
-
 
 class SampleGradients(ResidualEmulator):
     r"""Per-sample gradients of any loss (cor:in-context-GD-attn).

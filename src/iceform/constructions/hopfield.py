@@ -41,8 +41,6 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-__all__ = ["HopfieldMap", "HopfieldResidual", "HopfieldStep"]
-
 
 class HopfieldMap(Emulator):
     r"""f(a.z_i + b) by one Hopfield layer (thm:hopfield_approx, corrected).

@@ -23,8 +23,6 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-__all__ = ["InGraph"]
-
 _PLACES = count()
 _THERE: WeakValueDictionary[int, InGraph] = WeakValueDictionary()
 

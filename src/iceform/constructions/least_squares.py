@@ -29,8 +29,6 @@ from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, check_size, check_tensors, untraced
 
-__all__ = ["LeastSquares", "RidgeRegression"]
-
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SETTLED = 1e-6  # what a solution may be longer than the radius
 _CONVERGENCE_SHARE = 0.5  # of eps for the distance to the solution; emulation gets the rest

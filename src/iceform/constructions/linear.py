@@ -15,8 +15,6 @@ from iceform.constructions.rows import Options, RowEmulator
 from iceform.interpolation import Interpolant
 from iceform.validation import check_size
 
-__all__ = ["LinearLayer"]
-
 
 class LinearLayer(RowEmulator):
     """x -> x theta' with theta in the prompt (sec. 4.3).

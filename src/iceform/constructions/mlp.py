@@ -26,8 +26,6 @@ from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, check_size, untraced
 
-__all__ = ["MLP"]
-
 _AT_ONCE = 8  # numbers that one prompt of the look-up layer looks up
 
 

@@ -37,18 +37,6 @@ from iceform.functions.losses import Loss
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.validation import check_choice, check_size, check_tensors, unit_roundoff
 
-__all__ = [
-    "PLAIN",
-    "SAME",
-    "LossLike",
-    "Options",
-    "Rates",
-    "ResidualEmulator",
-    "check_logits",
-    "room_for",
-    "three_inputs",
-]
-
 LossLike = str | Loss | ScalarFunction | Callable[[Tensor], Tensor]
 
 SAME = "same"  # the eps of the emulator that is reprogrammed

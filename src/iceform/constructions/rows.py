@@ -45,8 +45,6 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-__all__ = ["Entries", "Options", "RowEmulator", "RowLayer"]
-
 
 class Entries(NamedTuple):
     """Entries of K, Q or V on given data, in float64."""

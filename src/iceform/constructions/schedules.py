@@ -18,8 +18,6 @@ from torch import Tensor
 from iceform.errors import BoundError, ProgramError
 from iceform.validation import check_choice, check_positive, check_size
 
-__all__ = ["EIGENVALUE_SLACK", "SCHEDULES", "Schedule", "chebyshev_steps", "steps_needed"]
-
 SCHEDULES = ("constant", "chebyshev", "nesterov")
 EIGENVALUE_SLACK = 2.0**-36  # of the largest: given ranges hold for data this far outside them
 _NARROWEST = 2.0**-4  # of the largest: a range of eigenvalues that slopes are bounded on

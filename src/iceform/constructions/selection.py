@@ -14,8 +14,6 @@ from iceform.interpolation import Grid, Interpolant, regimes
 from iceform.interpolation.storage import recalled
 from iceform.validation import unit_roundoff
 
-__all__ = ["choose"]
-
 _SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
 _LINE_CELLS = (1, 4, 8, 16, 24)  # in float32 rounding is least where cells/2 is near guards
 _EXTRA = (64.0, 1024.0)  # times u: targets tried in float32 when the best is asked for

@@ -32,8 +32,6 @@ from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.validation import check_size, unit_roundoff
 
-__all__ = ["SplitAttentionHead"]
-
 
 class SplitAttentionHead(AttentionHead):
     r"""A softmax-attention head in the prompt, each row's grid split over ``split`` heads.

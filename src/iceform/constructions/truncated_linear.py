@@ -49,8 +49,6 @@ from iceform.validation import (
     unit_roundoff,
 )
 
-__all__ = ["TruncatedLinear"]
-
 _HARD_SHARPNESS = 12.0  # e^-12: the temperature's share of the error is negligible
 _SPECTRAL_DELTA = 1e-10  # cells; aliasing of the spectral split at its default sharpness
 _TAIL = 4.4  # from the sum of geometric tails of two heads meeting at a seam, c >= 2

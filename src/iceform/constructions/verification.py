@@ -27,8 +27,6 @@ from iceform.constructions.residual import Rates, ResidualEmulator
 from iceform.constructions.truncated_linear import TruncatedLinear
 from iceform.errors import ProgramError
 
-__all__ = ["ball_function", "verify"]
-
 Ball = Any  # flint.arb, which ships no types
 
 

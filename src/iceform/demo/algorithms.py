@@ -21,8 +21,6 @@ from iceform.certificates import Ledger
 from iceform.demo.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
 
-__all__ = ["ALGORITHMS", "Row", "Tick", "other_slack", "run_all"]
-
 Tick = Callable[[str], None]
 _PERCEPTRON_PASSES = 100
 _COMPONENTS = 5

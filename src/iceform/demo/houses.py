@@ -9,8 +9,6 @@ import numpy as np
 
 from iceform import tables
 
-__all__ = ["Array", "Houses", "load"]
-
 Array = np.ndarray[Any, np.dtype[np.float64]]
 TEST_SHARE = 0.2
 SEED = 0

@@ -26,8 +26,6 @@ from iceform.machine import Machine, Stream
 from iceform.pages import Illustration, illustrate, render_page, write
 from iceform.sklearn import InContextLasso
 
-__all__ = ["Page", "run", "show", "ticks"]
-
 _TALLEST = 14  # coefficients in the picture of the lasso
 _TINY = 1e-16  # where a difference of zero is drawn
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

@@ -16,8 +16,6 @@ from iceform.demo.houses import Houses
 from iceform.errors import PrecisionError
 from iceform.machine import Program, Stream
 
-__all__ = ["COLUMNS", "PLANNED", "Planned", "planned"]
-
 COLUMNS = ("Overall.Qual", "area", "Garage.Cars", "Year.Built", "Total.Bsmt.SF")
 PLANNED = 3
 _BOUND, _LABELS = 16.0, 4.0  # what is stated of the columns, in deviations, and of log prices

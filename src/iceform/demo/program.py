@@ -16,8 +16,6 @@ import iceform as ice
 from iceform import plots
 from iceform.pages import Illustration, illustrate
 
-__all__ = ["Executed", "execute"]
-
 _SAMPLES, _DIM, _DRAWN = 12, 3, 6
 
 

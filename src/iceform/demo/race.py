@@ -15,8 +15,6 @@ from iceform.demo.algorithms import Tick
 from iceform.demo.houses import Houses
 from iceform.machine import IDENTITY, ArraySource, Machine, Stream
 
-__all__ = ["Race", "literal_difference", "race"]
-
 _RACE_PASSES = 400  # of the race between preconditioners
 
 

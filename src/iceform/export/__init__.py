@@ -1,6 +1,6 @@
-"""Into other tools: the Hub's layout, ONNX, TransformerLens and nnsight.
+"""Into other tools: folders in the layout of the Hugging Face Hub, ONNX, TransformerLens, nnsight.
 
-Nothing here is imported before it is called for: each part says which extra it needs.
+Of the last three nothing is imported before it is called for: each part says which extra it needs.
 """
 
 from __future__ import annotations
@@ -8,15 +8,48 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+# Each of these makes its kinds known when it is imported.
+from iceform import algorithms, attention, constructions, machine, networks, pretrained
 from iceform.errors import ProgramError
-from iceform.export.hub import from_pretrained, save_pretrained
 
 __all__ = ["from_pretrained", "load", "nnsight", "onnx", "save_pretrained", "transformer_lens"]
+
+KEPT = (algorithms, attention, constructions, machine, networks)
+
+
+def save_pretrained(thing: Any, path: str | Path) -> Path:
+    """Write a network, machine, emulator, result, program or prompt into the folder ``path``.
+
+    Raises
+    ------
+    ProgramError
+        If it is none of these, or a program with a function of the user's own.
+    """
+    return pretrained.write(thing, path)
+
+
+def from_pretrained(path: str | Path, **options: Any) -> Any:
+    """Read back what :func:`save_pretrained` wrote.
+
+    Parameters
+    ----------
+    path
+        The folder; nothing outside it is read.
+    options
+        ``f=`` for an emulator of the user's own function, whose bound is "claimed" without it.
+
+    Raises
+    ------
+    IntegrityError
+        If the weights are missing, or a file is truncated, altered or of another format.
+    """
+    return pretrained.read(path, **options)
+
 
 load = from_pretrained
 
 
-def onnx(thing: Any, path: str | Path, *, check: bool = True, example: Any = None) -> Path:
+def onnx(thing: Any, path: str | Path, *, example: Any = None) -> Path:
     """The frozen network of a machine or an emulator as an ONNX file whose input is the prompt.
 
     See :func:`iceform.export.onnx_file.onnx`. Of a network in context, the whole of it, with its
@@ -26,12 +59,12 @@ def onnx(thing: Any, path: str | Path, *, check: bool = True, example: Any = Non
     from iceform.networks import InContext
 
     if not isinstance(thing, InContext):
-        return write(thing, path, check=check)
+        return write(thing, path)
     from iceform.export.network_file import network_onnx
 
     if example is None:
         raise ProgramError("a network in context is exported on an input: pass example=")
-    return network_onnx(thing, path, example, check=check)
+    return network_onnx(thing, path, example)
 
 
 def transformer_lens(thing: Any) -> Any:

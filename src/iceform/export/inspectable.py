@@ -28,8 +28,6 @@ from iceform.errors import ProgramError
 from iceform.machine import Rows
 from iceform.machine.machine import Program
 
-__all__ = ["Attention", "Block", "build_points", "head_named", "runner_for"]
-
 Point = Callable[[], nn.Module]
 
 

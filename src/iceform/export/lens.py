@@ -13,22 +13,19 @@ from typing import Any
 from torch import Tensor, nn
 
 from iceform.errors import ProgramError
-from iceform.export.inspectable import build_points, head_named, run_blocks, runner_for
+from iceform.export.inspectable import Point, build_points, head_named, run_blocks, runner_for
 from iceform.networks import InContext
-
-__all__ = ["nnsight", "transformer_lens"]
 
 
 class _Watched(nn.Module):
-    """A frozen network with points, in plain torch."""
+    """A frozen network with points."""
 
     hook_readout: nn.Module
 
-    def __init__(self, thing: Any) -> None:
+    def __init__(self, thing: Any, point: Point = nn.Identity) -> None:
         super().__init__()
-        network, run = runner_for(thing, self._stream)
-        build_points(self, network, nn.Identity)
-        self._run = run
+        network, self._run = runner_for(thing, self._stream)
+        build_points(self, network, point)
 
     def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
         return run_blocks(self, tokens)
@@ -89,28 +86,12 @@ def transformer_lens(thing: Any) -> Any:
             whole = not options.get("remove_batch_dim", False)
             return out, ActivationCache(found, self, has_batch_dim=whole)
 
-    class HookedFrozen(Hooked):
+    class HookedFrozen(_Watched, Hooked):
         """A frozen network with hooks at every head."""
 
-        hook_readout: nn.Module
-
         def __init__(self) -> None:
-            super().__init__()
-            network, run = runner_for(thing, self._stream)
-            build_points(self, network, HookPoint)
-            self._run = run
+            super().__init__(thing, HookPoint)
             self.setup()  # type: ignore[no-untyped-call]
-
-        def _stream(self, tokens: Tensor) -> Iterator[Tensor]:
-            return run_blocks(self, tokens)
-
-        def forward(self, *inputs: Any) -> Tensor:
-            out: Tensor = self.hook_readout(self._run(*inputs))
-            return out
-
-        def head(self, label: str) -> tuple[int, int]:
-            """(block, head) of a label."""
-            return head_named(self, label)
 
     class HookedInContext(Hooked):
         """A network in context with a hook behind every piece."""

@@ -21,8 +21,6 @@ from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet
 from iceform.networks import InContext
 from iceform.validation import full_precision, human_bytes
 
-__all__ = ["network_onnx"]
-
 _DOUBLE = 11  # ONNX's number for float64
 _ROUNDINGS = 2  # the certificate has torch's rounding; onnxruntime's is as much again
 
@@ -41,8 +39,11 @@ class _Flat(nn.Module):
 
 
 @full_precision
-def network_onnx(network: InContext, path: str | Path, example: Any, *, check: bool = True) -> Path:
+def network_onnx(network: InContext, path: str | Path, example: Any) -> Path:
     """Write a network in context as an ONNX file with the network's own inputs and outputs.
+
+    Before it is kept, onnxruntime runs it on the example, and what it returns is compared with the
+    original's.
 
     Parameters
     ----------
@@ -53,9 +54,6 @@ def network_onnx(network: InContext, path: str | Path, example: Any, *, check: b
     example
         Arguments, as ``calibration=`` takes them; sizes that the network leaves open are so in the
         file.
-    check
-        Run the file with onnxruntime on the example and compare with the original before it is
-        kept.
 
     Raises
     ------
@@ -66,7 +64,7 @@ def network_onnx(network: InContext, path: str | Path, example: Any, *, check: b
     IntegrityError
         If onnxruntime's results are further from the original's than is certified.
     """
-    need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
+    need("onnx", "onnxscript", "onnxruntime")
     network.frozen.check()
     size = sum(b.nbytes for b in network.model.buffers())
     if size > LARGEST:
@@ -87,7 +85,7 @@ def network_onnx(network: InContext, path: str | Path, example: Any, *, check: b
         _compare(network, session(draft), args, kwargs, tensors)
 
     data = signed(program.model_proto.SerializeToString())
-    store.write({target: data}, check=compare if check else None)
+    store.write({target: data}, check=compare)
     return target
 
 

@@ -34,8 +34,6 @@ from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.machine import Machine, Rows, Stream
 from iceform.validation import human_bytes, unit_roundoff
 
-__all__ = ["OnnxMachine", "OnnxRuntime", "PromptRunner", "onnx"]
-
 LARGEST = 2**31 - 2**20  # protobuf's limit, less what the graph itself takes
 _CHECKED_BATCH = 3  # prompts that the written file is tried on
 _INPUT, _OUTPUT = "tokens", "output"
@@ -116,10 +114,11 @@ def _fewest_tokens(thing: Rows | Emulator | FrozenNetwork, tokens: int) -> int:
     return tokens
 
 
-def onnx(
-    thing: Machine | Emulator | FrozenNetwork, path: str | Path, *, check: bool = True
-) -> Path:
+def onnx(thing: Machine | Emulator | FrozenNetwork, path: str | Path) -> Path:
     """Write a machine's or an emulator's frozen network as an ONNX file.
+
+    Before it is kept, onnxruntime runs it on random prompts, and what it returns is compared with
+    torch's.
 
     The input ``tokens`` is (batch, tokens, features), the prompt; batch is dynamic, and so are the
     tokens of machines and linear maps. The dtype is that of the weights, float32 or float64.
@@ -130,8 +129,6 @@ def onnx(
         What to export.
     path
         The file to write.
-    check
-        Run the file with onnxruntime on random prompts and compare with torch before it is kept.
 
     Raises
     ------
@@ -140,7 +137,7 @@ def onnx(
     IntegrityError
         If onnxruntime's results are not torch's.
     """
-    need("onnx", "onnxscript", *(("onnxruntime",) if check else ()))
+    need("onnx", "onnxscript", "onnxruntime")
     if isinstance(thing, Stream):
         thing = thing.network
     if not isinstance(thing, Rows | Emulator | FrozenNetwork):
@@ -162,11 +159,12 @@ def onnx(
         _compare(runner, session(draft), target)
 
     data = signed(_export(runner).model_proto.SerializeToString())
-    store.write({target: data}, check=compare if check else None)
+    store.write({target: data}, check=compare)
     return target
 
 
 def need(*names: str) -> None:
+    """Refuse to export without the packages it takes."""
     import importlib.util
 
     missing = [n for n in names if importlib.util.find_spec(n) is None]
@@ -233,6 +231,7 @@ def session(path: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = torch.get_num_threads()  # its own are many, and spin
     data = path.read_bytes()
     try:
         session = onnxruntime.InferenceSession(

@@ -19,12 +19,10 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.jets import chosen
 from iceform.functions.tracing import Step, Tape, Use, exact_at, switches
 
-__all__ = ["KNOWN", "Choice", "enclose"]
-
 
 def _between(low: float, high: float) -> Jet:
     """A constant that lies between two neighbouring floats."""
-    ends = torch.tensor([[low], [high]], dtype=torch.float64)
+    ends = torch.tensor([[low], [high]], dtype=torch.float64, device="cpu")
     return Jet.number(Interval(ends[0], ends[1]))
 
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from iceform.arithmetic import Interval, Jet
 
-__all__ = ["Extremes", "concordance", "extremes", "signed"]
-
 _FIRST = 64  # cells to start with
 _LEAST = 256  # cells that a round costs as much as
 _WORK = 1 << 14  # cells that one bound may cost

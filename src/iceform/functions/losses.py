@@ -9,8 +9,9 @@ that sum to one carry it exactly.
 l(t) <= l(z) + l'(z)(t - z) + c(z)(t - z)^2/2 for all t, so that a step in the metric it gives never
 goes up. Two kinds of losses have proofs of their own: those with |l'''| <= s l'' (self-concordant:
 logistic, Poisson and everything with rounded corners), and those whose l'' is constant between
-kinks. What is stated of a loss of the library is found out about any other by interval arithmetic,
-on the range that its arguments take: bounds of l'', and of |l'''|/l''.
+kinks. What the library states of its own losses, its tests prove. Of any other, whatever is said
+of it, proofs use what interval arithmetic finds on the range that its arguments take: bounds of
+l'', of l'' between the kinks that were named, and of |l'''|/l''.
 
 **Rounded corners**: l' is a sigmoid, up to scale and a constant. With
 :math:`l'(z) = \sigma((z - m)/w)` and :math:`u = (z - m)/(2w)`
@@ -27,8 +28,9 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,26 +39,8 @@ from torch import Tensor
 from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.intervals import UNIT
 from iceform.errors import BoundError, ProgramError
-from iceform.functions.extremes import concordance
+from iceform.functions.extremes import concordance, extremes
 from iceform.functions.scalar import ScalarFunction
-
-__all__ = [
-    "LOSSES",
-    "Curvature",
-    "Labels",
-    "Loss",
-    "absolute",
-    "hinge",
-    "huber",
-    "logistic",
-    "logistic_margin",
-    "loss_named",
-    "poisson",
-    "quantile",
-    "register",
-    "squared",
-    "squared_hinge",
-]
 
 Scalar = Callable[[Tensor], Tensor]
 
@@ -78,7 +62,7 @@ class Curvature:
     concordance
         s with |l'''| <= s l'', or None.
     kinks
-        Where l'' jumps, if it is constant in between; None if it is not of that kind.
+        Where l'' jumps, if it is no less than ``bend`` in between; None if it is not of that kind.
     corner
         Where the loss bends, and within what width; None if it bends nowhere in particular.
     level
@@ -107,19 +91,30 @@ class Curvature:
         return cls(bend)
 
     @classmethod
-    def on_range(cls, derivative: ScalarFunction, low: float, high: float) -> Curvature:
-        """What interval arithmetic finds of a derivative on ``[low, high]``."""
+    def on_range(
+        cls, derivative: ScalarFunction, low: float, high: float, kinks: tuple[float, ...] = ()
+    ) -> Curvature:
+        """What interval arithmetic finds of a derivative on ``[low, high]``.
+
+        ``kinks`` are where to look for pieces, should it not be smooth: hints, and no more.
+        """
         here = derivative.on(low, high)
         known = here.slopes(low, high)
         if known is None:
             return cls.unknown(derivative)
         ratio = concordance(here.jets, low, high) if known[0] > 0 else math.inf
-        return cls(
-            cls.unknown(derivative).bend,
-            bounds=known,
-            concordance=ratio if math.isfinite(ratio) else None,
-            encloser=here.jets,
-        )
+        breaks = tuple(sorted({k for k in (*kinks, *(here.kinks or ())) if low < k < high}))
+        found = cls(cls.unknown(derivative).bend, bounds=known, encloser=here.jets)
+        if math.isfinite(ratio):
+            return replace(found, concordance=ratio)
+        if not breaks or known[0] < 0:
+            return found
+        # From the next number on: at a kink itself it is open which piece a cell belongs to.
+        ends = [(math.nextafter(a, high), math.nextafter(b, low)) for a, b in pairwise(
+            (low, *breaks, high)
+        )]  # fmt: skip
+        least = [max(0.0, extremes(here.jets, a, b, 1).low) if a < b else 0.0 for a, b in ends]
+        return replace(found, bend=Steps(breaks, tuple(least)), kinks=breaks)
 
     def enclose(self, f: Scalar, z: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """l'(z) and l''(z) with what each may be off by, f being what computes l'."""
@@ -145,6 +140,18 @@ class Curvature:
     def steepest(self) -> float | None:
         """The least upper bound of l'' where it is finite: how far l' moves when z does."""
         return self.bounds[1] if self.bounds and math.isfinite(self.bounds[1]) else None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A step function: heights between breaks."""
+
+    breaks: tuple[float, ...]
+    heights: tuple[float, ...]
+
+    def __call__(self, z: Tensor) -> Tensor:
+        breaks, heights = z.new_tensor(self.breaks), z.new_tensor(self.heights)
+        return heights[torch.bucketize(z.detach(), breaks)]
 
 
 def _middle(enclosed: Interval) -> tuple[Tensor, Tensor]:
@@ -182,7 +189,10 @@ class Labels:
         if bool(outside.any()):
             found = float(y[outside].flatten()[0])
             advice = f"; {self.advice}" if self.advice else ""
-            raise BoundError(f"the {name} loss needs {self.words}, got {found}{advice}")
+            raise BoundError(
+                f"Some value(s) of y are out of the valid range of the loss: the {name} loss needs "
+                f"{self.words}, got {found}{advice}"
+            )
 
 
 _SIGNS = Labels(lambda y: y.abs() == 1, "labels -1 and +1")
@@ -192,8 +202,10 @@ _SIGNS = Labels(lambda y: y.abs() == 1, "labels -1 and +1")
 class Loss:
     """A loss of one real variable, known by its derivative.
 
-    Every fact that a proof uses is a field, stated for this object and no other; a name decides
-    nothing. What is not stated is found out about the derivative, or not used.
+    Every fact is a field, stated for this object and no other; a name decides nothing. Solvers use
+    what is stated. Proofs use what the library states of its own losses (:func:`vouched`), and of
+    any other loss what they find out about the derivative; where nothing can be found out, what is
+    stated makes an estimate, which names it.
 
     Attributes
     ----------
@@ -226,6 +238,8 @@ class Loss:
     parameters: tuple[tuple[str, float], ...] | None = None
     above: Callable[[Tensor, Tensor], Tensor] | None = None
     raised: tuple[Loss, float] | None = None
+    # Not copied by dataclasses.replace: facts of one function say nothing about another.
+    _vouched: bool = field(default=False, init=False, repr=False)
 
     @classmethod
     def of(cls, loss: str | Loss | ScalarFunction | Callable[[Tensor], Tensor]) -> Loss:
@@ -265,6 +279,16 @@ class Loss:
         """The facts; of a loss that comes without, no more than l'' where autograd has it."""
         return Curvature.unknown(self.derivative) if self.facts is None else self.facts
 
+    @property
+    def known(self) -> Curvature | None:
+        """The facts for every real t that a proof may use; None of a loss of the user's own."""
+        return self.facts if self._vouched else None
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether l'' is known to be 1 everywhere."""
+        return self.known is not None and self.known.quadratic
+
     def encode(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """Samples, labels and value offsets: the gradient is f(w.x' - y') x' - offset."""
         if self.kind == "margin":
@@ -274,8 +298,8 @@ class Loss:
         return x, y, None
 
     def curvature_within(self, reach: float) -> Curvature:
-        """The facts on [-reach, reach]: those of the loss, or what can be proved there."""
-        return _within(self, reach) if self.facts is None else self.facts
+        """The facts on [-reach, reach]: those that are known, or what can be proved there."""
+        return _within(self, reach) if self.known is None else self.known
 
     @property
     def lost(self) -> bool:
@@ -286,7 +310,7 @@ class Loss:
         """(inf l'', sup l'') over ``[low, high]``, and what that takes for granted."""
         known = self.curvature.bounds
         stated = known is not None and all(map(math.isfinite, known))
-        if known is not None and stated and self.parameters is not None:
+        if known is not None and stated and self.known is not None:
             return *known, ()
         proven = self.derivative.slopes(low, high)
         if proven is not None:  # rather than what somebody says of a loss of their own
@@ -316,7 +340,16 @@ class Loss:
 
 @lru_cache(maxsize=256)
 def _within(loss: Loss, reach: float) -> Curvature:
-    return Curvature.on_range(loss.derivative, -reach, reach)
+    return Curvature.on_range(loss.derivative, -reach, reach, loss.curvature.kinks or ())
+
+
+def vouched(loss: Loss) -> Loss:
+    """The library's word for the facts of a loss it makes: its tests prove them.
+
+    It is for this object alone: a loss in which anything is replaced is another one.
+    """
+    object.__setattr__(loss, "_vouched", True)
+    return loss
 
 
 def _lost(z: Tensor) -> Tensor:
@@ -363,7 +396,9 @@ def loss_named(name: str, **parameters: float) -> Loss:
 @lru_cache(maxsize=256)
 def _made(maker: Maker, name: str, parameters: tuple[tuple[str, float], ...]) -> Loss:
     """The same object for the same loss, so that fits are remembered."""
-    return replace(maker(**dict(parameters)), name=name, parameters=parameters)
+    made = maker(**dict(parameters))
+    named = replace(made, name=name, parameters=parameters)
+    return named if made.known is None else vouched(named)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -376,7 +411,7 @@ def squared() -> Loss:
     """l(z) = z^2/2."""
     line = ScalarFunction(lambda z: z, "squared'", affine=(1.0, 0.0))
     facts = Curvature(torch.ones_like, torch.ones_like, (1.0, 1.0), kinks=())
-    return Loss("squared", "residual", line, facts)
+    return vouched(Loss("squared", "residual", line, facts))
 
 
 @register("huber")
@@ -391,7 +426,7 @@ def huber(delta: float = 1.0) -> Loss:
         return delta / z.abs().clamp(min=delta)
 
     facts = Curvature(bend, above, (0.0, 1.0), kinks=(-delta, delta))
-    return Loss("huber", "residual", f, facts)
+    return vouched(Loss("huber", "residual", f, facts))
 
 
 @register("squared_hinge")
@@ -399,9 +434,8 @@ def squared_hinge() -> Loss:
     """l(m) = max(0, 1 - m)^2/2."""
     f = ScalarFunction(lambda m: -torch.relu(1 - m), "squared_hinge'", (1.0,))
     facts = Curvature(lambda m: (m < 1).to(m), torch.ones_like, (0.0, 1.0), kinks=(1.0,))
-    return Loss(
-        "squared_hinge", "margin", f, facts, above=lambda m, y: torch.relu(1 - m).square() / 2
-    )
+    above = lambda m, y: torch.relu(1 - m).square() / 2  # noqa: E731
+    return vouched(Loss("squared_hinge", "margin", f, facts, above=above))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -454,24 +488,23 @@ def logistic() -> Loss:
         "for labels -1 and +1 use 'logistic_margin'",
     )
     f = ScalarFunction(torch.sigmoid, "logistic'")
-    return Loss(
-        "logistic", "glm", f, _step(1.0), labels=shares,
-        above=lambda t, y: y * _softplus(-t) + (1 - y) * _softplus(t),
-    )  # fmt: skip
+    above = lambda t, y: y * _softplus(-t) + (1 - y) * _softplus(t)  # noqa: E731
+    return vouched(Loss("logistic", "glm", f, _step(1.0), labels=shares, above=above))
 
 
 @register("logistic_margin")
 def logistic_margin() -> Loss:
     """l(m) = ln(1 + e^{-m})."""
     f = ScalarFunction(lambda m: -torch.sigmoid(-m), "logistic_margin'")
-    return Loss("logistic_margin", "margin", f, _step(1.0), above=lambda m, y: _softplus(-m))
+    above = lambda m, y: _softplus(-m)  # noqa: E731
+    return vouched(Loss("logistic_margin", "margin", f, _step(1.0), above=above))
 
 
 @register("absolute")
 def absolute(width: float = _WIDTH) -> Loss:
     """l(z) = width ln cosh(z/width): |z| with its corner rounded; l' = 2 sigma(2 z/width) - 1."""
     f = ScalarFunction(lambda z: torch.tanh(z / width), "absolute'")
-    return Loss("absolute", "residual", f, _step(width / 2, height=2.0))
+    return vouched(Loss("absolute", "residual", f, _step(width / 2, height=2.0)))
 
 
 @register("quantile")
@@ -481,14 +514,14 @@ def quantile(quantile: float = 0.5, width: float = _WIDTH) -> Loss:
         raise ProgramError(f"quantile must be strictly between 0 and 1, got {quantile!r}")
     f = ScalarFunction(lambda z: torch.sigmoid(z / width) - quantile, "quantile'")
     median = None if quantile == 0.5 else (loss_named("quantile", width=width), 0.5 - quantile)
-    return Loss("quantile", "residual", f, _step(width), raised=median)
+    return vouched(Loss("quantile", "residual", f, _step(width), raised=median))
 
 
 @register("hinge")
 def hinge(width: float = _WIDTH) -> Loss:
     """max(0, 1 - m) with its corner rounded: l'(m) = -sigma((1 - m)/width)."""
     f = ScalarFunction(lambda m: -torch.sigmoid((1 - m) / width), "hinge'")
-    return Loss("hinge", "margin", f, _step(width, 1.0))
+    return vouched(Loss("hinge", "margin", f, _step(width, 1.0)))
 
 
 # ---------------------------------------------------------------------------------------------
@@ -504,7 +537,7 @@ def poisson() -> Loss:
     counts = Labels(lambda y: y >= 0, "counts >= 0")
     facts = Curvature(torch.exp, None, (0.0, math.inf), concordance=1.0)
     f = ScalarFunction(torch.exp, "poisson'")
-    return Loss("poisson", "glm", f, facts, labels=counts, above=_above)
+    return vouched(Loss("poisson", "glm", f, facts, labels=counts, above=_above))
 
 
 def _above(t: Tensor, y: Tensor) -> Tensor:

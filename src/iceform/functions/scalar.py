@@ -15,14 +15,14 @@ from iceform.arithmetic.doubled import Doubled
 from iceform.errors import BoundError, DtypeError, ProgramError, ShapeError
 from iceform.functions.enclosing import KNOWN, enclose
 from iceform.functions.extremes import extremes
-from iceform.functions.tracing import Tape, UntraceableError, trace
-
-__all__ = ["ScalarFunction", "find_kinks"]
+from iceform.functions.tracing import Tape, UntraceableError, straight, trace
+from iceform.validation import full_precision
 
 Scalar = Callable[[Tensor], Tensor]
 Encloser = Callable[[Interval, int], Jet]
 
 _PLACES = 257  # where what is computed is compared with what is enclosed
+_FAR, _LINEAR = 2.0**20, 2.0**-40  # how far a line is followed, and what its slope may round by
 _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less than another function
 
 
@@ -58,6 +58,15 @@ class ScalarFunction:
     estimate: bool = False
     _kept: dict[int, tuple[Scalar, Tape | str]] = field(default_factory=dict, repr=False)
 
+    @full_precision
+    def __post_init__(self) -> None:
+        """Refuse a line that the function is not: look-ups and proofs take it at its word."""
+        if self.affine is not None and not self._is_line(*self.affine):
+            why = "not what it was followed to compute" if self.obstacle is None else self.obstacle
+            raise ProgramError(
+                f"f ({self.name}) is said to be affine={self.affine}: {why}; leave affine out"
+            )
+
     @classmethod
     def of(
         cls,
@@ -83,6 +92,17 @@ class ScalarFunction:
     def on(self, low: float, high: float) -> ScalarFunction:
         """The same function with what is known of it on ``[low, high]``."""
         return self if self.facts is None else self.facts(low, high)
+
+    def _is_line(self, slope: float, intercept: float) -> bool:
+        """Exactly, of a function that is followed; of what an encloser computes, to rounding."""
+        if self.encloser is None:
+            found = straight(self._followed) if isinstance(self._followed, Tape) else None
+            return found is not None and found[0] == slope and found[1] == intercept
+        at = torch.tensor([0.0, -_FAR, -_FAR], dtype=torch.float64)
+        to = torch.tensor([0.0, 0.0, _FAR], dtype=torch.float64)
+        value, rate = (self.encloser(Interval(at, to), 1)[k] for k in (0, 1))
+        off = [rate.low - slope, rate.high - slope, (value.low - intercept)[:1] / _FAR]
+        return all(float(part.abs().max()) <= _LINEAR * abs(slope) for part in off)
 
     # ---------------------------------------------------------------------------- enclosures
 

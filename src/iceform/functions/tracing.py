@@ -26,16 +26,6 @@ from torch import Tensor
 
 from iceform.errors import ProgramError
 
-__all__ = [
-    "Step",
-    "Tape",
-    "UntraceableError",
-    "Use",
-    "exact_at",
-    "switches",
-    "trace",
-]
-
 _LENGTHS = (7, 11, 2)  # of the tensors that are traced
 _MOST = 2000  # operations
 _VIEWS = frozenset({"alias", "detach"})
@@ -386,6 +376,47 @@ def exact_at(tape: Tape, point: Fraction) -> list[Exact]:
         small = value is not None and value.numerator.bit_length() <= _MOST_BITS
         known.append(value if small else None)
     return known
+
+
+def straight(tape: Tape) -> tuple[Fraction, Fraction] | None:
+    """Slope and intercept of a function that sums and multiples by numbers make; else None."""
+    known: list[tuple[Fraction, Fraction] | None] = []
+    for step in tape.steps:
+        known.append((_ONE, _ZERO) if step.name == "variable" else _line(step, known))
+    return known[-1]
+
+
+def _line(step: Step, known: list[tuple[Fraction, Fraction] | None]) -> Any:
+    parts: list[Any] = []
+    for argument in step.arguments:
+        number = None if isinstance(argument, Use) else _exact(argument, [])
+        parts.append(known[argument.step] if isinstance(argument, Use) else (_ZERO, number))
+    if step.options or step.name not in _STRAIGHT or any(p is None or p[1] is None for p in parts):
+        return None
+    try:
+        return _STRAIGHT[step.name](*parts)
+    except (TypeError, ZeroDivisionError):
+        return None
+
+
+def _times(p: Any, q: Any) -> Any:
+    return None if p[0] and q[0] else (p[0] * q[1] + p[1] * q[0], p[1] * q[1])
+
+
+_STRAIGHT: dict[str, Callable[..., Any]] = {
+    "add": lambda p, q: (p[0] + q[0], p[1] + q[1]),
+    "alias": lambda p: p,
+    "clone": lambda p: p,
+    "detach": lambda p: p,
+    "div": lambda p, q: None if q[0] else (p[0] / q[1], p[1] / q[1]),
+    "full_like": lambda p, q: q,
+    "mul": _times,
+    "neg": lambda p: (-p[0], -p[1]),
+    "ones_like": lambda p: (_ZERO, _ONE),
+    "rsub": lambda p, q: (q[0] - p[0], q[1] - p[1]),
+    "sub": lambda p, q: (p[0] - q[0], p[1] - q[1]),
+    "zeros_like": lambda p: (_ZERO, _ZERO),
+}
 
 
 def _value(step: Step, known: list[Exact]) -> Exact:

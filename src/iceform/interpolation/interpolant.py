@@ -24,6 +24,7 @@ from iceform.interpolation.local import (
     significant_tokens,
     steepness,
 )
+from iceform.validation import full_precision
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
@@ -237,10 +238,11 @@ class GradedGrid:
     def _position(self, index: Tensor) -> Tensor:
         """Invert kappa: bracket in a table of points graded like the grid, then Newton."""
         finest = self.spacing
-        origin = self._index(torch.tensor([self.low], dtype=torch.float64), finest)
-        target = index + origin
-        table = self._table(finest)
-        levels = self._index(table, finest)
+        if "table" not in self._cache:
+            self._cache["table"] = self._table(finest)
+            self._cache["levels"] = self._index(self._cache["table"], finest)
+        table, levels = self._cache["table"], self._cache["levels"]
+        target = index + self._index(torch.tensor([self.low], dtype=torch.float64), finest)
         place = torch.searchsorted(levels, target.contiguous()).clamp(1, len(table) - 1)
         small, large = table[place - 1], table[place]
         z = 0.5 * (small + large)
@@ -365,6 +367,7 @@ class Interpolant:
         )
 
     @classmethod
+    @full_precision
     def fit(
         cls,
         f: Callable[[Tensor], Tensor] | ScalarFunction,

@@ -147,7 +147,7 @@ def _spreads(lowest: Tensor, highest: Tensor) -> list[float]:
 _SAMPLES = 12  # sample points per token for the fit
 _ROUGH_SAMPLES = 4
 _CHECKS = 7  # check points per cell; coprime with the samples, so they fall between them
-_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64)
+_LAMBDAS = torch.logspace(-14, 0, 29, dtype=torch.float64, device="cpu")
 _TAME = 2.0  # largest |v| allowed, relative to f
 _FEWEST = 512  # sample and check points in all, so that small grids see narrow features
 _MIRRORED = 2.0**-36  # what logits of 500 tokens round by: weights of tokens that are symmetric
@@ -452,11 +452,15 @@ def _search(
 ) -> _Candidate | None:
     """Turn one knob at a time, from the first option of each, or by a notch from ``near``."""
     known: dict[tuple[float, ...], _Candidate | None] = {}
+    grids: dict[tuple[float, ...], Grid | GradedGrid | None] = {}
     rough = tokens > _ROUGH
 
     def fit(knobs: dict[str, int | float], rough: bool) -> _Candidate | None:
-        grid, c = family.build(tokens, knobs), knobs["sharpness"]
-        if grid is None:
+        c = knobs["sharpness"]
+        key = tuple(value for name, value in knobs.items() if name != "sharpness")
+        if key not in grids:
+            grids[key] = family.build(tokens, knobs)
+        if (grid := grids[key]) is None:
             return None
         return _Candidate(grid, c, fit_values(f, grid, c, rough=rough), tuple(knobs.values()))
 

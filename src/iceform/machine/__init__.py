@@ -1,12 +1,11 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
 from iceform.machine.machine import Given, Machine, Program, Run, Sizes, Target, stored
-from iceform.machine.problem import GramTask, LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, GramTask, LinearProblem, Scaling
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov, whitened_at
 from iceform.machine.sources import ArraySource, Source
 from iceform.machine.stream import CLIP, CLIP_SQUARED, IDENTITY, Running, Stream, Table
-from iceform.machine.whitening import Coordinates
 
 __all__ = [
     "CLIP",

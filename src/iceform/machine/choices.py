@@ -47,7 +47,7 @@ from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.losses import Curvature
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import Coordinates, LinearProblem, Scaling, metric_of
 from iceform.machine.proofs import (
     Proof,
     certificate_of,
@@ -60,7 +60,6 @@ from iceform.machine.proofs import (
 )
 from iceform.machine.sources import split
 from iceform.machine.stream import IDENTITY, Running
-from iceform.machine.whitening import Coordinates, metric_of
 from iceform.validation import check_capacity
 
 _UNIT = torch.finfo(torch.float64).eps / 2

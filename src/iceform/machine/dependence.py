@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, pair
-from iceform.machine.problem import LinearProblem, Scaling
-from iceform.machine.whitening import Metric
+from iceform.machine.problem import LinearProblem, Metric, Scaling
 
 _MULTIPLES = 24  # tried until a direction is one of whole numbers
 _WHOLE = 1e-5  # how far from them it may be before it is rounded

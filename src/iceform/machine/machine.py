@@ -293,15 +293,23 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     name = str(dtype).removeprefix("torch.")
     terms = {**found.certificate.terms, f"stored as {name}": worst}
     error = math.nextafter(math.fsum(terms.values()), math.inf)
-    verifier = found.certificate._verifier
+    verifier, errors, last = found.certificate._verifier, dict(found.errors), []
+    if errors.get("intercept"):
+        moved = 0.501 * torch.finfo(dtype).eps * float(found.intercept.abs().max())
+        errors["intercept"] = math.nextafter(errors["intercept"] + moved, math.inf)
+        told = f"as above, and stored as {name}"
+        last = [Step("intercept", "bound of its distance", errors["intercept"], told)]
     if isinstance(verifier, Verifier):
         parts = dict(found.parts)
         if "intercept" in parts:
             parts["intercept"] = parts["intercept"].to(dtype)
-        rounded = replace(verifier.found, answer=found.value.to(dtype), parts=parts)
+        rounded = replace(verifier.found, answer=found.value.to(dtype), parts=parts, errors=errors)
         verifier = replace(verifier, found=rounded)
-    certificate = replace(found.certificate, error=error, terms=terms, _verifier=verifier)
-    return replace(found, certificate=certificate)
+    steps = (*found.certificate.derivation, *last)
+    certificate = replace(
+        found.certificate, error=error, terms=terms, derivation=steps, _verifier=verifier
+    )
+    return replace(found, certificate=certificate, errors=errors)
 
 
 # Where calls come in from outside, whatever modes are on there.

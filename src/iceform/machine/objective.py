@@ -116,7 +116,7 @@ class _Inwards:
 
 def above_nothing(problem: LinearProblem, w: Tensor) -> float:
     """F(w) less the least values of its losses; infinite where these are not known."""
-    if problem.loss.above is None:
+    if problem.loss.above is None or problem.loss.known is None:
         return math.inf
     (total,) = problem.source.reduce(_Above(problem.encoding, w, problem.loss))
     mean = float(total) / float(problem.source.total)

@@ -31,20 +31,20 @@ from torch import Tensor
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
-from iceform.functions.losses import Curvature
+from iceform.functions.losses import Curvature, vouched
 from iceform.machine.dependence import exactly_dependent
 from iceform.machine.objective import above_nothing, held_by_penalty, nearby
-from iceform.machine.problem import Encoding, LinearProblem, slip_of
-from iceform.machine.sources import Source, split
-from iceform.machine.whitening import (
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
     Metric,
-    Weigh,
-    evenly,
     metric_of,
     needs_sharpening,
-    sharpened,
+    slip_of,
     spectral_norm,
 )
+from iceform.machine.sources import Source, split
+from iceform.machine.whitening import Weigh, evenly, sharpened
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _SLACK = 1e-3  # norms of a few computed numbers; sums of products have their rounding added
@@ -326,7 +326,7 @@ class _Seen:
 
 @dataclass(frozen=True, eq=False)
 class _SafeGram:
-    """Gram matrix of the samples whose curvature is 1 and stays so within the radius; its slips."""
+    """Gram matrix of the samples that stay between two kinks within the radius; its slips."""
 
     encoding: Encoding
     w: Tensor
@@ -341,6 +341,7 @@ class _SafeGram:
         moves = (1 + _SLACK) * self.radius * lengths_in(samples, self.whitener)
         moves = moves + slip_of(samples, self.w, labels)
         kinks = torch.tensor(self.curvature.kinks, dtype=z.dtype, device=z.device)
+        moves = moves + 4 * _UNIT * kinks.abs().max()  # which are rounded, or next to where it is
         distance = (z[:, None] - kinks).abs().amin(1)
         weights = self.encoding.weigh(self.curvature.bend(z) * (distance > moves), y)
         gram = (samples * weights[:, None]).mT @ samples
@@ -380,6 +381,9 @@ def norm_of(metric: Metric, gradient: Tensor, error: Tensor) -> float:
 def prove(problem: LinearProblem, w: Tensor, linear: Tensor | None = None) -> Proof:
     """A bound of the distance from w to the minimiser of F (+ linear.w)."""
     facts, room = _facts(problem, w)
+    stated = problem.loss.facts
+    if room is not None and facts.bounds is None and stated is not None:
+        return _as_stated(prove(replace(problem, loss=vouched(replace(problem.loss))), w, linear))
     enclosed = enclose(problem, w, facts)
     if linear is not None:
         gradient = enclosed[0] + linear
@@ -444,7 +448,7 @@ def _by_curvature(
         (far,) = problem.source.largest(_Reach(problem.encoding, metric.whitener))
         found = self_concordant(metric, nu, float(far), first, facts.concordance, known)
     elif facts.kinks is not None:
-        found = _piecewise(problem, w, metric, gradient, error, first)
+        found = _piecewise(problem, w, facts, metric, gradient, error, first)
     else:
         found = _by_penalty(problem, facts, gradient, error, metric)
     return found if room is None else _within(problem, found, metric, room)
@@ -470,13 +474,22 @@ class _Room:
 
 def _facts(problem: LinearProblem, w: Tensor) -> tuple[Curvature, _Room | None]:
     """What is known of the loss everywhere, or else on twice the range of its residuals."""
-    if problem.loss.facts is not None:
-        return problem.curvature, None
+    if problem.loss.known is not None:
+        return problem.loss.known, None
     (far,) = problem.source.largest(_Farthest(problem.encoding, w))
     if not math.isfinite(float(far)):
         return problem.curvature, None
     reach = 2.0 ** math.ceil(math.log2(2 * float(far) + 1))
     return problem.loss.curvature_within(reach), _Room(reach, reach - float(far))
+
+
+STATED = "what is stated of the loss is true: its curvature, kinks and |l'''|/l''"
+
+
+def _as_stated(proof: Proof) -> Proof:
+    """What the stated facts of a loss would prove that cannot be enclosed: an estimate."""
+    assumed = (*proof.assumptions, STATED)
+    return replace(proof, kind="estimated", assumptions=assumed, excess=None)
 
 
 def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -> Proof:
@@ -565,14 +578,15 @@ def self_concordant(
 
 
 def _piecewise(
-    problem: LinearProblem, w: Tensor, metric: Metric, gradient: Tensor, error: Tensor, first: Step
-) -> Proof:
+    problem: LinearProblem, w: Tensor, facts: Curvature, metric: Metric, gradient: Tensor,
+    error: Tensor, first: Step,
+) -> Proof:  # fmt: skip
     if not metric.whole:
         return unbounded(metric, "the samples before a kink do not determine the answer")
     radius = 2 * norm_of(metric, gradient, error)
     rows, chunks, weight = problem.source.rows, problem.source.count, problem.source.total
     for _ in range(_GROWTHS):
-        task = _SafeGram(problem.encoding, w, problem.curvature, metric.whitener, radius, chunks)
+        task = _SafeGram(problem.encoding, w, facts, metric.whitener, radius, chunks)
         gram, slips = problem.source.reduce(task)
         safe = metric_of(gram / weight + torch.diag(problem.ridge), rows)
         below = lower(safe, slips / weight + 8 * _UNIT * problem.ridge)

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from iceform.machine.problem import LinearProblem
-from iceform.machine.whitening import (
-    Coordinates,
-    Metric,
-    evenly,
-    metric_of,
-    needs_sharpening,
-    sharpened,
-)
+from iceform.machine.problem import Coordinates, LinearProblem, Metric, metric_of, needs_sharpening
+from iceform.machine.whitening import evenly, sharpened
 from iceform.validation import check_choice
 
 PRECONDITIONERS = ("whiten", "diagonal", "none")
@@ -28,6 +21,9 @@ _ACCEPT = 0.7  # a Newton step must bring the gradient at least this far down,
 _SUFFICIENT = 0.25  # share of the fall that the slope promises, for a shortened Newton step
 _HALVINGS = 40  # of one, where there is nothing else
 _TRIES = 4  # and where there is a quadratic above the loss
+_SHARES = 24  # passes to shorten a step that is too long
+_LEVEL = 0.2  # of its first slope is level enough
+_FAR = 8  # times another share
 _LEAP = 1e3  # and be at most this long in the metric of the start: beyond, l'' has vanished
 _VANISHED = 2.0**-40  # of the curvature at the start: less is taken for this
 
@@ -73,7 +69,8 @@ def minimise(
         Stop when the step that is asked for has length ``tol``, in the metric of the Hessian,
         relative to w (or to 1).
     max_passes
-        Most passes over the data.
+        Most passes over the data; a step that has begun is finished, and of any passes at least
+        one leads to a step. With 0 the answer is where passes begin.
     precondition
         "whiten" writes the data in coordinates in which the Hessian is the identity (anew for each
         pass, where it changes), so that gradient steps in them are Newton's. "diagonal" and "none"
@@ -87,6 +84,8 @@ def minimise(
     w = problem.start() if start is None else start
     extra = torch.zeros_like(w) if linear is None else linear
     problem.machine.ledger.note("host", "lengths of the steps and when to stop")
+    if max_passes < 1:
+        return Solution(w, math.inf, converged=False)
     loop = _whitened if precondition == "whiten" else _accelerated
     return loop(problem, w, extra, tol, max_passes)
 
@@ -125,6 +124,7 @@ class Stand:
     u: Tensor
     slope: Tensor
     linear: Tensor
+    share: float = 1.0  # of the step that led here
 
     @classmethod
     def at(
@@ -188,14 +188,16 @@ def _whitened(
 ) -> Solution:
     stand, first, more = begin(problem, w, linear)
     stalled, history = _Stall(), [first.norm(stand.gradient)]
-    while problem.passes < max_passes:
+    while problem.passes < max_passes or len(history) == 1:
         if stand.length <= tol * max(1.0, stand.size):
             if not more:
                 return Solution(stand.w, stand.length, history)
             more -= 1
         elif stalled(history[-1]):
             break
-        stand = advance(stand, first)
+        before, stand = stand, advance(stand, first)
+        if stand is before:  # no step is known to lead down
+            break
         history.append(first.norm(stand.gradient))
     return Solution(stand.w, stand.length, history, converged=False)
 
@@ -230,7 +232,7 @@ def advance(stand: Stand, first: Metric) -> Stand:
     What is tried is a pass in the coordinates of the point it lands on, if all of the step is, and
     else in those it started in: of most shares nothing but the gradient's length is asked.
     """
-    problem, rows = stand.problem, stand.problem.source.rows
+    problem = stand.problem
     if problem.curvature.quadratic:
         return stand.stepped()
     leaps = not first.size(stand.step) <= _LEAP
@@ -239,6 +241,18 @@ def advance(stand: Stand, first: Metric) -> Stand:
         if after is not None and first.norm(after.gradient) <= _ACCEPT * first.norm(stand.gradient):
             problem.keep()
             return after
+    if problem.curvature.kinks is None:
+        return _safe(stand, first, leaps)
+    share = _share(stand)
+    if share is None:
+        return stand
+    w = stand.w - share * stand.step
+    return replace(stand.anew(w, _metric_at(problem, w, first)), share=share)
+
+
+def _safe(stand: Stand, first: Metric, leaps: bool) -> Stand:
+    """Part of a Newton step, or to the least point of a quadratic above F."""
+    problem = stand.problem
     known = problem.curvature.majorizer is not None
     if not known or not leaps:  # part of a leap may land where l'' has vanished as well
         found = _damped(stand, first, _TRIES if known else _HALVINGS)
@@ -246,8 +260,8 @@ def advance(stand: Stand, first: Metric) -> Stand:
             return found.anew(found.w, _metric_at(problem, found.w, first))
         if not known:
             return stand
-    # The least point of the quadratic above F.
-    above = stand.anew(stand.w, metric_of(problem.hessian(stand.w, majorizer=True), rows))
+    matrix = problem.hessian(stand.w, majorizer=True)
+    above = stand.anew(stand.w, metric_of(matrix, problem.source.rows))
     w = above.moved()
     return stand.anew(w, _metric_at(problem, w, first))
 
@@ -271,6 +285,33 @@ def _metric_at(
     matrix = problem.hessian(w) if matrix is None else matrix
     missing = (_VANISHED * first.scale.square() - matrix.diagonal()).clamp(min=0)
     return metric_of(matrix + torch.diag(missing), problem.source.rows)
+
+
+def _share(stand: Stand) -> float | None:
+    """Of a step that is too long, one that leads near the least F; None where F does not fall.
+
+    F is convex, so that its slope along a step only grows: what is looked for is where it is 0,
+    and a pass tells it at one share. The first is that of the step before; then ever larger or
+    smaller ones, up to one on the other side; then where the line through the last two is 0.
+    """
+    step = stand.within.along(stand.slope)
+    start = float(stand.slope @ step)
+    low, high = (0.0, start), (math.inf, -start)
+    share, notch = stand.share, 2.0
+    for _ in range(_SHARES):
+        rate = float(stand.stepped(share, trial=True).slope @ step)
+        if abs(rate) <= _LEVEL * start or (rate > 0 and share == 1):
+            return share
+        low, high = ((share, rate), high) if rate > 0 else (low, (share, rate))
+        if not low[0]:
+            share, notch = share / notch, notch**2
+        elif high[0] > 1:
+            share, notch = min(1.0, share * notch), notch**2
+        else:
+            across = low[1] / (low[1] - high[1])
+            far = high[0] > _FAR * low[0]
+            share = math.sqrt(low[0] * high[0]) if far else low[0] + across * (high[0] - low[0])
+    return low[0] or None
 
 
 def _damped(stand: Stand, first: Metric, halvings: int) -> Stand | None:

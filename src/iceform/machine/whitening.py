@@ -1,4 +1,4 @@
-r"""Metrics: coordinates in which a Hessian is the identity, also where data are ill-conditioned.
+r"""Metrics of data that are so ill-conditioned that a Gram matrix hides some of their directions.
 
 **Sharper than a Gram matrix**, which holds the squares of the singular values of X, so rounding
 hides those below :math:`10^{-7}` of the largest. Written in coordinates T in which the directions
@@ -25,212 +25,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import exponent_of, power_of_two
 from iceform.arithmetic.double_double import SUMMED, Pair, dot, pair
-from iceform.machine.problem import Encoding, LinearProblem, slip_of
+from iceform.machine.problem import Encoding, LinearProblem, Metric, metric_of, slip_of
 
 _UNIT = torch.finfo(torch.float64).eps / 2
-_SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
-_ENOUGH = 1e-9  # eigenvalues that are this share of the largest are known from the Gram matrix
-_SQUARES = 8  # of a matrix whose norm is bounded: a share of a hundredth too much
 _TURNS = 3  # each shows about seven more digits of a singular value, and there are sixteen
 _WHITE = 0.25  # the least eigenvalue of a Gram matrix that counts as white
 _CLEAR = 4.0  # times the noise: an eigenvalue that is known to be there
 _BLUR = 1e-3  # what samples may be off by in coordinates that stretch them
 _PAIRS = 1 << 24  # products of entries with coordinates that are taken in pairs of numbers
 _CLOSEST = 2.0**-46  # singular values, over the largest, that are told from rounding of the data
-_MOST = 1024  # coefficients: an eigendecomposition costs their cube
 
 Weigh = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True, eq=False)
-class Coordinates:
-    """w = T u for an invertible T.
-
-    Attributes
-    ----------
-    turned
-        T, shape (p, p).
-    inverse
-        The transpose of its inverse.
-    rank
-        How many of the coordinates are stepped along, the first ones.
-    """
-
-    turned: Tensor
-    inverse: Tensor
-    rank: int
-
-    def of(self, w: Tensor) -> Tensor:
-        """U."""
-        return self.inverse.mT @ w
-
-    def back(self, u: Tensor) -> Tensor:
-        """W."""
-        return self.turned @ u
-
-    def gradient(self, slope: Tensor) -> Tensor:
-        """The gradient in w of one in u."""
-        return self.inverse @ slope
-
-    def along(self, slope: Tensor) -> Tensor:
-        """A step in u: the slope, where it is stepped along."""
-        return torch.cat([slope[: self.rank], slope.new_zeros(len(slope) - self.rank)])
-
-
-@dataclass(frozen=True, eq=False)
-class Metric:
-    """A symmetric matrix H = S E S by the eigenvectors of E = V L V', whose diagonal is about 1.
-
-    T = S^{-1} V L^{-1/2} has T T' = H^{-1}. Scaling by S makes what is kept independent of the
-    units of the coefficients: only eigenvalues above what rounding leaves of zero ones are.
-    """
-
-    vectors: Tensor  # V, (p, rank)
-    eigenvalues: Tensor  # L, (rank,), increasing
-    scale: Tensor  # S, (p,), powers of two
-    noise: float = 0.0  # eigenvalues of E up to this are rounding
-    unknown: Tensor | None = (
-        None  # (p, p - rank), the other directions, where they are known better
-    )
-    given: Tensor | None = None  # E, where the rest was computed from it
-
-    @property
-    def rank(self) -> int:
-        """How many eigenvalues are kept."""
-        return len(self.eigenvalues)
-
-    @property
-    def whole(self) -> bool:
-        """Whether all are."""
-        return self.rank == len(self.scale)
-
-    @cached_property
-    def lost(self) -> float:
-        """No less than ||V'EV - L||, whatever found V and L: 0 where E is not kept.
-
-        Two products of p terms round by 2 (p + 2) u sqrt(p) ||E||_F ||V||^2 in norm.
-        """
-        if self.given is None or not self.rank:
-            return 0.0
-        p = len(self.scale)
-        left = self.vectors.mT @ (self.given @ self.vectors)
-        apart = float((left - torch.diag(self.eigenvalues)).norm())
-        rounded = 3 * (p + 2) * _UNIT * math.sqrt(p) * float(self.given.norm())
-        return (1 + _SLACK) * (apart + rounded * self.stretch**2)
-
-    @cached_property
-    def stretch(self) -> float:
-        """No less than ||V||, which is 1 to the last digits where V was found as it should be."""
-        p, rank = self.vectors.shape
-        eye = torch.eye(rank, dtype=self.vectors.dtype, device=self.vectors.device)
-        skew = float((self.vectors.mT @ self.vectors - eye).norm())
-        return math.sqrt(1 + skew + 4 * (p + 2) * _UNIT * rank)
-
-    @cached_property
-    def whitener(self) -> Tensor:
-        """T, shape (p, rank)."""
-        return self.vectors / self.eigenvalues.sqrt() / self.scale[:, None]
-
-    @cached_property
-    def factor(self) -> Tensor:
-        """S V L^{1/2}, whose product with its transpose is H, shape (p, rank)."""
-        return self.vectors * self.eigenvalues.sqrt() * self.scale[:, None]
-
-    @cached_property
-    def largest(self) -> float:
-        """The largest eigenvalue of H."""
-        return float(torch.linalg.matrix_norm(self.factor, 2)) ** 2 if self.rank else 0.0
-
-    def size(self, w: Tensor) -> float:
-        """||w|| in the metric."""
-        return float((self.factor.mT @ w).norm())
-
-    def norm(self, gradient: Tensor) -> float:
-        """||g|| in the inverse metric: the length of the step it asks for."""
-        return float((self.whitener.mT @ gradient).norm())
-
-    def step(self, gradient: Tensor) -> Tensor:
-        """H^+ g."""
-        step: Tensor = self.whitener @ (self.whitener.mT @ gradient)
-        return step
-
-    def unseen(self, gradient: Tensor) -> Tensor:
-        """The part of g that H knows nothing of, as a direction d with H d = 0."""
-        turned = gradient / self.scale
-        return (turned - self.vectors @ (self.vectors.mT @ turned)) / self.scale
-
-    def null(self) -> Tensor:
-        """Directions d with H d = 0, shape (p, p - rank)."""
-        rest = self.unknown
-        if rest is None and self.whole:
-            rest = self.vectors[:, :0]
-        elif rest is None:
-            rest = torch.linalg.svd(self.vectors).U[:, self.rank :]
-        return rest / self.scale[:, None]
-
-    @cached_property
-    def coordinates(self) -> Coordinates:
-        """Those in which H is the identity where it is known, and 0 in the others."""
-        rest = self.null()
-        turned = torch.cat([self.whitener, rest], 1)
-        return Coordinates(
-            turned, torch.cat([self.factor, rest * self.scale.square()[:, None]], 1), self.rank
-        )
-
-    @property
-    def condition(self) -> float:
-        """Largest over least eigenvalue of E that is not zero."""
-        return float(self.eigenvalues[-1] / self.eigenvalues[0]) if self.rank else 1.0
-
-
-def metric_of(matrix: Tensor, rows: int) -> Metric:
-    """The metric of a Gram matrix of ``rows`` samples."""
-    diagonal = matrix.diagonal()
-    roots = torch.where(diagonal > 0, diagonal, 1.0).sqrt()
-    scale = power_of_two(exponent_of(math.sqrt(2) * roots) - 1)  # the nearest ones
-    if not len(matrix):
-        return Metric(matrix, diagonal, scale)
-    scaled = matrix / scale / scale[:, None]
-    values, vectors = torch.linalg.eigh(scaled)
-    # Each entry is a sum of rows products; eigh itself is off by about p u.
-    top = float(values[-1].clamp(min=0))
-    noise = 4 * (len(matrix) + rows**0.5) * torch.finfo(torch.float64).eps * top
-    keep = values > noise
-    return Metric(vectors[:, keep], values[keep], scale, noise, given=scaled)
-
-
-def spectral_norm(matrix: Tensor) -> float:
-    r"""No less than the largest singular value; infinite where there is none.
-
-    :math:`\|M\|_2^2 = \|M'M\|_2`, and so on for its squares: with :math:`B_0 = M`,
-    :math:`B_{k+1} = B_k'B_k / \|B_k\|_F^2`, and :math:`\|B_k\|_2 \le \|B_k\|_F` for the last,
-
-    .. math:: \|B_k\|_2 \le \|B_k\|_F \left(\|B_{k+1}\|_2 + γ\right)^{1/2},
-
-    γ covering the rounding of a product in the Frobenius norm. After k squares that is no more
-    than :math:`p^{2^{-k-1}}` times the norm.
-    """
-    if not matrix.numel():
-        return 0.0
-    gamma = 2 * (max(matrix.shape) + 4) * _UNIT
-    sizes, square = [float(matrix.norm())], matrix
-    for _ in range(_SQUARES):
-        if not 0 < sizes[-1] < math.inf:
-            break
-        unit = square / sizes[-1]
-        square = unit.mT @ unit
-        sizes.append(float(square.norm()))
-    bound = sizes.pop() * (1 + gamma)
-    for size in reversed(sizes):
-        bound = size * math.sqrt(bound + gamma) * (1 + gamma)
-    return math.inf if math.isnan(bound) else bound
 
 
 def evenly(z: Tensor, slip: Tensor) -> tuple[Tensor, Tensor]:
@@ -288,13 +98,6 @@ class Whitened:
     def apart(self) -> float:
         """How far T'HT may be from the identity, in norm."""
         return max(1 - self.share, self.most - 1)
-
-
-def needs_sharpening(metric: Metric) -> bool:
-    """Whether a Gram matrix hides some of its directions."""
-    if not len(metric.scale) or len(metric.scale) > _MOST:
-        return False
-    return not metric.whole or metric.condition * _ENOUGH > 1
 
 
 def sharpened(

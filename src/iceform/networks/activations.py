@@ -15,8 +15,6 @@ from iceform.errors import ProgramError
 from iceform.functions import ScalarFunction
 from iceform.networks.pieces import Activation, Gate, Settings, Table, Tails
 
-__all__ = ["ACTIVATIONS", "UNITS", "activation_of", "make_activation"]
-
 _LAMBERT = 0.2785  # W(1/e) < 0.2785: sup of |z| sigma(-|z|)
 _SHARPEST = 2.0**60  # a head that picks the larger of two tokens: off by 0.2785/2^60
 # What float64 may make of any activation below, in units of max(1, |z|), where exp, expm1, log1p,

@@ -21,8 +21,6 @@ from iceform.networks.rewriting import Const
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
 
-__all__ = ["Attending"]
-
 
 class Attending:
     """Finds the heads of one graph.
@@ -84,11 +82,6 @@ class Attending:
         return self.graph.call(node, "aten.repeat_interleave.self_int", value, ours // theirs, -3,
                          suffix=f".shared{index}")  # fmt: skip
 
-    def _source(self, given: Any) -> Any:
-        """The operation that made a value, behind what changes nothing; None if it is not known."""
-        value = self.graph.values.get(given.name) if isinstance(given, fx.Node) else None
-        return self.graph.sources.get(value.name) if isinstance(value, Ref) else None
-
     def _number(self, given: Any) -> float | None:
         value = self.graph.value(given)
         if isinstance(value, Const) and value.tensor.numel() == 1 and not value.folded:
@@ -100,7 +93,7 @@ class Attending:
 
         Where they are replaced they are ``hidden``.
         """
-        while (node := self._source(given)) is not None:
+        while (node := self.graph.source(given)) is not None:
             op, args = op_of(node), node.args
             passive = [not self.graph.is_active(self.graph.value(a)) for a in args[:3]]
             suffix = f".mask{len(mask)}"
@@ -131,19 +124,19 @@ class Attending:
 
     def _scores(self, given: Any, mask: list[Any]) -> tuple[Any, Any, float] | None:
         """(q, k', scale) where logits are a product of two activations."""
-        node, scale = self._source(given), 1.0
+        node, scale = self.graph.source(given), 1.0
         if node is not None and op_of(node) == "add" and not node.kwargs:
             index = self._scored(node)
             if index is None:
                 return None
             mask.append(self.graph.value(node.args[1 - index]))
-            node = self._source(node.args[index])
+            node = self.graph.source(node.args[index])
         while node is not None and op_of(node) in ("mul", "div"):
             factor = self._number(node.args[1])
             if factor is None:
                 return None
             scale = scale * factor if op_of(node) == "mul" else scale / factor
-            node = self._source(node.args[0])
+            node = self.graph.source(node.args[0])
         if node is None or op_of(node) not in ("matmul", "bmm", "baddbmm"):
             return None
         parts = node.args
@@ -158,14 +151,14 @@ class Attending:
 
     def _scored(self, node: fx.Node) -> int | None:
         """Which side of a sum is the product."""
-        sides = [self._source(a) for a in node.args[:2]]
+        sides = [self.graph.source(a) for a in node.args[:2]]
         scores = ("mul", "div", "matmul", "bmm")
         found = [s is not None and op_of(s) in scores for s in sides]
         return found.index(True) if found.count(True) == 1 else None
 
     def written(self, node: Any) -> Any:
         """softmax(s q k' + m) v written out: heads."""
-        weights = self._source(node.args[0])
+        weights = self.graph.source(node.args[0])
         if weights is None or op_of(weights) not in ("softmax", "_softmax"):
             return None
         if weights.args[1] not in (-1, weights.meta["val"].ndim - 1):

@@ -20,13 +20,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules import transformer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from iceform.errors import ProgramError
 from iceform.networks.graph import Guard
 from iceform.networks.structure import Signature, flatten
-
-__all__ = ["Captured", "as_written", "capture", "lifted", "module_path", "op_of"]
 
 _SIZE = r"L\['flat'\]\[(\d+)\]\.size\(\)\[(\d+)\]"
 _GUARD = re.compile(rf"{_SIZE} (==|!=|>=|<=|>|<) (?:(\d+)|{_SIZE})")
@@ -102,6 +101,27 @@ def as_written() -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(before)
 
 
+@contextlib.contextmanager
+def _masks_unread() -> Iterator[None]:
+    """Torch's encoders and decoders without a look at their masks, in this thread.
+
+    Inside of :func:`as_written`, which has the lock.
+
+    They compare a mask with the causal one, entry by entry, and leave it out where it is that and
+    their heads have a way of their own to be causal. Added as it is it does the same.
+    """
+    own, looks = threading.get_ident(), transformer._detect_is_causal_mask
+
+    def unread(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return bool(is_causal) if threading.get_ident() == own else looks(mask, is_causal, size)
+
+    transformer._detect_is_causal_mask = unread
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = looks
+
+
 class _Lifted(TorchDispatchMode):
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -165,7 +185,7 @@ def capture(
 def _exported(flat: _Flat, tensors: list[Tensor], *, dynamic: bool) -> Any:
     auto = torch.export.Dim.AUTO
     shapes = (tuple(dict.fromkeys(range(t.ndim), auto) for t in tensors),) if dynamic else None
-    with _quietly(), as_written(), torch.no_grad():
+    with _quietly(), as_written(), _masks_unread(), torch.no_grad():
         program = torch.export.export(flat, tuple(tensors), dynamic_shapes=shapes, strict=False)
         named = {str(node.target).partition(".")[2] for node in program.graph.nodes}
         apart = {op: how for op, how in _apart().items() if str(op).partition(".")[2] in named}

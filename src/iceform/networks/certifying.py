@@ -42,8 +42,6 @@ from iceform.networks.pieces import (
     Product,
 )
 
-__all__ = ["Certifying", "OpenStepError"]
-
 # Operations that make numbers of none.
 _MADE = {"full_like", "ones_like", "zeros_like", "new_full", "new_ones", "new_zeros", "fill",
          "full", "ones", "zeros", "scalar_tensor", "arange", "eye"}  # fmt: skip
@@ -102,13 +100,14 @@ class Certifying:
         known = [n for n in node.needs if n in self.at]
         if node.op == "input" or not node.active:
             return self._given(node, value)
-        if node.short in _MADE or not known:
+        filled = node.short == "fill" and isinstance(node.args[1], Ref)  # with what was computed
+        if (node.short in _MADE and not filled) or not known:
             return self.tape.leaf(value)
         if node.op == "size.getitem":
             found = self.at[node.args[0].name][node.args[1]]
             assert isinstance(found, int)
             return found
-        if node.short in ("scatter", "select_scatter", "slice_scatter") or "value" in kwargs:
+        if node.short == "scatter" or "value" in kwargs:
             raise OpenStepError(f"{node.short} in {node.where}")
         if is_move(node.short):
             return self._moved(node, args, kwargs, value)
@@ -151,6 +150,8 @@ class Certifying:
             for i in PUT_IN.get(node.short, ()) if radii else ():
                 if i < len(here) and isinstance(here[i], int | float):
                     here[i] = 0.0
+            if node.short == "slice_scatter" and len(here) > 4 and here[4] is not None:
+                here[4] = min(here[4], here[0].shape[here[2]])  # its derivative wants a place
             named = {k: wide(filled(node.kwargs[k], v, by)) for k, v in kwargs.items()}
             where = self.tape.device
             out = function(*at(where, tuple(map(wide, here))), **at(where, named))

@@ -29,8 +29,6 @@ from iceform.networks.pieces import (
 )
 from iceform.networks.rewriting import Const, rewritten
 
-__all__ = ["Conversion"]
-
 _CASTS = {"to", "_to_copy", "type_as"}
 _CHECKS = {"_assert_tensor_metadata", "_assert_scalar", "sym_constrain_range",
            "sym_constrain_range_for_size", "_assert_async"}  # fmt: skip
@@ -98,6 +96,11 @@ class Conversion:
         if isinstance(given, tuple | list):
             return type(given)(self.value(v) for v in given)
         return given
+
+    def source(self, given: Any) -> Any:
+        """The operation that made a value, behind what changes nothing; None if it is not known."""
+        value = self.values.get(given.name) if isinstance(given, fx.Node) else None
+        return self.sources.get(value.name) if isinstance(value, Ref) else None
 
     def _argument(self, value: Any) -> Any:
         """For a step that runs: constants are read from their holder."""
@@ -257,6 +260,12 @@ class Conversion:
             return self._norm(node, args)
         if short == "scaled_dot_product_attention":
             return self.heads.fused(node, args, kwargs)
+        if short == "copy":  # into what is there: its shape and dtype are all that stays
+            into, what = (a.meta["val"] for a in node.args[:2])  # type: ignore[union-attr]
+            given = args[1]
+            if into.dtype != what.dtype:
+                given = self.call(node, "aten.to.dtype", given, into.dtype, suffix=".cast")
+            return self.call(node, "aten.expand_as.default", given, args[0])
         known = activation_of(short, args[1:], kwargs)
         if known is not None and self.is_active(args[:1]):
             return self.activated(node, known, args[0])

@@ -30,8 +30,6 @@ from iceform.validation import check_choice, check_dtype, check_eps, check_posit
 if TYPE_CHECKING:
     from iceform.networks.network import InContext
 
-__all__ = ["pack", "unpack"]
-
 
 def pack(network: InContext) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Everything that :func:`unpack` needs: a JSON-ready config and the prompts' tensors."""

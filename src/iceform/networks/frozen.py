@@ -41,8 +41,6 @@ from iceform.constructions.rows import RowLayer
 from iceform.interpolation import Interpolant, regimes
 from iceform.validation import check_capacity, common_batch, unit_roundoff, untraced
 
-__all__ = ["SLACK", "FrozenLayers", "Maps", "NetworkSizes", "identity_table"]
-
 _FEWEST_TOKENS = 63  # room for 64 at least
 _ROWS = 16  # heads of the reading layer: rows of a weight matrix per prompt
 SLACK = 2.0**-4  # the table reaches this far beyond [-1, 1], for the rounding of theta . x

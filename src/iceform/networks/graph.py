@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError
 
-__all__ = ["Graph", "Guard", "Node", "Ref", "at", "function_of", "live"]
-
 _SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "neg": operator.neg,
     "floordiv": operator.floordiv, "mod": operator.mod, "getitem": operator.getitem,
@@ -217,6 +215,19 @@ class Graph:
         return ends
 
     @cached_property
+    def pairs(self) -> dict[str, str]:
+        """Steps of whose value one piece alone reads, and nothing else but it: by their names."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.needs:
+                readers.setdefault(name, []).append(node)
+        kept = _refs(self.results)
+        return {
+            name: by[0].name for name, by in readers.items()
+            if len(by) == 1 and by[0].op == "piece" and by[0].needs == (name,) and name not in kept
+        }  # fmt: skip
+
+    @cached_property
     def outside(self) -> dict[str, int]:
         """What is computed with the network's numbers outside the pieces, and how often."""
         from iceform.networks.operations import is_move
@@ -233,17 +244,24 @@ class Graph:
         tensors: Sequence[Tensor],
         saw: Callable[[Node, tuple[Any, ...], Mapping[str, Any], Any], None] | None = None,
         covered: Collection[str] = (),
+        joined: Collection[str] = (),
     ) -> list[Tensor]:
         """The output tensors; ``saw`` is shown every step.
 
-        ``covered`` names the pieces' nodes whose inputs are in range whatever they are.
+        ``covered`` names the pieces' nodes whose inputs are in range whatever they are, ``joined``
+        maps and sums that are left to the piece that reads them.
         """
         values: dict[str, Any] = {}
         for node in self.nodes:
             args, kwargs = _filled(node.args, values), _filled(node.kwargs, values)
             if node.name in covered:
                 kwargs = {"covered": True}
-            value = _step(node, args, kwargs, parts, tensors)
+            if node.name in joined:
+                value: Any = _Left(args if node.op == "piece" else (None, *args), kwargs)
+            elif node.op == "piece" and isinstance(left := args[1], _Left):
+                value = left.to(parts, args[0])
+            else:
+                value = _step(node, args, kwargs, parts, tensors)
             if saw is not None:
                 saw(node, args, kwargs, value)
             values[node.name] = value
@@ -292,6 +310,19 @@ class Graph:
             if node.op not in ("input", "constant", "piece"):
                 function_of(node.op)
         return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Left:
+    """The arguments of a step that is left to the piece behind it: a piece's name, or none."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    def to(self, parts: nn.Module, name: str) -> Any:
+        """What the piece of that name makes of them."""
+        first = None if self.args[0] is None else parts.get_submodule(self.args[0])
+        return parts.get_submodule(name).after(first, *self.args[1:], **self.kwargs)  # type: ignore[operator]
 
 
 def _step(node: Node, args: Any, kwargs: Any, parts: nn.Module, tensors: Sequence[Tensor]) -> Any:

@@ -15,13 +15,12 @@ from iceform.networks.capture import as_written, capture, lifted
 from iceform.networks.convert import Conversion
 from iceform.networks.graph import Graph, Node
 from iceform.networks.parts import Maker, Parts
-from iceform.networks.pieces import Piece, Settings
+from iceform.networks.pieces import LinearMap, Norm, Piece, Settings, Table
 from iceform.networks.reaching import extend
 from iceform.networks.replaying import Replays, hooked
 from iceform.networks.structure import Signature, flatten, unflatten
+from iceform.networks.watching import watching
 from iceform.validation import untraced
-
-__all__ = ["Model", "cast"]
 
 _AGREES = 2.0**-30  # of the largest output: graph and original, both in float64, differ by rounding
 _NUDGE = 2.0**-4  # by which entries of perturbed inputs are scaled
@@ -99,6 +98,23 @@ class Model(Parts):
         if graph not in self._covered:
             self._covered[graph] = extend(self, graph, widen=False)
         return self._covered[graph]
+
+    def joined(self, graph: Graph) -> frozenset[str]:
+        """The nodes that the next piece computes along with its own: nobody else may look."""
+        if watching() is not None or hooked(self.modules()) or self.settings.on_range == "widen":
+            return frozenset()
+        named = {node.name: node for node in graph.nodes}
+        pairs = (
+            (named[a], self.get_submodule(str(named[b].args[0]))) for a, b in graph.pairs.items()
+        )
+        return frozenset(node.name for node, piece in pairs if self._joins(node, piece))
+
+    def _joins(self, node: Node, piece: nn.Module) -> bool:
+        if isinstance(piece, Norm):
+            return node.op == "aten.add.Tensor" and not node.kwargs and len(node.needs) == 2
+        if not isinstance(piece, Table) or node.op != "piece":
+            return False
+        return isinstance(self.get_submodule(str(node.args[0])), LinearMap)
 
     def graph_for(self, given: Any, tensors: list[Tensor]) -> Graph:
         """The graph of such a call; captured now, and checked, if there is none."""

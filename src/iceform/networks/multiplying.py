@@ -18,8 +18,6 @@ from iceform.networks.pieces import Norm
 if TYPE_CHECKING:
     from iceform.networks.parts import Maker
 
-__all__ = ["multiplied"]
-
 _MATRICES = ("matmul", "bmm", "mm")
 
 

@@ -43,8 +43,6 @@ from iceform.validation import (
     full_precision,
 )
 
-__all__ = ["InContext", "in_context"]
-
 _HEADROOM = 1.5  # calibrated ranges are widened by half, for inputs a little unlike those seen
 
 

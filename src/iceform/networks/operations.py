@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["PUT_IN", "is_move", "is_native", "is_random", "put_in"]
-
 # Arguments of moves that are numbers put in.
 PUT_IN = {"masked_fill": (2,), "constant_pad_nd": (2,), "pad": (3,), "where": (1, 2)}
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from iceform.errors import ProgramError
 from iceform.networks.pieces import Norm, Piece, Product, Settings
 
-__all__ = ["Maker", "Parts"]
-
 _CONSTANTS = "constants"
 
 

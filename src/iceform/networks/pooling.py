@@ -7,8 +7,6 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["MeanPooling"]
-
 
 class MeanPooling(nn.Module):
     """Sentence embeddings: an encoder's token states, averaged over the mask, of length 1.

@@ -22,8 +22,6 @@ from iceform.validation import full_precision
 if TYPE_CHECKING:
     from iceform.networks.network import InContext
 
-__all__ = ["InputCertificate", "RangeCertificate", "of_input", "over_ranges"]
-
 _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their kin within 4"
 
 
@@ -67,6 +65,7 @@ class RangeCertificate(Certificate):
         return self.of_input(args, kwargs, functional)
 
 
+@full_precision
 def over_ranges(network: InContext) -> RangeCertificate:
     """What is proven of every input in range, by what every piece can make of errors before it."""
     worst, errors, opened = 0.0, dict[str, float](), list[str]()

@@ -23,8 +23,6 @@ from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Reach
 from iceform.networks.spans import rows_stay
 
-__all__ = ["extend"]
-
 _SLACK = 1 + 2.0**-16  # rounding of a sum or a product, in float32 too
 
 

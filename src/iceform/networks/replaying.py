@@ -20,7 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
-from iceform.backends.primitives import count_nonzero, has_triton, is_transformed
+from iceform.backends.primitives import (
+    count_nonzero,
+    has_triton,
+    is_transformed,
+    seen_together,
+)
 from iceform.errors import BoundError
 from iceform.networks.frozen import FrozenLayers, Maps
 from iceform.networks.graph import Graph
@@ -29,8 +34,6 @@ from iceform.networks.watching import watching
 
 if TYPE_CHECKING:
     from iceform.networks.model import Model
-
-__all__ = ["Replays", "hooked"]
 
 _KEPT = 4  # kinds of calls: each recording holds the memory of a run
 
@@ -47,8 +50,8 @@ class _Recording:
         Where it reads and writes.
     later
         Whose numbers they are.
-    parts
-        Of the network: hooks on them are not in the recording.
+    hooks
+        Of the network's parts: what is called there is not in the recording.
     held
         Those parts, and the prompts that are read, by the places where the network keeps them.
     tables
@@ -62,7 +65,7 @@ class _Recording:
     results: list[Any]
     numbers: Tensor
     later: Later
-    parts: list[nn.Module]
+    hooks: Sequence[Mapping[int, object]]
     held: Sequence[tuple[Mapping[str, object], str, object]]
     tables: list[object]
     maps: Maps
@@ -71,6 +74,11 @@ class _Recording:
         """Whether the network still has all that it reads where it was."""
         there = all(places.get(name) is one for places, name, one in self.held)
         return there and model.settings.layers.maps is self.maps
+
+    @property
+    def hooked(self) -> bool:
+        """As :func:`hooked`; what takes a part's place is seen by :meth:`is_of`."""
+        return _hooked_anywhere() or any(self.hooks)
 
     def replay(self, tensors: Sequence[Tensor]) -> list[Any]:
         """Copies of the results."""
@@ -116,7 +124,7 @@ class Replays:
         begun = torch.cuda.current_stream().record_event()
         try:
             found = self._recording(model, graph, tensors) if alone else None
-            if found is None or hooked(found.parts):
+            if found is None or found.hooked:
                 results, numbers, later = _run(model, graph, tensors)
             else:
                 results, numbers, later = found.replay(tensors), found.numbers, found.later
@@ -165,8 +173,9 @@ def _beside(device: torch.device) -> torch.cuda.Stream:
 
 def _run(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> tuple[list[Any], Tensor, Later]:
     later = Later()
-    with later.on():
-        results = graph.run(model, tensors, covered=model.covered(graph))
+    with later.on(), seen_together(tensors[0]):
+        joined = () if _is_followed(tensors) else model.joined(graph)
+        results = graph.run(model, tensors, covered=model.covered(graph), joined=joined)
     return results, later.numbers(tensors[0]), later
 
 
@@ -189,7 +198,8 @@ def _recorded(model: Model, graph: Graph, tensors: Sequence[Tensor]) -> _Recordi
             torch.cuda.synchronize()
             return None
     tables = _tables(model, maps, tensors[0].device)
-    return _Recording(recording, inputs, results, numbers, later, parts, held, tables, maps)
+    hooks = [calls for part in parts for calls in (part._forward_hooks, part._forward_pre_hooks)]
+    return _Recording(recording, inputs, results, numbers, later, hooks, held, tables, maps)
 
 
 def _tables(model: Model, maps: Maps, device: torch.device) -> list[object]:
@@ -208,16 +218,25 @@ def _is_plain(model: Model, tensors: Sequence[Tensor]) -> bool:
         return False
     if not has_triton() or torch.cuda.is_current_stream_capturing():
         return False
+    return not _is_followed(tensors) and all(_is_here(t) for t in tensors)
+
+
+def _is_followed(tensors: Sequence[Tensor]) -> bool:
+    """Whether what is computed is differentiated, or mapped over more."""
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return False
-    return all(_is_here(t) and not is_transformed(t) for t in tensors)
+        return True
+    return any(is_transformed(t) for t in tensors)
 
 
 def hooked(parts: Iterable[nn.Module]) -> bool:
     """Whether anybody reads or changes what comes out of a part."""
-    if torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks:
+    if _hooked_anywhere():
         return True
     return any(part._forward_hooks or part._forward_pre_hooks or _patched(part) for part in parts)
+
+
+def _hooked_anywhere() -> bool:
+    return bool(torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks)
 
 
 def _patched(part: nn.Module) -> bool:

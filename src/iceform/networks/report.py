@@ -11,8 +11,6 @@ import torch
 
 from iceform.networks.frozen import NetworkSizes
 
-__all__ = ["Report", "Row"]
-
 _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured", "carried")
 
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
+from iceform.networks.capture import op_of
+
 if TYPE_CHECKING:
     from iceform.networks.convert import Conversion
-
-__all__ = ["Const", "rewritten"]
 
 _DENSE = 2**22  # entries of a matrix that holds a convolution in groups, with its zeros
 _SELU = (1.6732632423543772, 1.0507009873554805)  # alpha and scale
@@ -87,6 +87,62 @@ def rewritten(to: Conversion, node: fx.Node, short: str, args: Any, kwargs: Any)
     if rule is None or not to.is_active(args[:1]):
         return None
     return rule(Writer(to, node), *args, **kwargs)
+
+
+# ------------------------------------------------------------------------------------ tokens
+
+
+def _reshaped(w: Writer, x: Any, shape: Any) -> Any:
+    """Ways through shapes that no memory has, as torch's own heads go: each would be a copy."""
+    del x, shape
+    return _as_heads(w) or _mapped_in_place(w)
+
+
+def _as_heads(w: Writer) -> Any:
+    """(t, b, h d) as (t, b h, d), turned, as (b, h, t, d): the heads of every token, permuted."""
+    turned = w.to.source(w.node.args[0])
+    flat = (
+        w.to.source(turned.args[0]) if turned is not None and op_of(turned) == "transpose" else None
+    )
+    if flat is None or op_of(flat) not in ("view", "reshape") or sorted(turned.args[1:]) != [0, 1]:
+        return None
+    given, between, made = (_sizes(n) for n in (flat.args[0], flat, w.node))
+    if (len(given), len(between), len(made)) != (3, 3, 4):
+        return None
+    heads, features = made[1], made[3]
+    whole = isinstance(heads, int) and isinstance(features, int) and given[2] == heads * features
+    if not whole or between[::2] != (given[0], features) or made[::2] != (given[1], given[0]):
+        return None
+    y = w.call("unflatten.int", w.to.value(flat.args[0]), -1, [heads, features])
+    return w.to.call(w.node, "aten.permute.default", y, [1, 2, 0, 3])
+
+
+def _mapped_in_place(w: Writer) -> Any:
+    """A map of rows (t b, n) that were (t, b, ...) and become that again: of (t, b, n)."""
+    mapped = w.to.source(w.node.args[0])
+    if mapped is None or op_of(mapped) != "linear":
+        return None
+    rows = w.to.source(mapped.args[0])
+    if rows is None or op_of(rows) not in ("view", "reshape"):
+        return None
+    given, flat, out, made = (_sizes(n) for n in (rows.args[0], rows, mapped, w.node))
+    inner = given[2:]
+    if len(flat) != 2 or not inner or not all(isinstance(n, int) for n in inner):
+        return None
+    if math.prod(inner) != flat[1] or made != (*given[:2], out[1]):
+        return None
+    weight, *bias = (w.to.value(a) for a in mapped.args[1:])
+    if not all(isinstance(c, Const | None) for c in (weight, *bias)):
+        return None
+    piece = w.to.map(mapped, weight, *(bias or [None]))
+    y = w.to.value(rows.args[0])
+    y = w.call("flatten.using_ints", y, 2, -1) if len(inner) > 1 else y
+    return w.to.on(w.node, piece, y)
+
+
+def _sizes(node: Any) -> tuple[Any, ...]:
+    """Of a node's value: numbers, and what stands for them."""
+    return tuple(n if isinstance(n, int) else n.node.expr for n in node.meta["val"].shape)
 
 
 # ------------------------------------------------------------------------------------- patches
@@ -414,6 +470,7 @@ def _glu(w: Writer, x: Any, dim: int = -1) -> Any:
 
 
 _RULES: dict[str, Callable[..., Any]] = {
+    "reshape": _reshaped,
     **{f"conv{n}d": _convolution(n) for n in (1, 2, 3)},
     **{f"max_pool{n}d": _largest(n) for n in (1, 2, 3)},
     **{f"avg_pool{n}d": _averaged(n) for n in (1, 2, 3)},

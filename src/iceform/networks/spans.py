@@ -19,8 +19,6 @@ from iceform.networks.operations import is_move, put_in
 from iceform.networks.parts import Parts
 from iceform.networks.pieces import Piece, Span
 
-__all__ = ["Walk", "rows_stay"]
-
 
 class Walk:
     """One walk through a graph.

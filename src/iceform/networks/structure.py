@@ -17,8 +17,6 @@ from torch import Tensor, nn
 
 from iceform.errors import IntegrityError, ProgramError
 
-__all__ = ["Signature", "flatten", "floats_of", "unflatten"]
-
 _OUTPUTS = re.compile(r"transformers(\.models\.\w+\.modeling_\w+|\.modeling_outputs)\.(\w+)")
 
 

@@ -20,8 +20,6 @@ from iceform.errors import IntegrityError
 if TYPE_CHECKING:
     from iceform.networks.pieces.base import Piece, Settings
 
-__all__ = ["Watching", "watching"]
-
 _KEPT = 16  # pieces' inputs and outputs that are kept of a run, each as likely as any other
 _SECONDS, _SHARE = 0.03, 0.1  # that running some of it again may take: the larger
 _NOW: ContextVar[Watching | None] = ContextVar("what watches a network run", default=None)

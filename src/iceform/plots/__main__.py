@@ -8,8 +8,6 @@ from pathlib import Path
 from iceform.plots.error_study import error_against_tokens, error_curves
 from iceform.plots.themes import png
 
-__all__ = ["main"]
-
 
 def main(folder: str = "docs/images") -> None:
     """Write the README's picture into ``folder``."""

@@ -22,8 +22,6 @@ from iceform.plots.axes import (
 )
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["attention"]
-
 _DECADES = 30  # of attention that a heat map tells apart
 
 

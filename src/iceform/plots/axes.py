@@ -14,18 +14,6 @@ from iceform.attention import LayerTrace
 from iceform.errors import ShapeError
 from iceform.plots.themes import Theme
 
-__all__ = [
-    "TINY",
-    "asked_queries",
-    "name_axis",
-    "positive",
-    "power_of_ten",
-    "single",
-    "token_groups",
-    "where_single",
-    "without_frame",
-]
-
 _NAMED = 16  # groups of tokens that an axis has room to name
 _APART = 1 / 28  # of the axis, between one name and the next
 TINY = 1e-17  # where an error of exactly zero is drawn on a logarithmic axis

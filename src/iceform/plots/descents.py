@@ -10,8 +10,6 @@ from torch import Tensor
 from iceform.plots.axes import positive
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["trajectories"]
-
 
 def trajectories(
     emulated: Tensor, exact: Tensor, certified: Sequence[float], *, theme: Theme = LIGHT

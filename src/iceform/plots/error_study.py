@@ -16,8 +16,6 @@ from iceform.interpolation import Interpolant
 from iceform.plots.axes import TINY, positive
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["ErrorCurve", "error_against_tokens", "error_curves"]
-
 TOKENS = (17, 25, 33, 49, 65, 97, 129)  # grid sizes of the standard study
 _MESH = 20_011  # points at which errors are measured; a prime, so that no node is favoured
 

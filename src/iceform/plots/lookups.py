@@ -13,8 +13,6 @@ from torch import Tensor
 from iceform.interpolation import Interpolant
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["lookup_weights"]
-
 
 def lookup_weights(
     hard: Interpolant,

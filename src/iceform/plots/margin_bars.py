@@ -12,8 +12,6 @@ from iceform.attention import LayerTrace, Trace
 from iceform.plots.axes import asked_queries, name_axis, power_of_ten, single, without_frame
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["margins"]
-
 _LEAKS = 5  # powers of ten that an axis of leaks has room for
 _VANISHES = 1075 * math.log(2)  # e^-m is 0 in float64 beyond: half of the smallest number
 

@@ -16,8 +16,6 @@ from iceform.errors import ProgramError
 from iceform.plots.axes import name_axis, without_frame
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["memory"]
-
 _DECADES = 3  # of either sign that colours tell apart; smaller is linear
 _ROWS = 12  # lanes of a variable that are drawn
 _NOTE = 34  # letters of an instruction that fit beside the picture

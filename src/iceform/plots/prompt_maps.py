@@ -16,8 +16,6 @@ from iceform.attention import HIDDEN, LookUps, Prompt
 from iceform.plots.axes import name_axis, power_of_ten, token_groups, where_single, without_frame
 from iceform.plots.themes import LIGHT, Theme
 
-__all__ = ["features"]
-
 _SIGNED_DECADES = 4  # of either sign that a prompt's picture tells apart; smaller is linear
 _COLUMNS = 14  # names of features that fit side by side
 

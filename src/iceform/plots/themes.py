@@ -11,8 +11,6 @@ import matplotlib
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
-__all__ = ["DARK", "LIGHT", "Theme", "png"]
-
 _DPI = 160
 
 

@@ -8,15 +8,13 @@ import textwrap
 from numbers import Integral, Real
 from typing import Any
 
-from sklearn.utils._param_validation import Interval, RealNotInt, StrOptions
+from sklearn.utils._param_validation import Interval, Options, RealNotInt, StrOptions
 
 from iceform.algorithms import Algorithm, Option
 from iceform.errors import ProgramError
-from iceform.sklearn._base import InContext
-from iceform.sklearn._families import FAMILIES, Batches, Chances, Sparse
+from iceform.sklearn._base import Batches, Chances, InContext, Sparse
+from iceform.sklearn._families import FAMILIES
 from iceform.sklearn._refusals import peer_constraints, peer_parameters, refuse
-
-__all__ = ["estimator_of"]
 
 _SHARED: dict[str, Any] = {"device": None, "backend": "auto"}
 _SHARED_SAYS = {
@@ -39,7 +37,11 @@ _CONSTRAINTS: dict[str, list[Any]] = {
 # What estimators take beside what an algorithm does.
 _ALSO: dict[str, list[Any]] = {
     "weights": [callable],
-    "n_components": [Interval(RealNotInt, 0, 1, closed="neither"), StrOptions({"mle"})],
+    "n_components": [
+        Interval(RealNotInt, 0, 1, closed="neither"),
+        Options(Integral, {0}),
+        StrOptions({"mle"}),
+    ],
     "random_state": ["random_state"],
 }
 _ATTRIBUTES = """Attributes

@@ -20,8 +20,6 @@ from sklearn.utils._param_validation import make_constraint
 from iceform.algorithms import Algorithm
 from iceform.errors import ParameterError
 
-__all__ = ["REASONS", "peer_constraints", "peer_parameters", "refuse"]
-
 _ONE_SOLVER = "passes of the frozen machine are the only solver; precondition says how they step"
 _EUCLID = "attention compares samples by inner products, which tell Euclidean distances alone"
 _SEARCH = "a prompt holds all samples and attends to them; there is no search tree"

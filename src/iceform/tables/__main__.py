@@ -8,8 +8,6 @@ from pathlib import Path
 from iceform.tables.columns import ames
 from iceform.tables.reading import write_rows
 
-__all__ = ["main"]
-
 
 def main(path: str) -> None:
     """Write the Ames table as a CSV file: something to try the command line on."""

@@ -21,8 +21,6 @@ from typing import IO, Any
 from iceform.errors import BoundError, IntegrityError, ShapeError
 from iceform.tables.words import counted, load, shown
 
-__all__ = ["BLOCK", "Layout", "cells", "layout_of"]
-
 _GZIP = b"\x1f\x8b"
 _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",

@@ -15,17 +15,6 @@ from iceform.tables.words import counted, listed, load, near
 if TYPE_CHECKING:
     from iceform.tables.schema import Schema
 
-__all__ = [
-    "ames",
-    "assembled",
-    "check_different",
-    "check_wanted",
-    "finite",
-    "table_from",
-    "text_column",
-    "typed_column",
-]
-
 _DAY = np.timedelta64(1, "D")
 
 

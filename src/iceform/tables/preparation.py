@@ -15,8 +15,6 @@ from iceform.tables.treatments import MISSING, Category, LeftOut, Number, Treatm
 from iceform.tables.words import counted, listed
 from iceform.validation import check_capacity, check_choice
 
-__all__ = ["Preparation"]
-
 UNKNOWN = ("error", "ignore")
 
 

@@ -35,8 +35,6 @@ from iceform.tables.schema import (
 from iceform.tables.table import Table, first_value, is_number
 from iceform.tables.words import counted, listed, load, shown
 
-__all__ = ["columns_of", "inspect", "read", "read_like", "write_rows"]
-
 _PARQUET = b"PAR1"
 _EXACT = 2**53  # whole numbers up to this are float64s
 # What else people have, by how it begins.

@@ -35,8 +35,6 @@ from iceform.tables.spelling import (
 )  # fmt: skip
 from iceform.tables.words import listed, load, near, shown
 
-__all__ = ["Column", "Schema", "is_running", "missing_removed", "propose", "read_schema"]
-
 _LOOKED_AT = 1000  # cells of a column of text, for numbers in disguise
 _MARKS = " '\"`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"  # of quotation, of any kind
 TYPES = ("number", "date", "text", "out")

@@ -19,11 +19,6 @@ import numpy as np
 from iceform.errors import DtypeError
 from iceform.tables.words import load, shown
 
-__all__ = [
-    "CODES", "DATES", "LONG", "NUMBERS", "SHORT", "Booleans", "Clock", "Dates", "Numbers",
-    "Spelling", "days", "spellings",
-]  # fmt: skip
-
 _SPACES = "[ \u00a0\u2009\u202f]"
 _MONEY = r"[$€£¥₹]|USD|EUR|GBP|CHF|JPY|kr|zł|Kč|R\$|%"
 CODES = r"^[+-]?0[0-9]+$"

@@ -16,8 +16,6 @@ from iceform.tables.words import counted, load
 if TYPE_CHECKING:
     from iceform.tables.schema import Schema
 
-__all__ = ["Table", "first_value", "is_number"]
-
 
 @dataclass(frozen=True, eq=False)
 class Table:

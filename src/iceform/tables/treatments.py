@@ -13,8 +13,6 @@ from iceform.errors import DtypeError
 from iceform.tables.table import first_value, is_number
 from iceform.tables.words import counted, load
 
-__all__ = ["MISSING", "Category", "LeftOut", "Number", "Treatment", "Unknown"]
-
 MISSING = "(missing)"  # how a missing value is called where it is a level
 
 

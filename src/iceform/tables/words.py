@@ -9,8 +9,6 @@ from typing import Any
 
 from iceform.errors import ProgramError
 
-__all__ = ["counted", "listed", "load", "near", "shown"]
-
 _SHOWN = 8  # levels or names that a message lists
 _LONG = 60  # characters of a cell that a message repeats
 

@@ -23,8 +23,6 @@ from iceform.targets.enclosed import Ball, Enclosure, Prompted
 from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget, Target
 
-__all__ = ["Contribution", "contribution", "example", "last_layer"]
-
 _EXAMPLE = 4  # samples
 
 

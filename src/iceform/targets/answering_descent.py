@@ -36,8 +36,6 @@ from iceform.targets.linear_account import LinearAccount, carried
 from iceform.targets.precise import linear_descent
 from iceform.targets.rounding import SECOND_ORDER, Arithmetic
 
-__all__ = ["AnsweringDescent"]
-
 
 @dataclass(frozen=True)
 class AnsweringDescent(Decoder):

@@ -19,8 +19,6 @@ from iceform.targets.design import Design, Head, Vocabulary, mirrored
 from iceform.targets.rounding import Arithmetic
 from iceform.validation import check_capacity
 
-__all__ = ["ARCHITECTURES", "Architecture", "architecture"]
-
 Tensors = dict[str, Tensor]
 Layers = tuple[tuple[Head, ...], ...]
 _MAPS = 8  # of a layer: queries, keys, values, outputs, and once more while they are laid out

@@ -28,8 +28,6 @@ from iceform.targets.rounding import SECOND_ORDER, Arithmetic
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
-__all__ = ["LARGEST_LOGIT", "MASK", "ROUTE", "SLACK", "BoundedDescent", "Run", "Tables"]
-
 MASK = 4096.0  # hides tokens: e^-4096 underflows, and it is above every logit of a table by far
 ROUTE = 4 * MASK  # of the null token for those that do not ask: beats mask and logits
 LARGEST_LOGIT = MASK / 8

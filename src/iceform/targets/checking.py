@@ -25,8 +25,6 @@ from iceform.targets.data import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
 from iceform.validation import check_choice, check_matmul_precision, full_precision
 
-__all__ = ["Checked", "attest", "check", "network"]
-
 _NOT_BEHAVIOUR = ("architectures", "dtype")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 from iceform.errors import BoundError, DtypeError, ShapeError
 from iceform.targets.precise import eigenvalue_bounds
 
-__all__ = ["Domain", "check_data", "check_tensors"]
-
 _UP = 1 + 2.0**-30  # more than float64 loses in the norms below, for up to 2^20 samples
 
 

@@ -50,8 +50,6 @@ from iceform.targets.rounding import READ, Arithmetic
 from iceform.targets.target import Target
 from iceform.validation import check_positive, check_size
 
-__all__ = ["COPIED", "Decoder"]
-
 LEAK_BITS = 46  # K
 MASK = 4096.0  # hides tokens from heads that compare
 _SHARP = 64.0  # M

@@ -25,18 +25,6 @@ from iceform.attention import Features
 from iceform.targets.rotation import Rotation
 from iceform.targets.rounding import EPSILON
 
-__all__ = [
-    "Design",
-    "Head",
-    "Move",
-    "Row",
-    "Vocabulary",
-    "hidden_among",
-    "mirrored",
-    "power_of_four",
-    "unmirrored",
-]
-
 Place = tuple[str, int]
 
 

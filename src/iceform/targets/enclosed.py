@@ -37,8 +37,6 @@ from iceform.targets.architectures import Architecture
 from iceform.targets.design import Design, Head
 from iceform.targets.rounding import NORM, Arithmetic
 
-__all__ = ["Ball", "Enclosure", "Prompted"]
-
 _UP = 1 + 2.0**-20  # far more than float64 does to radii
 _GONE = 1100.0  # e^-1100 underflows to 0 in every dtype
 _KNOWN = 2.0  # the largest factor of a weight for which sums are told term by term

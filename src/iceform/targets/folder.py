@@ -30,8 +30,6 @@ from iceform.targets.design import Vocabulary
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import KINDS, Target
 
-__all__ = ["StockModel", "digest", "load", "write"]
-
 _CYCLES = 512
 _KIND = "target"
 RECORD = "iceform.json"

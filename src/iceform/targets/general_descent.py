@@ -65,8 +65,6 @@ from iceform.targets.design import Design, Head, Move, Row
 from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
 
-__all__ = ["GeneralDescent"]
-
 _ODDS = 1.25  # S over the largest slope: |r| stays below 0.8, the odds below 2.2
 _MADE = 6.0  # units: products that make a number of the prompt, and its rounding to the dtype
 

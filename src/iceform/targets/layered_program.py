@@ -46,8 +46,6 @@ from iceform.targets.program_target import ProgramTarget, trace
 from iceform.targets.target import Target
 from iceform.validation import check_size
 
-__all__ = ["LayeredProgram", "Line"]
-
 HOMES = ("lane0", "samples")
 Reads = tuple[tuple[str, str], ...]
 

@@ -30,8 +30,6 @@ from torch import Tensor
 from iceform.errors import BoundError
 from iceform.targets.rounding import READ
 
-__all__ = ["SCORE", "Levels"]
-
 SCORE = READ + 6.0  # units: read, three products, their sum; the head reads the mirrored stream
 _SINGLE = 2.0**-24 * (1 + 2.0**-10)  # the cast in generate()
 _LEAST_STEP = 2.0**-12

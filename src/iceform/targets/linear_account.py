@@ -66,8 +66,6 @@ from iceform.targets.pairs import Pairs
 from iceform.targets.recurrence import Recurrence
 from iceform.targets.rounding import NORM, READ, SECOND_ORDER, Arithmetic, inflate
 
-__all__ = ["OFF", "LinearAccount", "RotatedAccount", "Stream", "carried", "log_odds"]
-
 OFF = 1024.0  # |log odds| of a gate that is shut or open: e^-1024 underflows to 0
 _SLACK = 2.0**-10  # of the labels' size: iterates may leave their exact bounds by this much
 _SMALL = 2.0**-10  # labels below this are certified as if they were this large

@@ -54,8 +54,6 @@ from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget
 from iceform.validation import check_positive, check_size
 
-__all__ = ["LinearDescent"]
-
 _ROUTE = 4096.0  # logit of the null token for those that do not ask; beats every other by far
 _LEAST_POSITIONS = 3
 _MOST_HALVINGS = 8

@@ -49,8 +49,6 @@ from iceform.errors import BoundError
 from iceform.targets.rounding import Arithmetic, inflate
 from iceform.validation import check_size, unit_roundoff
 
-__all__ = ["LEAK_BITS", "Pairs"]
-
 LEAK_BITS = {torch.float64: 46, torch.float32: 24}  # K: a null token outweighs samples by 2^K
 _UP = 1 + 2.0**-40  # what evaluating these sums of positive terms in float64 may lose
 _BITS = 3  # of delta

@@ -14,8 +14,6 @@ from torch import Tensor
 
 from iceform.targets.recurrence import Recurrence
 
-__all__ = ["eigenvalue_bounds", "linear_descent", "linear_steps"]
-
 _DIGITS = Context(prec=50)
 
 

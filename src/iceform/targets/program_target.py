@@ -30,8 +30,6 @@ from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
-__all__ = ["ProgramTarget", "enclosed", "trace"]
-
 _KEYS = 16.0  # slopes may exceed the logits where arguments are small
 
 

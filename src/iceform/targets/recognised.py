@@ -40,8 +40,6 @@ from iceform.computer.virtual import compose
 from iceform.errors import TargetError
 from iceform.functions.formulas import Formula, trees
 
-__all__ = ["Descent", "recognised"]
-
 Combination = dict[tuple[str, int], Fraction]  # of H^k g, by (g, k)
 Line = tuple[Fraction, Fraction]  # shift and slope
 _B = ("b", 0)

@@ -24,8 +24,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Recurrence"]
-
 _POINTS_PER_DEGREE = 8
 _BETWEEN = (1 + 2.0**-40) / math.cos(math.pi / (2 * _POINTS_PER_DEGREE))
 _UNITS = 16

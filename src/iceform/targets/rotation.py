@@ -26,9 +26,7 @@ from torch import Tensor
 
 from iceform.attention import Features
 
-__all__ = ["Rotation"]
-
-_SQUARE = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+_SQUARE = torch.tensor([[1.0, 1.0], [1.0, -1.0]], dtype=torch.float64, device="cpu")
 
 
 @dataclass(frozen=True)

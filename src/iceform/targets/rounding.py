@@ -41,8 +41,6 @@ import torch
 from iceform.errors import CapacityError, PrecisionError
 from iceform.validation import check_choice, unit_roundoff
 
-__all__ = ["EPSILON", "NORM", "READ", "SECOND_ORDER", "Arithmetic", "epsilon", "inflate"]
-
 EPSILON = 2.0**80  # of the norms; the weight is its root
 _LARGEST_EPSILON = {torch.float64: 2.0**400, torch.float32: 2.0**126}
 NORM = 2  # units

@@ -54,8 +54,6 @@ from iceform.targets.pairs import LEAK_BITS, Pairs
 from iceform.targets.rounding import READ, Arithmetic, inflate
 from iceform.validation import check_positive
 
-__all__ = ["StochasticDescent"]
-
 
 @dataclass(frozen=True)
 class StochasticDescent(BoundedDescent):

@@ -31,8 +31,6 @@ from iceform.targets.design import Design, Head, Move, Row, power_of_four
 from iceform.targets.program_target import ProgramTarget
 from iceform.validation import check_size
 
-__all__ = ["StockComputer"]
-
 
 @dataclass(frozen=True)
 class StockComputer(ProgramTarget):

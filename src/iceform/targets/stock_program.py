@@ -38,8 +38,6 @@ from iceform.targets.recognised import Descent, recognised
 from iceform.targets.stock_computer import StockComputer
 from iceform.targets.target import Target
 
-__all__ = ["StockDescent", "StockProgram"]
-
 _CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
 _REACHES = (1.0, 2.0, 4.0, 8.0)  # of which the one that certifies most is taken
 _POSITIONS = 1024

@@ -18,8 +18,6 @@ from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
 from iceform.targets.enclosed import Ball
 from iceform.validation import guard
 
-__all__ = ["KINDS", "FeatureTarget", "Target"]
-
 KINDS: dict[str, type[Target]] = {}
 
 

@@ -42,8 +42,6 @@ from iceform.targets.precise import linear_steps
 from iceform.targets.rounding import SECOND_ORDER, Arithmetic
 from iceform.validation import check_size
 
-__all__ = ["WrittenDescent"]
-
 _WRONG = 16.0  # by which levels of a coordinate that does not come next are scored lower
 
 

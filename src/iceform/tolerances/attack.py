@@ -19,11 +19,6 @@ from iceform.tolerances.exact import judged, plain_value
 from iceform.tolerances.kernels import Recipe, random_recipe, simulate
 from iceform.tolerances.kind import Kind
 
-__all__ = [
-    "DTYPES", "QUICK", "Row", "Tightness", "attack", "attacked", "row", "search", "tightness",
-    "worst",
-]  # fmt: skip
-
 DTYPES = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,

@@ -20,10 +20,10 @@ from iceform.tolerances.kind import Kind
 from iceform.tolerances.reading import CASTS, Found, Read, Row, norm
 from iceform.tolerances.theorem import Norms, all_keys, check_range, own_error, reached
 from iceform.tolerances.walking import takes, walked
+from iceform.validation import full_precision
 
-__all__ = ["bound", "evaluated", "tolerance"]
 
-
+@full_precision
 def tolerance(
     q: Float[Tensor, "*batch queries dim"],
     k: Float[Tensor, "*batch_k keys dim"],

@@ -16,8 +16,6 @@ from iceform.errors import ProgramError
 from iceform.tolerances.cases import Inputs
 from iceform.tolerances.kind import Kind
 
-__all__ = ["BACKENDS", "Backend", "backend_named"]
-
 _NARROW = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 

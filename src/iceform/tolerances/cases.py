@@ -13,8 +13,6 @@ from iceform.errors import ShapeError
 from iceform.tolerances.inputs import Problem, problem_of
 from iceform.validation import check_size
 
-__all__ = ["CASES", "Inputs", "Shape"]
-
 
 @dataclass(frozen=True)
 class Shape:

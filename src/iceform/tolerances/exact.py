@@ -18,8 +18,6 @@ from iceform.tolerances.attention import bound, evaluated
 from iceform.tolerances.inputs import Chunk, Problem, rounded
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Reference", "doubled", "judged", "plain", "plain_value"]
-
 # Of the tolerance: what the reference may be off by before more digits are worth their cost.
 _SHARE = 2.0**-7
 # float64 attention of this library: a row at a time, exponentials within two ulps.

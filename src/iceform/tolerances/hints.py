@@ -23,8 +23,6 @@ from iceform.tolerances.exact import plain_value
 from iceform.tolerances.inputs import Problem
 from iceform.tolerances.kind import Kind
 
-__all__ = ["hint"]
-
 _BLOCKS = (16, 32, 64, 128, 256, 512)
 _LEFT = 0.02  # of the violations may be left over
 _SLACK = 2.0  # tolerances around a mistaken result: its rounding is like that of the right one

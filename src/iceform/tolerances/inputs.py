@@ -18,8 +18,6 @@ from torch import Tensor
 from iceform.arithmetic import Format
 from iceform.errors import BoundError, DeviceError, DtypeError, ShapeError
 
-__all__ = ["Chunk", "Problem", "check_finite", "problem_of", "rounded", "scale_of"]
-
 ALIGNMENTS = ("upper_left", "lower_right")
 # float64 logits held at once: 16 MB on a CPU, 512 MB on a GPU.
 _CHUNK = {"cpu": 1 << 21, "cuda": 1 << 26}

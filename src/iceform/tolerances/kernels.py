@@ -22,8 +22,6 @@ from iceform.arithmetic import Format
 from iceform.tolerances.inputs import Problem
 from iceform.tolerances.kind import Kind
 
-__all__ = ["Recipe", "random_recipe", "round_to", "simulate"]
-
 MODES = ("nearest", "zero", "away")
 ORDERS = ("sequential", "unit", "halves")
 _LOG2E = 1 / math.log(2)

@@ -30,8 +30,6 @@ from iceform.arithmetic import Format, format_of, fused_steps, log_steps, sum_st
 from iceform.errors import BoundError
 from iceform.validation import check_positive, check_size
 
-__all__ = ["HALF_ON_CPU_ULPS", "Kind"]
-
 SCALE_STEPS = 7
 WHOLE_ARGUMENT_STEPS = 4
 ONLINE_ARGUMENT_STEPS = 14

@@ -34,8 +34,6 @@ from iceform.tolerances.kind import Kind
 from iceform.tolerances.theorem import Norms, bound_from_norms
 from iceform.validation import check_positive, check_size
 
-__all__ = ["attention_norms", "layer_norm", "linear", "rms_norm", "total"]
-
 # Every bound below is a short float64 computation on sums of at most 2^24 terms: 2^-26 covers it.
 _OWN = 1 + 2.0**-26
 _MOST = 1 << 24

@@ -13,8 +13,6 @@ from iceform.tolerances.inputs import Problem, rounded
 from iceform.tolerances.kind import Kind
 from iceform.tolerances.theorem import Norms, Sums, rounded_bound
 
-__all__ = ["CASTS", "Found", "Read", "Row", "norm"]
-
 _U64 = 2.0**-53
 # A cast from float64 may pass through float32: a rounding to nearest of 24 bits comes first.
 CASTS = 1 + 2.0**-11

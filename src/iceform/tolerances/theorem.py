@@ -85,19 +85,6 @@ from iceform.arithmetic import compounded, log_steps
 from iceform.errors import BoundError
 from iceform.tolerances.kind import Kind
 
-__all__ = [
-    "Norms",
-    "Sums",
-    "all_keys",
-    "bound_from_norms",
-    "check_range",
-    "own_error",
-    "own_error_steps",
-    "reached",
-    "rounded_bound",
-    "sums_error",
-]
-
 _U64 = 2.0**-53
 
 

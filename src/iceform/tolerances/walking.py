@@ -25,8 +25,6 @@ from iceform.tolerances.theorem import check_range, own_error_steps
 if TYPE_CHECKING:
     from iceform.tolerances.inputs import Problem
 
-__all__ = ["takes", "walked"]
-
 _HALVES = (torch.bfloat16, torch.float16)
 _COLUMNS = 4
 _SHARP = 0.05  # the largest logarithm of the factor that counts as sharp

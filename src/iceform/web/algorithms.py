@@ -20,8 +20,6 @@ from iceform.machine import Scaling, Source
 from iceform.web import questions as asked
 from iceform.web.answers import OptionAnswer, SliderAnswer
 
-__all__ = ["BoardModel", "Entry", "entries", "entry_named", "features_of", "labels_of", "options"]
-
 _ROUNDED = 0.1  # width of a rounded corner, on a board of height 2
 _PLANE_DEGREE = 3  # of the polynomials in two variables
 _TASKS = {"regression": "curve", "classification": "classes", "decomposition": "shape"}

@@ -11,36 +11,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict
 from iceform.certificates import Certificate
 from iceform.interpolation import Interpolant
 
-__all__ = [
-    "Attention",
-    "AttentionAnswer",
-    "CatalogueAnswer",
-    "CertificateAnswer",
-    "CycleAnswer",
-    "CycleStep",
-    "FitAnswer",
-    "Frame",
-    "HeadAnswer",
-    "InsideAnswer",
-    "InstructionAnswer",
-    "LookupAnswer",
-    "MachineAnswer",
-    "Margins",
-    "OptionAnswer",
-    "OutputAnswer",
-    "ParameterAnswer",
-    "ProgramAnswer",
-    "ProgramOption",
-    "PromptAnswer",
-    "Rate",
-    "RatesAnswer",
-    "SliderAnswer",
-    "TableAnswer",
-    "VariableAnswer",
-    "finite",
-    "numbers",
-]
-
 
 def finite(value: Any) -> Any:
     """The number, or None where JSON has none for it."""

@@ -14,8 +14,6 @@ from iceform.validation import human_bytes
 from iceform.web.request_error import RequestError
 from iceform.web.settings import Settings
 
-__all__ = ["check_question", "read_body"]
-
 _UTF8 = {"utf-8", "utf8"}
 
 

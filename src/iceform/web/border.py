@@ -14,8 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from iceform.web.request_error import RequestError
 
-__all__ = ["Border", "is_loopback"]
-
 _LOG = logging.getLogger(__name__)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 

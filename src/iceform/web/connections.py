@@ -16,8 +16,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from iceform.web.settings import Settings
 
-__all__ = ["protocol"]
-
 _ROOM = 8  # places kept free below the limit, at which the server refuses requests
 _SHARE = 0.75  # of the places that one client may hold
 

@@ -15,8 +15,6 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-__all__ = ["PageFile", "page_files"]
-
 _MEDIA_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",

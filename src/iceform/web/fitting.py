@@ -26,8 +26,6 @@ from iceform.web.answers import (
 from iceform.web.paths import ExactProblem, LookedProblem, steps
 from iceform.web.task import Pulse
 
-__all__ = ["CURVE_MESH", "PLANE_MESH", "Setting", "fit", "the_machine"]
-
 CURVE_MESH = 201  # places along x at which an average is drawn
 PLANE_MESH = 41  # places along either axis of the plane
 _UNIT = torch.finfo(torch.float64).eps / 2

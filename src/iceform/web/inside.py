@@ -22,8 +22,6 @@ from iceform.web.fitting import Setting, the_machine, walk
 from iceform.web.paths import LookedProblem, whitened
 from iceform.web.task import Pulse
 
-__all__ = ["inside"]
-
 _FEW_TOKENS = 17  # per sample, in the networks that are only looked into
 _FEW_SAMPLES = 4
 _FEW_FEATURES = 3

@@ -17,8 +17,6 @@ from iceform.web.algorithms import loss_of
 from iceform.web.answers import LookupAnswer, Rate, RatesAnswer, TableAnswer, numbers
 from iceform.web.task import Pulse
 
-__all__ = ["ChosenTable", "look_up", "rates"]
-
 _MOST_TOKENS = 129  # in a block of the machine
 _GUARDS = 4  # tokens beyond either end, where the sharpness is chosen by hand
 _WIDEST = 2.0**12  # of a board of height 2: beyond it the iteration diverges

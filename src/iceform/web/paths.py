@@ -25,8 +25,6 @@ from iceform.machine import (
 from iceform.web import questions as asked
 from iceform.web.lookups import table_of
 
-__all__ = ["ExactProblem", "LookedProblem", "steps", "whitened"]
-
 _FARTHEST = 4.0  # of a residual: twice the board's height
 _STILL = 1e-15  # a step this short, relative to the coefficients, is the last
 

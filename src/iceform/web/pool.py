@@ -21,8 +21,6 @@ from iceform.web.settings import Settings
 from iceform.web.wire import HEADER, Kind, frame
 from iceform.web.worker import Orders
 
-__all__ = ["Pool"]
-
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds before a worker that would not start is retried
 _RETRY_AFTER = 1  # seconds; a place in the queue is free again after one answer

@@ -8,22 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from iceform.attention import MARGIN
 
-__all__ = [
-    "MOST_CYCLES",
-    "MOST_POINTS",
-    "CycleQuestion",
-    "FitQuestion",
-    "InsideQuestion",
-    "Lookup",
-    "LookupQuestion",
-    "Loss",
-    "Model",
-    "Moved",
-    "Point",
-    "ProgramQuestion",
-    "Running",
-]
-
 MOST_POINTS = 500
 MOST_CYCLES = 300  # of a program that is stepped through
 

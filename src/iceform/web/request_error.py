@@ -7,8 +7,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 from starlette.responses import JSONResponse
 
-__all__ = ["ErrorBody", "ErrorKind", "RequestError", "responses"]
-
 ErrorKind = Literal[
     "malformed",
     "not_found",

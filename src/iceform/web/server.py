@@ -34,8 +34,6 @@ from iceform.web.settings import Settings
 from iceform.web.task import Task
 from iceform.web.wire import load, load_tasks
 
-__all__ = ["Health", "listen", "make_app", "make_server", "serve"]
-
 _FRONT = "index.html"
 _FAREWELL = 2  # seconds that answers under way have when the server ends
 _JSON = "application/json"

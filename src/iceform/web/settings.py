@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from iceform.errors import ProgramError
 
-__all__ = ["Settings"]
-
 _LAST_PORT = 65535
 _LEAST_MEMORY = 1 << 29  # a worker has loaded torch and what it needs into less than this
 

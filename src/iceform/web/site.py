@@ -38,8 +38,6 @@ from iceform.web.lookups import rates, tabulated
 from iceform.web.stepping import attention, step_through
 from iceform.web.tasks import catalogue
 
-__all__ = ["FORMULAS", "PROGRAMS", "SHARES", "build", "main"]
-
 # onnxruntime-web as npm has it: the version, and what its registry says of the archive.
 RUNTIME = "1.30.0"
 _INTEGRITY = (  # SHA-512

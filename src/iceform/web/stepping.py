@@ -49,8 +49,6 @@ from iceform.web.answers import (
 )
 from iceform.web.task import Pulse
 
-__all__ = ["attention", "programs", "step_through", "the_computer"]
-
 _TURNS = 8  # of a counted loop, to begin with
 _MOST_BYTES = 384 << 20  # of the tokens of all cycles, which a trace keeps
 _ACRONYMS = {"pagerank": "PageRank", "k_means": "k-means", "bellman_ford": "Bellman-Ford"}

@@ -14,8 +14,6 @@ import torch
 
 from iceform.targets import LinearDescent, unmirrored, write
 
-__all__ = ["STORED", "stock_run"]
-
 STORED = Path(__file__).with_name("page") / "gpt2.json"
 _DIM, _STEPS, _SAMPLES = 3, 12, 40
 _CODE = """\

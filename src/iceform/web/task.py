@@ -8,8 +8,6 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
-__all__ = ["Pulse", "Stopped", "Task"]
-
 Asked = TypeVar("Asked", bound=BaseModel)
 Given = TypeVar("Given", bound=BaseModel)
 

@@ -24,8 +24,6 @@ from iceform.web.lookups import look_up, rates
 from iceform.web.stepping import attention, programs, step_through
 from iceform.web.task import Task
 
-__all__ = ["TASKS", "catalogue", "warm_up"]
-
 TASKS: Mapping[str, Task[Any, Any]] = {
     task.name: task
     for task in (

@@ -10,8 +10,6 @@ from typing import Any, BinaryIO
 
 from iceform.web.task import Task
 
-__all__ = ["HEADER", "Kind", "frame", "load", "load_tasks", "read_frame"]
-
 HEADER = struct.Struct(">cI")
 
 

@@ -24,8 +24,6 @@ from iceform.errors import IceformError
 from iceform.web.task import Pulse, Stopped, Task
 from iceform.web.wire import Kind, frame, load, load_tasks, read_frame
 
-__all__ = ["Orders", "main", "reply_to"]
-
 
 @dataclass(frozen=True)
 class Orders:

@@ -2,19 +2,24 @@
 
 import math
 import re
+from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
 
 import iceform as ice
 from iceform.algorithms import Algorithm, kinds
+from iceform.attention import FrozenNetwork, unchecked
 from iceform.certificates import Result
 from tests.algorithms.conformance.data import example, machine, made, pairs
 
 PAIRS = pairs()
 
 
+@cache
 def run(name: str, engine: str, backend: str) -> tuple[Result, ice.Machine]:
+    """Run once: the tests only look at it."""
     algorithm = made(name, engine)
     x, y = example(algorithm, engine)
     used = machine(engine, x, algorithm, backend)
@@ -30,6 +35,42 @@ def test_literal_and_fused_agree_within_their_certificates(name, engine):
     off = float((literal.value - fused.value).abs().max())
     assert off <= allowed, (off, allowed)
     assert (literal.certificate.backend, fused.certificate.backend) == ("literal", "fused")
+
+
+def blind(network: FrozenNetwork) -> None:
+    """Another valid network: keys without the first feature, or values with less of it."""
+    if "key_x" in network.features:
+        network.layers[1].w_k[0, 0, network.features["key_x"].start] = 0.0
+    else:
+        network.layers[-1].w_v[..., 0, :] *= 0.8
+
+
+# Where a loop ends is the same: its residuals are 0 whatever a step is made of, or it is done
+# before its first look-up matters.
+SAME_END = {("linear", "rows"), ("perceptron", "stream")}
+
+
+@pytest.mark.parametrize(("name", "engine"), PAIRS)
+def test_changed_weights_are_refused_and_followed_where_asked(name, engine):
+    """Both backends give the changed network's answer, which is not the first one."""
+    algorithm = made(name, engine)
+    if "max_passes" in algorithm.options():  # it need not get there
+        algorithm = replace(algorithm, max_passes=40)
+    x, y = example(algorithm, engine)
+    data = (x, None if name in ("pca", "head") else y)
+    plain = machine(engine, x, algorithm, "fused").run(algorithm, *data).value
+    changed = []
+    for backend in ("literal", "fused"):
+        used = machine(engine, x, algorithm, backend)
+        blind(used.network)
+        with pytest.raises(ice.IntegrityError, match="weights were changed"):
+            used.run(algorithm, *data)
+        with unchecked():
+            changed.append(used.run(algorithm, *data).value)
+    size = float(plain.abs().max())
+    assert float((changed[0] - changed[1]).abs().max()) <= 1e-6 * max(size, 1.0)
+    if (name, engine) not in SAME_END:
+        assert float((changed[0] - plain).abs().max()) > 1e-2 * size
 
 
 @pytest.mark.parametrize(("name", "engine"), PAIRS)

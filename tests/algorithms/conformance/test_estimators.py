@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 from iceform.algorithms import named
+from iceform.attention import Layout
+from iceform.errors import IntegrityError
 from iceform.sklearn import estimator_of
 from tests.algorithms.conformance.data import pairs
+from tests.conformance import WRITES
 
 NAMES = [name for name, engine in pairs() if engine == "stream" and named(name).estimator]
 
@@ -55,3 +58,31 @@ def test_the_literal_matrices_fit_the_same(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_literal_matrices_fit_the_same_on_200_rows(name):
     agree(name, 200)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_changed_weights_are_refused(name, monkeypatch):
+    """A NaN, a scaled matrix or swapped rows: before a fit, and before a prediction."""
+    x, score = table(24)
+    y, make, build = labels(name, score), estimator_of(named(name)), Layout.build
+    fitted = make().fit(x, y)
+    ask = fitted.transform if named(name).family == "components" else fitted.predict
+    for write in WRITES.values():
+        network = fitted.machine_.network
+        kept = {key: value.clone() for key, value in network.state_dict().items()}
+        write(network)
+        with pytest.raises(IntegrityError, match="weights were changed"):
+            ask(x)
+        network.load_state_dict(kept)
+        ask(x)
+
+        def changed(*sizes, write=write):
+            made = build(*sizes)
+            write(made)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Layout, "build", changed)
+            for backend in ("auto", "literal"):
+                with pytest.raises(IntegrityError, match="weights were changed"):
+                    make(backend=backend).fit(x, y)

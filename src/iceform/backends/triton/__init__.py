@@ -9,7 +9,14 @@ from iceform.backends.triton.extremes import extremes
 from iceform.backends.triton.heads import attend, can_attend
 from iceform.backends.triton.interpolation import interpolate
 from iceform.backends.triton.projection import Tiling, project
-from iceform.backends.triton.reading import can_norm, count_nonzero, longest, norm, read
+from iceform.backends.triton.reading import (
+    can_norm,
+    count_nonzero,
+    longest,
+    norm,
+    read,
+    seen_together,
+)
 from iceform.backends.triton.residuals import Launch, residual_sum
 from iceform.backends.triton.steps import advance
 from iceform.backends.triton.support import (
@@ -41,5 +48,6 @@ __all__ = [
     "read",
     "require",
     "residual_sum",
+    "seen_together",
     "should_project",
 ]

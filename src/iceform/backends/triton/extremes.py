@@ -9,8 +9,6 @@ from torch import Tensor
 
 from iceform.backends.triton.support import multiprocessors, wide_dtype
 
-__all__ = ["extremes"]
-
 _TILE = 4096  # entries of x that a program holds at once
 _WIDEST = 1024  # features read at once
 _WARPS = 4

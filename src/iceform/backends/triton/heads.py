@@ -11,10 +11,10 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-__all__ = ["attend", "can_attend"]
-
 _WIDEST = 128  # features of a key or a value that are held at once
-_ROWS = 64  # queries of a program, and keys at a time
+# Queries of a program, which are its keys at a time, and its warps for every 32 features.
+_ROWS = {torch.float32: 32, torch.float64: 64}
+_WARPS = {torch.float32: 1, torch.float64: 4}
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -87,13 +87,13 @@ def attend(
     shape = [(batch, heads, queries)[i] for i in order]
     out = q.new_empty(*shape, values).permute(*(order.index(i) for i in range(3)), 3)
     given = q if mask is None else mask.expand(batch, heads, queries, keys)
-    rows = min(_ROWS, max(16, triton.next_power_of_2(queries)))
-    many = min(_ROWS, max(16, triton.next_power_of_2(keys)))
+    rows, many = (min(_ROWS[q.dtype], max(16, triton.next_power_of_2(n))) for n in (queries, keys))
+    wide, wider = (max(16, triton.next_power_of_2(n)) for n in (dim, values))
     _heads_kernel[(triton.cdiv(queries, rows), batch * heads)](
         q, k, v, given, out, heads, queries, keys, dim, values,
         *q.stride(), *k.stride(), *v.stride(), *given.stride(), *out.stride(),
         SCALE=scale, MASKED=mask is not None, CAUSAL=causal, DOUBLE=q.dtype == torch.float64,
-        DIM=max(16, triton.next_power_of_2(dim)), VALUES=max(16, triton.next_power_of_2(values)),
-        ROWS=rows, KEYS=many, num_warps=4 if q.dtype == torch.float64 else 8,
+        DIM=wide, VALUES=wider, ROWS=rows, KEYS=many,
+        num_warps=min(4, _WARPS[q.dtype] * max(1, max(wide, wider) // 32)),
     )  # fmt: skip
     return out

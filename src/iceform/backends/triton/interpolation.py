@@ -14,8 +14,6 @@ from iceform.backends.triton.support import wide_dtype
 from iceform.backends.triton.tables import table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["interpolate"]
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _interpolate_kernel(  # type: ignore[no-untyped-def]

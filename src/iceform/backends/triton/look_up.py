@@ -5,8 +5,6 @@ from __future__ import annotations
 import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 
-__all__ = ["load_constants", "look_up"]
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def load_constants(numbers, ratios, KIND: tl.constexpr, HALF: tl.constexpr):  # type: ignore[no-untyped-def]

@@ -17,8 +17,6 @@ from iceform.backends.triton.support import interpreted, wide_dtype
 from iceform.backends.triton.tables import table_of
 from iceform.interpolation import Interpolant
 
-__all__ = ["Tiling", "project"]
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _project_kernel(  # type: ignore[no-untyped-def]

@@ -29,8 +29,6 @@ from iceform.validation import common_batch, largest_entry
 if TYPE_CHECKING:
     from iceform.backends.primitives import Extremes
 
-__all__ = ["Launch", "residual_sum"]
-
 _WHOLE_ROW = 4096  # bytes of a sample that a program keeps in registers; wider ones are tiled
 _TILE = 8192  # bytes of x (in the precision of the computation) that a program holds at once
 _MOST_ROWS = 128

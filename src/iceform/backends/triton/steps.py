@@ -6,8 +6,6 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-__all__ = ["advance"]
-
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _advance_kernel(  # type: ignore[no-untyped-def]

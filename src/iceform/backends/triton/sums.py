@@ -21,18 +21,6 @@ from torch import Tensor
 
 from iceform.backends.triton.support import ceil_div, interpreted, power_of_two
 
-__all__ = [
-    "BLOCK",
-    "FIXED",
-    "MOST_COLUMNS",
-    "STEPS",
-    "WIDEST",
-    "Shared",
-    "finished",
-    "read",
-    "weighted_sums",
-]
-
 BLOCK = 64  # keys in a block
 MOST_COLUMNS = 512
 WIDEST = 128  # of a query

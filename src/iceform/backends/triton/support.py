@@ -12,17 +12,6 @@ from iceform.backends.windowed import window_of
 from iceform.errors import DeviceError
 from iceform.interpolation import Interpolant
 
-__all__ = [
-    "can_look_up",
-    "can_run",
-    "can_sum",
-    "interpreted",
-    "multiprocessors",
-    "require",
-    "should_project",
-    "wide_dtype",
-]
-
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _OLDEST = (7, 0)  # compute capability that Triton supports
 

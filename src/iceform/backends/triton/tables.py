@@ -11,8 +11,6 @@ from torch import Tensor
 from iceform.backends.windowed import window_of
 from iceform.interpolation import Grid, Interpolant
 
-__all__ = ["GRADED", "LINE", "TABLE", "Table", "table_of"]
-
 LINE, TABLE, GRADED = 0, 1, 2  # how values are found: from j, from a window, from all tokens
 
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from iceform.targets import Checked
 
-__all__ = ["check"]
-
 _BROKEN = 1  # exit status when an answer is not where it was proven to be
 
 

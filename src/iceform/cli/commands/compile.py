@@ -14,8 +14,6 @@ from iceform.errors import IceformError, ProgramError
 if TYPE_CHECKING:
     from iceform.computer import Algorithm, Program
 
-__all__ = ["compile_"]
-
 
 def compile_(
     file: Annotated[Path, typer.Argument(help="A Python file with an @ice.algorithm in it.")],

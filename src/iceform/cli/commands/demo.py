@@ -9,8 +9,6 @@ import typer
 
 from iceform.cli.failures import one_line_errors
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Where the report goes.")] = Path("out/report.html"),

@@ -11,8 +11,6 @@ import typer
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
-__all__ = ["experiments"]
-
 
 def experiments(context: typer.Context) -> None:
     """Run the paper's numerical studies, in a clone: python -m studies."""

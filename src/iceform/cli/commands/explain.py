@@ -23,8 +23,6 @@ from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
 from iceform.errors import ProgramError
 
-__all__ = ["explain"]
-
 
 @with_options
 def explain(

@@ -13,8 +13,6 @@ from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
 from iceform.cli.outputs import check_targets, write_all
 
-__all__ = ["inspect"]
-
 
 def inspect(
     data: Annotated[Path, typer.Argument(help="CSV or Parquet.")],

@@ -8,8 +8,6 @@ from iceform.algorithms import kinds
 from iceform.cli.as_json import AsJson, print_json
 from iceform.cli.failures import one_line_errors
 
-__all__ = ["list_"]
-
 
 def list_(as_json: AsJson = False) -> None:
     """List the algorithms that run on a table, and their options.

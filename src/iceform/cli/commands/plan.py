@@ -17,8 +17,6 @@ from iceform.constructions import GradientStep
 from iceform.functions import LOSSES
 from iceform.validation import check_choice, human_bytes
 
-__all__ = ["plan"]
-
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _MOST_NAMED_BYTES = 1 << 60  # beyond an EiB a power of ten says more
 

@@ -8,8 +8,6 @@ import typer
 
 from iceform.cli.failures import one_line_errors
 
-__all__ = ["play"]
-
 
 def play(
     host: Annotated[str, typer.Option(help="Where to listen.")] = "127.0.0.1",

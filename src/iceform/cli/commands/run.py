@@ -36,8 +36,6 @@ from iceform.cli.outputs import check_targets, write_all
 if TYPE_CHECKING:
     from iceform.cli.running import Run, Tick
 
-__all__ = ["run"]
-
 
 @with_options
 def run(

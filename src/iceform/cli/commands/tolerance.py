@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from iceform.tolerances import Backend, Row, Shape, Tightness
 
-__all__ = ["tolerance"]
-
 _VIOLATED = 1  # exit status when a kernel broke its bound
 _PANEL = "What is run"
 

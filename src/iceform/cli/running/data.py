@@ -15,8 +15,6 @@ from iceform.errors import BoundError, DtypeError
 from iceform.sklearn import estimator_of
 from iceform.tables import Preparation, Table, Unknown
 
-__all__ = ["Data", "answers", "build", "chances", "coefficient_matrix"]
-
 _NONE = np.array([], dtype=np.int64)
 
 

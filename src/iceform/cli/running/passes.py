@@ -17,8 +17,6 @@ from iceform.cli.running.results import Coefficient, Peer, Run, Score, Settings,
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.tables import Table
 
-__all__ = ["STAGES", "Tick", "build_peer", "fitted", "run", "scores_of"]
-
 STAGES = ("preparing", "fitting", "comparing", "predicting")
 Tick = Callable[[str], None]
 _TIGHTENING = 1e-2  # of the tolerance, when an eps was asked for that is not certified yet

@@ -17,8 +17,6 @@ from iceform.errors import DeviceError
 from iceform.tables import Preparation, Unknown
 from iceform.validation import check_eps
 
-__all__ = ["Coefficient", "Part", "Peer", "Run", "Score", "Settings", "check_device", "finite"]
-
 
 @dataclass(frozen=True)
 class Settings:

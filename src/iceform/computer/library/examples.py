@@ -47,14 +47,17 @@ class Example:
         return compile(self.algorithm, d, n, eps=eps, **self.compiled)
 
 
+_HERE: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever the default device is
+
+
 def _uniform(n: int, d: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    X = 2 * torch.rand(n, d, dtype=torch.float64, generator=generator) - 1
-    return X, 2 * torch.rand(n, dtype=torch.float64, generator=generator) - 1
+    generator = torch.Generator("cpu").manual_seed(seed)
+    X = 2 * torch.rand(n, d, generator=generator, **_HERE) - 1
+    return X, 2 * torch.rand(n, generator=generator, **_HERE) - 1
 
 
 def _numbers(*values: Any) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
+    return torch.tensor(values, **_HERE)
 
 
 _X, _Y = _uniform(12, 3)
@@ -63,21 +66,21 @@ _PAIR, _PAIR_Y = _uniform(12, 2, 2)
 _PAIR_LABELS = (_PAIR[:, 0] + 0.3 * _PAIR_Y > 0).double()
 _BOXED = {"bounds": {"w": 4.0}}
 
-_PLACES = torch.arange(4, dtype=torch.float64) / 4
+_PLACES = torch.arange(4, **_HERE) / 4
 _LINKS = _numbers(
     [0, 0, 1, 0.5], [1 / 3, 0, 0, 0], [1 / 3, 0.5, 0, 0.5], [1 / 3, 0.5, 0, 0]
 )  # page j's visitors in column j
 _COSTS = torch.exp(-_uniform(4, 4, 5)[0].abs())
 _WAYS = _numbers([0, 1, 1, 0.1], [0.3, 0, 1, 1], [0.9, 0.2, 0, 1], [1, 1, 0.15, 0])
 
-_POINTS = torch.linspace(-1, 1, 5, dtype=torch.float64)[:, None]
-_KERNEL = torch.exp(-((_POINTS - _POINTS.T) ** 2) / 0.5) * 0.5 + 0.2 * torch.eye(5).double()
+_POINTS = torch.linspace(-1, 1, 5, **_HERE)[:, None]
+_KERNEL = torch.exp(-((_POINTS - _POINTS.T) ** 2) / 0.5) * 0.5 + 0.2 * torch.eye(5, **_HERE)
 _SIMILAR = 0.5 * torch.exp(-((_POINTS[:, 0] - 0.3) ** 2) / 0.5)  # to the point 0.3
 
 _QUERY = _numbers(0.2, -0.1, 0.3)
-_LINE = torch.arange(5, dtype=torch.float64)[:, None] * 0.5 - 1
+_LINE = torch.arange(5, **_HERE)[:, None] * 0.5 - 1
 _REWARDS = _numbers(0.1, -0.2, 0.3, 0.0, 0.5)
-_TIMES = torch.arange(8, dtype=torch.float64)[:, None] * 0.1
+_TIMES = torch.arange(8, **_HERE)[:, None] * 0.1
 _SEEN = _uniform(8, 1, 9)[1]
 _GROUPS = torch.cat([_uniform(6, 2, 3)[0] * 0.4 - 0.5, _uniform(6, 2, 4)[0] * 0.4 + 0.5])
 

@@ -15,19 +15,6 @@ from fractions import Fraction
 
 from iceform.functions.formulas.trees import Node, Number, Operation
 
-__all__ = [
-    "ONE",
-    "ZERO",
-    "add",
-    "call",
-    "divide",
-    "is_decimal",
-    "multiply",
-    "negate",
-    "power",
-    "subtract",
-]
-
 ZERO, ONE = Number(Fraction(0)), Number(Fraction(1))
 
 _LARGEST = Fraction(sys.float_info.max)

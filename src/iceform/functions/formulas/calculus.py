@@ -19,8 +19,6 @@ from iceform.functions.formulas.functions import UNARY, exponent_of
 from iceform.functions.formulas.polynomials import shortest
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["canonical", "derivative", "outer_derivative"]
-
 _BUILD: dict[str, Callable[..., Node]] = {
     "+": add,
     "-": subtract,

@@ -17,8 +17,6 @@ from iceform.arithmetic.jets import chosen
 from iceform.functions.formulas.functions import exact_value
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["jets"]
-
 _ZERO, _ONE = Jet.number(0.0), Jet.number(1.0)
 _HALF = Jet.number(0.5)
 

@@ -18,10 +18,8 @@ from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged, pieces
 from iceform.functions.formulas.polynomials import line, polynomial
 from iceform.functions.formulas.trees import Node, jumps
-from iceform.functions.losses import Curvature, Loss
+from iceform.functions.losses import Curvature, Loss, Steps, vouched
 from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
-
-__all__ = ["Formula"]
 
 _ROUNDED = "round it: for example tanh(4*u) in place of sign(u), sigmoid(4*u) in place of step(u)"
 _ROUNDED_LOSS = (
@@ -191,7 +189,7 @@ class Formula:
             facts(*span)
         enclosed = partial(jets, rate._canonical)
         f = ScalarFunction(rate, rate._name, kinks=None, facts=facts, encloser=enclosed)
-        return Loss(None, "residual", f, _broken_line(rate))
+        return vouched(Loss(None, "residual", f, _broken_line(rate)))
 
 
 def _broken_line(rate: Formula) -> Curvature | None:
@@ -207,24 +205,12 @@ def _broken_line(rate: Formula) -> Curvature | None:
         return None
     breaks = tuple(float(p.low) for p in (parts or [])[1:])
     return Curvature(
-        _Steps(breaks, tuple(slopes)),
+        Steps(breaks, tuple(slopes)),
         bounds=(min(slopes), max(slopes)),
         concordance=None if breaks else 0.0,
         kinks=breaks,
         encloser=Piecewise.of(parts or [], continuous=True).jets,
     )
-
-
-@dataclass(frozen=True)
-class _Steps:
-    """A step function: heights between breaks."""
-
-    breaks: tuple[float, ...]
-    heights: tuple[float, ...]
-
-    def __call__(self, z: Tensor) -> Tensor:
-        breaks, heights = z.new_tensor(self.breaks), z.new_tensor(self.heights)
-        return heights[torch.bucketize(z.detach(), breaks)]
 
 
 @lru_cache(maxsize=128)

@@ -15,8 +15,7 @@ from torch.nn import functional as F
 
 from iceform.functions.formulas.algebra import ONE, ZERO, add, call, divide, multiply, negate, power
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
-
-__all__ = ["ARITY", "UNARY", "Unary", "constant_value", "evaluate", "exact_value", "exponent_of"]
+from iceform.validation import full_precision
 
 _LINEAR_FROM = 40.0  # softplus(u) - u < e^-40, far below an ulp of u
 _LOG_2 = math.log(2.0)
@@ -158,6 +157,7 @@ def _operation(name: str) -> Callable[..., Tensor]:
     return UNARY[name].compute if name in UNARY else _SEVERAL[name]
 
 
+@full_precision
 def constant_value(tree: Node) -> float:
     """The value of a tree without the variable, in float64; NaN or infinite where it has none."""
     if isinstance(tree, Number):

@@ -24,8 +24,6 @@ from iceform.errors import FormulaError
 from iceform.functions.formulas.functions import ARITY, constant_value
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["CONSTANTS", "MOST_CHARACTERS", "VARIABLES", "parse"]
-
 MOST_CHARACTERS = 200
 MOST_DEPTH = 48  # a sum of n terms is n deep
 MOST_NESTING = 32  # brackets and signs inside each other

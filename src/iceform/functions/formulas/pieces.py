@@ -26,8 +26,6 @@ from iceform.functions.formulas.functions import evaluate
 from iceform.functions.formulas.polynomials import polynomial, shortest, value_at
 from iceform.functions.formulas.trees import Node, Number, Operation
 
-__all__ = ["Piece", "Piecewise", "cut", "gap", "merged", "pieces"]
-
 _MOST_PIECES = 32
 
 

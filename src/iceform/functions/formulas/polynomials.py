@@ -9,8 +9,6 @@ from iceform.functions.formulas.algebra import ZERO, add, is_decimal, multiply, 
 from iceform.functions.formulas.functions import exact_value, exponent_of
 from iceform.functions.formulas.trees import Node, Number, Variable
 
-__all__ = ["Polynomial", "line", "polynomial", "shortest", "value_at"]
-
 _MOST_DEGREE = 16
 
 Polynomial = tuple[Fraction, ...]  # coefficients, constant first, no zeros at the end

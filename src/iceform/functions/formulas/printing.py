@@ -9,8 +9,6 @@ from fractions import Fraction
 from iceform.functions.formulas.algebra import is_decimal
 from iceform.functions.formulas.trees import Node, Number, Operation, Variable
 
-__all__ = ["brief", "latex", "text"]
-
 # How tightly each kind of tree holds together; a looser one inside a tighter is bracketed.
 _SUM, _PRODUCT, _SIGN, _POWER, _ATOM = range(1, 6)
 _BINDING = {"+": _SUM, "-": _SUM, "*": _PRODUCT, "/": _PRODUCT, "neg": _SIGN, "^": _POWER}

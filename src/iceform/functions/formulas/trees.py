@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-__all__ = ["KINKED", "Node", "Number", "Operation", "Variable", "jumps"]
-
 KINKED = frozenset({"abs", "clip", "max", "min", "relu", "sign", "step"})
 
 

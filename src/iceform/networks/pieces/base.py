@@ -24,15 +24,6 @@ from iceform.networks.frozen import FrozenLayers
 from iceform.networks.watching import watching
 from iceform.validation import unit_roundoff, untraced
 
-__all__ = [
-    "SMALLEST_SHARE",
-    "Later",
-    "Piece",
-    "Reach",
-    "Settings",
-    "Span",
-]
-
 SMALLEST_SHARE = 2.0**-20  # a row's range is at least this share of its layer's
 _LATER: ContextVar[list[tuple[Piece, Tensor]] | None] = ContextVar("to be judged", default=None)
 _WIDENING = threading.RLock()  # not one a network: copies of one share their settings
@@ -173,6 +164,15 @@ class Piece(nn.Module, ABC):
     @abstractmethod
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The map in context, and the numbers that :meth:`judge` knows inputs in range by."""
+
+    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+        """The map of what another gives, or of a sum where there is none; at once, where it can.
+
+        The same operations in the same order: a piece that can do it rounds as if it could not.
+        """
+        if before is None:
+            return self(inputs[0] + inputs[1])  # type: ignore[no-any-return]
+        return self(before(*inputs, covered=covered))  # type: ignore[no-any-return]
 
     def emulate(self, *inputs: Tensor) -> Tensor:
         """The map in context; inputs are in range."""

@@ -24,9 +24,8 @@ from iceform.networks.pieces.base import (
     Settings,
     Span,
 )
+from iceform.networks.pieces.linear import LinearMap
 from iceform.validation import unit_roundoff
-
-__all__ = ["Activation", "Gate", "Table", "Tails"]
 
 _FINEST, _FINEST_UNITS = 2.0**-37, 1  # of a table's range: finer ones cost tokens, gain little
 _FIXED, _FIXED_UNITS = 2.0**-36, 2  # error of a table on a fixed range
@@ -213,6 +212,17 @@ class Table(Activation):
         out = self._attended(inner)
         out = out + (z - inner).clamp(min=0.0) if self.tails and self.tails.slope else out
         return out, primitives.largest(z)
+
+    def after(self, before: Piece | None, *inputs: Tensor, covered: bool = False) -> Tensor:
+        """Behind a linear map its reading and this one are one."""
+        known = self.settings.attends and self.settings.line is not None
+        if not (isinstance(before, LinearMap) and known):
+            return super().after(before, *inputs, covered=covered)
+        beyond = (math.inf, 0.0) if self.tails is None else (self.tails.reach, self.tails.slope)
+        output, seen = before.read(*inputs, covered=covered, then=(self.table, *beyond))
+        before._judged(seen[:1] if covered else seen[::2], *inputs)
+        self._judged(seen[1:2])
+        return output
 
     def _attended(self, z: Tensor) -> Tensor:
         keys, queries, values, margin = self._head(z)

@@ -14,8 +14,6 @@ from iceform.certificates.witness import Asked
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 from iceform.networks.pieces.linear import powers_of_two
 
-__all__ = ["EmbeddingMap"]
-
 
 class EmbeddingMap(Piece):
     """ids -> rows of a table of vectors, every entry read through the frozen layer.

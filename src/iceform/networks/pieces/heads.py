@@ -14,8 +14,6 @@ from iceform.certificates.witness import Asked
 from iceform.errors import BoundError
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 
-__all__ = ["Heads"]
-
 
 class Heads(Piece):
     """Softmax attention on keys, queries and values that were looked up.

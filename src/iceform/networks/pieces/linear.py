@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from iceform.backends import primitives, rounding_of
 from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, PrecisionError
+from iceform.interpolation import Interpolant
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import (
     SMALLEST_SHARE,
@@ -22,8 +23,6 @@ from iceform.networks.pieces.base import (
     Settings,
     Span,
 )
-
-__all__ = ["LinearMap", "powers_of_two", "with_one"]
 
 _ROUNDED = 1 + 1e-10  # a computed norm's own rounding
 
@@ -176,20 +175,33 @@ class LinearMap(Piece):
     def run(self, *inputs: Tensor, covered: bool = False) -> tuple[Tensor, Tensor | None]:
         """The look-ups, the largest share of a row's range, and the largest 2-norm of a token."""
         (x,) = inputs
-        line = self.settings.line
-        if line is not None and x.is_cuda:  # products without a sum are quicker there
-            given = (self._product(x), line, self.least, self.scale, self.by)
-            out, over = primitives.read(*given, offset=self.offset)
-            return out, over if covered else torch.cat([over, primitives.longest(x)])
+        if self.settings.line is not None:
+            return self.read(x, covered=covered)
         z = self._product(x, self.offset)
-        if line is not None:
-            out, over = primitives.read(z, line, self.least, self.scale, self.by)
+        power = self._power(z)
+        prompted = self._prompted / power[..., None]
+        out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
+        over = primitives.largest(z * self.by)
+        return out * power * self.scale, self._with_length(over, x, covered=covered)
+
+    def read(
+        self, x: Tensor, *, covered: bool, then: tuple[Interpolant, float, float] | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """By the line's table, and in the table that comes ``then``, whose largest is second."""
+        line = self.settings.line
+        assert line is not None, "prompts must be written"
+        offset = self.offset
+        if x.is_cuda:  # products without a sum are quicker there
+            given = (self._product(x), line, self.least, self.scale, self.by)
+            out, over = primitives.read(*given, offset=offset, then=then)
         else:
-            power = self._power(z)
-            prompted = self._prompted / power[..., None]
-            out = self.settings.layers.read(with_one(x), prompted, self.settings.backend)
-            out, over = out * power * self.scale, primitives.largest(z * self.by)
-        return out, over if covered else torch.cat([over, primitives.longest(x)])
+            given = (self._product(x, offset), line, self.least, self.scale, self.by)
+            out, over = primitives.read(*given, then=then)
+        return out, self._with_length(over, x, covered=covered)
+
+    @staticmethod
+    def _with_length(over: Tensor, x: Tensor, *, covered: bool) -> Tensor:
+        return over if covered else torch.cat([over, primitives.longest(x)])
 
     def _power(self, z: Tensor) -> Tensor:
         """The scales that entries are read at, over the usual ones."""

@@ -21,8 +21,6 @@ from iceform.errors import BoundError
 from iceform.networks.frozen import SLACK
 from iceform.networks.pieces.base import Piece, Reach, Settings, Span
 
-__all__ = ["Product", "read_error", "read_line", "scale_at"]
-
 _SLACK = 1 + 2.0**-16  # rounding of a product, in float32 too
 
 
