@@ -222,7 +222,8 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
         """
         self._validate_params()
         y = on_host(y)
-        self.outputs_2d_ = np.ndim(y) == 2 and np.shape(y)[1] > 1
+        shape = () if is_dask(y) else np.asarray(y).shape
+        self.outputs_2d_ = len(shape) == 2 and shape[1] > 1
         if not self.outputs_2d_:
             self._remember(self._labelled(X, y))
             self._numbers = self._memory.y[:, None]
