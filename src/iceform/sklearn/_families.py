@@ -38,7 +38,15 @@ from torch import Tensor
 from iceform.algorithms import Algorithm
 from iceform.machine import ArraySource
 from iceform.machine.stream import read_line
-from iceform.sklearn._base import InContext, Line, Separator, as_tensor, kind_of, on_host
+from iceform.sklearn._base import (
+    InContext,
+    Line,
+    Separator,
+    as_tensor,
+    is_dask,
+    kind_of,
+    on_host,
+)
 
 
 class _Memory(InContext):
