@@ -562,7 +562,7 @@ def test_the_command_line_lists_runs_and_reports(tmp_path):
     listed = cli.invoke(app, ["list"])
     assert listed.exit_code == 0, listed.output
     assert "residual" in listed.output
-    ran = cli.invoke(app, ["run", "heads", "--column", "constructed", "--out", str(tmp_path)])
+    ran = cli.invoke(app, ["run", "heads", "--column", "as_published", "--out", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
     assert "cells computed" in ran.output
     told = cli.invoke(app, ["report", "--out", str(tmp_path)])
