@@ -1,12 +1,18 @@
 """What a few draws over the estimators' options show, and what they found."""
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from iceform.errors import BoundError
-from iceform.sklearn import InContextLinearSVC, InContextRidge
+from iceform.sklearn import (
+    InContextHuberRegressor,
+    InContextLinearSVC,
+    InContextPoissonRegressor,
+    InContextRidge,
+)
 from tests.attacks.surface import attack
 
 X = np.random.default_rng(0).normal(size=(12, 2))
@@ -16,6 +22,33 @@ X = np.random.default_rng(0).normal(size=(12, 2))
 def test_no_option_of_an_estimator_violates_a_certificate(seed):
     word, told = attack(seed)
     assert word.startswith(("held", "infinite", "estimated", "refused", "open")), (word, told)
+
+
+@pytest.mark.filterwarnings("ignore:.*before its tolerance")
+def test_an_objective_is_bounded_at_the_answer_before_it_was_stored_in_less_precision():
+    """Rounded to float32, F(found) was above its bound: this one is tight to nine digits."""
+    given = {"sample_weight": [1e-9, 1e25], "X": [[0.4181], [-0.4526]], "y": [2.0, 0.0]}
+    for kind, told in ((np.float64, ""), (np.float32, "before it was stored as float32")):
+        model = InContextPoissonRegressor(alpha=1e-7, precondition="diagonal", max_iter=50)
+        model.fit(**{**given, "X": np.array(given["X"], dtype=kind)})
+        assert told in model.certificate_.excess.over
+        assert bool(told) == bool(model.certificate_.excess.over)
+
+
+@pytest.mark.parametrize("far", [0.0, 1e8])
+def test_an_objective_is_bounded_at_the_numbers_that_are_returned(far):
+    """Of features far from 0 an intercept rounds by more than the bound leaves."""
+    x = np.round(8 * np.random.default_rng(0).normal(size=(15, 2))) + far
+    y = x @ [3.0, -2.0] + 1.0  # exactly: the best scale is 0
+    model = InContextHuberRegressor(alpha=1e-4).fit(x, y)
+    w, b = [*map(Fraction, model.coef_.tolist())], Fraction(float(model.intercept_))
+    scale, eps, total = Fraction(float(model.scale_)), Fraction(1.35), Fraction(0)
+    for row, label in zip(x.tolist(), y.tolist(), strict=True):
+        r = abs(sum(Fraction(a) * c for a, c in zip(row, w, strict=True)) + b - Fraction(label))
+        inside = min(r / scale, eps)
+        total += scale + scale * (2 * inside * r / scale - inside**2)
+    above = total + Fraction(1e-4) * (sum(c * c for c in w) - 13)
+    assert 0 < above / 15 <= Fraction(model.certificate_.excess.bound)
 
 
 def test_of_several_fits_the_weakest_kind_is_told():

@@ -420,3 +420,20 @@ def test_a_tie_at_any_precision_is_told_with_its_line(line):
     with pytest.raises(PrecisionError, match=r"(?s)a tie at any precision.*line 2:") as caught:
         Computer.for_programs([program]).run(program, X, y)
     assert line in str(caught.value)
+
+
+@pytest.mark.parametrize("outside", ["x", "y", "p"])
+def test_what_a_refused_range_advises_is_what_mends_it(outside):
+    X, y = data(0, 2, 4)
+    given = {"x": X, "y": y, "p": torch.tensor(0.5)}
+    given[outside].view(-1)[0] = 3.0
+    written = algorithm(lambda x, y, *, p=0.5: mean(p * x) + mean(y))
+
+    def run(**options):
+        program = compile(written, dim=2, samples=4, **options)
+        return Computer.for_programs([program]).run(program, X, y, p=float(given["p"]))
+
+    with pytest.raises(BoundError, match=f"(?i){outside} has the value 3, outside") as caught:
+        run()
+    advice = str(caught.value).rsplit("compile with ", 1)[1]
+    assert run(**eval(f"dict({advice})")).certificate.kind == "proven"

@@ -217,6 +217,8 @@ REFUSED = {
     "dates without a century": (lines("a,b", "31.12.19,1", "1.1.20,2"), "without their century"),
     "quotation marks behind blanks": (lines('a, "b"', '1, "x"', '2, "y, z"'), "behind a blank"),
     "what is not seen": (lines("a,b", "\u200b1,1", "\ufeff2,3"), "holds '\\u200b1', a number but"),
+    "base 16": (lines("a,b", "0x1a,1", "0x1b,3", "0xff,4"), "base 16 or a fraction"),
+    "fractions": (lines("a,b", "1/2,1", "3/16,3", "\u00bd,4"), "base 16 or a fraction"),
     "digits of another script": (lines("a,b", "\uff11\uff12,1", "\u0663,3"), "another script"),
     "single quotation marks": (lines("a,b", "'1',1", "'2',3"), "marks around it"),
     "a picture": (b"\x89PNG\r\n\x1a\n" + bytes(100), "neither Parquet nor CSV"),

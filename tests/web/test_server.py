@@ -13,6 +13,7 @@ from http.client import HTTPConnection
 import pytest
 
 import iceform
+from iceform.web import connections
 from iceform.web.files import page_files
 from tests.web.live import PATIENCE, head, live, until
 
@@ -469,3 +470,32 @@ def test_the_description_is_exact(client):
         schema = response["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
         assert schema == ("Total" if status == "200" else "ErrorBody")
     assert not {"HTTPValidationError", "ValidationError"} & set(described["components"]["schemas"])
+
+
+class Kept:
+    """A connection as the limits see it."""
+
+    address, idle, asked, closed = "here", True, False, False
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.near, self.far = socket.socketpair()
+
+    def get_extra_info(self, name: str) -> socket.socket:
+        assert name == "socket"
+        return self.near
+
+    def close(self) -> None:
+        self.closed = True
+        self.near.close()
+        self.far.close()
+
+
+def test_of_idle_connections_those_go_first_that_have_sent_nothing():
+    waiting, silent, late = opened = [Kept() for _ in range(3)]
+    waiting.far.sendall(b"GET / HTTP/1.1\r\n")  # come first, and not read yet
+    for gone in (silent, waiting):  # the last to come stays
+        connections._close_oldest(dict.fromkeys(c for c in opened if not c.closed), "here", late)
+        assert gone.closed
+    assert not late.closed
+    late.close()

@@ -425,7 +425,11 @@ class _Weakly:
         excess = whole - least + 8 * _UNIT * (whole + least)
         step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
         over = f"all lines whose scaled coefficients are within {float(reach[0]):.4g} of these"
-        told = Excess(2 * search.base.size * excess, over if bool(free.any()) else "")
+        # Written in the data's units, and rounded; no sample pulls by more than epsilon.
+        base, shift = search.base, 2 * float(slip_of(samples, self.w, labels).max())
+        shift += float(base.intercept_slip(*base.raw(self.w))) / base.size * base.intercept
+        stored = search.model.epsilon * shift + 16 * _UNIT * whole
+        told = Excess(2 * base.size * (excess + stored), over if bool(free.any()) else "")
         if bool(free.any()):
             return Proof(math.inf, eye, (last, step), excess=told)
         box = torch.where(held, (2 * excess / self.ridge).sqrt(), reach) * _SLACK

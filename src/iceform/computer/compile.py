@@ -6,11 +6,11 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,7 +18,6 @@ from torch import Tensor
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
-from iceform.computer.checkpoint import Checkpoint, writer
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
@@ -42,6 +41,27 @@ _LEAST = torch.finfo(torch.float64).eps
 _HELD = 32  # bytes a datum that is drawn: itself and three values made of it
 _FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
+
+
+class Checkpoint(Protocol):
+    """A folder that transformers loads, with a program for its prompt."""
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+
+    def prompt(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Tensor:
+        """``inputs_embeds``: the program and these data."""
+
+    def read(self, hidden: Tensor) -> Any:
+        """The answer in ``last_hidden_state``, in the form that the algorithm returns."""
+
+    def check(self, X: Tensor, y: Tensor | None = None, **settings: Any) -> Any:
+        """Load it, attest it, run it, and enclose the distance from the exact program."""
+
+
+# Stock transformers are a level below: what writes programs as checkpoints makes itself known.
+WRITERS: list[Callable[..., Checkpoint]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +235,9 @@ class Program:
         TargetError
             If it cannot be done; the message says why.
         """
-        return writer()(
+        if not WRITERS:
+            raise ProgramError("nothing writes checkpoints yet; import iceform.targets")
+        return WRITERS[-1](
             self, name, path, mode=mode, cycles=cycles, dtype=dtype, beside=beside, **settings
         )
 

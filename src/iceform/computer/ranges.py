@@ -190,9 +190,15 @@ class Domain:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])
+                wider = f"({min(worst, allowed.low):.6g}, {max(worst, allowed.high):.6g})"
+                mend = (
+                    f"compile with {name}={wider}"
+                    if name in self.parameters
+                    else f"scale the data, or compile with domain={{{name.lower()!r}: {wider}}}"
+                )
                 raise BoundError(
                     f"{name} has the value {worst:.6g}, outside {allowed}, for which the program "
-                    f"was compiled; scale the data, or compile with a wider range of {name}"
+                    f"was compiled; {mend}"
                 )
 
 

@@ -370,9 +370,13 @@ def _uniform(function: ScalarFunction, low: float, high: float, eps: float) -> I
         before = best[2].seen
     assert best is not None
     grid, sharpness, fit = best
-    draft = Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function)
-    proven = posterior_error(draft, function, eps)
-    return replace(draft, error=proven.error, assumptions=proven.assumptions, kind=proven.kind)
+    return _proven(Interpolant(grid, sharpness, fit.values, "fitted", math.inf, function), eps)
+
+
+def _proven(draft: Interpolant, eps: float) -> Interpolant:
+    assert draft.function is not None
+    found = posterior_error(draft, draft.function, eps)
+    return replace(draft, error=found.error, assumptions=found.assumptions, kind=found.kind)
 
 
 def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> Interpolant | None:
@@ -386,7 +390,7 @@ def _crowded(function: ScalarFunction, low: float, high: float, eps: float) -> I
 
 
 def _bend(function: ScalarFunction, low: float, high: float) -> float | None:
-    """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + 1e-6)."""
+    """Where |f''| is largest, if that is not at an end: 0 for sqrt(z^2 + delta)."""
     left, right = low, high
     for _ in range(_LOOKS):
         points = torch.linspace(left, right, _SEEN, dtype=torch.float64)
@@ -437,6 +441,6 @@ def _graded(function: ScalarFunction, low: float, high: float, eps: float) -> In
         raise PrecisionError(
             f"f ({function.name}) has too many kinks for {_TRIED_GRADED[-1]} cells"
         )
-    draft = Interpolant(best[0], _GRADED_SHARPNESS, best[1].values, "graded", math.inf, function)
-    proven = posterior_error(draft, function, eps)
-    return replace(draft, error=proven.error, assumptions=proven.assumptions, kind=proven.kind)
+    grid, fit = best
+    draft = Interpolant(grid, _GRADED_SHARPNESS, fit.values, "graded", math.inf, function)
+    return _proven(draft, eps)

@@ -305,10 +305,16 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
             parts["intercept"] = parts["intercept"].to(dtype)
         rounded = replace(verifier.found, answer=found.value.to(dtype), parts=parts, errors=errors)
         verifier = replace(verifier, found=rounded)
-    steps = (*found.certificate.derivation, *last)
+    steps, excess = (*found.certificate.derivation, *last), found.certificate.excess
+    if excess is not None:  # how much F grows by rounding is not known here
+        over = (
+            f"{excess.over or 'all lines'}, found being the answer before it was stored as {name}"
+        )
+        excess = replace(excess, over=over)
     certificate = replace(
-        found.certificate, error=error, terms=terms, derivation=steps, _verifier=verifier
-    )
+        found.certificate, error=error, terms=terms, derivation=steps, excess=excess,
+        _verifier=verifier,
+    )  # fmt: skip
     return replace(found, certificate=certificate, errors=errors)
 
 

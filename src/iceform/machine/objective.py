@@ -145,8 +145,37 @@ class _Above:
 def nearby(problem: LinearProblem, w: Tensor, gradient: Tensor, error: Tensor) -> Excess:
     """Against every line near w, by convexity alone."""
     reach, over = near(w)
-    bound = reach * float((gradient.abs() + error).sum()) * _SLACK
+    bound = reach * float((gradient.abs() + error).sum()) * _SLACK + returned(problem, w)
     return Excess(bound * problem.scaling.size**2, over)
+
+
+def returned(problem: LinearProblem, w: Tensor) -> float:
+    """What F may grow by as coefficients are written in the data's units, and rounded."""
+    scaling = problem.scaling
+    slip = float(scaling.intercept_slip(*scaling.raw(w))) / scaling.size * scaling.intercept
+    task = _Returned(problem.encoding, w, problem.loss.derivative.call, slip)
+    (total,) = problem.source.reduce(task)
+    penalty = float((problem.ridge * w.square()).sum())
+    found = (float(total) / float(problem.source.total) + 16 * _UNIT * penalty) * _SLACK
+    return found if found < math.inf else math.inf  # nor where something overflows
+
+
+@dataclass(frozen=True, eq=False)
+class _Returned:
+    """How far z may move times the largest slope on the way, l' being monotone: a chunk's sum."""
+
+    encoding: Encoding
+    w: Tensor
+    derivative: Scalar
+    slip: float
+
+    def __call__(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        samples, labels, offsets = self.encoding(x, y)
+        z = samples @ self.w - labels
+        moved = 2 * slip_of(samples, self.w, labels) + self.slip
+        ends = [(self.derivative(z + t * moved) - offsets).abs() for t in (1, -1)]
+        steep = torch.maximum(*ends) + 16 * _UNIT * (1 + offsets.abs())
+        return [self.encoding.weigh(steep * moved, y).sum()]
 
 
 def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:

@@ -33,7 +33,7 @@ from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
 from iceform.functions.losses import Curvature, vouched
 from iceform.machine.dependence import exactly_dependent
-from iceform.machine.objective import above_nothing, held_by_penalty, nearby
+from iceform.machine.objective import above_nothing, held_by_penalty, nearby, returned
 from iceform.machine.problem import (
     Encoding,
     LinearProblem,
@@ -407,8 +407,9 @@ def _weakly(
     held = held_by_penalty(problem, w, facts, gradient, error)
     least = above_nothing(problem, w)
     if held is None:
-        excess = Excess(least * units) if least < math.inf else nearby(problem, w, gradient, error)
-        return replace(found, excess=excess)
+        if not least < math.inf:
+            return replace(found, excess=nearby(problem, w, gradient, error))
+        return replace(found, excess=Excess((least + returned(problem, w)) * units))
     steps = (
         Step("penalty's", "F(found) - min F, scaled", held.excess, "nu rho + |g_b| beta"),
         Step("whole", "F(found) less its losses' least values", least, "none is below these"),
@@ -418,7 +419,7 @@ def _weakly(
         found,
         steps=(*found.steps, *steps),
         box=held.box,
-        excess=Excess(min(held.excess, least) * units),
+        excess=Excess((min(held.excess, least) + returned(problem, w)) * units),
     )
 
 

@@ -38,7 +38,15 @@ from torch import Tensor
 from iceform.algorithms import Algorithm
 from iceform.machine import ArraySource
 from iceform.machine.stream import read_line
-from iceform.sklearn._base import InContext, Line, Separator, as_tensor, kind_of, on_host
+from iceform.sklearn._base import (
+    InContext,
+    Line,
+    Separator,
+    as_tensor,
+    is_dask,
+    kind_of,
+    on_host,
+)
 
 
 class _Memory(InContext):
@@ -222,7 +230,7 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
         """
         self._validate_params()
         y = on_host(y)
-        shape = getattr(y, "shape", None) or np.shape(y)
+        shape = () if is_dask(y) else np.asarray(y).shape
         self.outputs_2d_ = len(shape) == 2 and shape[1] > 1
         if not self.outputs_2d_:
             self._remember(self._labelled(X, y))

@@ -37,6 +37,7 @@ from iceform.tables.words import listed, load, near, shown
 
 _LOOKED_AT = 1000  # cells of a column of text, for numbers in disguise
 _MARKS = " '\"`\u2018\u2019\u201a\u201c\u201d\u201e\u00ab\u00bb"  # of quotation, of any kind
+_NOTATIONS = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|\d+ *[/\u2044] *\d+)")  # that are not read
 TYPES = ("number", "date", "text", "out")
 OPEN = "?"
 _MISSING = (
@@ -326,8 +327,9 @@ def _words(name: str, cleaned: Any) -> Column:
     veiled = [word for word in some if _unveiled(word)]
     if 2 * len(veiled) > len(some):
         why = (
-            f"holds {veiled[0]!a}, a number but for marks around it, digits of another script or "
-            f"what is not seen; mend it, or say that the column is text (--text {name})"
+            f"holds {veiled[0]!a}, a number but for marks around it, digits of another script, "
+            "what is not seen, base 16 or a fraction; mend it, or say that the column is text "
+            f"(--text {name})"
         )
         return Column(name, OPEN, why=why)
     return Column(name, "text")
@@ -336,9 +338,11 @@ def _words(name: str, cleaned: Any) -> Column:
 def _unveiled(word: str) -> bool:
     """Whether a cell is a number once marks around it and what is not seen are taken away."""
     plain = unicodedata.normalize("NFKC", word)
-    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf"))
+    seen = "".join(c for c in plain if unicodedata.category(c) not in ("Cc", "Cf")).strip(_MARKS)
+    if _NOTATIONS.fullmatch(seen):
+        return True
     try:
-        float(seen.strip(_MARKS))
+        float(seen)
     except ValueError:
         return False
     return True

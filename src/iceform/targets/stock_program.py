@@ -23,8 +23,7 @@ from typing import Any
 from torch import Tensor
 
 from iceform.certificates import Certificate
-from iceform.computer.checkpoint import set_writer
-from iceform.computer.compile import Program
+from iceform.computer.compile import WRITERS, Program
 from iceform.errors import TargetError
 from iceform.targets.architectures import architecture
 from iceform.targets.checking import Checked, check
@@ -286,4 +285,4 @@ def _general(program: Program, found: Descent, dtype: str) -> GeneralDescent:
     return replace(made, positions=_positions(program, 2, 1 + made.tables().tokens))
 
 
-set_writer(write_program)
+WRITERS.append(write_program)

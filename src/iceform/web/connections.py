@@ -3,13 +3,16 @@
 A connection is idle while it has no request under way: it sends nothing, or a head that does not
 end. Each has ``header_seconds`` for that. Where as many are open as the server holds, or one client
 has more than its share, an idle one of the client that has most goes: of those that never asked
-anything the first that came or, where all have, of those between two requests.
+anything the first that came or, where all have, of those between two requests. One whose request
+has come and is not read yet, as a busy server has them, goes last.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -47,9 +50,24 @@ def protocol(settings: Settings) -> type[asyncio.Protocol]:
 
 def _close_oldest(opened: dict[Any, None], address: str, but: object) -> None:
     idle = [c for c in opened if c.address == address and c.idle and c is not but]
-    for one in sorted(idle, key=lambda c: c.asked)[:1]:  # a stable sort: the first that came
+    said = _said(idle)
+    # A stable sort: the first that came.
+    for one in sorted(idle, key=lambda c: (c in said, c.asked))[:1]:
         opened.pop(one)
         one.transport.close()
+
+
+def _said(connections: Sequence[Any]) -> set[Any]:
+    """Those that have sent what is not read yet, where the system tells."""
+    if not hasattr(select, "poll"):
+        return set()
+    poller, by_file = select.poll(), {}
+    for one in connections:
+        file = one.transport.get_extra_info("socket").fileno()
+        if file >= 0:
+            by_file[file] = one
+            poller.register(file, select.POLLIN)
+    return {by_file[file] for file, event in poller.poll(0) if event & select.POLLIN}
 
 
 class _Patient(H11Protocol):
