@@ -10,6 +10,7 @@ from tests.attacks.kernels import DEVICE, KERNELS, usable
 from tests.attacks.outcomes import Outcome
 
 LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
+BARS = {"networks": 1000}  # float32 through whole layers
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -19,7 +20,7 @@ def test_no_certificate_is_violated(family):
         row.add(seed, FAMILIES[family](seed))
     assert not row.violated, row
     assert row.certified, "nothing was certified, so nothing was attacked"
-    assert row.ratio <= LOOSE, row
+    assert row.ratio <= BARS.get(family, LOOSE), row
 
 
 @pytest.mark.skipif(not usable(), reason="no GPU, and Triton is not interpreted")
