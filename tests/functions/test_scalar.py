@@ -256,6 +256,13 @@ def test_a_line_that_a_function_is_not_is_refused(f, affine):
         replace(Formula("z^2").function, affine=(1.0, 0.0))
 
 
+@pytest.mark.parametrize("text", ["0.1", "1/3 - z/7", "1e308", "1e-320", "1e-320*z", "-1e308*z"])
+def test_numbers_that_float64_rounds_make_lines(text):
+    slope, intercept = Formula(text).scalar_function(-1.0, 1.0).affine
+    at = torch.tensor([-1.0, 1.0], dtype=F64)
+    assert torch.allclose(Formula(text)(at), slope * at + intercept, rtol=1e-15)
+
+
 @pytest.mark.parametrize("f", [lambda z: torch.rsqrt(z + 1e-3), lambda z: torch.log(z + 6e-4)])
 def test_kinks_are_looked_for_inside_the_range_only(f):
     """Both leave their domain a little below -5e-4, where they are steep."""

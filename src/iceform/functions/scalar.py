@@ -22,7 +22,8 @@ Scalar = Callable[[Tensor], Tensor]
 Encloser = Callable[[Interval, int], Jet]
 
 _PLACES = 257  # where what is computed is compared with what is enclosed
-_FAR, _LINEAR = 2.0**20, 2.0**-40  # how far a line is followed, and what its slope may round by
+_FAR, _LINEAR = 2.0**20, 2.0**-40  # how far a line is followed, and what its slope may round by,
+_LEAST = 2.0**-1070  # or, where numbers are next to nothing, this
 _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less than another function
 
 
@@ -101,8 +102,10 @@ class ScalarFunction:
         at = torch.tensor([0.0, -_FAR, -_FAR], dtype=torch.float64)
         to = torch.tensor([0.0, 0.0, _FAR], dtype=torch.float64)
         value, rate = (self.encloser(Interval(at, to), 1)[k] for k in (0, 1))
-        off = [rate.low - slope, rate.high - slope, (value.low - intercept)[:1] / _FAR]
-        return all(float(part.abs().max()) <= _LINEAR * abs(slope) for part in off)
+        apart = max(float((end - slope).abs().max()) for end in (rate.low, rate.high))
+        above = max(abs(float(end[0]) - intercept) for end in (value.low, value.high))
+        size = abs(slope) * _FAR + abs(intercept)
+        return apart <= _LINEAR * abs(slope) + _LEAST and above <= _LINEAR * size + _LEAST
 
     # ---------------------------------------------------------------------------- enclosures
 
