@@ -5,8 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
+from iceform import Machine
+from iceform.algorithms import Perceptron
 from iceform.errors import BoundError
+from iceform.machine import ArraySource
 from iceform.sklearn import (
     InContextHuberRegressor,
     InContextLinearSVC,
@@ -73,3 +77,34 @@ def test_numbers_that_float64_rounds_are_refused(kind):
         InContextRidge().fit(X, wide[:, 0])
     InContextRidge().fit(np.round(4 * X).astype(kind), np.round(X[:, 0]).astype(kind))
     InContextLinearSVC().fit(X, np.where(X[:, 0] > 0, 2**62 + 1, 7))  # names of classes
+
+
+@pytest.mark.parametrize("size", [1e-46, 3e-45, 1e-60])
+def test_what_float32_has_no_number_for_counts_as_stored(size):
+    """Coefficients that become 0 when they are stored, or next to it, move by all of themselves."""
+    y = (X @ [1.0, -2.0]) * size
+    model = InContextRidge(alpha=1e-3).fit(X.astype(np.float32), y)
+    found = model.certificate_._verifier.found
+    assert model.coef_.dtype == np.float32
+    assert model.certificate_.error >= np.abs(2 * size - np.abs(model.coef_[1])) / 2
+    assert found.errors["intercept"] > 0
+    assert model.certificate_.verify().holds
+
+
+@pytest.mark.filterwarnings("ignore:.*before its tolerance")
+def test_a_perceptron_is_verified_on_columns_as_its_fit_scaled_them():
+    """Means of a column that was read in chunks are other numbers, and lead to other passes."""
+    x = X + [0.0, 1e6]
+    labels = np.where(X @ [1.0, 3.0] > 0.4, 1.0, -1.0)
+    heavy = torch.where(torch.arange(12) % 5 > 0, 1.0, 1e9).double()
+    for chunk in (1, 5, 12):
+        source = ArraySource(*map(torch.from_numpy, (x, labels)), chunk, weights=heavy)
+        fit = Machine(dim=3, layout="stream").run(Perceptron(max_passes=20), source)
+        assert fit.certificate.verify().holds
+
+
+def test_a_curvature_beyond_float64_is_one_error():
+    model = InContextPoissonRegressor(warm_start=True)
+    model.coef_, model.intercept_ = np.full(2, 1e3), 0.0
+    with pytest.raises(BoundError, match="is beyond float64"):
+        model.fit(X, np.arange(12.0))

@@ -48,6 +48,7 @@ from iceform.constructions.verification import ball_function
 from iceform.errors import PrecisionError, ProgramError
 from iceform.functions import Loss
 from iceform.machine.machine import Given, Program
+from iceform.machine.problem import Scaling
 
 Ball = Any  # flint.arb, which ships no types
 Pairs = list[tuple[Ball, Ball]]  # what was found, and what is exact
@@ -605,9 +606,10 @@ def _zero(system: Callable[[list[Ball]], tuple[list[Ball], Any]], v: list[Ball])
 @_enclosed.register(Perceptron)
 def _(model: Perceptron, found: Result, given: Given) -> Pairs:
     """Every pass again, on samples scaled by the numbers that scaled them."""
-    scaling = model.scaling(given.source)
+    means, scales = (found.parts[name].to(given.x) for name in ("means", "scales"))
+    scaling = Scaling(means, scales, 0.0, 1.0, model.fit_intercept)
     rows, _, _, weights = _data(model, given)
-    mean, scale = _balls(scaling.mean), _balls(scaling.scale)
+    mean, scale = _balls(means), _balls(scales)
     d = given.x.shape[1]
     y, one = given.y, model.positive_label()
     signs = _balls(y if one is None else torch.where(y == one, 1.0, -1.0))

@@ -288,6 +288,11 @@ class _Gone:
         )
 
 
+def moved(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far numbers go when they are stored: to 0, where the dtype has none so small."""
+    return (values - values.to(dtype).to(values)).abs()
+
+
 def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     """The same answer for whoever stores it in less precision, which moves it by ``worst``."""
     name = str(dtype).removeprefix("torch.")
@@ -295,8 +300,8 @@ def stored(found: Result, dtype: torch.dtype, worst: float) -> Result:
     error = math.nextafter(math.fsum(terms.values()), math.inf)
     verifier, errors, last = found.certificate._verifier, dict(found.errors), []
     if errors.get("intercept"):
-        moved = 0.501 * torch.finfo(dtype).eps * float(found.intercept.abs().max())
-        errors["intercept"] = math.nextafter(errors["intercept"] + moved, math.inf)
+        by = float(moved(found.intercept, dtype).max())
+        errors["intercept"] = math.nextafter(errors["intercept"] + by, math.inf)
         told = f"as above, and stored as {name}"
         last = [Step("intercept", "bound of its distance", errors["intercept"], told)]
     if isinstance(verifier, Verifier):

@@ -393,6 +393,11 @@ def metric_of(matrix: Tensor, rows: int) -> Metric:
     if not len(matrix):
         return Metric(matrix, diagonal, scale)
     scaled = matrix / scale / scale[:, None]
+    if not bool(torch.isfinite(scaled).all()):
+        raise BoundError(
+            "the curvature of the objective is beyond float64 where a fit begins or has come to; "
+            "scale the samples, and begin at 0 (warm_start=False) or nearer to the answer"
+        )
     values, vectors = torch.linalg.eigh(scaled)
     # Each entry is a sum of rows products; eigh itself is off by about p u.
     top = float(values[-1].clamp(min=0))

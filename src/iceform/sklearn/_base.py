@@ -33,7 +33,7 @@ from torch import Tensor
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Attestation, Certificate, Ledger, Result, weakest
 from iceform.errors import BoundError, ParameterError
-from iceform.machine import ArraySource, Machine, Source, Stream, stored
+from iceform.machine import ArraySource, Machine, Source, Stream, moved, stored
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
 from iceform.validation import guard
@@ -276,13 +276,12 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         """With what storing its coefficients in less than float64 may move them by."""
         if self._stored == np.float64:
             return found
-        unit = float(np.finfo(self._stored).eps) / 2
-        sizes = [found.coef.abs()]
+        kind = torch.float32 if self._stored == np.float32 else torch.float64
+        worst = float(moved(found.coef, kind).max())
         if "what" in found.certificate.domain:  # it speaks of fitted values
             reach = source.moments(products=False).largest
-            sizes = [(reach @ found.coef.abs() + found.intercept.abs())[None]]
-        worst = 1.001 * unit * float(torch.cat(sizes).max())
-        kind = torch.float32 if self._stored == np.float32 else torch.float64
+            lines = reach @ moved(found.coef, kind) + moved(found.intercept, kind)
+            worst = 1.001 * float(lines.max())
         return stored(found, kind, worst)
 
     def _keep(self, machine: Stream, *found: Result) -> None:
