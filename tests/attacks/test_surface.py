@@ -94,7 +94,7 @@ def test_what_float32_has_no_number_for_counts_as_stored(size):
 @pytest.mark.filterwarnings("ignore:.*before its tolerance")
 def test_a_perceptron_is_verified_on_columns_as_its_fit_scaled_them():
     """Means of a column that was read in chunks are other numbers, and lead to other passes."""
-    x = X + [0.0, 1e6]
+    x = X + np.array([0.0, 1e6])
     labels = np.where(X @ [1.0, 3.0] > 0.4, 1.0, -1.0)
     heavy = torch.where(torch.arange(12) % 5 > 0, 1.0, 1e9).double()
     for chunk in (1, 5, 12):
