@@ -108,3 +108,10 @@ def test_a_curvature_beyond_float64_is_one_error():
     model.coef_, model.intercept_ = np.full(2, 1e3), 0.0
     with pytest.raises(BoundError, match="is beyond float64"):
         model.fit(X, np.arange(12.0))
+
+
+def test_a_bound_smaller_than_the_balls_is_no_bound_that_fails():
+    """Labels that are all the same: coefficients of 0, an intercept that float32 rounds."""
+    model = InContextRidge().fit(X.astype(np.float32), np.full(12, 1.8822))
+    assert model.certificate_.error < 1e-300
+    assert model.certificate_.verify().holds
