@@ -279,7 +279,7 @@ class Verifier:
             if math.isfinite(measured):
                 raise PrecisionError(
                     f"the exact answer is enclosed to {measured:.2g} by {bits << _FINER} bits, not "
-                    f"near enough to tell whether {certified:.2g} holds; verify(bits=...) takes more"
+                    f"near enough to tell whether {certified:.2g} holds; verify(bits=...) helps"
                 )
         # Written so that NaN fails.
         return Verification(measured <= certified, measured, certified, flint.ctx.prec)
