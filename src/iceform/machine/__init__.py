@@ -1,6 +1,6 @@
 """One frozen network, two layouts: rows and stream; data sources; what a run returns."""
 
-from iceform.machine.machine import Given, Machine, Program, Run, Sizes, Target, moved, stored
+from iceform.machine.machine import Given, Machine, Program, Run, Sizes, Target, stored
 from iceform.machine.problem import Coordinates, GramTask, LinearProblem, Scaling
 from iceform.machine.rows import Heads, Rows
 from iceform.machine.solvers import Solution, advance, begin, minimise, nesterov, whitened_at
@@ -32,7 +32,6 @@ __all__ = [
     "advance",
     "begin",
     "minimise",
-    "moved",
     "nesterov",
     "stored",
     "whitened_at",

@@ -33,7 +33,8 @@ from torch import Tensor
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
 from iceform.certificates import Attestation, Certificate, Ledger, Result, weakest
 from iceform.errors import BoundError, ParameterError
-from iceform.machine import ArraySource, Machine, Source, Stream, moved, stored
+from iceform.machine import ArraySource, Machine, Source, Stream, stored
+from iceform.machine.machine import moved
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
 from iceform.validation import guard
