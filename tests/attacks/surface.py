@@ -25,8 +25,8 @@ import numpy as np
 import torch
 
 import iceform.sklearn as estimators
-from iceform.algorithms import verification
-from iceform.algorithms.verification import _dot, _line, _objective, _solved
+from iceform.algorithms.verification.balls import dot
+from iceform.algorithms.verification.lines import DependentError, line_of, objective_of, solved
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.errors import IceformError, PrecisionError
 from iceform.machine import ArraySource
@@ -158,7 +158,7 @@ def _objective_off(objective: Any, loss: str, found: list[Any], exact: list[Any]
     total = []
     for v in (found, exact):
         terms = [
-            w * _VALUES[loss](_dot(row, v) - b, o)
+            w * _VALUES[loss](dot(row, v) - b, o)
             for row, b, o, w in zip(
                 objective.rows, objective.labels, objective.offsets, objective.weights, strict=True
             )
@@ -197,11 +197,11 @@ def attack(seed: int) -> tuple[str, str]:
             return "held" if math.isfinite(certificate.error) else "infinite", told
         with balls_of(256):
             l1 = Fraction(getattr(program, "alpha", 0)) * Fraction(getattr(program, "l1_ratio", 0))
-            objective = _objective(program, given, l1=l1)
-            start = _line(found, program.fit_intercept)
+            objective = objective_of(program, given, l1=l1)
+            start = line_of(found, program.fit_intercept)
             try:
-                exact = _solved(objective, start)
-            except (PrecisionError, verification._DependentError):
+                exact = solved(objective, start)
+            except (PrecisionError, DependentError):
                 return "held, open", told
             if "what" not in certificate.domain and program.fit_intercept:
                 off = uppermost(abs(start[-1] - exact[-1]))
