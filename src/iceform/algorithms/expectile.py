@@ -99,6 +99,11 @@ class Expectile(LinearModel):
     def l2(self, rows: float) -> float:
         return self.alpha
 
+    def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
+        tau, squares = self.expectile, (y - predicted).square()
+        lost = torch.where(y > predicted, tau * squares, (1 - tau) * squares)
+        return {"expectile loss": float(lost.mean())}
+
     def chosen(self, problem: LinearProblem, found: Solution) -> Solution:
         """Of many solutions, the one of least norm."""
         metric = metric_of(problem.hessian(found.w, majorizer=True), problem.source.rows)

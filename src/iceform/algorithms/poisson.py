@@ -57,3 +57,7 @@ class Poisson(LinearModel):
 
     def l2(self, rows: float) -> float:
         return self.alpha
+
+    def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
+        logs = torch.special.xlogy(y, y / predicted)
+        return {"Poisson deviance": float(2 * (logs - y + predicted).mean())}

@@ -100,6 +100,12 @@ class Quantile(LinearModel):
         """As it is looked up first."""
         return loss_named("quantile", quantile=self.quantile, width=self.width or _WIDTH)
 
+    def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
+        above = y - predicted
+        pinball = torch.maximum(self.quantile * above, (self.quantile - 1) * above)
+        below = (y <= predicted).double()
+        return {"pinball loss": float(pinball.mean()), "share below": float(below.mean())}
+
     def thresholds(self, scaling: Scaling) -> Tensor:
         """Of the coefficients' absolute values, on scaled data; none for the intercept."""
         found = self.alpha / scaling.scale

@@ -306,6 +306,10 @@ class Algorithm(Program, kept_as="Program"):
         }
         return kind(**arguments, **tensors)
 
+    def scores(self, y: Tensor, predicted: Tensor) -> dict[str, float]:
+        """What a fit minimises the mean of, by name, where that is no squared or absolute error."""
+        return {}
+
     def reference(self, x: Tensor, y: Tensor | None) -> Tensor:
         """What ``run(...).value`` approximates, by a plain float64 computation."""
         raise ProgramError(

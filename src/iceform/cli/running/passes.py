@@ -7,9 +7,11 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from iceform.algorithms import Algorithm, LinearModel, Option
 from iceform.cli.running.data import Data, answers, build, chances, coefficient_matrix
@@ -268,34 +270,23 @@ def scores_of(
         "RMSE": lambda p: float(np.sqrt(((p - y) ** 2).mean())),
         "MAE": lambda p: float(np.abs(p - y).mean()),
         "median error": lambda p: float(np.median(np.abs(p - y))),
-        **_of_loss(y, model),
+        **_of_loss(y, model.as_algorithm(), ours),
     }
     return [both(name, score) for name, score in scores.items()]
 
 
-def _of_loss(y: np.ndarray, model: Any) -> dict[str, Callable[[np.ndarray], float]]:
-    """What a fit minimises the mean of, where that is no squared or absolute error."""
-    below = getattr(model, "quantile", None)
-    if below is not None:
-        return {
-            "pinball loss": lambda p: float(
-                np.maximum(below * (y - p), (below - 1) * (y - p)).mean()
-            ),
-            "share below": lambda p: float((y <= p).mean()),
-        }
-    tau = getattr(model, "expectile", None)
-    if tau is not None:
-        return {
-            "expectile loss": lambda p: float((np.where(y > p, tau, 1 - tau) * (y - p) ** 2).mean())
-        }
-    if model.algorithm.name == "poisson":
-        return {"Poisson deviance": lambda p: _poisson_deviance(y, p)}
-    return {}
+def _of_loss(
+    y: np.ndarray, algorithm: Algorithm, ours: np.ndarray
+) -> dict[str, Callable[[np.ndarray], float]]:
+    """Those that the algorithm's record has."""
 
+    def told(predicted: np.ndarray) -> dict[str, float]:
+        return algorithm.scores(*(torch.as_tensor(part).double() for part in (y, predicted)))
 
-def _poisson_deviance(y: np.ndarray, predicted: np.ndarray) -> float:
-    logs = np.where(y > 0, y * np.log(np.where(y > 0, y, 1.0) / predicted), 0.0)
-    return float(2 * (logs - y + predicted).mean())
+    def one(name: str, predicted: np.ndarray) -> float:
+        return told(predicted)[name]
+
+    return {name: partial(one, name) for name in told(ours)}
 
 
 def _of_chances(
