@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from iceform import Machine, PrecisionError, ProgramError, algorithms
+from iceform import BoundError, Machine, PrecisionError, ProgramError, algorithms
 from iceform.functions import Loss, ScalarFunction
 from iceform.functions.losses import Curvature
 from iceform.machine import ArraySource, Stream
@@ -263,3 +263,11 @@ def test_huber_with_a_scale_that_falls_to_0_is_verified_by_duality(outlier):
     moved = replace(verifier.found, answer=verifier.found.value + 3 * certificate.error)
     with pytest.raises(PrecisionError):
         replace(verifier, found=moved)(certified=certificate.error, bits=256)
+
+
+@pytest.mark.parametrize("bits", [0, 52, -3, 2.5, True, 1 << 40])
+def test_bits_that_no_ball_has_are_one_error(bits):
+    x = torch.eye(3, dtype=torch.float64)
+    fit = Stream(4).run(algorithms.Ridge(), x, x[0])
+    with pytest.raises(BoundError, match="bits must be a whole number from 53"):
+        fit.certificate.verify(bits=bits)

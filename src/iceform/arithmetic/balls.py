@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from iceform.errors import ProgramError
+from iceform.errors import BoundError, ProgramError
 
+_FEWEST, _MOST = 53, 1 << 20
 _one_at_a_time = threading.RLock()  # the number of bits is the process's, not a thread's
 
 
@@ -28,6 +29,10 @@ def ball_arithmetic() -> Any:
 def balls_of(bits: int) -> Iterator[Any]:
     """python-flint with so many bits, which no other thread changes meanwhile."""
     flint = ball_arithmetic()
+    if isinstance(bits, bool) or not isinstance(bits, int) or not _FEWEST <= bits <= _MOST:
+        raise BoundError(
+            f"bits must be a whole number from {_FEWEST}, float64's own, to {_MOST}; got {bits!r}"
+        )
     with _one_at_a_time:
         before = flint.ctx.prec
         flint.ctx.prec = bits

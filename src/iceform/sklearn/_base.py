@@ -487,7 +487,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         if len(self.classes_) < 2:
             raise ValueError(
                 f"{self.algorithm.title} needs samples of at least 2 classes, got 1 class: "
-                f"{self.classes_[0]!r}"
+                f"{self.classes_[:1].tolist()[0]!r}"
             )
         machine, model = self._machine(source), self.as_algorithm()
         assert isinstance(model, LinearClassifier)
@@ -566,7 +566,7 @@ def _check_exact(what: str, values: Any) -> None:
         lost = array.astype(np.float64).astype(kind) != array
     if lost.any():
         raise BoundError(
-            f"{what} holds {array[lost][0]!r} as {kind}, which float64 rounds, and certificates "
+            f"{what} holds {array[lost][0]} as {kind}, which float64 rounds, and certificates "
             "are of the data as given: pass it .astype(numpy.float64), if that is what is meant"
         )
 
