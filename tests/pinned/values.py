@@ -1,0 +1,154 @@
+"""What the package computes today, as values that a change of its insides must keep.
+
+Each value has a name and a kind. A ``digest`` stays the same to the last bit: the weights of a
+network. A ``bound`` stays the same or becomes smaller: a certified error. An ``answer`` is a list
+of numbers that stays within their rounding. The names say what a user does, not which module does
+it, so that the list survives a move of the walls.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+import iceform as ice
+from iceform import targets, zoo
+from iceform.computer.library import EXAMPLES
+
+FUNCTIONS = {
+    "identity": lambda z: z,
+    "square": lambda z: z * z,
+    "tanh": torch.tanh,
+    "sin": torch.sin,
+    "exp": torch.exp,
+    "sigmoid": torch.sigmoid,
+    "softplus": torch.nn.functional.softplus,
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.relu,
+    "clamp": lambda z: z.clamp(-1, 1),
+}
+STOCK = {
+    ("gpt2", "ridge"): {"steps": 3},
+    ("llama", "ridge"): {"steps": 2, "dtype": "float32"},
+    ("bert", "least_squares"): {"steps": 2, "mode": "weights"},
+    ("albert", "least_squares"): {"steps": 1},
+    ("albert", "kernel_regression"): {},
+    ("bert", "logistic"): {"steps": 1, "mode": "weights"},
+    ("albert", "huber"): {"steps": 1},
+    ("bert", "lasso"): {"steps": 1, "mode": "weights"},
+}
+ESTIMATORS = (
+    "ElasticNet", "ExpectileRegressor", "HuberRegressor", "KernelRegressor",
+    "KNeighborsClassifier", "KNeighborsRegressor", "Lasso", "LinearRegression",
+    "LogisticRegression", "LinearSVC", "PCA", "Perceptron", "PoissonRegressor",
+    "QuantileRegressor", "Ridge",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """One value: its kind, and a text, a float or a list of floats."""
+
+    kind: str
+    value: Any
+
+
+def _answer(value: Tensor) -> Pinned:
+    return Pinned("answer", [float(v) for v in value.detach().double().flatten()[:16]])
+
+
+def _tensors_digest(folder: Path) -> str:
+    """SHA-256 of a checkpoint's tensors: names, dtypes, shapes and bytes, in the order of names."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(load_file(folder / "model.safetensors").items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def tables() -> Iterator[tuple[str, Pinned]]:
+    """The certified error of look-up tables, by function, range, accuracy and dtype."""
+    for name, f in FUNCTIONS.items():
+        for reach, eps in ((1.0, 1e-4), (2.0, 1e-6), (4.0, 1e-5)):
+            table = ice.Interpolant.fit(f, -reach, reach, eps=eps)
+            yield f"table {name} +-{reach:g} eps {eps:g}", Pinned("bound", table.error)
+        hard = ice.Interpolant.hard(f, -2.0, 2.0, cells=24)
+        yield f"hard table {name}", Pinned("bound", hard.error)
+
+
+def constructions() -> Iterator[tuple[str, Pinned]]:
+    """Weights, certificates and answers of the constructions of the theorems."""
+    for name in zoo.list():
+        specimen = zoo.load(name)
+        yield f"{name}: weights", Pinned("digest", specimen.module.network.digest)
+        yield f"{name}: certificate", Pinned("bound", specimen.module.certificate.error)
+        yield f"{name}: answer", _answer(specimen.module(*specimen.inputs(0)))
+
+
+def programs() -> Iterator[tuple[str, Pinned]]:
+    """Library programs on the frozen computer."""
+    for name, example in EXAMPLES.items():
+        program = example.compile()
+        computer = ice.Computer.for_programs([program])
+        result = computer.run(program, example.X, example.y, backend="fused", **example.settings)
+        yield f"{name}: computer", Pinned("digest", computer.digest)
+        yield f"{name}: certificate", Pinned("bound", program.certificate.error)
+        yield f"{name}: answer", _answer(torch.as_tensor(result.value))
+
+
+def checkpoints(folder: Path) -> Iterator[tuple[str, Pinned]]:
+    """Stock checkpoints: weights and certificate."""
+    for (architecture, name), options in STOCK.items():
+        program = EXAMPLES[name].compile()
+        place = folder / f"{architecture}-{name}"
+        targets.load(program.to(architecture, place, **options).path)
+        yield f"{architecture} of {name}: weights", Pinned("digest", _tensors_digest(place))
+
+
+def fits() -> Iterator[tuple[str, Pinned]]:
+    """Estimators on one small table: the machine's weights, the proven error and the answer."""
+    from iceform import sklearn as estimators
+
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 4, generator=generator, dtype=torch.float64)
+    score = x @ torch.tensor([1.0, -2.0, 0.0, 0.5], dtype=torch.float64)
+    noise = torch.randn(60, generator=generator, dtype=torch.float64)
+    labels = {
+        "classes": (score + noise > 0).double(),
+        "counts": torch.poisson(torch.exp((score / 3).clamp(-3, 3)), generator=generator),
+        "line": score + noise / 4,
+    }
+    classifiers = ("KNeighborsClassifier", "LogisticRegression", "LinearSVC", "Perceptron")
+    kinds = {**dict.fromkeys(classifiers, "classes"), "PoissonRegressor": "counts"}
+    for name in ESTIMATORS:
+        y = labels[kinds.get(name, "line")]
+        model = getattr(estimators, f"InContext{name}")().fit(x.numpy(), y.numpy())
+        yield f"{name}: weights", Pinned("digest", model.digest_)
+        yield f"{name}: certificate", Pinned("bound", model.certificate_.error)
+        found = getattr(model, "coef_", None)
+        found = model.transform(x.numpy()) if name == "PCA" else found
+        found = model.predict(x.numpy()) if found is None else found
+        yield f"{name}: answer", _answer(torch.as_tensor(found))
+
+
+@cache
+def every(folder: Path) -> dict[str, Pinned]:
+    """All values; ``folder`` holds the checkpoints that are written on the way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {
+            **dict(tables()),
+            **dict(constructions()),
+            **dict(programs()),
+            **dict(checkpoints(folder)),
+            **dict(fits()),
+        }
