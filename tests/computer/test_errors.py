@@ -172,39 +172,6 @@ def test_refused_with_the_line(says, text, request):
     assert file in str(caught.value)
 
 
-class _Held:
-    """Something with an attribute."""
-
-
-def _in_an_attribute(x, y, *, steps=3):
-    held = _Held()
-    held.w = mean(y)  # type: ignore[attr-defined]
-    for _ in repeat(steps):
-        held.w = 0.5 * held.w + 0.1  # type: ignore[attr-defined]
-    return held.w  # type: ignore[attr-defined]
-
-
-def _by_the_turns_number(x, y, *, steps=3):
-    w = mean(y)
-    for k, _ in enumerate(repeat(steps)):
-        w = 0.5 * w + k
-    return w
-
-
-def _turns_in_a_list(x, y, *, steps=3):
-    w = mean(y)
-    for _ in list(repeat(steps)):
-        w = 0.5 * w
-    return w
-
-
-@pytest.mark.parametrize("written", [_in_an_attribute, _by_the_turns_number, _turns_in_a_list])
-def test_what_tracing_does_not_see_is_refused(written):
-    """Proofs are of what was traced: it must be what the function says."""
-    with pytest.raises(CompileError, match="what was traced"):
-        compile(algorithm(written), 3, 5)
-
-
 def test_a_loop_that_never_ends_is_given_up(monkeypatch):
     def written(x, y):
         w = mean(y)

@@ -39,7 +39,6 @@ _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
 _LEAST = torch.finfo(torch.float64).eps
 _HELD = 32  # bytes a datum that is drawn: itself and three values made of it
-_FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
@@ -312,48 +311,10 @@ def compile(
     )  # fmt: skip
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
-    _check_traced(algorithm, graph, space)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
     return Program(algorithm, graph, ranges, assembled, fused, eps)
-
-
-def _check_traced(algorithm: Algorithm, graph: Graph, space: Domain) -> None:
-    """Refuse a function that says something else than what was traced, on a few random data.
-
-    Proofs are of the graph: what a loop changes where tracing does not look would escape them.
-    """
-    generator = torch.Generator().manual_seed(0)
-    few = replace(space, samples=min(space.samples, _FEW))
-    for turns in _TRIED_TURNS:
-        given = drawn(graph, few, generator)
-        given |= {name: torch.full((1,), turns, dtype=torch.float64) for name in _counts(graph)}
-        try:
-            found = run_exactly(graph, given, most_turns=_PATIENCE)
-        except ProgramError:
-            continue  # a loop that these data do not end
-        settings = {name: given[name] for name in graph.parameters}
-        meant = algorithm(given["x"], given["y"][:, 0], **settings)
-        for value, wanted in zip(found.values(), _answers(meant), strict=True):
-            same = value.shape == wanted.shape  # a loop without turns does not spread its states
-            if same and not torch.allclose(value, wanted, equal_nan=True):
-                raise refuse(
-                    f"{graph.name} computes {_shown(wanted)} on some data, and what was traced "
-                    f"{_shown(value)}: something that a loop changes is hidden; keep it in names, "
-                    "lists, tuples or dicts of the function, and loop by for _ in ice.repeat(...)",
-                    graph.place,
-                )
-
-
-def _answers(returned: Any) -> list[Tensor]:
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def _shown(value: Tensor) -> str:
-    return f"{float(value.flatten()[0]):.6g}"
 
 
 def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:
