@@ -246,7 +246,7 @@ def _file():
 
 
 def _file_by_name():
-    return _loop(lambda: 1.0 if open(os.devnull).read() else 0.1)  # noqa: SIM115
+    return _loop(lambda: 1.0 if open(os.devnull).read() else 0.1)
 
 
 def _generator_of(make):
@@ -286,7 +286,7 @@ def _unset_at_first():
         w = ice.zeros_like(x)
         for _ in ice.repeat(steps):
             try:
-                w = 0.5 * w + seen * ice.mean(x * y)  # noqa: F821
+                w = 0.5 * w + seen * ice.mean(x * y)
             except NameError:
                 w = ice.mean(x * y)
             seen = 0.1  # noqa: F841

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,13 +21,13 @@ from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter, refuse
+from iceform.computer.graph import Graph, Parameter
 from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
 from iceform.computer.proofs import Enclosure, enclose
-from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, drawn, find_ranges
+from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, find_ranges
 from iceform.computer.scalars import Values
 from iceform.computer.tables import Tables
 from iceform.computer.values import is_number

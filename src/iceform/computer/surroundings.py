@@ -52,17 +52,73 @@ from iceform.computer.values import Value, is_number
 
 # Packages whose functions depend on their arguments alone, but for what _OUTSIDE names.
 _TRUSTED = frozenset(
-    "iceform torch numpy math cmath operator _operator itertools functools _functools fractions "
-    "numbers statistics collections _collections dataclasses enum typing types abc _abc copy "
-    "bisect _bisect heapq _heapq string contextlib jaxtyping beartype".split()
+    [
+        "iceform",
+        "torch",
+        "numpy",
+        "math",
+        "cmath",
+        "operator",
+        "_operator",
+        "itertools",
+        "functools",
+        "_functools",
+        "fractions",
+        "numbers",
+        "statistics",
+        "collections",
+        "_collections",
+        "dataclasses",
+        "enum",
+        "typing",
+        "types",
+        "abc",
+        "_abc",
+        "copy",
+        "bisect",
+        "_bisect",
+        "heapq",
+        "_heapq",
+        "string",
+        "contextlib",
+        "jaxtyping",
+        "beartype",
+    ]
 )
 _OUTSIDE = frozenset(  # of torch and NumPy: what reads files, memory as it was, or entropy
-    "empty empty_like empty_strided seed initial_seed load loadtxt genfromtxt fromfile memmap "
-    "from_file hub".split()
+    [
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "seed",
+        "initial_seed",
+        "load",
+        "loadtxt",
+        "genfromtxt",
+        "fromfile",
+        "memmap",
+        "from_file",
+        "hub",
+    ]
 )
 _IMPURE = frozenset(
-    "id hash open input eval exec compile globals locals vars dir __import__ breakpoint help "
-    "memoryview".split()
+    [
+        "id",
+        "hash",
+        "open",
+        "input",
+        "eval",
+        "exec",
+        "compile",
+        "globals",
+        "locals",
+        "vars",
+        "dir",
+        "__import__",
+        "breakpoint",
+        "help",
+        "memoryview",
+    ]
 )
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, Fraction, type(...), range, slice)
 _PLAIN += (torch.dtype, torch.device, torch.Size, np.dtype, np.generic)
@@ -140,7 +196,7 @@ class Surroundings:
     def _once(self, frame: FrameType | None, carried: Mapping[str, Any]) -> Seen:
         walk = _Walk(self, carried)
         walk.add("the random numbers of Python", hash(random.getstate()))
-        state: Any = np.random.get_state()
+        state: Any = np.random.get_state()  # noqa: NPY002
         walk.add("the random numbers of NumPy", (state[1].tobytes(), *state[2:]))
         walk.add("the random numbers of torch", torch.get_rng_state().numpy().tobytes())
         if torch.cuda.is_initialized():
@@ -474,7 +530,9 @@ class _Walk:
         )
 
 
-_OF_TYPES = frozenset("__dict__ __weakref__ __doc__ __module__ __annotations__ _abc_impl".split())
+_OF_TYPES = frozenset(
+    {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl"}
+)  # fmt: skip
 
 
 def _content(cell: CellType) -> Any:
@@ -507,8 +565,16 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 _TOUCHED = re.compile("(LOAD|STORE|DELETE)_(?:FAST|DEREF|CLOSURE|CLASSDEREF|FROM_DICT_OR_DEREF)")
 _ENDS = frozenset(
-    "RETURN_VALUE RETURN_CONST RAISE_VARARGS RERAISE JUMP_FORWARD JUMP_BACKWARD "
-    "JUMP_BACKWARD_NO_INTERRUPT JUMP_ABSOLUTE".split()
+    [
+        "RETURN_VALUE",
+        "RETURN_CONST",
+        "RAISE_VARARGS",
+        "RERAISE",
+        "JUMP_FORWARD",
+        "JUMP_BACKWARD",
+        "JUMP_BACKWARD_NO_INTERRUPT",
+        "JUMP_ABSOLUTE",
+    ]
 )
 
 

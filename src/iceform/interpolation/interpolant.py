@@ -56,6 +56,14 @@ def _settle(grid: Grid | GradedGrid) -> None:
     object.__setattr__(grid, "high", float(high))
 
 
+def _within(grid: Grid | GradedGrid, nodes: Tensor) -> Tensor:
+    """Nodes 0 .. P are of the range: rounding must not take the first or the last one out of it."""
+    inner = slice(grid.guards, grid.guards + grid.cells + 1)
+    kept = nodes.clone()
+    kept[inner] = nodes[inner].clamp(grid.low, grid.high)
+    return kept
+
+
 @dataclass(frozen=True)
 class Grid:
     """Equally spaced tokens ``L_k = low + k h``, k = -guards .. cells + guards.
@@ -102,7 +110,7 @@ class Grid:
     @property
     def nodes(self) -> Tensor:
         """Node positions L_k, shape (tokens,)."""
-        return self.center + self.offsets
+        return _within(self, self.center + self.offsets)
 
     def keys(self, sharpness: float) -> Keys:
         """``-beta (t - l_k)^2`` without its ``t^2``, which a softmax does not see."""
@@ -188,7 +196,7 @@ class GradedGrid:
         """Node positions L_k, shape (tokens,)."""
         if "nodes" not in self._cache:
             k = torch.arange(-self.guards, self.cells + self.guards + 1, dtype=torch.float64)
-            self._cache["nodes"] = self._position(k)
+            self._cache["nodes"] = _within(self, self._position(k))
         return self._cache["nodes"]
 
     def keys(self, sharpness: float) -> Keys:
