@@ -344,10 +344,10 @@ def _around_a_generator():
             yield _
 
     def written(x, y, *, steps=20):
-        w, n = ice.zeros_like(x), 0
+        w, n = ice.zeros_like(x), [0]
         for _ in turns(steps):
-            n += 1
-            w = 0.5 * w + _late(n) * ice.mean(x * y)
+            n[0] += 1
+            w = 0.5 * w + _late(n[0]) * ice.mean(x * y)
         return w
 
     return written
@@ -419,7 +419,9 @@ HIDDEN = {
     "random.random": lambda: _loop(lambda: 1.0 if random.random() < 0.99 else 0.1),
     "random.Random": _generator_of(lambda: random.Random(0).random),
     "a NumPy generator": _generator_of(lambda: np.random.default_rng(0).random),
-    "NumPy's old generator": lambda: _loop(lambda: 1.0 if np.random.rand() < 0.99 else 0.1),
+    "NumPy's old generator": lambda: _loop(
+        lambda: 1.0 if np.random.rand() < 0.99 else 0.1  # noqa: NPY002
+    ),
     "fresh entropy": lambda: _loop(lambda: 1.0 if np.random.default_rng().random() < 0.99 else 0.1),
     "torch.rand": lambda: _loop(lambda: 1.0 if float(torch.rand(1)) < 0.99 else 0.1),
     "a torch generator": _torch_draw,
