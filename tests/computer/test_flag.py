@@ -99,9 +99,7 @@ def test_a_literal_run_is_bounded_by_the_programs_own_cycles(monkeypatch):
     assert own_cycles(prompt, 10) == 10  # not at its halt by then
     # A machine that never sees its halt, as when the rounding of a dtype eats a comparison.
     monkeypatch.setattr(computer, "_all_halt", lambda prompt, tokens: False)
-    with pytest.raises(
-        CapacityError, match=r"halt after 128 cycles.*take 2\d: a comp"
-    ):
+    with pytest.raises(CapacityError, match=r"halt after 128 cycles.*take 2\d: a comp"):
         machine.execute(prompt)
     forever = by_hand.least_squares(1)
     machine = Computer.for_programs([forever], lanes=2)

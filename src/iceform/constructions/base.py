@@ -34,6 +34,7 @@ from iceform.validation import (
     check_dtype,
     check_eps,
     check_matmul_precision,
+    for_later,
     full_precision,
     guard,
     untraced,
@@ -275,6 +276,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @property
     @full_precision
+    @for_later
     def network(self) -> FrozenNetwork:
         """The literal frozen weights; built on first use, and refused if they would not fit."""
         built = self._modules.get("_network")

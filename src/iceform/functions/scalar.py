@@ -279,9 +279,12 @@ class ScalarFunction:
                         return None
                     values.append(torch.zeros_like(z))
                     continue
-                (grad,) = torch.autograd.grad(
-                    last.sum(), point, create_graph=True, materialize_grads=True
-                )
+                try:
+                    (grad,) = torch.autograd.grad(
+                        last.sum(), point, create_graph=True, materialize_grads=True
+                    )
+                except RuntimeError:  # an operation without a derivative, such as heaviside
+                    return None
                 values.append(grad)
         out = [v.detach() for v in values]
         return out if all(bool(torch.isfinite(v).all()) for v in out) else None
