@@ -5,7 +5,9 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
+import linecache
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +23,7 @@ from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter
+from iceform.computer.graph import Graph, Parameter, Place
 from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
@@ -29,10 +31,10 @@ from iceform.computer.language import Algorithm
 from iceform.computer.proofs import Enclosure, enclose
 from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, find_ranges
 from iceform.computer.scalars import Values
-from iceform.computer.tables import Tables
+from iceform.computer.tables import Tables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, PrecisionError, PrecisionWarning, ProgramError
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
@@ -314,7 +316,42 @@ def compile(
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
+    _warn_of_tables(assembled, eps)
     return Program(algorithm, graph, ranges, assembled, fused, eps)
+
+
+def _warn_of_tables(assembled: Assembled, eps: float) -> None:
+    """Say which look-ups are off by more than eps, relative to what they hold where that is large.
+
+    Errors count in the units of the program: a register holds its value divided by a power of two.
+    """
+    told: set[tuple[str, Place | None]] = set()
+    for i, virtual in zip(assembled.assembly.instructions, assembled.virtual, strict=True):
+        table = assembled.assembly.table(i.table)
+        if virtual is None or table.jump is not None or (i.table, virtual.place) in told:
+            continue
+        told.add((i.table, virtual.place))
+        scale = virtual.dst.scale
+        off, size = (table.f_error + table.g_error) * scale, virtual.dst.range.size * scale
+        allowed = eps * max(1.0, size)
+        if off <= allowed:
+            continue
+        place = virtual.place
+        source = "" if place is None else linecache.getline(place.file, place.line).strip()
+        found = narrower(virtual, allowed / scale)
+        mend = (
+            "give narrower ranges to parameters, bounds to names, or ice.bounded to a value"
+            if found is None
+            else f"its argument is in {found[0]}, and if it stays in {found[1]}, say so: "
+            "ice.bounded(value, low, high), or bounds= of a name"
+        )
+        warnings.warn(
+            f"a look-up in line {place.line if place else '?'}, {source!r}, which computes "
+            f"{virtual.dst.name}, is off by {off:.2g} where values reach {size:.2g}, and eps = {eps:.2g} allows {allowed:.2g}; {mend}, or "
+            f"compile with eps={off / max(1.0, size):.2g}",
+            PrecisionWarning,
+            stacklevel=4,
+        )
 
 
 def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:
