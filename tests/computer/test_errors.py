@@ -417,17 +417,18 @@ def test_a_look_up_that_eps_does_not_allow_is_warned_of_with_what_mends_it():
         compile(algorithm(root), 3, 5)
     ends = re.search(r"stays in \[(\S+), (\S+)\]", str(caught[0].message))
     assert ends is not None
+    low, high = map(float, ends.groups())
     assert caught[0].filename == __file__
 
     def mended(x, y):
         m = mean(x * y)
-        return torch.sqrt(bounded((m * m).sum(), float(ends[1]), float(ends[2])))
+        return torch.sqrt(bounded((m * m).sum(), low, high))
 
     compile(algorithm(mended), 3, 5)  # warnings are errors here
 
 
 def test_errors_count_in_the_units_of_the_program():
-    """Conjugate gradients divide by what may be next to nothing: a quotient of 10^12, held small."""
+    """Conjugate gradients divide by what may be next to nothing, and hold the quotient small."""
 
     def written(x, y, *, alpha=0.1, steps=3):
         w, r = language.zeros_like(x), mean(x * y)

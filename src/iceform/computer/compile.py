@@ -347,7 +347,8 @@ def _warn_of_tables(assembled: Assembled, eps: float) -> None:
         )
         warnings.warn(
             f"a look-up in line {place.line if place else '?'}, {source!r}, which computes "
-            f"{virtual.dst.name}, is off by {off:.2g} where values reach {size:.2g}, and eps = {eps:.2g} allows {allowed:.2g}; {mend}, or "
+            f"{virtual.dst.name}, is off by {off:.2g} where values reach {size:.2g}, and eps = "
+            f"{eps:.2g} allows {allowed:.2g}; {mend}, or "
             f"compile with eps={off / max(1.0, size):.2g}",
             PrecisionWarning,
             stacklevel=4,

@@ -321,9 +321,9 @@ _NARROWER = (8, 6, 4, 2)  # halvings of a range, from one end, that are tried fo
 
 
 def narrower(instruction: VirtualInstruction, eps: float) -> tuple[Range, Range] | None:
-    """The arguments of a look-up, and the widest part of them on which a table is tried to hold eps.
+    """The arguments of a look-up, and a part of them, as wide as is found, whose table holds eps.
 
-    None where no part from either end does.
+    None where no part that is tried does.
     """
     curve = instruction.f if instruction.f is not None else instruction.g
     span = _needed(instruction)
