@@ -526,49 +526,6 @@ class _Walk:
         return refuse(_advice(what), self.around.place)
 
 
-_OF_TYPES:
-                self.visit(f"{path}.{name}", value)
-
-    def _instance(self, path: Path, value: Any) -> None:
-        kind = type(value)
-        if isinstance(value, _HOLDERS):
-            self._items(path, value)
-        elif _trusted(kind.__module__) and _transparent(kind):
-            self.add(path, id(value))
-            return self._named_attributes(path, value)
-        if any(map(_hides, kind.__mro__)):
-            raise self._opaque(path, value)
-        if kind not in _OPEN:
-            self.visit(f"{path}.__class__", kind)
-        if isinstance(value, defaultdict):
-            self.visit(f"{path}.default_factory", value.default_factory)
-        if isinstance(value, (int, float, complex, str, bytes)):
-            self.add(path, repr(value))
-        for name, part in sorted(_attributes(value)):
-            self.visit(f"{path}.{name}", part)
-
-    def _items(self, path: Path, value: Any) -> None:
-        if isinstance(value, (set, frozenset)):
-            self.add(path, sorted(map(repr, value)))
-            return
-        self.add(path, (type(value), len(value)))
-        if isinstance(value, (dict, MappingProxyType)):
-            for place, (key, item) in enumerate(value.items()):
-                self.visit(f"{path}.keys()[{place}]", key)
-                self.visit(f"{path}[{key!r}]", item)
-        else:
-            for place, item in enumerate(value):
-                self.visit(f"{path}[{place}]", item)
-
-    def _opaque(self, path: Path, value: Any) -> Exception:
-        return refuse(
-            _advice(
-                f"{path} is a {_kind(type(value))}, and how far it has come, or what it draws, is"
-            ),
-            self.around.place,
-        )
-
-
 _OF_TYPES = frozenset(
     {"__dict__", "__weakref__", "__doc__", "__module__", "__annotations__", "_abc_impl"}
 )  # fmt: skip
