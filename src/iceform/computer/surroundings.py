@@ -120,8 +120,10 @@ _IMPURE = frozenset(
         "memoryview",
     ]
 )
-_PLAIN = (type(None), bool, int, float, complex, str, bytes, Fraction, type(...), range, slice)
-_PLAIN += (torch.dtype, torch.device, torch.Size, np.dtype, np.generic)
+_PLAIN: tuple[type, ...] = (
+    type(None), bool, int, float, complex, str, bytes, Fraction, type(...), range, slice,
+    torch.dtype, torch.device, torch.Size, np.dtype, np.generic,
+)  # fmt: skip
 _HOLDERS = (list, tuple, dict, set, frozenset, deque, MappingProxyType)
 _OPEN = (object, *_HOLDERS, OrderedDict, defaultdict, int, float, complex, str, bytes)
 _DESCRIPTORS = (
