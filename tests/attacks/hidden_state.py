@@ -20,7 +20,10 @@ def hidden_state(seed: int) -> Outcome | str:
         HONEST[draw.choice(sorted(HONEST))] if honest else HIDDEN[draw.choice(sorted(HIDDEN))]()
     )
     algorithm = ice.algorithm(written)
-    program = ice.compile(algorithm, 2, 6, bounds={"w": 4.0} if honest else None)
+    try:
+        program = ice.compile(algorithm, 2, 6, bounds={"w": 4.0} if honest else None)
+    except ice.CompileError:
+        return "refused"
     settings = {"steps": draw.randint(0, 40)} if "steps" in algorithm.parameters else {}
     X, y = data(seed, 2, 6)
     certified = program.certify(backend="fused", **settings)[0]
