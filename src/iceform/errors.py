@@ -26,6 +26,10 @@ class BoundError(IceformError, ValueError):
     """Data outside the certified domain (NaN and infinity included)."""
 
 
+class PrecisionWarning(UserWarning):
+    """Something is less precise than was asked for; the message says where, and what mends it."""
+
+
 class PrecisionError(IceformError, ValueError):
     """An eps that cannot be certified; ``best`` is the smallest error that can."""
 

@@ -212,6 +212,22 @@ def guard(kind: type, names: Iterable[str]) -> None:
             setattr(kind, name, full_precision(vars(kind)[name]))
 
 
+def for_later(function: Callable[P, R]) -> Callable[P, R]:
+    """Run it outside ``torch.inference_mode``: what it makes is kept, and used outside too.
+
+    Tensors that are made inside cannot take part in a backward pass, ever.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not torch.is_inference_mode_enabled():
+            return function(*args, **kwargs)
+        with torch.inference_mode(False):
+            return function(*args, **kwargs)
+
+    return call
+
+
 def untraced(function: Callable[P, R]) -> Callable[P, R]:
     """As ``torch.compiler.disable``, for what a compiler must not look into.
 

@@ -24,6 +24,8 @@ import iceform as ice
 from iceform.backends import windowed
 from iceform.machine import ArraySource
 from tests.algorithms import cases
+from tests.attacks.handed_in import handed_in
+from tests.attacks.hidden_state import hidden_state
 from tests.attacks.outcomes import (
     F32,
     F64,
@@ -545,6 +547,8 @@ FAMILIES: dict[str, Callable[[int], Outcome | str]] = {
     **{name: in_rows(name) for name in ROWS},
     "networks": in_network,
     "computer programs": on_computer,
+    "hidden state": hidden_state,
+    "objects handed in": handed_in,
 }
 
 CHEAP = ("sample gradients", "windowed look-ups")  # a case is thousands of numbers

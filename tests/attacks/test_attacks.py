@@ -10,7 +10,7 @@ from tests.attacks.kernels import DEVICE, KERNELS, usable
 from tests.attacks.outcomes import Outcome
 
 LOOSE = 100  # of a few cases; of many the median is in docs/certificates.md
-BARS = {"networks": 1000}  # float32 through whole layers
+BARS = {"networks": 1000, "hidden state": 1e6}  # through whole layers; before the fact
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -7,11 +7,11 @@ import torch
 
 from iceform.computer import library
 from iceform.computer.compile import compile
-from iceform.computer.exact import Exact
+from iceform.computer.exact import Exact, run_exactly
 from iceform.computer.graph import run
 from iceform.computer.language import algorithm, constant, mean, repeat, while_, zeros_like
 from iceform.computer.ranges import Range, enclosed, slope
-from iceform.errors import BoundError
+from iceform.errors import BoundError, ProgramError
 from iceform.functions.formulas import Formula
 from tests.computer.random_programs import data, program
 
@@ -193,3 +193,31 @@ def test_a_ball_that_grows_wider_than_a_bound_is_made_finer():
     enclosed = program.enclosed(example.X, example.y, found, **settings)
     assert enclosed.bits > 128
     assert enclosed.distance <= 1e-13
+
+
+@pytest.mark.parametrize("bound", [1.0, 2.0, 1e200])
+def test_a_state_that_outgrows_float64_is_bounded_or_refused(bound):
+    """Squares of squares leave float64 within a few turns of widening."""
+
+    def written(x, y, *, steps=5):
+        v = mean(y)
+        for _ in repeat(steps):
+            for _ in repeat(steps):
+                v = 0.5 * v * v + 0.1
+            v = v + mean(y)
+        return v
+
+    if bound > 2:
+        with pytest.raises(BoundError if bound < 1e100 else ProgramError, match="bound"):
+            compile(algorithm(written), 2, 3, domain={"y": bound})
+        return
+    compiled = compile(algorithm(written), 2, 3, domain={"y": bound})
+    X, y = data(0, 2)
+    found = run_exactly(compiled.graph, {"x": X, "y": 0.1 * y[:, None], **compiled.parameters()})
+    assert abs(float(found["value"])) <= compiled.ranges[compiled.graph.outputs["value"]].size
+
+
+def test_powers_of_four_end_where_float64_does():
+    assert Range(0.0, 1e308).widened(Range(0.0, 1.0)) == Range(0.0, math.inf)
+    assert Range(0.0, math.inf).widened(Range(0.0, 1.0)) == Range(0.0, math.inf)
+    assert Range(-3.0, 5.0).widened(Range(-1.0, 1.0)) == Range(-4.0, 16.0)

@@ -1,10 +1,11 @@
 import json
 import math
+import random
 
 import pytest
 import torch
 
-from iceform import BoundError, GradedGrid, Grid, ProgramError
+from iceform import BoundError, GradedGrid, Grid, Interpolant, ProgramError
 from iceform.interpolation.storage import describe_grid, grid_from
 from tests.interpolation.measure import UNIT
 
@@ -220,3 +221,33 @@ def test_uniform_grid_refuses(arguments, message):
 def test_graded_grid_refuses(arguments, error, message):
     with pytest.raises(error, match=message):
         GradedGrid(*arguments)
+
+
+def test_nodes_of_the_range_are_in_it_whatever_rounds():
+    """What f is beyond the ends is none of a table's business, hard ones with it."""
+    draw = random.Random(0)
+    for _ in range(300):
+        low = draw.uniform(-2, 2)
+        high, cells = low + draw.uniform(0.01, 5), draw.randint(2, 40)
+        grid = Grid(low, high, cells)
+        assert low <= float(grid.nodes.min()), (low, high, cells)
+        assert float(grid.nodes.max()) <= high, (low, high, cells)
+
+
+def test_a_hard_table_does_not_ask_for_f_below_its_range():
+    """A cliff just below the range, where the first node would round to."""
+    draw, tried = random.Random(0), 0
+    while tried < 5:
+        low = draw.uniform(-2, 2)
+        grid = Grid(low, low + draw.uniform(0.5, 5), 16)
+        if float((grid.center + grid.offsets)[0]) >= low:
+            continue
+        tried += 1
+        it = Interpolant.hard(
+            lambda z, low=low: torch.where(z < low, 100.0 + 0 * z, 0.1 * z),
+            low,
+            grid.high,
+            cells=16,
+        )
+        at = torch.tensor([low], dtype=torch.float64)
+        assert float((it(at) - 0.1 * at).abs()) <= it.error, (low, it)

@@ -585,3 +585,40 @@ def test_what_is_moved_by_position_goes_where_the_inputs_are():
     certificate = net.certificate(**given)
     off = (net(**given).double() - net.reference(**given)).abs().max()
     assert float(off) <= certificate.error
+
+
+class Varying(nn.Module):
+    """A hidden layer times its variance, which torch can be asked for in many ways."""
+
+    def __init__(self, variance):
+        super().__init__()
+        self.linear, self.variance = nn.Linear(4, 5), variance
+
+    def forward(self, x):
+        h = self.linear(x)
+        return h * self.variance(h)
+
+
+@pytest.mark.parametrize("variance", [
+    lambda h: h.var(-1, unbiased=False, keepdim=True),
+    lambda h: h.var(-1, unbiased=True, keepdim=True),
+    lambda h: h.var(-1, False, True),
+    lambda h: h.var(-1, keepdim=True),
+    lambda h: torch.var(h, dim=-1, correction=0, keepdim=True),
+    lambda h: h.var((-1,), unbiased=False)[..., None],
+])  # fmt: skip
+def test_every_way_to_ask_for_a_variance(variance):
+    torch.manual_seed(0)
+    model = Varying(variance).double().eval()
+    x = 2 * torch.rand(6, 4, dtype=F64) - 1
+    net = in_context(model, calibration=x)
+    certificate = net.run(x).certificate
+    assert certificate.kind == "proven"
+    assert float((net(x) - model(x)).detach().abs().max()) <= certificate.error < 1e-6
+
+
+def test_an_overload_that_no_rule_knows_is_one_clear_error():
+    model = Varying(lambda h: h.var(-1, keepdim=True)).double().eval()
+    model.variance = lambda h: torch.logsumexp(h, (0, 1), True)
+    with pytest.raises(ice.ProgramError, match="not emulated"):
+        in_context(model, calibration=torch.rand(6, 4, dtype=F64))

@@ -42,6 +42,18 @@ def balls_of(bits: int) -> Iterator[Any]:
             flint.ctx.prec = before
 
 
+def whole_power(ball: Any, exponent: int) -> Any:
+    """A ball to a whole power; one that holds 0 too, where flint's own power is not a number."""
+    if exponent < 0:
+        return 1 / whole_power(ball, -exponent)
+    if exponent < 2:
+        return ball if exponent else ball_arithmetic().arb(1)
+    if exponent % 2:
+        return ball * whole_power(ball, exponent - 1)
+    half = whole_power(ball, exponent // 2)
+    return (half * half).nonnegative_part()  # a square is not negative, nor is its ball
+
+
 def uppermost(ball: Any) -> float:
     """A double that is at least every point of a ball; 0 of the ball that is exactly 0."""
     if ball == 0:  # of balls: certainly equal

@@ -39,8 +39,8 @@ from iceform.certificates import Certificate, Step
 from iceform.computer.assemble import Assembled
 from iceform.computer.fuse import Fused
 from iceform.computer.growth import Growth
-from iceform.computer.instructions import Assembly, Instruction, TablePair
-from iceform.computer.layout import FLAG_GAP, largest_result, largest_value
+from iceform.computer.instructions import FLAG_GAP, Assembly, Instruction, TablePair
+from iceform.computer.layout import largest_result, largest_value
 from iceform.computer.ranges import Domain, Ranges
 from iceform.computer.rounding import argument_rounding, gamma, instruction_rounding
 from iceform.computer.virtual import Code, Read, Register, VirtualInstruction, VirtualLoop

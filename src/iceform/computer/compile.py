@@ -5,9 +5,11 @@ The passes, each in the file of its name: trace, ranges, fuse, tables, registers
 
 from __future__ import annotations
 
+import linecache
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,25 +23,24 @@ from iceform.computer.budget import Budget, certify
 from iceform.computer.exact import run_exactly, whole
 from iceform.computer.explain import explain
 from iceform.computer.fuse import Fused, fuse
-from iceform.computer.graph import Graph, Parameter, refuse
+from iceform.computer.graph import Graph, Parameter, Place
 from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
 from iceform.computer.proofs import Enclosure, enclose
-from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, drawn, find_ranges
+from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, find_ranges
 from iceform.computer.scalars import Values
-from iceform.computer.tables import Tables
+from iceform.computer.tables import Tables, narrower
 from iceform.computer.values import is_number
 from iceform.computer.virtual import Code, VirtualInstruction, VirtualLoop
-from iceform.errors import BoundError, PrecisionError, ProgramError
+from iceform.errors import BoundError, PrecisionError, PrecisionWarning, ProgramError
 from iceform.validation import check_capacity, check_positive, check_size, full_precision
 
 _SHARE = 2.0**-6  # of eps that one look-up may be off by
 _MOST_STEPS = 1000.0  # turns of a counted loop for which a parameter without a range is meant
 _LEAST = torch.finfo(torch.float64).eps
 _HELD = 32  # bytes a datum that is drawn: itself and three values made of it
-_FEW, _TRIED_TURNS, _PATIENCE = 4, (3.0, 2.0), 1000  # samples and turns that tracing is tried on
 _LOWER = 16.0  # a parameter without a range may be smaller by this factor than its default,
 
 
@@ -312,48 +313,46 @@ def compile(
     )  # fmt: skip
     graph = algorithm.graph(dim)
     space = _domain(graph, domain, samples, parameter_ranges)
-    _check_traced(algorithm, graph, space)
     ranges = find_ranges(graph, space, {n: _range(n, b) for n, b in (bounds or {}).items()})
     fused = fuse(graph, ranges, eps * _SHARE)
     assembled = assemble(graph, fused, Tables(eps * _SHARE))
+    _warn_of_tables(assembled, eps)
     return Program(algorithm, graph, ranges, assembled, fused, eps)
 
 
-def _check_traced(algorithm: Algorithm, graph: Graph, space: Domain) -> None:
-    """Refuse a function that says something else than what was traced, on a few random data.
+def _warn_of_tables(assembled: Assembled, eps: float) -> None:
+    """Say which look-ups are off by more than eps, relative to what they hold where that is large.
 
-    Proofs are of the graph: what a loop changes where tracing does not look would escape them.
+    Errors count in the units of the program: a register holds its value divided by a power of two.
     """
-    generator = torch.Generator().manual_seed(0)
-    few = replace(space, samples=min(space.samples, _FEW))
-    for turns in _TRIED_TURNS:
-        given = drawn(graph, few, generator)
-        given |= {name: torch.full((1,), turns, dtype=torch.float64) for name in _counts(graph)}
-        try:
-            found = run_exactly(graph, given, most_turns=_PATIENCE)
-        except ProgramError:
-            continue  # a loop that these data do not end
-        settings = {name: given[name] for name in graph.parameters}
-        meant = algorithm(given["x"], given["y"][:, 0], **settings)
-        for value, wanted in zip(found.values(), _answers(meant), strict=True):
-            same = value.shape == wanted.shape  # a loop without turns does not spread its states
-            if same and not torch.allclose(value, wanted, equal_nan=True):
-                raise refuse(
-                    f"{graph.name} computes {_shown(wanted)} on some data, and what was traced "
-                    f"{_shown(value)}: something that a loop changes is hidden; keep it in names, "
-                    "lists, tuples or dicts of the function, and loop by for _ in ice.repeat(...)",
-                    graph.place,
-                )
-
-
-def _answers(returned: Any) -> list[Tensor]:
-    if isinstance(returned, dict):
-        return list(returned.values())
-    return list(returned) if isinstance(returned, tuple) else [returned]
-
-
-def _shown(value: Tensor) -> str:
-    return f"{float(value.flatten()[0]):.6g}"
+    told: set[tuple[str, Place | None]] = set()
+    for i, virtual in zip(assembled.assembly.instructions, assembled.virtual, strict=True):
+        table = assembled.assembly.table(i.table)
+        if virtual is None or table.jump is not None or (i.table, virtual.place) in told:
+            continue
+        told.add((i.table, virtual.place))
+        scale = virtual.dst.scale
+        off, size = (table.f_error + table.g_error) * scale, virtual.dst.range.size * scale
+        allowed = eps * max(1.0, size)
+        if off <= allowed:
+            continue
+        place = virtual.place
+        source = "" if place is None else linecache.getline(place.file, place.line).strip()
+        found = narrower(virtual, allowed / scale)
+        mend = (
+            "give narrower ranges to parameters, bounds to names, or ice.bounded to a value"
+            if found is None
+            else f"its argument is in {found[0]}, and if it stays in {found[1]}, say so: "
+            "ice.bounded(value, low, high), or bounds= of a name"
+        )
+        warnings.warn(
+            f"a look-up in line {place.line if place else '?'}, {source!r}, which computes "
+            f"{virtual.dst.name}, is off by {off:.2g} where values reach {size:.2g}, and eps = "
+            f"{eps:.2g} allows {allowed:.2g}; {mend}, or "
+            f"compile with eps={off / max(1.0, size):.2g}",
+            PrecisionWarning,
+            stacklevel=4,
+        )
 
 
 def _virtual_loops(code: Code) -> Iterator[VirtualLoop]:

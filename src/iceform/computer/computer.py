@@ -20,8 +20,10 @@ from iceform.computer.compile import Program
 from iceform.computer.costs import Cost, cost
 from iceform.computer.fused import Fused, State
 from iceform.computer.instructions import Assembly
+from iceform.computer.interpret import own_cycles
 from iceform.computer.layout import LEAST_VALUES, Layout, Sizes
 from iceform.computer.literal import (
+    BranchWatch,
     ComputerTrace,
     Cycle,
     Graphed,
@@ -50,6 +52,7 @@ from iceform.validation import (
 )
 
 _LOOK = 64  # cycles between two looks at whether a literal run has come to a halt
+_PATIENCE = 2  # times the cycles that a program takes without attention; rounding may add turns
 _LIMIT = 1 << 20  # cycles after which a program that should halt is taken not to
 _FEW = 2  # lanes whose tokens tell the program
 _REPLAYED = 1 << 23  # attention entries at most of a cycle that is run again with all lanes
@@ -313,14 +316,20 @@ class Computer:
     ) -> _Ran:
         self._check_memory(prompt)
         cycle = self._cycle(network, prompt, every=every)
+        sealed = found == network.expected and prompt.changed is None
+        watch = BranchWatch(cycle, prompt) if sealed else None
+        own = own_cycles(prompt, _LIMIT) if sealed and cycles is None else None
+        _check_limit(0, cycles, own)
         tokens, done = _flat(prompt.tokens).clone(), 0
         with torch.no_grad():
             while cycles is None or done < cycles:
                 turns = _LOOK if cycles is None else min(_LOOK, cycles - done)
-                tokens, done = loop(cycle, tokens, turns), done + turns
+                tokens, done = loop(watch or cycle, tokens, turns), done + turns
+                if watch is not None:
+                    watch.check()
                 if cycles is None and _all_halt(prompt, tokens):
                     break
-                _check_limit(done, cycles)
+                _check_limit(done, cycles, own)
         shape = tokens.reshape(*prompt.batch, *tokens.shape[-2:])
         memory = {v.name: prompt.value(shape, v.name) for v in prompt.assembly.variables}
         check_values(self.sizes, memory, "ends")
@@ -580,7 +589,17 @@ def accounted(prompt: Prompt, cycles: int, *, stops: bool) -> Ledger:
     return ledger
 
 
-def _check_limit(done: int, cycles: int | None) -> None:
+def _check_limit(done: int, cycles: int | None, own: int | None = None) -> None:
+    if own == _LIMIT:
+        raise CapacityError(
+            f"the program does not come to a halt within {own} cycles; give cycles= to run so many"
+        )
+    if own is not None and done >= _PATIENCE * own + _LOOK:
+        raise CapacityError(
+            f"the program has not come to a halt after {done} cycles; its instructions, run in "
+            f"float64 without attention, take {own}: a comparison is lost in the rounding of this "
+            "dtype; scale the data, use dtype=torch.float64, or give cycles= to run so many"
+        )
     if cycles is None and done >= _LIMIT:
         raise CapacityError(
             f"the program has not come to a halt after {done} cycles; give cycles= to run so many"

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.computer.instructions import undecided
 from iceform.computer.layout import code as binary
 from iceform.computer.lookups import (
     MANY,
@@ -31,7 +32,7 @@ from iceform.computer.lookups import (
     equal_columns,
 )
 from iceform.computer.recognise import Code, Image, Lanes, Operation, ReadMap
-from iceform.errors import BoundError, ProgramError
+from iceform.errors import ProgramError
 
 _TARGETS = ("a", "b", "old")
 _SHARED = ("_tables", "_indices", "_targets", "adds", "_plain_sums", "_plain_results", "_flag",
@@ -144,10 +145,7 @@ class Fused:
         logits = (flag @ self._flag)[:, None] * flag.new_tensor([code.sign for code in found])
         top, at = logits.topk(2, -1)
         if not bool((top[:, 0] - top[:, 1] >= self.operation.tau).all()):
-            raise BoundError(
-                f"at address {counter} the flag is {float(flag[:, 0].abs().min()):.3g},"
-                " too near to 0 to decide a branch; compare things that differ by more"
-            )
+            raise undecided(counter, float(flag[:, 0].abs().min()))
         chosen = at[:, 0].tolist()
         split = [(code, [r for r, c in zip(rows, chosen, strict=True) if c == k])
                  for k, code in enumerate(found)]  # fmt: skip

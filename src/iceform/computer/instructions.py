@@ -27,9 +27,11 @@ A read that names no variable reads the zero register.
 **Control.** Instructions start at address 0. Every one names its successor. Two with one address
 and opposite ``when`` are a branch: the one with ``when = +1`` is fetched if the first component of
 the lane-0 variable :data:`FLAG` is positive, the other if it is negative. Whenever a branch is met,
-FLAG is within 2^-10 of +1 or -1, and it was not written by the instruction executed just before
-(:meth:`Assembly.check`), so a machine may look at it one cycle late. An instruction that names
-itself is a halt: it may be executed any number of times more, and its result is always the same.
+2^-10 <= \|FLAG\| <= 2, and it was not written by the instruction executed just before, so a machine
+may look at it one cycle late. :meth:`Assembly.check` refuses what can be seen to break this before
+a run: a start or a table. What data decide is looked at where a branch is met, and refused there.
+An instruction that names itself is a halt: it may be executed any number of times more, and its
+result is always the same.
 
 **Vectors and scalars.** A vector of d <= width components is held in the components from 0 on (or
 from a stated first one); a scalar is held in *every* component, so that it multiplies a vector
@@ -44,20 +46,24 @@ program fixes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.errors import ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 
 _Item = TypeVar("_Item", "Variable", "TablePair")
 
 FLAG = "FLAG"  # the lane-0 variable whose sign decides branches
+FLAG_GAP = 2.0**-10  # which it does where |FLAG| is at least this
+FLAG_BOUND = 2.0  # and at most this
 READS = ("own", "rowsum", "mean", "lane0", "like")
 
 
@@ -155,6 +161,11 @@ class TablePair:
         """Entries of the table."""
         return len(self.slopes)
 
+    @property
+    def largest(self) -> float:
+        """|F - G| <= max |f_k| + max |g_k|: look-ups are averages of their values."""
+        return float(self.f.abs().max() + self.g.abs().max())
+
 
 @dataclass(frozen=True)
 class Write:
@@ -237,17 +248,38 @@ class Assembly:
         """Where a variable lives."""
         return self.variable(name).lanes
 
+    @cached_property
+    def _by_address(self) -> dict[int, tuple[Instruction, ...]]:
+        found: dict[int, tuple[Instruction, ...]] = {}
+        for i in self.instructions:
+            found[i.address] = (*found.get(i.address, ()), i)
+        return found
+
+    @cached_property
+    def branches(self) -> frozenset[int]:
+        """The addresses at which FLAG decides."""
+        return frozenset(i.address for i in self.instructions if i.when)
+
     def at(self, address: int) -> tuple[Instruction, ...]:
         """The instruction at an address; two where it is a branch."""
-        return tuple(i for i in self.instructions if i.address == address)
+        return self._by_address.get(address, ())
 
     def fetch(self, address: int, flag: float) -> Instruction:
-        """The instruction that runs at an address when FLAG is ``flag``."""
+        """The instruction that runs at an address when FLAG is ``flag``.
+
+        Raises
+        ------
+        BoundError
+            If it is a branch, and FLAG does not decide it.
+        """
         found = self.at(address)
+        if address in self.branches:
+            check_decided(address, abs(flag), abs(flag))
         return next(i for i in found if i.when == 0 or (i.when > 0) == (flag > 0))
 
     def check(self) -> None:
         """Refuse a program that breaks a rule of this module's docstring."""
+        self.check_flag()
         for instruction in self.instructions:
             self._check_reads(instruction)
             self._check_control(instruction)
@@ -259,6 +291,49 @@ class Assembly:
                     f"address {address} has instructions with when = {whens}; one with 0, or two "
                     "with -1 and +1, are an instruction"
                 )
+
+    def check_flag(self) -> None:
+        """Refuse a FLAG that is not what the masks of the fetch are made for, as far as is seen."""
+        self._check_start()
+        for instruction in self.instructions:
+            if instruction.dst == FLAG:
+                self._check_sign(instruction)
+
+    def _check_start(self) -> None:
+        """FLAG is there, and decides what it is asked before anything is written to it."""
+        flag = next((v for v in self.variables if v.name == FLAG), None)
+        if flag is None or flag.lanes != "lane0":
+            raise ProgramError(f"{self.name!r} has no variable {FLAG} in lane 0; every program has")
+        asked = self._asked_before_written()
+        if asked is None:
+            return
+        first = [w for w in flag.writes if w.width is None or w.first == 0]
+        given = sorted({w.source for w in first} - {"one"})
+        if given:
+            raise ProgramError(
+                f"{FLAG} starts with {given[0]}, and the branch at {asked} asks for it before it "
+                "is written; start it with a number, Write('one'), or compare first"
+            )
+        start = math.fsum(w.scale for w in first)
+        if not FLAG_GAP <= abs(start) <= FLAG_BOUND:
+            raise ProgramError(
+                f"{FLAG} starts with {start:.3g}, and the branch at {asked} asks for it before it "
+                f"is written; a branch is decided where {FLAG_GAP:.3g} <= |{FLAG}| <= "
+                f"{FLAG_BOUND:g}, so start it with Write('one'), or compare first"
+            )
+
+    def _asked_before_written(self) -> int | None:
+        """A branch that a run can come to before an instruction has written FLAG."""
+        seen, todo = set(), [0]
+        while todo:
+            address = todo.pop()
+            if address in seen:
+                continue
+            seen.add(address)
+            if address in self.branches:
+                return address
+            todo += [i.next for i in self.at(address) if i.dst != FLAG]
+        return None
 
     def _check_reads(self, i: Instruction) -> None:
         home = self.lanes(i.dst)
@@ -289,6 +364,46 @@ class Assembly:
                     f"instruction {j.address} asks by likeness with the result of {i.address}, "
                     "which was computed for other lanes"
                 )
+
+    def _check_sign(self, i: Instruction) -> None:
+        """What is written to FLAG is at most what masks cover, and can be decided at all."""
+        table = self.table(i.table)
+        largest = table.largest
+        if not largest <= FLAG_BOUND:
+            raise ProgramError(
+                f"instruction {i.address} may write up to {largest:.4g} into {FLAG}; the margin of "
+                f"the fetch covers {FLAG_BOUND:g}, write a sign there"
+            )
+        if not largest >= FLAG_GAP:
+            raise ProgramError(
+                f"instruction {i.address} writes at most {largest:.3g} into {FLAG}, which decides "
+                f"a branch from {FLAG_GAP:.3g} on; write a sign there"
+            )
+
+
+def check_decided(address: int, least: float, most: float) -> None:
+    """Refuse sizes of FLAG at a branch that are not what its masks are made for.
+
+    Raises
+    ------
+    BoundError
+        Names the branch and the value.
+    """
+    if not least >= FLAG_GAP:
+        raise undecided(address, least)
+    if not most <= FLAG_BOUND:
+        raise BoundError(
+            f"at address {address} the flag is {most:.3g}, and masks cover {FLAG_BOUND:g}; write a "
+            "sign there"
+        )
+
+
+def undecided(address: int, size: float) -> BoundError:
+    """The refusal of a branch at which FLAG is too near to 0."""
+    return BoundError(
+        f"at address {address} the flag is {size:.3g}, too near to 0 to decide a branch: that "
+        f"takes {FLAG_GAP:.3g}; compare things that differ by more"
+    )
 
 
 def _named(items: tuple[_Item, ...], name: str, kind: str) -> _Item:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from iceform.computer.instructions import FLAG, Assembly, Instruction, Operand, TablePair
-from iceform.computer.prompt import initial_memory
-from iceform.errors import BoundError, ProgramError
+from iceform.computer.prompt import Prompt, initial_memory
+from iceform.errors import BoundError, CapacityError
 from iceform.functions import ScalarFunction
 
 MOST_CYCLES = 1_000_000
@@ -67,14 +67,43 @@ def interpret(
         Told of every instruction with a + b, a - b and the result.
     """
     width = assembly.width if width is None else width
-    run = _Machine(assembly, written(assembly, X, y, parameters, width), exact)
+    memory = written(assembly, X, y, parameters, width)
+    return _interpreted(assembly, memory, most_cycles, exact=exact, seen=seen)
+
+
+def own_cycles(prompt: Prompt, most: int) -> int:
+    """Cycles to the halt of what a prompt holds, in float64 and without attention: the longest.
+
+    ``most`` where it has not come to a halt by then.
+    """
+    assembly, batch, found = prompt.assembly, prompt.batch, 0
+    if not any(i.halts for i in assembly.instructions):
+        return most
+    memory = {
+        name: held.expand(*batch, -1, -1).reshape(-1, *held.shape[-2:]).double().cpu()
+        for name, held in prompt.memory.items()
+    }
+    for k in range(batch.numel()):
+        held = {n: v[k] if assembly.lanes(n) == "samples" else v[k, 0] for n, v in memory.items()}
+        try:
+            found = max(found, _interpreted(assembly, held, most).cycles)
+        except CapacityError:
+            return most
+    return found
+
+
+def _interpreted(
+    assembly: Assembly, memory: dict[str, Tensor], most_cycles: int, *, exact: bool = False,
+    seen: Seen | None = None,
+) -> Interpreted:  # fmt: skip
+    run = _Machine(assembly, memory, exact)
     address, cycles = 0, 0
     while True:
         instruction = assembly.fetch(address, float(run.memory[FLAG][0]))
         if instruction.halts:
             break
         if cycles == most_cycles:
-            raise ProgramError(
+            raise CapacityError(
                 f"{assembly.name} did not halt within {most_cycles} cycles; raise most_cycles, or "
                 "look at its loops"
             )

@@ -34,12 +34,17 @@ import torch
 from torch import Tensor
 
 from iceform.attention import Features
-from iceform.computer.instructions import READS, Assembly, Instruction, TablePair
+from iceform.computer.instructions import (
+    FLAG_BOUND,
+    FLAG_GAP,
+    READS,
+    Assembly,
+    Instruction,
+    TablePair,
+)
 from iceform.errors import CapacityError
 from iceform.validation import check_dtype, check_size
 
-FLAG_GAP = 2.0**-10  # a branch is decided where |FLAG| is at least this
-FLAG_BOUND = 2.0  # and |FLAG| never exceeds this
 LEAST_VALUES = 16  # that masks cover whatever the program
 _MESH = 257  # arguments at which a table is tried for its largest result
 _RESERVED = 1  # code 0 of a variable names none: the zero register
@@ -243,9 +248,8 @@ def largest_written(program: Assembly, variable: str) -> float:
 
 
 def largest_result(program: Assembly, instruction: Instruction) -> float:
-    """|F - G| <= max |f_k| + max |g_k|: look-ups are averages of their values."""
-    table = program.table(instruction.table)
-    return float(table.f.abs().max() + table.g.abs().max())
+    """Bound of what an instruction writes."""
+    return program.table(instruction.table).largest
 
 
 def _bits(count: int) -> int:

@@ -23,6 +23,7 @@ A run can be watched: memory, program counter and attention of every cycle, by n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -34,9 +35,9 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork
 from iceform.attention.variants import HeadGroup, ProjectedAttention
 from iceform.computer.block import LAYERS
-from iceform.computer.instructions import Instruction
+from iceform.computer.instructions import Instruction, check_decided
 from iceform.computer.prompt import Prompt
-from iceform.errors import ShapeError
+from iceform.errors import BoundError, ShapeError
 
 Cycle = Callable[[Tensor], Tensor]
 
@@ -76,6 +77,64 @@ def _turn(layer: ProjectedAttention) -> Cycle:
         return units + moved if layer.residual else moved
 
     return turn
+
+
+class BranchWatch:
+    """A cycle, and what FLAG is wherever a branch is met; what it finds stays on the device."""
+
+    def __init__(self, cycle: Cycle, prompt: Prompt) -> None:
+        assembly, tokens = prompt.assembly, prompt.tokens
+        self.cycle, self.prompt, self.assembly = cycle, prompt, assembly
+        last = max(i.address for i in assembly.instructions)
+        self.known = torch.zeros(last + 2, dtype=torch.bool, device=tokens.device)
+        self.known[[i.address for i in assembly.instructions]] = True
+        self.branch = torch.zeros_like(self.known)
+        self.branch[sorted(assembly.branches)] = True
+        at = prompt.layout.features["value"].start
+        self.flag = (..., prompt.kinds["unit"].start, at)
+        # Address, least and largest |FLAG| of branches, and an address without an instruction.
+        self.least = tokens.new_full((2,), math.inf)
+        self.most = tokens.new_tensor([0.0, 0.0])
+        self.lost = torch.full((), -1, dtype=torch.long, device=tokens.device)
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """One cycle."""
+        counter = self.prompt.counter(tokens).flatten()
+        address = counter.clamp(0, len(self.known) - 1)
+        size = tokens[self.flag].flatten().abs().nan_to_num(0.0)
+        met = self.branch[address]
+        self.least = _extreme(self.least, torch.where(met, size, math.inf), address, largest=False)
+        self.most = _extreme(self.most, torch.where(met, size, 0.0), address, largest=True)
+        astray = torch.where(self.known[address], -1, counter).max()
+        self.lost = torch.where(self.lost < 0, astray, self.lost)
+        return self.cycle(tokens)
+
+    def check(self) -> None:
+        """Refuse a run in which a branch was not decided, or the counter went astray.
+
+        Raises
+        ------
+        BoundError
+            Names the address and what was found there.
+        """
+        for found in (self.least, self.most):
+            size, address = found.tolist()
+            if 0 < size < math.inf or (size == 0 and found is self.least):
+                check_decided(int(address), size, size)
+        if int(self.lost) >= 0:
+            raise BoundError(
+                f"the program counter shows {int(self.lost)}, where {self.assembly.name!r} has no "
+                "instruction: values have left what the masks of this dtype cover; scale the data, "
+                "or use dtype=torch.float64"
+            )
+
+
+def _extreme(known: Tensor, sizes: Tensor, address: Tensor, *, largest: bool) -> Tensor:
+    """(size, address) of the more extreme of what is known and of what is found."""
+    at = sizes.argmax() if largest else sizes.argmin()
+    found = torch.stack([sizes[at], address[at].to(sizes)])
+    beyond = found[0] > known[0] if largest else found[0] < known[0]
+    return torch.where(beyond, found, known)
 
 
 def loop(cycle: Cycle, tokens: Tensor, cycles: int) -> Tensor:

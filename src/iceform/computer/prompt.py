@@ -28,13 +28,11 @@ from iceform.computer.instructions import (
     Write,
 )
 from iceform.computer.layout import (
-    FLAG_BOUND,
     OPERANDS,
     READ_FIELDS,
     Layout,
     Sizes,
     code,
-    largest_result,
 )
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.validation import common_batch
@@ -349,12 +347,10 @@ def _slices(counts: Mapping[str, int], start: int = 0) -> dict[str, slice]:
 
 def _check(layout: Layout, assembly: Assembly, memory: Mapping[str, Tensor]) -> None:
     names = {v.name for v in assembly.variables}
-    if FLAG not in names:
-        raise ProgramError(f"{assembly.name!r} has no variable {FLAG}; every program has one")
+    assembly.check_flag()
     if set(memory) != names:
         raise ProgramError(f"memory holds {sorted(memory)}, the program has {sorted(names)}")
     _check_finite(memory)
-    _check_flag(assembly)
     check_values(layout.sizes, memory)
 
 
@@ -374,12 +370,3 @@ def _check_finite(memory: Mapping[str, Tensor]) -> None:
     for name, value in memory.items():
         if not bool(torch.isfinite(value).all()):
             raise BoundError(f"{name} would start with NaN or infinity; mend the data")
-
-
-def _check_flag(assembly: Assembly) -> None:
-    for i in assembly.instructions:
-        if i.dst == FLAG and not largest_result(assembly, i) <= FLAG_BOUND:
-            raise ProgramError(
-                f"instruction {i.address} may write up to {largest_result(assembly, i):.4g} into "
-                f"{FLAG}; the margin of the fetch covers {FLAG_BOUND:g}, write a sign there"
-            )

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
 from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, refuse, run
@@ -167,7 +167,7 @@ def _powered(base: Array, exponent: trees.Node) -> Array:
     assert isinstance(exponent, trees.Number)
     value = exponent.value
     if value.denominator == 1:
-        return np.frompyfunc(lambda b: b ** int(value), 1, 1)(base)
+        return np.frompyfunc(lambda b: whole_power(b, int(value)), 1, 1)(base)
     return np.frompyfunc(lambda b: b ** _rational(value), 1, 1)(base)
 
 
@@ -231,8 +231,7 @@ class Balls:
         return a + b
 
     def _mul(self, node: Node, a: Array, b: Array) -> Array:
-        # A square is never negative; its ball should not be either.
-        return np.frompyfunc(lambda t: t**2, 1, 1)(a) if a is b else a * b
+        return np.frompyfunc(lambda t: whole_power(t, 2), 1, 1)(a) if a is b else a * b
 
     def _apply(self, node: Node, a: Array) -> Array:
         return _evaluated(node.attr, a)

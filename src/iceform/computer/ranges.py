@@ -140,9 +140,14 @@ class Range:
         return f"[{self.low:.4g}, {self.high:.4g}]"
 
 
+_LAST_POWER = 4.0**511  # of 4 that float64 holds
+
+
 def _power_of_four(value: float) -> float:
-    """The least power of 4, or 0, that is at least this."""
-    return 0.0 if value <= 0 else 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
+    """The least power of 4, or 0, that is at least this; infinity where float64 has none."""
+    if not 0 < value <= _LAST_POWER:
+        return 0.0 if value <= 0 else math.inf
+    return 4.0 ** math.ceil(math.log(value, 4.0) - 1e-12)
 
 
 def _sum(a: float, b: float) -> tuple[float, float]:
@@ -331,8 +336,10 @@ class Ranges:
             if carried.counter:  # at most the number of turns, where the last one ends
                 self.known[carried.next] = new.meet(old)
             elif carried.state not in self.assumed and not old.holds(new):
-                joined = old.join(new)
-                self.known[carried.state] = joined.widened(old) if widen else joined
+                joined = old.join(new).widened(old) if widen else old.join(new)
+                if not joined.finite:
+                    return refuse(f"{carried.name} outgrows float64 in this loop", loop.place)
+                self.known[carried.state] = joined
                 grown.append(carried)
         return grown
 

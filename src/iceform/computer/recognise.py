@@ -29,7 +29,8 @@ from torch import Tensor
 from iceform.attention import FrozenNetwork
 from iceform.attention.variants import HeadGroup, ProjectedAttention
 from iceform.computer.block import LAYERS, MASK, Block, HeadPlan
-from iceform.computer.layout import ENTRY, FLAG_BOUND, KINDS, OPERANDS, Layout
+from iceform.computer.instructions import FLAG_BOUND
+from iceform.computer.layout import ENTRY, KINDS, OPERANDS, Layout
 from iceform.errors import IntegrityError, ProgramError
 
 

@@ -317,6 +317,30 @@ def _fitted_pair(
     return _pair(name, keys, span, (f, g), columns)
 
 
+_NARROWER = (8, 6, 4, 2)  # halvings of a range, from one end, that are tried for a table
+
+
+def narrower(instruction: VirtualInstruction, eps: float) -> tuple[Range, Range] | None:
+    """The arguments of a look-up, and a part of them, as wide as is found, whose table holds eps.
+
+    None where no part that is tried does.
+    """
+    curve = instruction.f if instruction.f is not None else instruction.g
+    span = _needed(instruction)
+    if curve is None or isinstance(curve, Step) or (instruction.f and instruction.g):
+        return None
+    for halvings in _NARROWER:
+        cut = (span.high - span.low) * 2.0**-halvings
+        for part in (Range(span.low + cut, span.high), Range(span.low, span.high - cut)):
+            room = _with_room(part, curve, None)
+            try:
+                if _fit(_tree(curve), room.low, room.high, eps).error <= eps:
+                    return span, part
+            except IceformError:
+                continue
+    return None
+
+
 def _interpolants(
     f: Curve | None, g: Curve | None, span: Range, eps: float
 ) -> tuple[Interpolant | None, Interpolant | None]:

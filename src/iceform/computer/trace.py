@@ -6,7 +6,8 @@ change in a loop is computed before it. A node that is there already is not writ
 **Loops.** The body of a loop runs at least twice. The first time finds out which names of the
 author's function it changes; then these names are given states (what the loop carries) and the body
 runs again, for the program. Names are found in the caller's frame, and so are values in lists,
-tuples and dictionaries that a name holds.
+tuples and dictionaries that a name holds. Whatever else a turn can read has to be as it was before
+the turn, see :mod:`iceform.computer.surroundings`; so all turns are like those that were run.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from iceform.computer.graph import (
     raised,
     refuse,
 )
+from iceform.computer.surroundings import Seen, Surroundings, instruction, live
 from iceform.computer.values import Value, is_number
 
 _MOST_ROUNDS = 6  # times a body is run before its names must have settled
@@ -39,7 +41,8 @@ class Tracer:
 
     traced = True
 
-    def __init__(self) -> None:
+    def __init__(self, around: Surroundings) -> None:
+        self.around = around
         self.blocks = [Block()]
         self.home: dict[Node, Block] = {}
         self.written: dict[tuple[Any, ...], Node] = {}
@@ -113,6 +116,7 @@ class Tracer:
         turns = self.loops.get(key)
         if turns is None:
             turns = self.loops[key] = _Turns(self, here(), first=condition.read())
+            turns.frame = frame
         goes_on = turns.turn(frame, condition)
         if not goes_on:
             del self.loops[key]
@@ -138,14 +142,27 @@ class _Turns:
         self.began: dict[str, tuple[Node, bool, int | None]] = {}
         self.states: dict[str, Node] = {}
         self.held: dict[str, Any] = {}
+        self.unread: set[str] = set()  # names that are written again before they are read
         self.rounds = -1
         self.number: Turn | None = None
+        self.frame: FrameType | None = None
+        self.seen = Seen()
 
     def __iter__(self) -> Iterator[Turn]:
+        frame = sys._getframe(1)
+        if instruction(frame) == ("GET_ITER", "FOR_ITER"):
+            self.frame = frame
         return self
 
     def __next__(self) -> Turn:
-        if not self.turn(sys._getframe(1), None):
+        frame = sys._getframe(1)
+        if frame is not self.frame or instruction(frame)[0] != "FOR_ITER":
+            raise refuse(
+                "the turns of ice.repeat(...) are for a loop of their own: write for _ in "
+                "ice.repeat(...), without zip, enumerate, list, next or a comprehension around it",
+                self.place,
+            )
+        if not self.turn(frame, None):
             raise StopIteration
         self.number = Turn(
             self.tracer, self.tracer.state("turn", False, None, self.place), False, None
@@ -162,14 +179,17 @@ class _Turns:
         if self.rounds == 0:
             self.start = names
             self.held = names
+            self.seen = self.tracer.around.seen(frame, names)
             self.tracer.enter()
             self.tracer.open.append(self.place)
             return True
+        self._check_surroundings(frame, names)
         changed = {n for n in self.start if self._changed(n, names)}
         settled = changed <= set(self.states) and self._shapes_hold(names) and self.rounds > 1
         self.held = names
         if settled:
             self._finish(names, condition)
+            self.frame, self.seen = None, Seen()
             return False
         if self.rounds > _MOST_ROUNDS:
             raise refuse(
@@ -177,6 +197,21 @@ class _Turns:
             )
         self._again(changed | set(self.states), names)
         return True
+
+    def _check_surroundings(self, frame: FrameType, names: dict[str, Any]) -> None:
+        """Refuse a turn that changes something which is not among the names that a loop carries."""
+        self.unread = set(frame.f_locals) - live(frame)
+        path = self.seen.changed(self.tracer.around.seen(frame, names))
+        if frame.f_code.co_exceptiontable:  # a handler may ask whether a name is set
+            new = (n for n in frame.f_locals if n in names and n not in self.start)
+            path = path or next((n for n in new if n not in self.unread), None)
+        if path is not None:
+            raise refuse(
+                f"{path} changes in this loop, hidden from the program: another turn could compute "
+                "something else than the one that was traced; keep what changes in names, lists, "
+                "tuples or dicts of the function, begun with values such as ice.constant(...)",
+                self.place,
+            )
 
     def _number(self, name: str) -> None:
         """A name that holds a turn's number is not carried to the next."""
@@ -190,13 +225,13 @@ class _Turns:
     def _changed(self, name: str, names: dict[str, Any]) -> bool:
         """Whether the last turn gave a name another value.
 
-        A Python number that is the same after every turn, such as the last index of a Python loop
-        inside, is none of the program's business.
+        A Python number that nothing reads before it is written again, such as the last index of a
+        Python loop inside, is none of the program's business.
         """
         now, before = names.get(name), self.held.get(name)
         numbers = not isinstance(now, Value) and not isinstance(self.start[name], Value)
         if numbers:
-            return self.rounds > 1 and now != before
+            return name.partition("[")[0] not in self.unread and repr(now) != repr(before)
         return now is not before
 
     def _shapes_hold(self, names: dict[str, Any]) -> bool:
@@ -344,9 +379,52 @@ def traced(
 ) -> Graph:  # fmt: skip
     """The graph of an author's function for samples of ``dim`` features.
 
-    ``data`` is 2 for a function of x and y, 1 for one of x alone.
+    ``data`` is 2 for a function of x and y, 1 for one of x alone. The function is run twice and has
+    to write the same graph, and may not change what it can read besides its arguments.
     """
-    tracer = Tracer()
+    around = Surroundings(function, place)
+    before = around.seen()
+    first, again = (_traced(around, function, name, dim, data, parameters, place) for _ in range(2))
+    path = before.changed(around.seen())
+    if path is not None or _written(first) != _written(again):
+        raise refuse(
+            f"{name} is not the same in two runs: {path or 'something outside of it'} changes, "
+            "hidden from the program; compute it before and use the number",
+            place,
+        )
+    return first
+
+
+def _written(graph: Graph) -> list[tuple[Any, ...]]:
+    """A graph as a list that is equal for equal graphs."""
+    numbers: dict[Node, int] = {}
+    out: list[tuple[Any, ...]] = []
+
+    def note(node: Node | None) -> int:
+        return -1 if node is None else numbers.setdefault(node, len(numbers))
+
+    def block(items: list[Node | Loop]) -> None:
+        for item in items:
+            if isinstance(item, Loop):
+                ends = [map(note, (c.start, c.state, c.next, c.result)) for c in item.carried]
+                heads = map(note, (item.count, item.first, item.again))
+                out.append(("loop", *heads, *map(tuple, ends), *(c.name for c in item.carried)))
+                block(item.body.items)
+                out.append(("end",))
+            else:
+                args = tuple(map(note, item.args))
+                out.append((note(item), item.op, args, item.samples, item.width, item.attr))
+
+    block(graph.block.items)
+    return [*out, *((k, note(v)) for k, v in graph.outputs.items()), (graph.packed,)]
+
+
+def _traced(
+    around: Surroundings, function: Any, name: str, dim: int, data: int,
+    parameters: dict[str, Parameter], place: Place | None,
+) -> Graph:  # fmt: skip
+    """One run of the function on values that write."""
+    tracer = Tracer(around)
     x = _given(tracer, Node("data", (), True, dim, "x", place, "x"))
     y = _given(tracer, Node("data", (), True, None, "y", place, "y"))
     settings = {
@@ -356,13 +434,15 @@ def traced(
         for p in parameters.values()
     }
     try:
-        returned = function(*(x, y)[:data], **settings)
+        with around:
+            returned = function(*(x, y)[:data], **settings)
     except TypeError as error:  # of Python or NumPy, which know nothing of values
         raise refuse(
             f"{error}; values take operators and torch's functions, and where torch wants no "
             "number, ice.maximum, ice.minimum and ice.where do",
             raised(error),
         ) from error
+    around.check_calls()
     if tracer.open:
         raise refuse(
             "this loop is left by break, return or an exception: how many turns a program makes "

@@ -27,13 +27,14 @@ from iceform.errors import (
 )
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.interpolation.storage import describe_table, proved_again, table_from
+from iceform.interpolation.storage import describe_table, reached, table_from
 from iceform.pretrained import Pretrained
 from iceform.validation import (
     check_capacity,
     check_dtype,
     check_eps,
     check_matmul_precision,
+    for_later,
     full_precision,
     guard,
     untraced,
@@ -275,6 +276,7 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
 
     @property
     @full_precision
+    @for_later
     def network(self) -> FrozenNetwork:
         """The literal frozen weights; built on first use, and refused if they would not fit."""
         built = self._modules.get("_network")
@@ -365,9 +367,9 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
             it = table_from(config["interpolant"], held)
             if f is not None:
                 _check_same_function(it, kind._tabled(f, it))
-            emulator = kind._rebuild(
-                config["arguments"], proved_again(it, kind._function(config["arguments"], it, f)), f
-            )
+            emulator = kind._rebuild(config["arguments"], it, f)  # which proves the table anew
+            found = emulator.interpolant
+            reached(it.error, found.error, found.kind)
         except ProgramError:
             raise
         except (KeyError, TypeError, AttributeError, IceformError) as broken:
@@ -385,14 +387,6 @@ class Emulator(InGraph, Pretrained, ABC, kept_as="Emulator"):
                 "(another version of the library wrote them, or the file was altered)"
             )
         return emulator
-
-    @classmethod
-    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
-        """What a saved table is of: ``f``, or what the arguments name; None where it is lost."""
-        said = arguments.get("loss")
-        if f is None and said is None:
-            return None
-        return ScalarFunction.of(_derivative(Loss.from_config(said, f)), it.low, it.high)
 
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> Any:

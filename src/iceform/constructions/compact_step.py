@@ -104,7 +104,11 @@ class CompactStep(GradientStep):
         return _log_weight(self.loss.derivative.on(*self._span()), sign, self.ceiling)
 
     def _choose(
-        self, f: ScalarFunction, kinks: Sequence[float] | None, tokens: int | None
+        self,
+        f: ScalarFunction,
+        kinks: Sequence[float] | None,
+        tokens: int | None,
+        given: Interpolant | None = None,
     ) -> Interpolant:
         low, high = self._span()
         weight = ScalarFunction.of(self._log_weight(_PLUS), low, high, kinks)
@@ -114,10 +118,10 @@ class CompactStep(GradientStep):
             gain = self.rates.gain * self.ceiling * self.domain.x
             return choose(
                 weight, (low, high), eps=eps, regime="spectral", tokens=tokens, dtype=self.dtype,
-                gain=gain, total=total,
+                gain=gain, total=total, given=given,
             )  # fmt: skip
 
-        if self.eps is None or tokens is not None:
+        if self.eps is None or tokens is not None or given is not None:
             return found(self.eps, lambda it: self._certify(it).error)
         for share in _SHARES:  # keys that are as few as one sign needs may be too few for the other
             it = found(share * self.eps, lambda it: self._certify_with((it, it)).error)
@@ -333,14 +337,6 @@ class CompactStep(GradientStep):
                 "the log-weights of a function that was not saved cannot be proven; load it with f="
             )
         return super()._rebuild(arguments, it, f)
-
-    @classmethod
-    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
-        """The log-weights that a saved table is of, where the loss is known."""
-        said = arguments.get("loss")
-        if f is None and said is None:
-            return None
-        return cls._tabled(Loss.from_config(said, f), it)
 
     @classmethod
     def _tabled(cls, f: Any, it: Interpolant) -> ScalarFunction:

@@ -29,8 +29,9 @@ from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.gradients import GradientStep, ResidualMap
 from iceform.constructions.selection import choose
-from iceform.errors import PrecisionError, ProgramError, ShapeError
+from iceform.errors import PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
+from iceform.functions.scalar import lost
 from iceform.interpolation import Interpolant
 from iceform.validation import (
     check_bound,
@@ -90,7 +91,7 @@ class HopfieldMap(Emulator):
         slack = 8 * (self.dim + 4) * unit_roundoff(dtype) * self._terms
         span = (-self._terms - slack, self._terms + slack)
         function = ScalarFunction.of(f, *span, kinks)
-        self.interpolant = interpolant or choose(
+        self.interpolant = choose(
             function,
             span,
             eps=self.eps,
@@ -99,6 +100,7 @@ class HopfieldMap(Emulator):
             dtype=dtype,
             gain=1.0,
             total=lambda it: self._certify(it).error,
+            given=interpolant,
         )
         self.function = function
         error = self.certificate.error
@@ -205,14 +207,7 @@ class HopfieldMap(Emulator):
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:
         options = {**arguments, "dtype": getattr(torch, arguments["dtype"])}
-        return cls(_lost if f is None else f, interpolant=it, kinks=(), **options)
-
-
-def _lost(z: Tensor) -> Tensor:
-    raise ProgramError(
-        "this emulator was loaded without its function, which files do not hold; "
-        "pass it as load(path, f=...)"
-    )
+        return cls(lost if f is None else f, interpolant=it, kinks=(), **options)
 
 
 _BETA = 2.0  # of the memories below: a power of two, so that dividing keys by it is exact

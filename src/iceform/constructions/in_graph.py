@@ -23,6 +23,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
+from iceform.validation import for_later
+
 _PLACES = count()
 _THERE: WeakValueDictionary[int, InGraph] = WeakValueDictionary()
 
@@ -38,6 +40,8 @@ class InGraph(nn.Module):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls):
+            setattr(cls, "__init__", for_later(vars(cls)["__init__"]))  # noqa: B010
         if "forward" in vars(cls):
             setattr(cls, "forward", _as_operation(cls.forward))  # noqa: B010 - no method for mypy
 

@@ -25,7 +25,6 @@ from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.descent import GradientDescent, backend_for
 from iceform.constructions.schedules import EIGENVALUE_SLACK, Schedule, steps_needed
 from iceform.errors import BoundError, PrecisionError
-from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.validation import check_positive, check_size, check_tensors, untraced
 
@@ -275,10 +274,6 @@ class RidgeRegression(Emulator):
 
     def _config(self) -> dict[str, Any]:
         return {**self._asked, "dtype": str(self.dtype).removeprefix("torch.")}
-
-    @classmethod
-    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction | None:
-        return super()._function({"loss": Loss.of("squared").to_config()}, it, None)
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

@@ -24,7 +24,7 @@ from iceform.constructions.residual import check_logits, room_for
 from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
-from iceform.validation import check_positive, check_size, untraced
+from iceform.validation import check_positive, check_size, for_later, untraced
 
 _AT_ONCE = 8  # numbers that one prompt of the look-up layer looks up
 
@@ -170,6 +170,7 @@ class MLP(InGraph):
         return Layout(1, _AT_ONCE, room_for(tokens))
 
     @property
+    @for_later
     def look_ups(self) -> FrozenNetwork:
         """The frozen layer that every activation is looked up by."""
         built = self._modules.get("_look_ups")

@@ -144,9 +144,7 @@ class ResidualEmulator(Emulator):
             "w_bound": w_bound, "z_range": z_range,
             "estimate": estimate, "room": None if room is None else check_size("room", room),
         }  # fmt: skip
-        if interpolant is not None:
-            self._check_covers(interpolant)
-        self.interpolant = interpolant or self._choose(loss.derivative, kinks, tokens)
+        self.interpolant = self._choose(loss.derivative, kinks, tokens, interpolant)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
@@ -169,10 +167,14 @@ class ResidualEmulator(Emulator):
     # ------------------------------------------------------------------------ the look-up table
 
     def _choose(
-        self, f: ScalarFunction, kinks: Sequence[float] | None, tokens: int | None
+        self,
+        f: ScalarFunction,
+        kinks: Sequence[float] | None,
+        tokens: int | None,
+        given: Interpolant | None = None,
     ) -> Interpolant:
         low, high = self._span()
-        f = ScalarFunction.of(f, low, high, kinks)
+        f = f if f.lost else ScalarFunction.of(f, low, high, kinks)
         f = replace(f, estimate=True) if self._asked["estimate"] else f
         return choose(
             f,
@@ -183,15 +185,8 @@ class ResidualEmulator(Emulator):
             dtype=self.dtype,
             gain=self.rates.gain * self.domain.x,
             total=lambda it: self._certify(it).error,
+            given=given,
         )
-
-    def _check_covers(self, it: Interpolant) -> None:
-        low, high = self._span()
-        if not (it.low <= low and high <= it.high):
-            raise BoundError(
-                f"the look-up table covers [{it.low:.6g}, {it.high:.6g}], residuals reach "
-                f"[{low:.6g}, {high:.6g}]; start from a loss on the residual, or pass z_range="
-            )
 
     def _span(self) -> tuple[float, float]:
         """The range of z, widened by what rounding can add to a computed z."""

@@ -31,7 +31,7 @@ from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step
 from iceform.constructions.base import Emulator, Plan
 from iceform.constructions.selection import choose
-from iceform.errors import BoundError, PrecisionError
+from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, Interpolant, RoundingModel
 from iceform.interpolation.local import rounding_on
@@ -280,7 +280,7 @@ class RowEmulator(Emulator):
                 f"square: float32 has room for {1 / _SQUARED:.0e} to {_SQUARED:.0e}; scale the "
                 "data, or use dtype=torch.float64"
             )
-        self.interpolant = interpolant or self._choose(tokens)
+        self.interpolant = self._choose(tokens, interpolant)
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
@@ -303,9 +303,9 @@ class RowEmulator(Emulator):
         """Products that can be nonzero; zeros add no rounding."""
         return self.dim if self.nonzeros is None else self.nonzeros
 
-    def _choose(self, tokens: int | None) -> Interpolant:
+    def _choose(self, tokens: int | None, given: Interpolant | None = None) -> Interpolant:
         slack = 4 * (self._summands + 4) * unit_roundoff(self.dtype) * (self._terms + self.reach)
-        return choose(
+        it = choose(
             _LINE,
             (-self.reach - slack, self.reach + slack),
             eps=self.eps,
@@ -319,7 +319,14 @@ class RowEmulator(Emulator):
                 if self.eps is None
                 else self._certify(it).error
             ),
+            given=given,
         )
+        if not it.uniform:
+            raise ProgramError(
+                "rows look a line up on equally spaced tokens, and the interpolant that was handed "
+                "in has others; use Interpolant.identity(low, high)"
+            )
+        return it
 
     @property
     def layer(self) -> RowLayer:
@@ -450,10 +457,6 @@ class RowEmulator(Emulator):
             "dtype": str(self.dtype).removeprefix("torch."),
             "backend": self.backend,
         }
-
-    @classmethod
-    def _function(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> ScalarFunction:
-        return _LINE
 
     @classmethod
     def _rebuild(cls, arguments: dict[str, Any], it: Interpolant, f: Any) -> Emulator:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 import torch
 
-from iceform.errors import PrecisionError
+from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, Interpolant, regimes
-from iceform.interpolation.storage import recalled
+from iceform.interpolation.storage import proven_for, recalled
 from iceform.validation import unit_roundoff
 
 _SHARE = 0.8  # of eps for interpolation at the first try; rounding and leak get the rest
@@ -30,13 +31,17 @@ def choose(
     dtype: torch.dtype,
     gain: float,
     total: Callable[[Interpolant], float],
+    given: Interpolant | None = None,
 ) -> Interpolant:
     """The first look-up table whose whole error ``total`` is within eps.
 
     ``gain`` is what the interpolation error is multiplied by in the output. With eps None, the
-    table with the least whole error.
+    table with the least whole error. A table that is ``given`` is taken, with the error that is
+    proven of it for ``f``, whatever it says of itself.
     """
     low, high = span
+    if given is not None:
+        return _handed_in(given, f, span, eps)
     regimes.check_enclosed(f, low, high, eps)
     if tokens is not None:
         return _of_size(f, low, high, regime, tokens)
@@ -70,6 +75,23 @@ def choose(
         + (", or dtype=torch.float64" if dtype == torch.float32 else ""),
         best=reached,
     )
+
+
+def _handed_in(
+    it: Interpolant, f: ScalarFunction, span: tuple[float, float], eps: float | None
+) -> Interpolant:
+    """A table that somebody hands in, proven for f; "claimed" where a file has lost f."""
+    proven = None if f.lost else proven_for(it, f)
+    if not (it.low <= span[0] and span[1] <= it.high):
+        raise BoundError(
+            f"the look-up table covers [{it.low:.6g}, {it.high:.6g}], arguments reach "
+            f"[{span[0]:.6g}, {span[1]:.6g}]; fit a table on that range, or pass a narrower "
+            "z_range= or bound="
+        )
+    if proven is None:
+        return replace(it, kind="claimed", _rounding={}, _windows={})
+    regimes.check_enclosed(f, *span, eps)
+    return proven
 
 
 def _of_size(f: ScalarFunction, low: float, high: float, regime: str, tokens: int) -> Interpolant:

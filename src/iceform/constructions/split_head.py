@@ -28,7 +28,6 @@ from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Plan
 from iceform.constructions.rows import Entries, Options
 from iceform.constructions.truncated_linear import TruncatedLinear
-from iceform.functions import ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.validation import check_size, unit_roundoff
 
@@ -91,7 +90,7 @@ class SplitAttentionHead(AttentionHead):
 
     # ----------------------------------------------------------------------------- certificate
 
-    def _choose(self, tokens: int | None) -> Interpolant:
+    def _choose(self, tokens: int | None, given: Interpolant | None = None) -> Interpolant:
         return self.line.interpolant
 
     def _looked(self, it: Interpolant) -> dict[str, float]:
@@ -166,9 +165,3 @@ class SplitAttentionHead(AttentionHead):
         for fixed in ("encoding", "regime", "nonzeros"):
             config.pop(fixed)
         return {**config, "split": self.split, "sharpness": self._sharpness}
-
-    @classmethod
-    def _function(  # type: ignore[override]
-        cls, arguments: dict[str, Any], it: Interpolant, f: Any
-    ) -> ScalarFunction | None:
-        return None

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, fx
 
-from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
+from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
 from iceform.certificates import Verification
 from iceform.constructions.attention_head import AttentionHead
 from iceform.constructions.base import Emulator, set_verifier
@@ -290,7 +290,7 @@ def _indicator(value: Any) -> Ball:
 
 def _power(z: Any, exponent: Any) -> Ball:
     if isinstance(exponent, int | float) and float(exponent).is_integer():
-        return _arb(z) ** int(exponent)
+        return whole_power(_arb(z), int(exponent))
     return _arb(z) ** _arb(exponent)
 
 
@@ -326,7 +326,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sinh": lambda z: _arb(z).sinh(),
     "softplus": _softplus,
     "sqrt": lambda z: _arb(z).sqrt(),
-    "square": lambda z: _arb(z) ** 2,
+    "square": lambda z: whole_power(_arb(z), 2),
     "sub": lambda a, b: _arb(a) - _arb(b),
     "ones_like": lambda z: _arb(1.0),
     "tan": lambda z: _arb(z).tan(),

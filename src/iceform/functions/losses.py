@@ -40,7 +40,7 @@ from iceform.arithmetic import Interval, Jet
 from iceform.arithmetic.intervals import UNIT
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.extremes import concordance, extremes
-from iceform.functions.scalar import ScalarFunction
+from iceform.functions.scalar import ScalarFunction, lost
 
 Scalar = Callable[[Tensor], Tensor]
 
@@ -271,7 +271,7 @@ class Loss:
         if f is not None:
             return cls.of(f)
         if config is None:
-            return cls(None, "residual", ScalarFunction(_lost, "a function that was not saved"))
+            return cls(None, "residual", ScalarFunction(lost, "a function that was not saved"))
         return loss_named(config["name"], **config["parameters"])
 
     @cached_property
@@ -304,7 +304,7 @@ class Loss:
     @property
     def lost(self) -> bool:
         """Whether it was read from a file that does not hold its function."""
-        return self.derivative.call is _lost
+        return self.derivative.lost
 
     def curvature_on(self, low: float, high: float) -> tuple[float, float, tuple[str, ...]]:
         """(inf l'', sup l'') over ``[low, high]``, and what that takes for granted."""
@@ -350,13 +350,6 @@ def vouched(loss: Loss) -> Loss:
     """
     object.__setattr__(loss, "_vouched", True)
     return loss
-
-
-def _lost(z: Tensor) -> Tensor:
-    raise ProgramError(
-        "this emulator was loaded without its function, which files do not hold; "
-        "pass it as load(path, f=...)"
-    )
 
 
 # ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,6 +29,25 @@ _AGREE = 2.0**-20  # of the largest value there: far more than rounding, less th
 
 
 @dataclass(frozen=True, eq=False)
+class Vouched:
+    """What the library itself says of a callable that it made: an encloser, or facts."""
+
+    call: Scalar
+    says: Callable[..., Any]
+
+    def __call__(self, *asked: Any) -> Any:
+        return self.says(*asked)
+
+
+def lost(z: Tensor) -> Tensor:
+    """In the place of a user's function that a file does not hold."""
+    raise ProgramError(
+        "this emulator was loaded without its function, which files do not hold; "
+        "pass it as load(path, f=...)"
+    )
+
+
+@dataclass(frozen=True, eq=False)
 class ScalarFunction:
     """A continuous function of one real variable, applied elementwise.
 
@@ -42,10 +62,12 @@ class ScalarFunction:
     affine
         ``(slope, intercept)`` if the function is exactly ``slope * z + intercept``.
     facts
-        What else is known once the range is: maps ``(low, high)`` to this function with it.
+        What else is known once the range is: maps ``(low, high)`` to this function with it. Of
+        facts that are not the library's own, the kinks are taken for a hint.
     encloser
-        Maps cells and an order to the jet of the function on them. Without one the function is
-        traced; what cannot be traced cannot be enclosed, and is only estimated.
+        Maps cells and an order to the jet of the function on them, for functions that the library
+        makes (:class:`Vouched`). Any other is not believed: without the library's own the function
+        is traced; what cannot be traced cannot be enclosed, and is only estimated.
     estimate
         Whether ``eps`` may rest on an estimate where the function cannot be enclosed.
     """
@@ -92,16 +114,34 @@ class ScalarFunction:
 
     def on(self, low: float, high: float) -> ScalarFunction:
         """The same function with what is known of it on ``[low, high]``."""
-        return self if self.facts is None else self.facts(low, high)
+        if self.facts is None:
+            return self
+        found = self.facts(low, high)
+        if self._believed(self.facts):
+            return found
+        return replace(self, facts=None, kinks=found.kinks)
+
+    def _believed(self, said: Any) -> bool:
+        return isinstance(said, Vouched) and said.call is self.call
+
+    @property
+    def _enclosing(self) -> Encloser | None:
+        """The encloser, if it is the library's own for this callable."""
+        return self.encloser if self._believed(self.encloser) else None
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was read from a file that does not hold it."""
+        return self.call is lost
 
     def _is_line(self, slope: float, intercept: float) -> bool:
         """Exactly, of a function that is followed; of what an encloser computes, to rounding."""
-        if self.encloser is None:
+        if self._enclosing is None:
             found = straight(self._followed) if isinstance(self._followed, Tape) else None
             return found is not None and found[0] == slope and found[1] == intercept
         at = torch.tensor([0.0, -_FAR, -_FAR], dtype=torch.float64)
         to = torch.tensor([0.0, 0.0, _FAR], dtype=torch.float64)
-        value, rate = (self.encloser(Interval(at, to), 1)[k] for k in (0, 1))
+        value, rate = (self._enclosing(Interval(at, to), 1)[k] for k in (0, 1))
         apart = max(float((end - slope).abs().max()) for end in (rate.low, rate.high))
         above = max(abs(float(end[0]) - intercept) for end in (value.low, value.high))
         size = abs(slope) * _FAR + abs(intercept)
@@ -127,9 +167,11 @@ class ScalarFunction:
     @property
     def obstacle(self) -> str | None:
         """Why the function cannot be enclosed; None where it can."""
-        if self.encloser is not None or isinstance(self._followed, Tape):
+        if self._enclosing is not None or isinstance(self._followed, Tape):
             return None
-        return self._followed
+        if self.encloser is None:
+            return self._followed
+        return f"{self._followed}, and nothing proves the encloser that was handed in"
 
     def obstacle_on(self, low: float, high: float) -> str | None:
         """The same, with what is computed at some places compared with what is enclosed there."""
@@ -152,8 +194,8 @@ class ScalarFunction:
         UntraceableError
             If the function cannot be enclosed.
         """
-        if self.encloser is not None:
-            return self.encloser(cells, order)
+        if self._enclosing is not None:
+            return self._enclosing(cells, order)
         if isinstance(self._followed, str):
             raise UntraceableError(f"f ({self.name}) cannot be enclosed: {self._followed}")
         return enclose(self._followed, cells, order)
@@ -237,9 +279,12 @@ class ScalarFunction:
                         return None
                     values.append(torch.zeros_like(z))
                     continue
-                (grad,) = torch.autograd.grad(
-                    last.sum(), point, create_graph=True, materialize_grads=True
-                )
+                try:
+                    (grad,) = torch.autograd.grad(
+                        last.sum(), point, create_graph=True, materialize_grads=True
+                    )
+                except RuntimeError:  # an operation without a derivative, such as heaviside
+                    return None
                 values.append(grad)
         out = [v.detach() for v in values]
         return out if all(bool(torch.isfinite(v).all()) for v in out) else None

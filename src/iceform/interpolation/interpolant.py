@@ -24,7 +24,7 @@ from iceform.interpolation.local import (
     significant_tokens,
     steepness,
 )
-from iceform.validation import full_precision
+from iceform.validation import for_later, full_precision
 
 _TABLE = 1024  # points either side of a kink in the table that brackets a node
 _NARROWEST = 1e-120  # 1/h^2 and 1/h^3 must stay finite
@@ -54,6 +54,14 @@ def _settle(grid: Grid | GradedGrid) -> None:
             raise BoundError(f"{name} must be a whole number of at least {least}, got {value!r}")
     object.__setattr__(grid, "low", float(low))
     object.__setattr__(grid, "high", float(high))
+
+
+def _within(grid: Grid | GradedGrid, nodes: Tensor) -> Tensor:
+    """Nodes 0 .. P are of the range: rounding must not take the first or the last one out of it."""
+    inner = slice(grid.guards, grid.guards + grid.cells + 1)
+    kept = nodes.clone()
+    kept[inner] = nodes[inner].clamp(grid.low, grid.high)
+    return kept
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ class Grid:
     @property
     def nodes(self) -> Tensor:
         """Node positions L_k, shape (tokens,)."""
-        return self.center + self.offsets
+        return _within(self, self.center + self.offsets)
 
     def keys(self, sharpness: float) -> Keys:
         """``-beta (t - l_k)^2`` without its ``t^2``, which a softmax does not see."""
@@ -184,11 +192,12 @@ class GradedGrid:
         return float(self._cache["finest"])
 
     @property
+    @for_later
     def nodes(self) -> Tensor:
         """Node positions L_k, shape (tokens,)."""
         if "nodes" not in self._cache:
             k = torch.arange(-self.guards, self.cells + self.guards + 1, dtype=torch.float64)
-            self._cache["nodes"] = self._position(k)
+            self._cache["nodes"] = _within(self, self._position(k))
         return self._cache["nodes"]
 
     def keys(self, sharpness: float) -> Keys:
@@ -235,6 +244,7 @@ class GradedGrid:
             )
         return math.exp(0.5 * (small + large))
 
+    @for_later
     def _position(self, index: Tensor) -> Tensor:
         """Invert kappa: bracket in a table of points graded like the grid, then Newton."""
         finest = self.spacing
@@ -260,6 +270,7 @@ class GradedGrid:
         table: Tensor = torch.unique(torch.cat([both + k for k in self.kinks]))
         return table
 
+    @for_later
     def _integrate(self) -> None:
         finest = self.spacing
         # Five Gauss points in each of four panels per gap: far below rounding for a smooth h.
@@ -368,6 +379,7 @@ class Interpolant:
 
     @classmethod
     @full_precision
+    @for_later
     def fit(
         cls,
         f: Callable[[Tensor], Tensor] | ScalarFunction,
@@ -408,12 +420,14 @@ class Interpolant:
         return MAKERS["fit"](function, float(low), float(high), eps, tokens)
 
     @classmethod
+    @for_later
     def identity(cls, low: float, high: float, eps: float | None = None) -> Interpolant:
         """A straight line: about 25 tokens carry any range to machine precision."""
         _check_eps(eps)
         return MAKERS["identity"](float(low), float(high), eps)
 
     @classmethod
+    @for_later
     def hard(
         cls,
         f: Callable[[Tensor], Tensor] | ScalarFunction,
@@ -428,11 +442,13 @@ class Interpolant:
         return MAKERS["hard"](function, Grid(float(low), float(high), cells), sharpness)
 
     @cached_property
+    @for_later
     def keys(self) -> Keys:
         """Slopes and biases of the grid tokens' logits, float64."""
         return self.grid.keys(self.sharpness)
 
     @cached_property
+    @for_later
     def _places(self) -> Tensor:
         """The tokens' places relative to the centre, in cells: exact halves of whole numbers."""
         assert isinstance(self.grid, Grid)
@@ -490,6 +506,7 @@ class Interpolant:
         """A bound on the number of tokens whose weight exceeds ``unit`` at any z."""
         return significant_tokens(self, unit)
 
+    @for_later
     def refit(self, f: Callable[[Tensor], Tensor] | ScalarFunction) -> Interpolant:
         """Another function on the same tokens: same keys, other values, its own error."""
         function = ScalarFunction.of(f, self.low, self.high)

@@ -439,7 +439,7 @@ def on_grid(
     f: ScalarFunction, grid: Grid | GradedGrid, sharpness: float, regime: str
 ) -> Interpolant:
     """The values of another function on given tokens, with the error they give."""
-    if regime == "hard" and isinstance(grid, Grid):
+    if regime == "hard" and isinstance(grid, Grid) and not grid.guards:
         return hard(f, grid, sharpness)
     if f.affine is not None and isinstance(grid, Grid):
         return _line_on(f, grid, sharpness)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from iceform import store
-from iceform.errors import IceformError, IntegrityError
+from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import regimes
 from iceform.interpolation.interpolant import MAKERS, GradedGrid, Grid, Interpolant
@@ -69,6 +69,36 @@ def table_from(config: dict[str, Any], tensors: dict[str, Tensor]) -> Interpolan
     )
 
 
+def proven_for(it: Interpolant, f: ScalarFunction) -> Interpolant:
+    """A table that somebody hands in, with the error that is found for f now.
+
+    Of the table only tokens and values are taken, as they are at this moment: neither its error
+    nor what else it says of itself, nor memory that somebody else can write to.
+    """
+    if not isinstance(it, Interpolant):
+        raise ProgramError(
+            f"interpolant must be an ice.Interpolant, got {type(it).__name__}; "
+            "Interpolant.fit(f, low, high, eps) makes one"
+        )
+    said, tensors = describe_table(it)
+    try:
+        draft = table_from(said, {name: t.detach().clone() for name, t in tensors.items()})
+    except IntegrityError as broken:
+        raise ProgramError(f"the interpolant that was handed in is no table: {broken}") from None
+    if draft.regime == "hard" or f.affine is not None:  # by their own theorems, where they apply
+        again = regimes.on_grid(f, draft.grid, draft.sharpness, draft.regime)
+        if torch.equal(again.values, draft.values):
+            return again
+    if draft.edges is None or f.obstacle_on(it.low, it.high) is not None:
+        found = posterior_error(draft, f, None)
+    else:
+        found = prove(draft, f, draft.edges)
+    return replace(
+        draft, error=found.error, assumptions=found.assumptions, kind=found.kind, function=f,
+        _rounding={}, _windows={},
+    )  # fmt: skip
+
+
 def proved_again(it: Interpolant, f: ScalarFunction | None, *, alike: bool = False) -> Interpolant:
     """A table from a file with a bound that was found now; "claimed" where f is not known.
 
@@ -80,24 +110,20 @@ def proved_again(it: Interpolant, f: ScalarFunction | None, *, alike: bool = Fal
     """
     if f is None:
         return it
-    if it.edges is not None:
-        found = prove(it, f, it.edges)
-        if alike and not it.error <= _ALIKE * found.error:
-            raise IntegrityError(f"the table states {it.error:.3g} where {found.error:.3g} is true")
-    elif it.regime in ("hard", "spectral"):
-        again = regimes.on_grid(f, it.grid, it.sharpness, it.regime)
-        if not torch.equal(again.values, it.values):
-            return it
-        return replace(again, error=_reached(it.error, again.error, again.kind))
-    else:
-        found = posterior_error(it, f, None)
-    return replace(
-        it, error=_reached(it.error, found.error, found.kind), assumptions=found.assumptions,
-        kind=found.kind, function=f, _rounding={}, _windows={},
-    )  # fmt: skip
+    found = proven_for(it, f)
+    if alike and not it.error <= _ALIKE * found.error:
+        raise IntegrityError(f"the table states {it.error:.3g} where {found.error:.3g} is true")
+    return replace(found, error=reached(it.error, found.error, found.kind))
 
 
-def _reached(stated: float, found: float, kind: str) -> float:
+def reached(stated: float, found: float, kind: str) -> float:
+    """The larger of two errors of one table.
+
+    Raises
+    ------
+    IntegrityError
+        If what is stated is less than what is proven.
+    """
     if kind == "proven" and not found <= AS_GOOD * stated:
         raise IntegrityError(
             f"the table states an error of {stated:.3g}, and {found:.3g} is proved of it: its "

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,9 +85,18 @@ class Writer:
 def rewritten(to: Conversion, node: fx.Node, short: str, args: Any, kwargs: Any) -> Any:
     """What the node computes, written with other operations; None where it is none of these."""
     rule = _RULES.get(short)
-    if rule is None or not to.is_active(args[:1]):
+    if rule is None or not to.is_active(args[:1]) or not _fits(rule, args, kwargs):
         return None
     return rule(Writer(to, node), *args, **kwargs)
+
+
+def _fits(rule: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operation is called in a way that its rule knows; torch has overloads."""
+    try:
+        signature(rule).bind(None, *args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 # ------------------------------------------------------------------------------------ tokens
@@ -358,11 +368,14 @@ def _rms_norm(w: Writer, x: Any, shape: Any, weight: Any = None, eps: Any = None
 
 
 def _variance(
-    w: Writer, x: Any, dims: Any = None, *, correction: Any = None, keepdim: bool = False
-) -> Any:
+    w: Writer, x: Any, dims: Any = None, unbiased: bool = True, keepdim: bool = False, *,
+    correction: Any = None,
+) -> Any:  # fmt: skip
+    if isinstance(dims, bool):  # var(x, unbiased), over all
+        dims, unbiased = None, dims
     rank = len(w.shape)
     dims = list(range(rank)) if not dims else [d % rank for d in dims]
-    less = 1 if correction is None else correction
+    less = int(unbiased) if correction is None else correction
     sizes = [w.shape[d] for d in dims]
     if less and not all(isinstance(n, int) for n in sizes):
         return None

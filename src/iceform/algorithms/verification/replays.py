@@ -27,7 +27,7 @@ from iceform.algorithms.verification.balls import (
     softmax,
 )
 from iceform.algorithms.verification.lines import written
-from iceform.arithmetic.balls import ball_arithmetic
+from iceform.arithmetic.balls import ball_arithmetic, whole_power
 from iceform.certificates import Result
 from iceform.constructions.verification import ball_function
 from iceform.errors import ProgramError
@@ -36,7 +36,7 @@ from iceform.machine.problem import Scaling
 
 
 def _squares(a: Sequence[Ball], b: Sequence[Ball]) -> Ball:
-    return sum(((s - t) ** 2 for s, t in zip(a, b, strict=True)), arb(0))
+    return sum((whole_power(s - t, 2) for s, t in zip(a, b, strict=True)), arb(0))
 
 
 @exact_of.register(KernelRegression)

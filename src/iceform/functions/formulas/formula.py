@@ -19,7 +19,7 @@ from iceform.functions.formulas.pieces import Piece, Piecewise, cut, gap, merged
 from iceform.functions.formulas.polynomials import line, polynomial
 from iceform.functions.formulas.trees import Node, jumps
 from iceform.functions.losses import Curvature, Loss, Steps, vouched
-from iceform.functions.scalar import ScalarFunction, check_range, find_kinks
+from iceform.functions.scalar import ScalarFunction, Vouched, check_range, find_kinks
 
 _ROUNDED = "round it: for example tanh(4*u) in place of sign(u), sigmoid(4*u) in place of step(u)"
 _ROUNDED_LOSS = (
@@ -159,8 +159,8 @@ class Formula:
     @cached_property
     def function(self) -> ScalarFunction:
         """For a look-up table on any range; what can be proved is, once the range is known."""
-        enclosed = partial(jets, self._canonical)
-        facts = self.scalar_function
+        enclosed = Vouched(self, partial(jets, self._canonical))
+        facts = Vouched(self, self.scalar_function)
         return ScalarFunction(self, self._name, kinks=None, facts=facts, encloser=enclosed)
 
     def scalar_function(self, low: float, high: float) -> ScalarFunction:
@@ -184,10 +184,10 @@ class Formula:
             If l' is not finite or jumps there, as that of ``abs(z)`` does.
         """
         rate = self.derivative()
-        facts = partial(_facts, rate, loss=self)
+        facts = Vouched(rate, partial(_facts, rate, loss=self))
         if span is not None:
             facts(*span)
-        enclosed = partial(jets, rate._canonical)
+        enclosed = Vouched(rate, partial(jets, rate._canonical))
         f = ScalarFunction(rate, rate._name, kinks=None, facts=facts, encloser=enclosed)
         return vouched(Loss(None, "residual", f, _broken_line(rate)))
 
@@ -223,7 +223,7 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
         _check_finite(loss, low, high, loss._name)
     _check_finite(formula, low, high, name)
     cuts = cut(formula._canonical, low, high)
-    enclosed = partial(jets, formula._canonical)
+    enclosed = Vouched(formula, partial(jets, formula._canonical))
     plain = ScalarFunction(formula, formula._name, kinks=None, encloser=enclosed)
     if cuts is None:
         return replace(plain, kinks=_looked_for(plain, low, high, advice))
@@ -231,7 +231,8 @@ def _facts(formula: Formula, low: float, high: float, loss: Formula | None) -> S
     parts = merged(cuts)
     call = Piecewise.of(parts, continuous=not jumps(formula._canonical))
     straight = line(parts[0].tree) if len(parts) == 1 else None
-    return replace(plain, call=call, kinks=call.breaks, affine=straight, encloser=call.jets)
+    enclosed = Vouched(call, call.jets)
+    return replace(plain, call=call, kinks=call.breaks, affine=straight, encloser=enclosed)
 
 
 def _check_finite(formula: Formula, low: float, high: float, name: str) -> None:
