@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
+from iceform.arithmetic.decimals import at_most
 from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, refuse, run
@@ -424,7 +425,8 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
         if nearest < gap:
             error = refuse(
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
-                f"{gap:.3g} apart; change the data or what they are compared with, or narrow the "
+                f"{at_most(gap, '.3g')} apart; change the data or what they are compared with, or "
+                "narrow the "
                 "range: the domain, bounds={...} of a name, ice.bounded of a value",
                 node.place,
             )

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from iceform.arithmetic import Interval
+from iceform.arithmetic.decimals import at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
 from iceform.errors import BoundError, ProgramError
@@ -137,7 +138,7 @@ class Range:
         return Range(low, high)
 
     def __str__(self) -> str:
-        return f"[{self.low:.4g}, {self.high:.4g}]"
+        return f"[{exactly(self.low)}, {exactly(self.high)}]"
 
 
 def _power_of_four(value: float) -> float:
@@ -190,7 +191,8 @@ class Domain:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])
-                wider = f"({min(worst, allowed.low):.6g}, {max(worst, allowed.high):.6g})"
+                low, high = min(worst, allowed.low), max(worst, allowed.high)
+                wider = f"({at_least(low, '.6g')}, {at_most(high, '.6g')})"
                 mend = (
                     f"compile with {name}={wider}"
                     if name in self.parameters
