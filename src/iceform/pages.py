@@ -14,7 +14,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from iceform import plots, store
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 
 _WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

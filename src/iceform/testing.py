@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, DtypeError, ShapeError
 from iceform.tolerances.exact import judged
 from iceform.tolerances.hints import hint

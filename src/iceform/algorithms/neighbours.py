@@ -44,8 +44,7 @@ from iceform.algorithms.examples import blobs, wave
 from iceform.algorithms.memory import centred, check_labels, check_near, in_memory
 from iceform.algorithms.places import Places
 from iceform.algorithms.record import Algorithm, Peer, option
-from iceform.arithmetic import exponent_of, times_power
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.attention import Average
 from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step

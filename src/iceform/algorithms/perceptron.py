@@ -13,7 +13,7 @@ from torch import Tensor
 from iceform.algorithms.examples import blobs
 from iceform.algorithms.linear import LinearClassifier, line_result
 from iceform.algorithms.record import Peer, option
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.arithmetic.double_double import SUMMED, Pair, add, div, mul, pair, sub, sum_last
 from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction

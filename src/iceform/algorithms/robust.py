@@ -21,7 +21,7 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
-from iceform.arithmetic.decimals import at_least
+from iceform.arithmetic import at_least
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant

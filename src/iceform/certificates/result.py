@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_least, at_most, exactly
+from iceform.arithmetic import at_least, at_most, exactly
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision
@@ -148,6 +148,10 @@ class Certificate:
 
     def __str__(self) -> str:
         return self.explain()
+
+    def __format__(self, form: str) -> str:
+        """``f"{certificate:.1e}"`` is the error in that form, rounded up."""
+        return at_most(self.error, form) if form else str(self)
 
     def explain(self) -> str:
         """The derivation with its numbers, as text."""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from iceform.algorithms import kinds
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.cli.explaining import Explanation, PromptView, TokenView
 from iceform.cli.running import Run
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from iceform.arithmetic.decimals import at_least, at_most
+from iceform.arithmetic import at_least, at_most
 from iceform.computer.budget import Budget
 from iceform.computer.instructions import Instruction, TablePair, Variable, Write
 from iceform.computer.virtual import VirtualInstruction

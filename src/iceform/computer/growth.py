@@ -28,7 +28,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Loop, Node
 from iceform.computer.ranges import Range, slope

@@ -35,8 +35,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost
-from iceform.arithmetic.decimals import at_most
 from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
 from iceform.computer.graph import Graph, Node, Place, refuse, run

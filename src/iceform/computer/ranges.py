@@ -24,8 +24,7 @@ from typing import Any
 
 import torch
 
-from iceform.arithmetic import Interval
-from iceform.arithmetic.decimals import at_least, at_most, exactly
+from iceform.arithmetic import Interval, at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
 from iceform.errors import BoundError, ProgramError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_least, at_most
+from iceform.arithmetic import at_least, at_most
 from iceform.certificates import Certificate, Ledger, Result, Step
 from iceform.computer.compile import Program
 from iceform.computer.exact import as_column

@@ -26,7 +26,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.arithmetic.intervals import above
 from iceform.computer.graph import Place, refuse
 from iceform.computer.instructions import TablePair

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.attention.network import outside_transforms

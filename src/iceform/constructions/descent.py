@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import gram_eigenvalues
-from iceform.arithmetic.decimals import at_least, at_most, exactly
+from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.attention import (
     Embed,
     Features,

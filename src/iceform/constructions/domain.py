@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import exactly
+from iceform.arithmetic import exactly
 from iceform.backends.primitives import Extremes
 from iceform.errors import BoundError, ShapeError
 from iceform.validation import (

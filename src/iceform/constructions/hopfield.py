@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.attention import (
     Features,
     FrozenNetwork,

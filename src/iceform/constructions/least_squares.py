@@ -17,8 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic import gram_eigenvalues
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly, gram_eigenvalues
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.backends import Backend
 from iceform.certificates import Certificate, Step

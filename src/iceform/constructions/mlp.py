@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import FrozenNetwork, Layout, LookUps
 from iceform.backends import Backend, bind, rounding_of
 from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest

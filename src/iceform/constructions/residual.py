@@ -24,7 +24,7 @@ from typing import Any, Required, Self, TypedDict
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import rounding_of, windowed

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import Features, LiftedAttention, Prompt, SoftmaxAttention
 from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step

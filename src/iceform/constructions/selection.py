@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import torch
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.errors import PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, Interpolant, regimes

@@ -31,7 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step

@@ -18,7 +18,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import LinearSVC
 
 from iceform import sklearn as in_context
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, Ledger
 from iceform.demo.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError

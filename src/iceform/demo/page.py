@@ -17,7 +17,7 @@ from rich.table import Table
 
 import iceform
 from iceform import plots
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.demo.algorithms import ALGORITHMS, Row, Tick, run_all
 from iceform.demo.houses import Houses, load
 from iceform.demo.planned import COLUMNS, PLANNED, Planned, planned

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from iceform import algorithms
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.certificates import Ledger
 from iceform.demo.algorithms import Tick, proven
 from iceform.demo.houses import Houses

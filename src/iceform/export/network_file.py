@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform import store
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
 from iceform.networks import InContext

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.local import (
@@ -359,6 +359,10 @@ class Interpolant:
     edges: Tensor | None = None
     _rounding: dict[RoundingModel, float] = field(default_factory=dict)
     _windows: dict[float, int | None] = field(default_factory=dict)
+
+    def __format__(self, form: str) -> str:
+        """``f"{table:.1e}"`` is the error in that form, rounded up."""
+        return at_most(self.error, form) if form else str(self)
 
     def __repr__(self) -> str:
         name = "f" if self.function is None else self.function.name

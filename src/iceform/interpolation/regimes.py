@@ -29,8 +29,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import Interval
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import Interval, at_most
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from iceform import store
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.errors import IceformError, IntegrityError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import regimes

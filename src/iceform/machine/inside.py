@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import exactly
+from iceform.arithmetic import exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant

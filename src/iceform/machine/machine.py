@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
-from iceform.arithmetic.decimals import at_most
 from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network

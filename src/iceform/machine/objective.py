@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_least
+from iceform.arithmetic import at_least
 from iceform.certificates import Excess
 from iceform.functions import Loss
 from iceform.functions.losses import Curvature, Scalar

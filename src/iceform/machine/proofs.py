@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_least, at_most
+from iceform.arithmetic import at_least, at_most
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction

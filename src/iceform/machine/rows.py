@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
 from iceform.backends import Backend

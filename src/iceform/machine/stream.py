@@ -20,8 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.arithmetic import exponent_of, times_power
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
 from iceform.attention.lookups import LARGEST_LOGIT, baked
 from iceform.backends import Ablated, Backend, bind, resolve

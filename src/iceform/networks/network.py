@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.backends import resolve
 from iceform.certificates import Result
 from iceform.errors import BoundError, DtypeError, ProgramError

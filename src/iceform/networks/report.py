@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.networks.frozen import NetworkSizes
 
 _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured", "carried")

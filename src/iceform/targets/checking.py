@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iceform import store
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
 from iceform.targets.data import check_tensors

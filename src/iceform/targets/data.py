@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import exactly
+from iceform.arithmetic import exactly
 from iceform.errors import BoundError, DtypeError, ShapeError
 from iceform.targets.precise import eigenvalue_bounds
 

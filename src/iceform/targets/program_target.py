@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_least
+from iceform.arithmetic import at_least
 from iceform.certificates import Certificate, Step
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction

@@ -38,7 +38,7 @@ from dataclasses import dataclass
 
 import torch
 
-from iceform.arithmetic.decimals import exactly
+from iceform.arithmetic import exactly
 from iceform.errors import CapacityError, PrecisionError
 from iceform.validation import check_choice, unit_roundoff
 

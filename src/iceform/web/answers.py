@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from iceform.arithmetic.decimals import exactly
+from iceform.arithmetic import exactly
 from iceform.certificates import Certificate
 from iceform.interpolation import Interpolant
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from iceform.arithmetic.decimals import at_most, exactly
+from iceform.arithmetic import at_most, exactly
 from iceform.cli.failures import one_line_errors
 from iceform.cli.planning import Need, fewest_tokens, other_regime
 from iceform.constructions import GradientStep

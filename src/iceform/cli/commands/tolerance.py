@@ -137,7 +137,7 @@ def _print_rows(console: Console, rows: list[Row], tight: list[Tightness | None]
     from rich import box
     from rich.table import Table
 
-    from iceform.arithmetic.decimals import at_most
+    from iceform.arithmetic import at_most
 
     grid = Table(box=box.SIMPLE_HEAD)
     for head in ("dtype", "error", "bound", "ratio", "on", "violations", "search"):

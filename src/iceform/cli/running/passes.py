@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from iceform.algorithms import Algorithm, LinearModel, Option
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.cli.running.data import Data, answers, build, chances, coefficient_matrix
 from iceform.cli.running.results import Coefficient, Peer, Run, Score, Settings, check_device
 from iceform.errors import BoundError, PrecisionError, ProgramError

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic.decimals import at_most
+from iceform.arithmetic import at_most
 from iceform.backends import primitives, rounding_of
 from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, PrecisionError
