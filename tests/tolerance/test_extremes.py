@@ -90,7 +90,9 @@ def test_what_underflows_before_the_gain_is_multiplied_by_it():
 
 def test_an_accumulator_that_cannot_hold_what_is_read_is_refused_by_name():
     x = torch.tensor([[1e30, 1.0]]).bfloat16()
-    with pytest.raises(BoundError, match=r"x reaches 1.*e\+30, and accumulate=float16 ends at 65504"):
+    with pytest.raises(
+        BoundError, match=r"x reaches 1.*e\+30, and accumulate=float16 ends at 65504"
+    ):
         tolerances.total(x, dtype=torch.bfloat16, accumulate=torch.float16)
     with pytest.raises(BoundError, match="root_ulps"):
         tolerances.rms_norm(x, eps=1e-6, dtype=torch.bfloat16, root_ulps=math.nan)

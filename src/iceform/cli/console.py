@@ -154,11 +154,12 @@ def proven(run: Run) -> list[str]:
         note = f" ({differs})" if differs else ""
         if not differs and what == _COEFFICIENT and peer.distance > certificate.error:
             note = " (its iteration stopped that much earlier)"
-        lines.append(f"Measured: scikit-learn's coefficients are within {peer.distance:.2e}{note}.")
+        near = at_most(peer.distance, ".2e")
+        lines.append(f"Measured: scikit-learn's coefficients are within {near}{note}.")
     elif peer is not None and entry.task == "classification":
         lines.append(f"Measured: {1 - peer.apart:.1%} of the labels are scikit-learn's.")
     elif peer is not None:
-        lines.append(f"Measured: scikit-learn's answers are within {peer.apart:.2e}.")
+        lines.append(f"Measured: scikit-learn's answers are within {at_most(peer.apart, '.2e')}.")
     passes = f"{run.passes:,} pass{'' if run.passes == 1 else 'es'}"
     lines.append(f"{passes} of frozen weights, SHA-256 {run.digest[:16]}.")
     lines += run.attestation.explain().splitlines()[1:]
