@@ -1,7 +1,9 @@
 """What surfaces print of a bound is true to the last digit, and says of which kind it is."""
 
+import ast
 import re
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,8 @@ from tests.attacks.printed import (
     in_javascript,
     refusals,
 )
+
+ROOT = Path(ice.__file__).parent
 
 
 @pytest.mark.parametrize("name", SURFACES)
@@ -108,3 +112,23 @@ def test_program_text_rounds_up_what_its_tables_and_instructions_are_off_by():
         for found, own in zip(told, budgets, strict=True):
             assert Decimal(found[1]) >= Decimal(own.table)
             assert Decimal(found[2]) >= Decimal(own.rounding)
+
+
+_STATED = {("storage.py", "it.error")}  # what a file says, beside what is true
+
+
+def test_no_source_formats_a_bound_to_the_nearest():
+    """The library's texts, and every cell of the documentation."""
+    found = []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FormattedValue) and node.format_spec is not None:
+                what, form = ast.unparse(node.value), ast.unparse(node.format_spec)
+                names = re.search(r"(^|[._])(error|certified|proven|enclosure\.\w+)$", what)
+                if names and re.search(r"[eg]['\"]$", form):
+                    found.append((path.name, what))
+    assert set(found) <= _STATED, found
+    cells = re.compile(r"\{[^{}]*(\.error|certified)[^{}]*:[<>\d]*\.\d[eg]\}")
+    docs = ROOT.parents[1] / "docs"
+    for path in [*docs.rglob("*.md"), *docs.rglob("*.ipynb"), docs.parent / "README.md"]:
+        assert not cells.search(path.read_text(encoding="utf-8")), path

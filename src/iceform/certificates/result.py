@@ -326,7 +326,7 @@ class Attestation:
         elif self.rows:
             lines.append(
                 f"{self.rows} rows drawn at random and run again through the literal matrices: "
-                f"off by {self.difference:.1e}, {self.allowed:.1e} allowed"
+                f"off by {at_most(self.difference, '.1e')}, {at_most(self.allowed, '.1e')} allowed"
             )
         return "\n".join([*lines, self.note] if self.note else lines)
 
