@@ -29,6 +29,7 @@ from iceform.cli.app import app
 from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
 from studies.checkpoints import read_record, read_state, write_record, write_state
+from tests.mortal import Mortal
 
 F64 = torch.float64
 
@@ -162,49 +163,10 @@ def drafts(folder: Path) -> list[str]:
     return [p.name for p in folder.rglob("*.draft")] if folder.exists() else []
 
 
-class _Mortal:
-    """The ``os`` of a writer that dies at one point of its work; without one it only counts them.
-
-    Every call that touches the disk is two points, before and after it; a write dies in its middle
-    too, when half of it is done.
-    """
-
-    CALLS = ("open", "write", "fsync", "replace", "unlink", "close")
-
-    def __init__(self, end: int | None = None) -> None:
-        self.end, self.points = end, list[str]()
-
-    def __getattr__(self, name: str) -> Any:
-        call = getattr(os, name)
-        if name not in self.CALLS:
-            return call
-
-        def passed(*given: Any, **named: Any) -> Any:
-            self._reach(f"before {name}")
-            if name == "write":
-                handle, part = given
-                if self._next():
-                    os.write(handle, part[: len(part) // 2])
-                self._reach("amid write")
-            found = call(*given, **named)
-            self._reach(f"after {name}")
-            return found
-
-        return passed
-
-    def _next(self) -> bool:
-        return self.end == len(self.points)
-
-    def _reach(self, point: str) -> None:
-        if self._next():
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.points.append(point)
-
-
 def _points(kind: Kind, folder: Path) -> list[str]:
     """Where a save of the second thing over the first can be killed, in order."""
     kind.keep(kind.things[0], folder)
-    counted = _Mortal()
+    counted = Mortal()
     store.os = counted  # type: ignore[assignment]
     try:
         kind.keep(kind.things[1], folder)
@@ -218,7 +180,7 @@ def _killed(kind: Kind, folder: Path, point: int) -> None:
     child = os.fork()
     if child == 0:
         try:
-            store.os = _Mortal(point)  # type: ignore[assignment]
+            store.os = Mortal(point)  # type: ignore[assignment]
             kind.keep(kind.things[1], folder)
         finally:
             os._exit(1)

@@ -72,7 +72,7 @@ def test_decimals_are_the_nearest_on_their_side():
                 assert up - down <= Decimal(10) ** (up.adjusted() - digits + 1)
         assert float(exactly(value)) == value
     assert [at_most(v, ".2e") for v in (0.0, float("inf"))] == ["0.00e+00", "inf"]
-    with pytest.raises(ValueError, match=r"like '.3e' or '.3g', got '.3f'"):
+    with pytest.raises(ice.IceformError, match=r"such as .3e and .3g, got '.3f'"):
         at_most(1.0, ".3f")
 
 

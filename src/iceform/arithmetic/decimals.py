@@ -12,6 +12,8 @@ import math
 import re
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
+from iceform.errors import ProgramError
+
 _FORM = re.compile(r"\.(\d+)([eg])")
 _WIDEST = 9999  # exponents: far beyond what a float has
 _FIXED = -4  # the least exponent that "g" writes without a power
@@ -20,27 +22,18 @@ _FIXED = -4  # the least exponent that "g" writes without a power
 def at_most(value: float, form: str = ".3e") -> str:
     """The least decimal of that form which is not below ``value``.
 
-    >>> at_most(0.1), at_most(1.2341e-7, ".2e"), at_most(9.96, ".2g")
-    ('1.001e-01', '1.24e-07', '10')
+    ``form`` is as for floats: ".3e" has three digits behind the point, ".3g" three in all.
     """
     return _directed(value, form, ROUND_CEILING)
 
 
 def at_least(value: float, form: str = ".3e") -> str:
-    """The largest decimal of that form which is not above ``value``.
-
-    >>> at_least(1.2349e-7, ".2e"), at_least(9.99, ".2g")
-    ('1.23e-07', '9.9')
-    """
+    """The largest decimal of that form which is not above ``value``."""
     return _directed(value, form, ROUND_FLOOR)
 
 
 def exactly(value: float, digits: int = 6) -> str:
-    """A float in so many digits where they give it back, else in as many as do.
-
-    >>> exactly(2.0), exactly(0.5), exactly(0.1 + 0.2)
-    ('2', '0.5', '0.30000000000000004')
-    """
+    """A float in so many digits where they give it back, else in as many as do."""
     short = f"{value:.{digits}g}"
     return short if float(short) == value or math.isnan(value) else repr(float(value))
 
@@ -48,7 +41,7 @@ def exactly(value: float, digits: int = 6) -> str:
 def _directed(value: float, form: str, rounding: str) -> str:
     found = _FORM.fullmatch(form)
     if found is None:
-        raise ValueError(f"form must be like '.3e' or '.3g', got {form!r}")
+        raise ProgramError(f"bounds are printed in forms such as .3e and .3g, got {form!r}")
     value = float(value)
     if not math.isfinite(value) or value == 0:
         return format(value, form)

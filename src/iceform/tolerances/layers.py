@@ -30,7 +30,7 @@ format holds), and where r^2 may have underflowed: less is certain of it than th
 number.
 
 The bounds themselves are computed in float64. What that is off by is in them: sums of sizes are
-within 2^{-26} relatively, and the mean, the deviations and r are enclosed.
+multiplied by more than their rounding, and the mean, the deviations and r are enclosed.
 """
 
 from __future__ import annotations
