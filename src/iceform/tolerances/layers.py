@@ -304,7 +304,7 @@ class _Spread:
         steps = sum_steps(n) + 6
         grown = 1 + compounded(steps, unit)
         lost = (n + sum_steps(n) + 2) * tiny * grown  # of a mean
-        beside = lost + (n + 4) * tiny * grown  # of r^2
+        beside = torch.full_like(exact.least, lost + (n + 4) * tiny * grown)  # of r^2
         sizes, moved = given.size.mean(-1, keepdim=True), given.moved.mean(-1, keepdim=True)
         # x - μ: what reading and the computed mean move it by.
         shaken = (compounded(sum_steps(n) + 2, unit) * sizes + lost) * form.centred
