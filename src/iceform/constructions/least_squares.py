@@ -235,7 +235,8 @@ class RidgeRegression(Emulator):
             solution = self.descent._run(backend, x, y, self._start(x))
         except BoundError as left:
             raise BoundError(
-                f"an iterate left the domain that radius={exactly(self.radius)} gives ({left}); the "
+                f"an iterate left the domain that radius={exactly(self.radius)} gives ({left}); "
+                "the "
                 "solution is larger than that, so raise radius="
             ) from None
         self._check_radius(x, y, solution)
