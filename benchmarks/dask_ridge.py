@@ -107,7 +107,7 @@ def main() -> None:
     alone = single(*sizes, program)
     print(f"one process: {time.perf_counter() - start:.1f} s, {alone.passes} passes")
     off = float((spread.coef - alone.coef).abs().max())
-    print(f"certified: {spread.certificate.error:.2e} and {alone.certificate.error:.2e}")
+    print(f"certified: {spread.certificate:.2e} and {alone.certificate:.2e}")
     print(f"apart: {off:.2e}, intercepts {float((spread.intercept - alone.intercept).abs()):.2e}")
 
 

@@ -86,7 +86,7 @@ def compare(kind: str, rows: int, dim: int, repeats: int) -> float:
     for name, model in models.items():
         seconds = f"{statistics.median(walls[name]):.2f} ({min(walls[name]):.2f})"
         passes = np.max(model.n_iter_)
-        proven = f"{model.certificate_.error:.1e}" if hasattr(model, "certificate_") else "-"
+        proven = f"{model.certificate_:.1e}" if hasattr(model, "certificate_") else "-"
         print(
             f"{name:24}{seconds:>16}{statistics.median(cpus[name]):8.2f}{passes:>8}{proven:>11}"
             f"{distance(x, y, model):11.1e}"

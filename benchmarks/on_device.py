@@ -84,7 +84,7 @@ def main() -> int:
         lines = float((ours - theirs).abs().max()) / max(1.0, float(ours.abs().max()))
         fine = apart <= allowed and there.attestation.ok and lines <= 1e-6
         bad += not fine
-        certified = f"{here.certificate.error:.1e} {there.certificate.error:.1e}"
+        certified = f"{here.certificate:.1e} {there.certificate:.1e}"
         print(
             f"{name:16} {apart:9.1e} {certified:>20} {here.passes:4d} {there.passes:4d} "
             f"{seconds[0]:7.2f} {seconds[2]:8.2f}{'' if fine else '  APART'}"

@@ -217,7 +217,7 @@ class Conformance:
         total = math.fsum(certificate.terms.values())
         assert total <= certificate.error <= total * (1 + 1e-12)
         assert all(value >= 0 for value in certificate.terms.values())
-        assert f"{certificate.error:.3e}" in certificate.explain()
+        assert f"{certificate:.3e}" in certificate.explain()
 
     def test_output_has_shape_dtype_and_no_nan(self, emulator):
         inputs = self.draw(emulator, (2, 3))

@@ -1,14 +1,14 @@
-"""Faults, in a process of their own: writers killed at random moments, two at once, a full disk.
+"""Faults, in a process of their own: writers killed at every point, two at once, a full disk.
 
-A child is forked, saves one thing and another in turn, and is killed; the folder must then hold one
-of the two, whole. ``python -m tests.store_faults FOLDER kills COUNT`` prints counts as JSON.
+A child is forked, saves one thing over another, and kills itself before, in or after a call to the
+system; the folder must then hold the old thing or the new one, whole, and it is known which.
+``python -m tests.store_faults FOLDER kills MOST`` prints counts as JSON.
 """
 
 import errno
 import io
 import json
 import os
-import random
 import re
 import signal
 import sys
@@ -29,6 +29,7 @@ from iceform.cli.app import app
 from iceform.cli.outputs import write_all
 from iceform.export import from_pretrained
 from studies.checkpoints import read_record, read_state, write_record, write_state
+from tests.mortal import Mortal
 
 F64 = torch.float64
 
@@ -154,6 +155,7 @@ def run() -> Kind:
     return Kind(tuple(tables), keep, read, ("16", "32"))  # a fifth is for the test
 
 
+_DEAR = ("run",)  # a whole fit for every save
 KINDS = {k.__name__: k for k in (model, machine, target, checkpoint, record, report, run)}
 
 
@@ -161,16 +163,73 @@ def drafts(folder: Path) -> list[str]:
     return [p.name for p in folder.rglob("*.draft")] if folder.exists() else []
 
 
-def _saving(kind: Kind, folder: Path, places: tuple[int, ...]) -> int:
-    """A child that saves the things at these places in turn until it is killed, once begun."""
+def _points(kind: Kind, folder: Path) -> list[str]:
+    """Where a save of the second thing over the first can be killed, in order."""
+    kind.keep(kind.things[0], folder)
+    counted = Mortal()
+    store.os = counted  # type: ignore[assignment]
+    try:
+        kind.keep(kind.things[1], folder)
+    finally:
+        store.os = os
+    return counted.points
+
+
+def _killed(kind: Kind, folder: Path, point: int) -> None:
+    """A child that dies at this point of saving the second thing."""
+    child = os.fork()
+    if child == 0:
+        try:
+            store.os = Mortal(point)  # type: ignore[assignment]
+            kind.keep(kind.things[1], folder)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status), f"point {point} was not reached: {status}"
+
+
+def _chosen(points: list[str], most: int) -> list[int]:
+    """So many of the points, evenly, and those around the commit, whatever is chosen."""
+    commit = points.index("before replace")
+    evenly = [round(k * (len(points) - 1) / max(1, most - 1)) for k in range(most)]
+    return sorted({commit, commit + 1, *evenly} if most < len(points) else range(len(points)))
+
+
+def kills(most: int, root: Path) -> dict[str, Any]:
+    """Writers killed at named points, at most so many a kind, what is there then, and leftovers.
+
+    Before the first rename, the commit, it is the old thing; from then on the new one.
+    """
+    found = Counter()
+    for name, make in KINDS.items():
+        kind, folder = make(), root / name
+        points = _points(kind, folder)
+        commit = points.index("before replace")
+        for point in _chosen(points, 0 if name in _DEAR and most < len(points) else most):
+            kind.keep(kind.things[0], folder)
+            assert not drafts(folder), (name, drafts(folder))  # swept by this writer
+            _killed(kind, folder, point)
+            found["drafts left by the killed"] += len(drafts(folder))
+            place = kind.marks.index(kind.read(folder))
+            assert place == (point > commit), (name, points[point], point, commit, place)
+            found[points[point]] += 1
+            found["killed"] += 1
+            found[("old", "new")[place]] += 1
+        kind.keep(kind.things[1], folder)  # the next writer sweeps what the killed ones left
+        assert kind.read(folder) == kind.marks[1], name
+        assert not drafts(folder), (name, drafts(folder))
+    return dict(found)
+
+
+def _saving(kind: Kind, folder: Path, place: int) -> int:
+    """A child that saves the thing at this place again and again until it is killed, once begun."""
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.write(begun, b".")
             while True:
-                for place in places:
-                    kind.keep(kind.things[place], folder)
+                kind.keep(kind.things[place], folder)
         finally:
             os._exit(1)
     os.read(ready, 1)
@@ -184,43 +243,13 @@ def _end(child: int) -> None:
     assert os.WIFSIGNALED(status), f"the writer ended by itself: {status}"
 
 
-def _seconds(kind: Kind, folder: Path) -> float:
-    """What a save takes here: kills fall into the first few."""
-    kind.keep(kind.things[0], folder)
-    started = time.monotonic()
-    kind.keep(kind.things[0], folder)
-    return time.monotonic() - started
-
-
-def kills(count: int, root: Path) -> dict[str, Any]:
-    """``count`` kills, shared by the kinds; what was there afterwards."""
-    draw, found = random.Random(7), Counter()
-    made = {name: kind() for name, kind in KINDS.items()}
-    took = {name: _seconds(kind, root / name) for name, kind in made.items()}
-    for turn in range(count):
-        name = list(made)[turn % len(made)]
-        kind, folder = made[name], root / name
-        child = _saving(kind, folder, (1, 0))
-        time.sleep(draw.uniform(0, 3 * took[name]))
-        _end(child)
-        found["drafts left by the killed"] += len(drafts(folder))
-        place = kind.marks.index(kind.read(folder))
-        found[f"{name}: {('first', 'second')[place]}"] += 1
-        found["intact"] += 1
-    for name, kind in made.items():  # the next writer sweeps what the killed ones left
-        kind.keep(kind.things[1], root / name)
-        assert kind.read(root / name) == kind.marks[1], name
-        assert not drafts(root / name), (name, drafts(root / name))
-    return dict(found)
-
-
 def writers(seconds: int, root: Path) -> dict[str, Any]:
     """Two writers on one folder, a reader beside them."""
     found = Counter()
     for name in ("model", "checkpoint", "record"):
         kind, folder = KINDS[name](), root / name
         kind.keep(kind.things[0], folder)
-        children = [_saving(kind, folder, (place,)) for place in (0, 1)]
+        children = [_saving(kind, folder, place) for place in (0, 1)]
         until = time.monotonic() + seconds
         while time.monotonic() < until or len([k for k in found if k.startswith(name)]) < 2:
             found[f"{name}: {kind.marks.index(kind.read(folder)) + 1}"] += 1

@@ -316,13 +316,14 @@ def faults(*asked: tuple[str, int], folder: Path, before: tuple[str, ...] = ()) 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize(
-    ("count", "seconds"), [(12, 0), pytest.param(200, 20, marks=pytest.mark.slow)]
+    ("most", "seconds"), [(3, 0), pytest.param(1000, 20, marks=pytest.mark.slow)]
 )
-def test_killed_writers_and_two_at_once_leave_old_or_new(tmp_path, count, seconds):
-    killed, beside = faults(("kills", count), ("writers", seconds), folder=tmp_path)
+def test_killed_writers_and_two_at_once_leave_old_or_new(tmp_path, most, seconds):
+    killed, beside = faults(("kills", most), ("writers", seconds), folder=tmp_path)
     print(killed, beside)
-    assert killed["intact"] == count
-    assert killed["drafts left by the killed"] > 0  # else none was killed in the middle
+    assert killed["killed"] == killed["old"] + killed["new"] >= 30
+    assert min(killed["before replace"], killed["after replace"]) >= 7  # around every commit
+    assert killed["drafts left by the killed"] >= killed["before replace"]
     assert len(beside) == 6  # of each of three kinds, either of the two was read
 
 

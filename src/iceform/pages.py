@@ -14,6 +14,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from iceform import plots, store
+from iceform.arithmetic import at_most
 
 _WORDS = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
@@ -50,15 +51,25 @@ def render_page(template: str, **what: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(power=_power, word=_word)
+    environment.filters.update(power=_power, bound=_bound, word=_word)
     return environment.get_template(template).render(**what)
 
 
 def _power(value: float) -> Markup:
-    """1.2e-05 as 1.2 × 10 to the −5."""
+    """1.2e-05 as 1.2 × 10 to the −5: the nearest of this form, for what was measured."""
+    return _raised(f"{value:.1e}")
+
+
+def _bound(value: float) -> Markup:
+    """The same rounded up, for what is proven to be at most this."""
+    return _raised(at_most(value, ".1e"))
+
+
+def _raised(text: str) -> Markup:
+    value = float(text)
     if value == 0 or not math.isfinite(value):
         return Markup("0" if value == 0 else "∞")
-    mantissa, exponent = f"{value:.1e}".split("e")
+    mantissa, exponent = text.split("e")
     return Markup(f"{mantissa} × 10<sup>{int(exponent)}</sup>".replace("-", "−"))
 
 

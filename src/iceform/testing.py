@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.errors import DeviceError, DtypeError, ShapeError
 from iceform.tolerances.exact import judged
 from iceform.tolerances.hints import hint
@@ -102,7 +103,8 @@ def _report(
         "explains",
         f"worst at {where}: got {float(out.flatten()[at]):.9g}, exact "
         f"{float(exact.flatten()[at]):.9g}",
-        f"error {float(off.flatten()[at]):.3e}, proven bound {float(allowed.flatten()[at]):.3e}, "
+        f"error {float(off.flatten()[at]):.3e}, proven bound "
+        f"{at_most(float(allowed.flatten()[at]))}, "
         f"ratio {float(ratio.flatten()[at]):.3g}",
         f"kind: {kind.low.name}, sums in {kind.wide.name}; reference in "
         f"{'double-doubles' if doubled else 'float64'}",

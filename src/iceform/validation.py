@@ -161,9 +161,11 @@ def check_largest(name: str, seen: float, bound: float, fix: str) -> None:
     """The same, knowing only the largest entry."""
     # Written so that NaN fails: every comparison with NaN is false.
     if not seen <= bound:
-        what = "NaN" if math.isnan(seen) else f"{seen:.9g}"
+        # With all digits: a limit that is rounded may be no limit.
+        what, most = (repr(float(v)).removesuffix(".0") for v in (seen, bound))
         shown = f"max {name}" if name.startswith("|") else f"max |{name}|"
-        raise BoundError(f"{shown} is {what}, the certificate holds up to {bound:.9g}; {fix}")
+        what = "NaN" if math.isnan(seen) else what
+        raise BoundError(f"{shown} is {what}, the certificate holds up to {most}; {fix}")
 
 
 def check_matmul_precision(dtype: torch.dtype) -> None:

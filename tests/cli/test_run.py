@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 
 from iceform import tables
 from iceform.algorithms import kinds, named
+from iceform.arithmetic import at_most
 from iceform.attention import Layout
 from iceform.cli import outputs
 from iceform.cli.app import app
@@ -137,7 +138,7 @@ def test_the_screen_says_what_the_json_says(data):
     for words in (
         "48 to learn from, 12 to test",
         "centred and scaled",
-        f"{found['certified_error']:.2e}",
+        at_most(found["certified_error"], ".2e"),
         found["digest"][:16],
         f"{found['scores']['R²']:,.6g}",
         "1 missing number",

@@ -104,7 +104,7 @@ def test_what_is_saved_comes_back(tmp_path, name):
     assert digest in card
     assert config["iceform"]["of"] == digest
     if hasattr(thing, "certificate"):
-        assert f"{thing.certificate.error:.3e}" in card
+        assert f"{thing.certificate:.3e}" in card
         assert thing.digest in card
     # Saved once more, it is the same file.
     again = save_pretrained(from_pretrained(folder), tmp_path / "again")

@@ -111,7 +111,7 @@ def killing_a_worker(client, monkeypatch, sweep):
     with monkeypatch.context() as patch:
         patch.setattr(DaskSource, "combine", combine)
         yield
-    assert killed.wait(1), f"nobody was killed in {len(sweeps)} sweeps"
+    assert killed.wait(60), f"nobody was killed in {len(sweeps)} sweeps"
     client.wait_for_workers(2, timeout=60)
     assert pid not in client.run(os.getpid).values()
 

@@ -72,6 +72,14 @@ def test_error_against_tokens(curves, theme):
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["measured", "certified"]
 
 
+def test_a_line_that_is_estimated_is_called_so(curves):
+    for kind, told in (("proven", "certified"), ("estimated", "estimated")):
+        drawn = plots.error_against_tokens([dataclasses.replace(curves[0], kind=kind), curves[1]])
+        words = [text.get_text() for text in drawn.axes[0].get_legend().get_texts()]
+        assert words == ["measured", told]
+    assert {curve.kind for curve in curves} == {"proven"}
+
+
 @THEMES
 def test_lookup_weights(theme):
     hard = Interpolant.hard(torch.tanh, -10, 10, cells=16)

@@ -45,6 +45,12 @@ class Time(BaseModel):
     seconds: Annotated[float, Field(ge=0, le=60)] = 0.0
 
 
+class Gate(BaseModel):
+    """A file whose coming is waited for: tests open it when they have seen what they want."""
+
+    path: str
+
+
 class Done(BaseModel):
     pid: int
 
@@ -62,6 +68,21 @@ def wait(question: Time, pulse: Pulse) -> Done:
     end = time.monotonic() + question.seconds
     while time.monotonic() < end:
         pulse()
+        time.sleep(TICK)
+    return Done(pid=os.getpid())
+
+
+def hold(question: Gate, pulse: Pulse) -> Done:
+    """Until the gate is open, or nobody waits for it."""
+    while not os.path.exists(question.path):
+        pulse()
+        time.sleep(TICK)
+    return Done(pid=os.getpid())
+
+
+def stay(question: Gate, pulse: Pulse) -> Done:
+    """Until the gate is open, whoever has left."""
+    while not os.path.exists(question.path):
         time.sleep(TICK)
     return Done(pid=os.getpid())
 
@@ -122,3 +143,4 @@ def _task(work: Callable[..., BaseModel], asked: type[BaseModel], given: type[Ba
 _TIMED = (wait, hang, crash, refuse, fail, hoard, talk)
 TAME = {"add": _task(add, Points, Total), "loosely": _task(loosely, Loose, Done)}
 TASKS = TAME | {work.__name__: _task(work, Time, Done) for work in _TIMED}
+TASKS |= {work.__name__: _task(work, Gate, Done) for work in (hold, stay)}

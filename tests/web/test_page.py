@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 from iceform.computer import Computer
 from iceform.computer.library import EXAMPLES
@@ -123,6 +123,61 @@ def test_loads_and_fits(context: BrowserContext, address: str) -> None:
     assert visit.curve
     assert re.fullmatch(r"[0-9a-f]{64}", visit.digest or "")
     expect(visit.page.locator("#status")).to_contain_text("proven to be at most")
+    assert visit.said == []
+
+
+def relabelled(kind: str, error: float | None, answers: list[dict]):
+    """Answers of the server, with another kind and another error in every bound."""
+
+    def change(found: object) -> None:
+        if isinstance(found, dict):
+            if "kind" in found and ({"error", "certified"} & found.keys()):
+                found["kind"] = kind
+                name = "error" if "error" in found else "certified"
+                if not isinstance(found[name], list):
+                    found[name] = error
+            for value in found.values():
+                change(value)
+        elif isinstance(found, list):
+            for value in found:
+                change(value)
+
+    def handle(route: Route) -> None:
+        reply = route.fetch()
+        body = reply.json()
+        change(body)
+        answers.append(body)
+        route.fulfill(response=reply, json=body)
+
+    return handle
+
+
+@pytest.mark.parametrize("kind", ["proven", "estimated"])
+def test_what_is_not_proven_is_not_called_so(
+    context: BrowserContext, address: str, kind: str
+) -> None:
+    """An error of 1.21e-7: rounded to nearest, both printed digits would say less."""
+    answers: list[dict] = []
+    context.route(re.compile("/api/(fit|program|lookup)$"), relabelled(kind, 1.21e-7, answers))
+    visit = Visit(context, address)
+    other = "estimated" if kind == "proven" else "proven"
+    status, facts = visit.page.locator("#status"), visit.page.locator("#facts")
+    expect(status).to_contain_text(f"error {kind} to be at most 1.3·10⁻⁷")
+    expect(facts).to_contain_text(f"{kind} ≤ 1.3·10⁻⁷")
+    expect(facts).not_to_contain_text(other)
+    visit.tab("passes")
+    expect(visit.page.locator("#panel p").first).to_contain_text(f"{kind} at most 1.3·10⁻⁷")
+    visit.tab("certificate")
+    told = {"proven": "Proven: no", "estimated": "Not proven, estimated: no"}[kind]
+    expect(visit.page.locator("#panel p").first).to_contain_text(told)
+    visit.tab("lookup")
+    expect(visit.page.locator("#panel")).to_contain_text(f"{kind} to 1.3·10⁻⁷")
+    visit.tab("program")
+    shown = visit.page.locator("#program-facts")
+    expect(shown).to_contain_text(f"{kind} ≤ 1.3·10⁻⁷", timeout=_PATIENCE)
+    expect(shown).not_to_contain_text(other)
+    expect(visit.page.locator("#panel summary").first).to_contain_text(f"What is {kind} of")
+    assert len(answers) >= 3
     assert visit.said == []
 
 

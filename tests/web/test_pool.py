@@ -3,8 +3,11 @@
 import asyncio
 import json
 import sys
+import tempfile
 import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,8 @@ from iceform.web.settings import Settings
 from tests.web.live import CHORES, PATIENCE, until
 
 WORKERS, QUEUE = 2, 2
-LIMIT, GRACE = 4.0, 0.3
+LIMIT, GRACE = 1.0, 0.3
+NEVER = 100 * PATIENCE  # no test waits for so long
 
 
 class Office:
@@ -56,15 +60,34 @@ class Office:
     def pids(self):
         """The process of every worker."""
         self.settled()
-        asked = [self.ask("wait", seconds=0.2) for _ in range(self.settings.workers)]
-        found = {json.loads(each.result(PATIENCE))["pid"] for each in asked}
+        with gates(self.settings.workers) as doors:
+            asked = [self.ask("hold", path=str(door)) for door in doors]
+            self.until(lambda: self.pool.busy == self.settings.workers, "all workers compute")
+            for door in doors:
+                door.touch()
+            found = {json.loads(each.result(PATIENCE))["pid"] for each in asked}
         assert len(found) == self.settings.workers
         return found
+
+    def renewed(self, before):
+        """Processes that took the place of others, once there are any."""
+        end = time.monotonic() + PATIENCE
+        while not (found := self.pids() - before):
+            assert time.monotonic() < end, "no worker was replaced"
+        return found
+
+
+@contextmanager
+def gates(count):
+    """Files that are not there yet, for questions that wait until they are."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield [Path(folder) / str(place) for place in range(count)]
 
 
 @pytest.fixture(scope="module")
 def shared():
-    with Office(workers=WORKERS, queue=QUEUE, time_limit=LIMIT, grace=GRACE) as office:
+    """It gives nobody up, however busy the machine is."""
+    with Office(workers=WORKERS, queue=QUEUE, time_limit=NEVER, grace=PATIENCE) as office:
         yield office
 
 
@@ -72,6 +95,14 @@ def shared():
 def office(shared):
     shared.settled()
     return shared
+
+
+@pytest.fixture
+def hasty():
+    """It gives questions up soon, and workers never."""
+    with Office(workers=1, queue=1, time_limit=LIMIT, grace=PATIENCE) as office:
+        office.settled()
+        yield office
 
 
 def problem(asked):
@@ -90,80 +121,92 @@ def test_what_a_computation_prints_does_not_disturb_its_answer(office):
 
 
 def test_a_full_queue_refuses_at_once(office):
-    asked = [office.ask("wait", seconds=1) for _ in range(WORKERS + QUEUE)]
-    office.until(lambda: office.pool.waiting == QUEUE, "the queue is full")
-    refused = problem(office.ask("wait", seconds=1))
-    assert not any(each.done() for each in asked), "it had to wait"
-    assert (refused.kind, refused.retry_after) == ("busy", 1)
-    assert all(json.loads(each.result(PATIENCE))["pid"] for each in asked)
+    with gates(1) as (door,):
+        asked = [office.ask("hold", path=str(door)) for _ in range(WORKERS + QUEUE)]
+        office.until(lambda: office.pool.waiting == QUEUE, "the queue is full")
+        refused = problem(office.ask("wait", seconds=1))
+        assert not any(each.done() for each in asked), "it had to wait"
+        assert (refused.kind, refused.retry_after) == ("busy", 1)
+        door.touch()
+        assert all(json.loads(each.result(PATIENCE))["pid"] for each in asked)
 
 
 def test_those_who_wait_are_served_in_order(office):
-    first = [office.ask("wait", seconds=0.3) for _ in range(WORKERS)]
-    office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
-    ends = []
-    for i in range(QUEUE):
-        asked = office.ask("wait", seconds=0.2 + 0.4 * i)
-        asked.add_done_callback(lambda _, i=i: ends.append(i))
-        first.append(asked)
-    for each in first:
-        each.result(PATIENCE)
-    office.until(lambda: len(ends) == QUEUE, "all have ended")
-    assert ends == list(range(QUEUE))
+    with gates(WORKERS + QUEUE) as doors:
+        asked = []
+        for place, door in enumerate(doors):
+            asked.append(office.ask("hold", path=str(door)))
+            behind = max(0, place + 1 - WORKERS)
+            office.until(lambda behind=behind: office.pool.waiting == behind, "it has its place")
+            office.until(lambda n=place + 1 - behind: office.pool.busy == n, "or computes")
+        for place in range(QUEUE):
+            doors[place].touch()  # a worker is free, and the first in the line has it
+            office.until(lambda left=QUEUE - 1 - place: office.pool.waiting == left, "one less")
+            first = asked[WORKERS + place]
+            doors[WORKERS + place].touch()
+            assert first.result(PATIENCE)  # which nobody but who runs can answer
+            assert not any(each.done() for each in asked[WORKERS + place + 1 :])
+        for door in doors:
+            door.touch()
+        assert all(each.result(PATIENCE) for each in asked)
 
 
-def test_the_time_limit_frees_the_worker_without_killing_it(office):
-    before = office.pids()
-    start = time.monotonic()
-    late = problem(office.ask("wait", seconds=30))
-    assert late.kind == "late"
-    assert f"{LIMIT:g} s" in str(late)
-    assert LIMIT <= time.monotonic() - start < 30
-    assert office.pids() == before
+def test_the_time_limit_frees_the_worker_without_killing_it(hasty):
+    before = hasty.pids()
+    with gates(1) as (door,):
+        start = time.monotonic()
+        late = problem(hasty.ask("hold", path=str(door)))  # which never opens
+        assert late.kind == "late"
+        assert f"{LIMIT:g} s" in str(late)
+        assert time.monotonic() - start >= LIMIT
+    assert hasty.pids() == before
 
 
-def test_time_in_the_queue_counts(office):
-    busy = [office.ask("wait", seconds=LIMIT * 0.9) for _ in range(WORKERS)]
-    office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
-    behind = [office.ask("wait", seconds=LIMIT * 0.9) for _ in range(QUEUE)]
-    assert {problem(each).kind for each in behind} == {"late"}
-    assert all(each.result(PATIENCE) for each in busy)
+def test_time_in_the_queue_counts(hasty):
+    with gates(1) as (door,):
+        busy = hasty.ask("stay", path=str(door))
+        hasty.until(lambda: hasty.pool.busy == 1, "the worker computes")
+        assert problem(hasty.ask("wait", seconds=0)).kind == "late"  # though it never began
+        assert problem(busy).kind == "late"
+        door.touch()
 
 
 def test_who_leaves_frees_the_worker_without_killing_it(office):
     before = office.pids()
-    asked = [office.ask("wait", seconds=30) for _ in range(WORKERS)]
-    office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
-    for each in asked:
-        each.cancel()
-    assert office.pids() == before
+    with gates(1) as (door,):
+        asked = [office.ask("hold", path=str(door)) for _ in range(WORKERS)]
+        office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
+        for each in asked:
+            each.cancel()
+        assert office.pids() == before
 
 
 def test_who_leaves_the_queue_frees_the_place(office):
-    busy = [office.ask("wait", seconds=1) for _ in range(WORKERS)]
-    office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
-    behind = [office.ask("wait") for _ in range(QUEUE)]
-    office.until(lambda: office.pool.waiting == QUEUE, "the queue is full")
-    behind[0].cancel()
-    office.until(lambda: office.pool.waiting == QUEUE - 1, "a place is free")
-    taken = office.ask("wait")
-    assert all(each.result(PATIENCE) for each in (*busy, *behind[1:], taken))
+    with gates(1) as (door,):
+        busy = [office.ask("hold", path=str(door)) for _ in range(WORKERS)]
+        office.until(lambda: office.pool.busy == WORKERS, "all workers compute")
+        behind = [office.ask("wait") for _ in range(QUEUE)]
+        office.until(lambda: office.pool.waiting == QUEUE, "the queue is full")
+        behind[0].cancel()
+        office.until(lambda: office.pool.waiting == QUEUE - 1, "a place is free")
+        taken = office.ask("wait")
+        door.touch()
+        assert all(each.result(PATIENCE) for each in (*busy, *behind[1:], taken))
 
 
-def test_a_worker_that_will_not_stop_is_killed_and_replaced(office):
-    before = office.pids()
-    asked = office.ask("hang", seconds=30)
-    office.until(lambda: office.pool.busy == 1, "a worker computes")
-    asked.cancel()
-    office.until(lambda: office.pool.ready == WORKERS - 1, "the worker is killed")
-    assert len(office.pids() - before) == 1
+def test_a_worker_that_will_not_stop_is_killed_and_replaced():
+    with Office(workers=1, queue=1, time_limit=NEVER, grace=GRACE) as office, gates(1) as (door,):
+        before = office.pids()
+        asked = office.ask("stay", path=str(door))  # which never opens
+        office.until(lambda: office.pool.busy == 1, "the worker computes")
+        asked.cancel()
+        assert not office.pids() & before
 
 
 def test_a_worker_that_dies_is_replaced_and_its_question_answered(office, caplog):
     before = office.pids()
     assert problem(office.ask("crash")).kind == "crashed"
-    office.until(lambda: office.pool.ready == WORKERS - 1, "the worker is missed")
-    assert len(office.pids() - before) == 1
+    assert len(office.renewed(before)) == 1
     assert "a worker died while it answered crash" in caplog.text
 
 
@@ -173,8 +216,7 @@ def test_memory_is_limited(office):
     short = problem(office.ask("hoard"))
     assert short.kind == "memory"
     assert "2.0 GiB" in str(short)
-    office.until(lambda: office.pool.ready == WORKERS - 1, "the worker is retired")
-    assert len(office.pids() - before) == 1
+    assert len(office.renewed(before)) == 1
 
 
 def test_a_refusal_reaches_whoever_asked(office):

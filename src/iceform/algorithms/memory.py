@@ -6,6 +6,7 @@ import math
 
 from torch import Tensor
 
+from iceform.arithmetic import at_least
 from iceform.errors import BoundError, ProgramError
 from iceform.machine import ArraySource, Source
 
@@ -73,6 +74,7 @@ def check_near(points: Tensor, center: Tensor, radius: float) -> Tensor:
     if not far <= (FARTHEST * radius or math.inf):
         raise BoundError(
             f"a query lies {far:.4g} from the samples' mean, answers are certified up to "
-            f"{FARTHEST * radius:.4g}; add samples out there, or bring the query closer"
+            f"{at_least(FARTHEST * radius, '.4g')}; add samples out there, or bring the query "
+            "closer"
         )
     return q

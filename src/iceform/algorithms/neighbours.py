@@ -44,7 +44,7 @@ from iceform.algorithms.examples import blobs, wave
 from iceform.algorithms.memory import centred, check_labels, check_near, in_memory
 from iceform.algorithms.places import Places
 from iceform.algorithms.record import Algorithm, Peer, option
-from iceform.arithmetic import exponent_of, times_power
+from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.attention import Average
 from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
@@ -268,7 +268,8 @@ class NeighborsMemory:
             },
             domain={
                 "data": f"these {n} x {dim}, as given",
-                "squared distances": f"told apart when they differ by more than {resolution:.3g}",
+                "squared distances": "told apart when they differ by more than "
+                + at_most(resolution, ".3g"),
                 "queries": "as far out as the samples; farther ones are told apart less well",
             },
             dtype=self._stream.dtype,

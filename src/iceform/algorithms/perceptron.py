@@ -13,6 +13,7 @@ from torch import Tensor
 from iceform.algorithms.examples import blobs
 from iceform.algorithms.linear import LinearClassifier, line_result
 from iceform.algorithms.record import Peer, option
+from iceform.arithmetic import at_most
 from iceform.arithmetic.double_double import SUMMED, Pair, add, div, mul, pair, sub, sum_last
 from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction
@@ -121,7 +122,7 @@ class Perceptron(LinearClassifier):
             constant += float(scaling.intercept_slip(coef, intercept))
         step = Step(
             "nearest", "least |margin| of any pass, in units of the largest", last.nearest,
-            f"the step is exact above {clear:.2g}",
+            f"the step is exact above {at_most(clear, '.2g')}", least=True,
         )  # fmt: skip
         certificate = Certificate.total(
             {"rounding of all passes": error if resolved else math.inf},

@@ -21,6 +21,7 @@ from torch import Tensor
 from iceform.algorithms.examples import outliers
 from iceform.algorithms.linear import LinearModel, fitted
 from iceform.algorithms.record import Peer, option
+from iceform.arithmetic import at_least
 from iceform.certificates import Excess, Result, Step
 from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
@@ -424,7 +425,8 @@ class _Weakly:
             least = max(least, self._least(a, samples, labels, shares, reach))
         excess = whole - least + 8 * _UNIT * (whole + least)
         step = Step("F", "above its least value, scaled", excess, "the dual, for sigma >= 0")
-        over = f"all lines whose scaled coefficients are within {float(reach[0]):.4g} of these"
+        around = at_least(float(reach[0]), ".4g")
+        over = f"all lines whose scaled coefficients are within {around} of these"
         # Written in the data's units, and rounded; no sample pulls by more than epsilon.
         base, shift = search.base, 2 * float(slip_of(samples, self.w, labels).max())
         shift += float(base.intercept_slip(*base.raw(self.w))) / base.size * base.intercept

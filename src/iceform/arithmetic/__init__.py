@@ -1,5 +1,6 @@
 """The one rounding model, and arithmetic that encloses: intervals and their Taylor series."""
 
+from iceform.arithmetic.decimals import at_least, at_most, exactly
 from iceform.arithmetic.double_double import exponent_of, power_of_two, times_power
 from iceform.arithmetic.eigenvalues import eigenvalues_of, gram_eigenvalues
 from iceform.arithmetic.intervals import Interval
@@ -17,8 +18,11 @@ __all__ = [
     "Format",
     "Interval",
     "Jet",
+    "at_least",
+    "at_most",
     "compounded",
     "eigenvalues_of",
+    "exactly",
     "exponent_of",
     "format_of",
     "fused_steps",

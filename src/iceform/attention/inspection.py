@@ -26,6 +26,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from iceform.arithmetic import at_least, at_most
 from iceform.attention.network import (
     AttentionTrace,
     Embed,
@@ -382,5 +383,6 @@ def _row(layer: LayerTrace) -> tuple[str, ...]:
         return layer.name, "none", "", "", "", "", "", output
     sizes = (str(len(layer.labels)), str(queries), str(keys))
     between = "keys" if layer.own is None else "blocks"
-    margin, leak = f"{layer.smallest_margin:.4g}", f"{layer.largest_leak:.1e}"
+    margin = at_least(layer.smallest_margin, ".4g")
+    leak = at_most(layer.largest_leak, ".1e")
     return layer.name, *sizes, margin, between, leak, output

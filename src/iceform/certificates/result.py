@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_least, at_most, exactly
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
 from iceform.validation import full_precision
@@ -37,12 +38,21 @@ _SHOWN = 12  # entries of an answer that fit on a screen
 
 @dataclass(frozen=True)
 class Step:
-    """One line of a derivation: a symbol, the formula it comes from, and its value."""
+    """One line of a derivation: a symbol, the formula it comes from, and its value.
+
+    ``least`` says that the value bounds something from below, as the smallest eigenvalue does.
+    """
 
     symbol: str
     formula: str
     value: float
     why: str
+    least: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The value in four digits: rounded up, or down where it bounds from below."""
+        return (at_least if self.least else at_most)(self.value, ".4g")
 
 
 @dataclass(frozen=True)
@@ -56,11 +66,11 @@ class Excess:
     bound: float
     over: str = ""
 
-    def explain(self) -> str:
-        """As a sentence."""
+    def explain(self, kind: str = "proven") -> str:
+        """As a sentence; ``kind`` is "claimed" where a file says it."""
         lines = f"{self.over}" if self.over else "all lines"
         what = "F the mean loss with its penalty"
-        return f"F(found) - min F <= {self.bound:.3e} over {lines} (proven), {what}"
+        return f"F(found) - min F <= {at_most(self.bound)} over {lines} ({kind}), {what}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +139,8 @@ class Certificate:
     @property
     def statement(self) -> str:
         """What is bounded by how much, in one line."""
-        return f"|{self.compared}| <= {self.error:.3e} in every entry ({self.kind})"
+        known = self.kind if self.error < math.inf else f"{self.kind}: nothing bounds it"
+        return f"|{self.compared}| <= {at_most(self.error)} in every entry ({known})"
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -138,23 +149,28 @@ class Certificate:
     def __str__(self) -> str:
         return self.explain()
 
+    def __format__(self, form: str) -> str:
+        """``f"{certificate:.1e}"`` is the error in that form, rounded up."""
+        return at_most(self.error, form) if form else str(self)
+
     def explain(self) -> str:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
         lines = [self.statement]
         if self.excess is not None:
-            lines.append(self.excess.explain())
+            # Whatever the distance rests on, this is proven where it was found.
+            lines.append(self.excess.explain("claimed" if self.kind == "claimed" else "proven"))
         lines += ["", "holds for"]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
         lines += [f"  arithmetic: {dtype}, {self.backend} backend"]
         lines += ["", "because"] if self.derivation else []
         for step in self.derivation:
-            lines.append(f"  {step.symbol:<{wide}} = {step.value:<11.4g} {step.formula}")
+            lines.append(f"  {step.symbol:<{wide}} = {step.shown:<11} {step.formula}")
             lines.append(f"  {'':<{wide}}   {'':<11} {step.why}")
         lines += ["", "terms"]
-        lines += [f"  {name:<{wide}} = {value:.3e}" for name, value in self.terms.items()]
-        lines += [f"  {'error':<{wide}} = {self.error:.3e}"]
+        lines += [f"  {name:<{wide}} = {at_most(value)}" for name, value in self.terms.items()]
+        lines += [f"  {'error':<{wide}} = {at_most(self.error)}"]
         if self.assumptions:
             lines += ["", "taking for granted that"]
             lines += [f"  {a}" for a in self.assumptions]
@@ -214,7 +230,7 @@ def weakest(kinds: Iterable[str]) -> str:
 
 
 def _show(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return value if isinstance(value, str) else exactly(value)
 
 
 def _digest(*data: Tensor) -> str:
@@ -310,7 +326,7 @@ class Attestation:
         elif self.rows:
             lines.append(
                 f"{self.rows} rows drawn at random and run again through the literal matrices: "
-                f"off by {self.difference:.1e}, {self.allowed:.1e} allowed"
+                f"off by {at_most(self.difference, '.1e')}, {at_most(self.allowed, '.1e')} allowed"
             )
         return "\n".join([*lines, self.note] if self.note else lines)
 

@@ -62,9 +62,10 @@ def _root(
 
 for _name, _command in COMMANDS.items():
     app.command(_name)(_command)
-# Handed on as they are: the studies have options of their own.
+# Whatever is asked of it, --help too, it says where the studies are.
 app.command(
     "experiments",
+    hidden=True,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )(experiments)

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from iceform.algorithms import kinds
+from iceform.arithmetic import at_most
 from iceform.cli.explaining import Explanation, PromptView, TokenView
 from iceform.cli.running import Run
 
@@ -21,6 +22,7 @@ _BAR = 16  # characters of a full attention weight
 _COEFFICIENT = "no coefficient is"
 _UNKNOWN = 6  # values that no training row has, that a terminal lists
 _LEAST = 5e-4  # of a weight that three digits show
+SAID = {"proven": "Certified", "estimated": "Estimated", "claimed": "Claimed"}
 
 
 def figure(value: float | None) -> str:
@@ -137,8 +139,12 @@ def proven(run: Run) -> list[str]:
     if math.isfinite(certificate.error):
         relative = ""
         if what == _COEFFICIENT and run.largest:
-            relative = f" ({certificate.error / run.largest:.1e} of the largest)"
-        first = f"Certified: {what} off by more than {certificate.error:.2e}{relative}."
+            share = math.nextafter(certificate.error / run.largest, math.inf)
+            relative = f" ({at_most(share, '.1e')} of the largest)"
+        said = SAID[certificate.kind]
+        first = f"{said}: {what} off by more than {at_most(certificate.error, '.2e')}{relative}."
+        if certificate.kind != "proven":
+            first += f" Not proven: it takes for granted that {'; '.join(certificate.assumptions)}."
     else:
         reasons = [s.why for s in certificate.derivation if not math.isfinite(s.value)]
         first = f"No bound could be proven here{': ' + reasons[0] if reasons else ''}."
@@ -148,11 +154,12 @@ def proven(run: Run) -> list[str]:
         note = f" ({differs})" if differs else ""
         if not differs and what == _COEFFICIENT and peer.distance > certificate.error:
             note = " (its iteration stopped that much earlier)"
-        lines.append(f"Measured: scikit-learn's coefficients are within {peer.distance:.2e}{note}.")
+        near = at_most(peer.distance, ".2e")
+        lines.append(f"Measured: scikit-learn's coefficients are within {near}{note}.")
     elif peer is not None and entry.task == "classification":
         lines.append(f"Measured: {1 - peer.apart:.1%} of the labels are scikit-learn's.")
     elif peer is not None:
-        lines.append(f"Measured: scikit-learn's answers are within {peer.apart:.2e}.")
+        lines.append(f"Measured: scikit-learn's answers are within {at_most(peer.apart, '.2e')}.")
     passes = f"{run.passes:,} pass{'' if run.passes == 1 else 'es'}"
     lines.append(f"{passes} of frozen weights, SHA-256 {run.digest[:16]}.")
     lines += run.attestation.explain().splitlines()[1:]
@@ -217,7 +224,9 @@ def _print_prompt(console: Console, view: PromptView, *, full: bool) -> None:
     say(f"The query, token {query.number}: w = {_vector(query.w or ())}")
     say(f"It does not see the other {view.total - len(view.tokens):,} of {view.total:,} tokens.")
     say(f"The frozen matrices return {_vector(view.answer)}")
-    limit = "" if view.certified is None else f", proven: at most {view.certified:.0e}"
+    limit = (
+        "" if view.certified is None else f", {view.kind}: at most {at_most(view.certified, '.0e')}"
+    )
     say(f"The exact answer is        {_vector(view.exact)}")
     say(f"Largest difference over all queries: {view.off:.0e}{limit}")
 

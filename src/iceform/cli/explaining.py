@@ -89,8 +89,8 @@ class PromptView:
         What the literal matrices return for the first query, and what the algorithm would.
     off
         The largest difference over all queries that were asked.
-    certified
-        What it is proven not to exceed.
+    certified, kind
+        What it does not exceed, and whether that is "proven" or "estimated".
     """
 
     title: str
@@ -102,6 +102,7 @@ class PromptView:
     exact: tuple[float, ...]
     off: float
     certified: float | None
+    kind: str = "proven"
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -276,7 +277,7 @@ class _Opened:
         found = self._view(title, says, tokens, roles, (exact, kept, limit), first)
         *seen, query = found.tokens
         named = [replace(token, table=row) for token, row in zip(seen, rows, strict=True)]
-        return replace(found, tokens=(*named, query))
+        return replace(found, tokens=(*named, query), kind=asked.table.kind)
 
     def _limit(self, asked: LookUps) -> float:
         r"""A bound of \|read - f(z) (x, 1)\| for the literal matrices, rounding included.

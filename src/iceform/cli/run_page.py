@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 
 import iceform
-from iceform.cli.console import figure, proven, subject
+from iceform.cli.console import SAID, figure, proven, subject
 from iceform.cli.running import Coefficient, Part, Run
 from iceform.pages import Illustration, illustrate, render_page
 from iceform.plots import Theme
@@ -29,7 +29,7 @@ class _Fact:
     label: str
     value: str = ""
     code: str = ""
-    power: float | None = None
+    bound: float | None = None
 
 
 def page(run: Run, command: str) -> str:
@@ -77,7 +77,9 @@ def _facts(run: Run) -> list[_Fact]:
         facts.append(_Fact("the same by scikit-learn", figure(score.peer)))
     if math.isfinite(run.certificate.error):
         what = subject(run).split(";")[-1].strip()
-        facts.append(_Fact(f"proven: {what} off by more", power=run.certificate.error))
+        facts.append(
+            _Fact(f"{run.certificate.kind}: {what} off by more", bound=run.certificate.error)
+        )
     facts.append(_Fact("digest of the frozen weights", code=run.digest[:12]))
     return facts
 
@@ -94,12 +96,13 @@ def _coefficient_picture(run: Run) -> Illustration | None:
     beside = kept[0].peer is not None
     unique = "not unique" not in subject(run)
     certified = run.certificate.error if unique else math.inf
+    name = SAID[run.certificate.kind].lower()
     text = (
-        "One dot per coefficient, with a bar as wide as its certified error; where no bar shows, "
+        f"One dot per coefficient, with a bar as wide as its {name} error; where no bar shows, "
         "it is narrower than the dot."
         if unique
         else "One dot per coefficient. Other coefficients fit the data as well, and what is "
-        "certified is of the fitted values."
+        f"{name} is of the fitted values."
     )
     if beside:
         text += " Rings are those of scikit-learn. On the right, how far the two are apart."
@@ -107,20 +110,25 @@ def _coefficient_picture(run: Run) -> Illustration | None:
         peer = run.settings.entry.peer
         differs = peer.differs if peer else ""
         text += (
-            " The certified line bounds the distance from the exact optimum; where the two are "
+            f" The {name} line bounds the distance from the exact optimum; where the two are "
             "farther apart, scikit-learn stopped its iteration earlier"
             + (f", or it is that {differs}." if differs else ".")
         )
     return illustrate(
-        lambda theme: coefficients(kept, certified, theme),
+        lambda theme: coefficients(kept, certified, theme, name),
         title="What it found",
         text=text,
-        alt="Largest coefficients" + (" with their certified errors" if unique else ""),
+        alt="Largest coefficients" + (f" with their {name} errors" if unique else ""),
     )
 
 
-def coefficients(kept: Sequence[Coefficient], certified: float, theme: Theme) -> Figure:
-    """Coefficients with error bars, and beside them the differences to scikit-learn's."""
+def coefficients(
+    kept: Sequence[Coefficient], certified: float, theme: Theme, name: str = "certified"
+) -> Figure:
+    """Coefficients with error bars, and beside them the differences to scikit-learn's.
+
+    ``name`` is what the bound is called: "certified" where it is proven, else "estimated".
+    """
     names = [c.name if len(c.name) <= _NAME else c.name[: _NAME - 1] + "…" for c in kept]
     places = range(len(kept))
     beside = kept[0].peer is not None
@@ -147,7 +155,7 @@ def coefficients(kept: Sequence[Coefficient], certified: float, theme: Theme) ->
         axes.xaxis.set_major_locator(MaxNLocator(4))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
         for other in rest:
-            _differences(other, kept, certified, theme)
+            _differences(other, kept, certified, theme, name)
     return drawn
 
 
@@ -155,7 +163,9 @@ def _tick(value: float, _: int) -> str:
     return f"{value:,.6g}".replace("-", "−")
 
 
-def _differences(axes: object, kept: Sequence[Coefficient], certified: float, theme: Theme) -> None:
+def _differences(
+    axes: object, kept: Sequence[Coefficient], certified: float, theme: Theme, name: str
+) -> None:
     from matplotlib.axes import Axes
 
     assert isinstance(axes, Axes)
@@ -163,7 +173,7 @@ def _differences(axes: object, kept: Sequence[Coefficient], certified: float, th
     axes.semilogx(apart, range(len(kept)), "o", color=theme.spectral, ms=4.5)
     if 0 < certified < math.inf:
         axes.axvline(certified, color=theme.hard, ls="--", lw=1.4)
-        axes.annotate("certified", (certified, 0), (4, 0), textcoords="offset points",
+        axes.annotate(name, (certified, 0), (4, 0), textcoords="offset points",
                       color=theme.hard, fontsize=9, va="center", annotation_clip=False)  # fmt: skip
     low = min([*apart, certified]) / 10
     high = max([*apart, certified if math.isfinite(certified) else 0.0]) * 30

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.certificates import Certificate
 from iceform.computer.assemble import Assembled, assemble
 from iceform.computer.budget import Budget, certify
@@ -304,7 +305,8 @@ def compile(
     check_positive("eps", eps)
     if eps < _LEAST:
         raise PrecisionError(
-            f"eps = {eps:.3g} is below what float64 tells apart at 1; ask for {_LEAST:.2g} or more",
+            f"eps = {eps:.3g} is below what float64 tells apart at 1; ask for "
+            f"{at_most(_LEAST, '.2g')} or more",
             best=_LEAST,
         )
     check_capacity(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import linecache
+import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from iceform.arithmetic import at_least, at_most
 from iceform.computer.budget import Budget
 from iceform.computer.instructions import Instruction, TablePair, Variable, Write
 from iceform.computer.virtual import VirtualInstruction
@@ -58,9 +60,11 @@ def _write(write: Write) -> str:
 
 def _tables(program: Program) -> Iterator[str]:
     for t in program.assembly.tables:
+        low, high = at_most(t.low, ".4g"), at_least(t.high, ".4g")
+        off = math.nextafter(t.f_error + t.g_error, math.inf)  # what the sum rounds to, and more
         yield (
-            f"  {t.name:<4} {t.tokens:>4} entries on [{t.low:.4g}, {t.high:.4g}]  "
-            f"F = {curve(t, 'f')}, G = {curve(t, 'g')}, off by {t.f_error + t.g_error:.1e}"
+            f"  {t.name:<4} {t.tokens:>4} entries on [{low}, {high}]  "
+            f"F = {curve(t, 'f')}, G = {curve(t, 'g')}, off by {at_most(off, '.1e')}"
         )
 
 
@@ -97,4 +101,5 @@ def _instruction(
     if virtual is None:
         return f"{text}  ({i.note})"
     error = own[virtual]
-    return f"{text}  ({i.note}; table {error.table:.0e}, rounding {error.rounding:.0e})"
+    table, rounding = at_most(error.table, ".0e"), at_most(error.rounding, ".0e")
+    return f"{text}  ({i.note}; table {table}, rounding {rounding})"

@@ -28,6 +28,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.computer.euclidean import euclidean
 from iceform.computer.graph import Loop, Node
 from iceform.computer.ranges import Range, slope
@@ -93,18 +94,19 @@ def growths(loop: Loop, values: Values) -> Iterator[Growth]:
         part = Part(loop.body, tuple(loop.carried[k] for k in states))
         rate = euclidean(part, values)
         if rate is not None:
-            yield Growth(states, f"a turn's derivative has norm {rate:.6g}", True, rate)
+            yield Growth(states, f"a turn's derivative has norm {at_most(rate, '.6g')}", True, rate)
         powers = spectral(part, values)
         if powers is not None:
             yield Growth(states, "turns are polynomials of mean(x x')", True, powers=powers)
         largest = _largest(part, values)
         if largest is not None:
-            told = f"a turn moves the largest entry by {largest:.6g}"
+            told = f"a turn moves the largest entry by {at_most(largest, '.6g')}"
             yield Growth(states, told, False, largest)
         alone = all(needs[c.next] <= set(states) for c in part.carried)
         ratio = _positive(part, values) if alone else None
         if ratio is not None:
-            told = f"a turn multiplies and adds what is not negative, by {ratio:.6g} in all"
+            in_all = at_most(ratio, ".6g")
+            told = f"a turn multiplies and adds what is not negative, by {in_all} in all"
             yield Growth(states, told, False, powers=partial(_constant, ratio))
 
 

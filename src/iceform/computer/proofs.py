@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import ball_arithmetic, balls_of, uppermost, whole_power
 from iceform.certificates import Certificate, Ledger
 from iceform.computer.exact import whole
@@ -423,7 +424,8 @@ def _check_ties(balls: Balls, gaps: Mapping[Node, float]) -> None:
         if nearest < gap:
             error = refuse(
                 f"a comparison came within {nearest:.3g} of a tie, and its table tells values "
-                f"{gap:.3g} apart; change the data or what they are compared with, or narrow the "
+                f"{at_most(gap, '.3g')} apart; change the data or what they are compared with, or "
+                "narrow the "
                 "range: the domain, bounds={...} of a name, ice.bounded of a value",
                 node.place,
             )

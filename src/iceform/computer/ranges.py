@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from iceform.arithmetic import Interval
+from iceform.arithmetic import Interval, at_least, at_most, exactly
 from iceform.computer.exact import run_exactly
 from iceform.computer.graph import Block, Carried, Graph, Loop, Node, refuse
 from iceform.errors import BoundError, ProgramError
@@ -137,7 +137,7 @@ class Range:
         return Range(low, high)
 
     def __str__(self) -> str:
-        return f"[{self.low:.4g}, {self.high:.4g}]"
+        return f"[{exactly(self.low)}, {exactly(self.high)}]"
 
 
 _LAST_POWER = 4.0**511  # of 4 that float64 holds
@@ -195,7 +195,8 @@ class Domain:
             inside = (value >= allowed.low) & (value <= allowed.high)
             if not bool(inside.all()):
                 worst = float(value[~inside].flatten()[0])
-                wider = f"({min(worst, allowed.low):.6g}, {max(worst, allowed.high):.6g})"
+                low, high = min(worst, allowed.low), max(worst, allowed.high)
+                wider = f"({at_least(low, '.6g')}, {at_most(high, '.6g')})"
                 mend = (
                     f"compile with {name}={wider}"
                     if name in self.parameters

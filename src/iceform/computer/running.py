@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_least, at_most
 from iceform.certificates import Certificate, Ledger, Result, Step
 from iceform.computer.compile import Program
 from iceform.computer.exact import as_column
@@ -114,14 +115,16 @@ def _step(enclosure: Enclosure) -> Step:
         "max |answer - ball|",
         enclosure.distance,
         f"the exact program on the same data in balls of {enclosure.bits} bits, radius "
-        f"{enclosure.radius:.1e}",
+        f"{at_most(enclosure.radius, '.1e')}",
     )
 
 
 def _domain(program: Program, enclosure: Enclosure) -> dict[str, float | str]:
     domain: dict[str, float | str] = {"data": "of this run"}
     for line, nearest in enclosure.nearest.items():
-        domain[f"comparison in line {line}"] = f"came no nearer to a tie than {nearest:.3g}"
+        domain[f"comparison in line {line}"] = (
+            f"came no nearer to a tie than {at_least(nearest, '.3g')}"
+        )
     if enclosure.turns:
         domain["turns of data-dependent loops"] = str(enclosure.turns)
     return domain

@@ -26,6 +26,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.arithmetic.intervals import above
 from iceform.computer.graph import Place, refuse
 from iceform.computer.instructions import TablePair
@@ -307,7 +308,8 @@ def _fitted_pair(
         if it is not None and it.error > _WORST * max(it.size, 2.0**-20):
             raise refuse(
                 f"the table of {it.function.name if it.function else 'this function'} on {span} is "
-                f"off by {it.error:.2g}: the range is too wide for it; give narrower ranges to "
+                f"off by {at_most(it.error, '.2g')}: the range is too wide for it; give narrower "
+                "ranges to "
                 "parameters, bounds to names, ice.bounded to a value, or write 1/v as "
                 "ice.reciprocal(v, low, high)",
                 place,

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.attention.inspection import Trace, trace_network
 from iceform.attention.network import outside_transforms
@@ -426,5 +427,5 @@ def _check_same_function(it: Interpolant, f: Any) -> None:
     if not off <= allowed:
         raise ProgramError(
             f"the saved look-up table is off by {off:.3g} from this f, its certified error is "
-            f"{it.error:.3g}; pass the function it was made for"
+            f"{at_most(it.error, '.3g')}; pass the function it was made for"
         )

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import gram_eigenvalues
+from iceform.arithmetic import at_least, at_most, exactly, gram_eigenvalues
 from iceform.attention import (
     Embed,
     Features,
@@ -138,12 +138,13 @@ class GradientDescent(Emulator):
         if self.eps is not None and not error <= self.eps:
             longest = 2 / self.hessian[1]
             shorter = (
-                f"lr <= 2/L = {longest:.3g} (longer steps amplify errors), "
+                f"lr <= 2/L = {at_least(longest, '.3g')} (longer steps amplify errors), "
                 if max(self.schedule.steps) > longest and schedule != "chebyshev"
                 else ""
             )
             raise PrecisionError(
-                f"{steps} steps are certified to {error:.3g}, not to eps = {self.eps:.3g}; use "
+                f"{steps} steps are certified to {at_most(error, '.3g')}, not to eps = "
+                f"{self.eps:.3g}; use "
                 f"{shorter}eps=None to accept that, fewer steps, or hessian=(alpha, L) of your "
                 "data",
                 best=error,
@@ -231,7 +232,7 @@ class GradientDescent(Emulator):
         derivation = (
             *self.step.certificate.derivation,
             Step("steps", f"{self.schedule.name} schedule", len(self.schedule), "passes"),
-            Step("alpha", "least eigenvalue of the Hessian", self.hessian[0], "l2 included"),
+            Step("alpha", "least eigenvalue of the Hessian", self.hessian[0], "l2 included", True),
             Step("L", "largest eigenvalue of the Hessian", self.hessian[1], "l2 included"),
             Step(
                 "reach",
@@ -260,7 +261,7 @@ class GradientDescent(Emulator):
         if not (alpha <= bottom and above <= top):
             raise BoundError(
                 f"the Hessian's eigenvalues on these data are in [{bottom:.6g}, {above:.6g}], the "
-                f"certificate holds for hessian=({self.hessian[0]:.6g}, {self.hessian[1]:.6g}); "
+                f"certificate holds for hessian=({', '.join(map(exactly, self.hessian))}); "
                 "pass bounds that cover them, or leave hessian= out"
             )
 

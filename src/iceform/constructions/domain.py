@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import exactly
 from iceform.backends.primitives import Extremes
 from iceform.errors import BoundError, ShapeError
 from iceform.validation import (
@@ -110,7 +111,7 @@ class Domain:
             "max |x|": self.x,
             "max |y|": self.y,
             "max |w|": self.w,
-            "z = w.x - y": f"in [{low:.6g}, {high:.6g}]",
+            "z = w.x - y": f"in [{exactly(low)}, {exactly(high)}]",
         }
         root = math.sqrt(self.dim)
         if self.x_norm < root * self.x:
@@ -192,7 +193,7 @@ class Domain:
         if not (least >= low and most <= high):
             raise BoundError(
                 f"z = w.x - y reaches [{least:.6g}, {most:.6g}], the certificate holds on "
-                f"[{low:.6g}, {high:.6g}]; widen z_range="
+                f"[{exactly(low)}, {exactly(high)}]; widen z_range="
             )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.attention import (
     Features,
     FrozenNetwork,
@@ -106,7 +107,8 @@ class HopfieldMap(Emulator):
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
-                f"{error:.3g} is certified, not eps = {self.eps:.3g}; use eps=None", best=error
+                f"{at_most(error, '.3g')} is certified, not eps = {self.eps:.3g}; use eps=None",
+                best=error,
             )
 
     a: Tensor

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.arithmetic import gram_eigenvalues
+from iceform.arithmetic import at_most, exactly, gram_eigenvalues
 from iceform.attention import FrozenNetwork, LookUps, Prompt
 from iceform.backends import Backend
 from iceform.certificates import Certificate, Step
@@ -139,7 +139,8 @@ class RidgeRegression(Emulator):
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
-                f"{count} passes are certified to {error:.3g}, not to eps = {self.eps:.3g}; "
+                f"{count} passes are certified to {at_most(error, '.3g')}, not to eps = "
+                f"{self.eps:.3g}; "
                 "leave out steps= to take as many as needed",
                 best=error,
             )
@@ -180,7 +181,7 @@ class RidgeRegression(Emulator):
         low, high = self.eigenvalues
         domain = {
             **inner.domain,
-            "eigenvalues of X'X/n": f"in [{low:.6g}, {high:.6g}]",
+            "eigenvalues of X'X/n": f"in [{exactly(low)}, {exactly(high)}]",
             "||w*||_2": self.radius,
         }
         terms = {**inner.terms, "convergence": left}
@@ -203,7 +204,8 @@ class RidgeRegression(Emulator):
         if not (least >= low - slack and most <= high + slack):
             raise BoundError(
                 f"the eigenvalues of X'X/n reach from {least:.6g} to {most:.6g}, the certificate "
-                f"holds in [{low:.6g}, {high:.6g}]; pass smallest= and largest= that cover them"
+                f"holds in [{exactly(low)}, {exactly(high)}]; pass smallest= and largest= that "
+                "cover them"
             )
 
     @untraced
@@ -220,7 +222,7 @@ class RidgeRegression(Emulator):
         if not bool((most <= self.radius * (1 + _SETTLED)).all()):
             raise BoundError(
                 f"the solution's norm may reach {float(most.max()):.6g}, the certificate holds up "
-                f"to {self.radius:.6g}; raise radius="
+                f"to {exactly(self.radius)}; raise radius="
             )
 
     def _start(self, x: Tensor) -> Tensor:
@@ -232,7 +234,8 @@ class RidgeRegression(Emulator):
             solution = self.descent._run(backend, x, y, self._start(x))
         except BoundError as left:
             raise BoundError(
-                f"an iterate left the domain that radius={self.radius:.6g} gives ({left}); the "
+                f"an iterate left the domain that radius={exactly(self.radius)} gives ({left}); "
+                "the "
                 "solution is larger than that, so raise radius="
             ) from None
         self._check_radius(x, y, solution)

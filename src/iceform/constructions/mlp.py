@@ -14,6 +14,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import FrozenNetwork, Layout, LookUps
 from iceform.backends import Backend, bind, rounding_of
 from iceform.certificates import Attestation, Certificate, Ledger, Result, Step, Witness, weakest
@@ -102,7 +103,8 @@ class MLP(InGraph):
         error = self.certificate.error
         if eps is not None and not error <= eps:
             raise PrecisionError(
-                f"{error:.3g} is certified, not eps = {eps:.3g}; pass reach= for your network, a "
+                f"{at_most(error, '.3g')} is certified, not eps = {eps:.3g}; pass reach= for your "
+                "network, a "
                 "smaller weight_bound, or eps=None",
                 best=error,
             )
@@ -146,7 +148,9 @@ class MLP(InGraph):
                 parts["activation"] += table.error
                 parts["rounding"] += table.rounding(model)
             total = math.fsum(parts.values())
-            steps.append(Step(f"layer {index}", "error of its output", total, f"rows {rows:.4g}"))
+            steps.append(
+                Step(f"layer {index}", "error of its output", total, f"rows {at_most(rows, '.4g')}")
+            )
         first = self.layers[0]
         assert isinstance(first, LinearLayer)
         return Certificate.total(
@@ -244,7 +248,7 @@ class MLP(InGraph):
         if not largest <= table.high:
             raise BoundError(
                 f"layer {index} reaches {largest:.6g}, its activation is certified up to "
-                f"{table.high:.6g}; raise reach="
+                f"{exactly(table.high)}; raise reach="
             )
 
     def reference(self, x: Tensor, *parameters: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from typing import Any, Required, Self, TypedDict
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.attention import Features, FrozenNetwork, Layout, LookUps
 from iceform.attention.lookups import LARGEST_LOGIT, MARGIN
 from iceform.backends import rounding_of, windowed
@@ -148,7 +149,8 @@ class ResidualEmulator(Emulator):
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
-                f"with these {self.interpolant.tokens} grid tokens {error:.3g} is certified, "
+                f"with these {self.interpolant.tokens} grid tokens {at_most(error, '.3g')} is "
+                "certified, "
                 f"not eps = {self.eps:.3g}; use eps=None to accept that",
                 best=error,
             )
@@ -230,14 +232,15 @@ class ResidualEmulator(Emulator):
         except PrecisionError as none:
             raise PrecisionError(
                 f"{name} cannot be reprogrammed to eps = {asked['eps']:.3g}: {none}; the present "
-                f"keys certify {error:.3g}, pass eps=None to accept that",
+                f"keys certify {at_most(error, '.3g')}, pass eps=None to accept that",
                 best=error,
             ) from None
         if own.layout.tokens > room:
             raise PrecisionError(
                 f"{name} takes {own.interpolant.tokens} grid tokens for eps = {asked['eps']:.3g}, "
                 f"a block of these weights has room for {room}, and the present keys certify "
-                f"{error:.3g}; build with room={own.layout.tokens}, or pass eps=None to accept "
+                f"{at_most(error, '.3g')}; build with room={own.layout.tokens}, or pass eps=None "
+                "to accept "
                 "that",
                 best=error,
             )

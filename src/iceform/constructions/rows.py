@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypedDict
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import Features, LiftedAttention, Prompt, SoftmaxAttention
 from iceform.backends import primitives, rounding_of
 from iceform.certificates import Certificate, Step
@@ -284,7 +285,8 @@ class RowEmulator(Emulator):
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
-                f"{error:.3g} is certified over the whole domain, not eps = {self.eps:.3g}; use "
+                f"{at_most(error, '.3g')} is certified over the whole domain, not eps = "
+                f"{self.eps:.3g}; use "
                 "eps=None and certify(...) your inputs, or a smaller bound or reach",
                 best=error,
             )
@@ -433,7 +435,7 @@ class RowEmulator(Emulator):
         largest = float((x @ weight.mT).abs().max())
         if not largest <= self.reach:
             raise BoundError(
-                f"max |{name} x| is {largest:.6g}, beyond the grid's range {self.reach:.6g}; "
+                f"max |{name} x| is {largest:.6g}, beyond the grid's range {exactly(self.reach)}; "
                 "raise reach="
             )
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import torch
 
+from iceform.arithmetic import at_most, exactly
 from iceform.errors import BoundError, PrecisionError
 from iceform.functions import ScalarFunction
 from iceform.interpolation import Grid, Interpolant, regimes
@@ -70,9 +71,10 @@ def choose(
     reached = math.inf if best is None else total(best)
     name = str(dtype).removeprefix("torch.")
     raise PrecisionError(
-        f"eps = {eps:.3g} cannot be certified for f ({f.name}) on [{low:.6g}, {high:.6g}] in "
-        f"{name}: {reached:.3g} can; ask for a larger eps, a smaller bound or a narrower z_range"
-        + (", or dtype=torch.float64" if dtype == torch.float32 else ""),
+        f"eps = {eps:.3g} cannot be certified for f ({f.name}) on [{exactly(low)}, "
+        f"{exactly(high)}] in "
+        f"{name}: {at_most(reached, '.3g')} can; ask for a larger eps, a smaller bound or a "
+        "narrower z_range" + (", or dtype=torch.float64" if dtype == torch.float32 else ""),
         best=reached,
     )
 

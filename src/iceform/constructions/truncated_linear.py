@@ -31,6 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic import at_most, exactly
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.backends import rounding_of
 from iceform.certificates import Certificate, Step
@@ -172,7 +173,8 @@ class TruncatedLinear(Emulator):
         error = self.certificate.error
         if self.eps is not None and not error <= self.eps:
             raise PrecisionError(
-                f"{heads} heads of {count} tokens are certified to {error:.3g}, not to eps = "
+                f"{heads} heads of {count} tokens are certified to {at_most(error, '.3g')}, not "
+                "to eps = "
                 f"{self.eps:.3g}; use more heads or tokens",
                 best=error,
             )
@@ -203,7 +205,7 @@ class TruncatedLinear(Emulator):
             Step("c", "sharpness beta h^2", self.sharpness, f"{self.regime} regime"),
             Step("error", "of the summed look-ups", error, "h/2 and tails, or mesh enclosure"),
         )
-        where = "all reals" if self.regime == "hard" else f"[{s.low:.6g}, {s.high:.6g}]"
+        where = "all reals" if self.regime == "hard" else f"[{exactly(s.low)}, {exactly(s.high)}]"
         domain: dict[str, float | str] = {
             "samples x dim": f"{self.samples} x {self.dim}",
             "max |x|": self.bound,
@@ -289,7 +291,8 @@ class TruncatedLinear(Emulator):
             if not (least >= self.split.low and most <= self.split.high):
                 raise BoundError(
                     f"w.x + t reaches [{least:.6g}, {most:.6g}]; the spectral split does not "
-                    f"truncate and holds on [{self.split.low:.6g}, {self.split.high:.6g}] only; "
+                    f"truncate and holds on [{exactly(self.split.low)}, "
+                    f"{exactly(self.split.high)}] only; "
                     "use regime='hard'"
                 )
 

@@ -17,6 +17,7 @@ from rich.table import Table
 
 import iceform
 from iceform import plots
+from iceform.arithmetic import at_most
 from iceform.demo.algorithms import ALGORITHMS, Row, Tick, run_all
 from iceform.demo.houses import Houses, load
 from iceform.demo.planned import COLUMNS, PLANNED, Planned, planned
@@ -201,16 +202,18 @@ def _kept(data: Houses, alpha: float) -> Illustration:
         text=(
             f"Of {data.x.shape[1]} features {kept} have a coefficient; these are the largest, for "
             "one standard deviation of a number or for having a property. All others are exactly "
-            f"zero, and each coefficient is certified to {_tidy(model.certificate_.error)}."
+            f"zero, and each coefficient is {model.certificate_.kind} to be within "
+            f"{_tidy(model.certificate_.error)} of the exact one."
         ),
         alt="The largest coefficients of the lasso in per cent of the price",
     )
 
 
 def _tidy(value: float) -> str:
+    """An upper bound in one digit."""
     if not 0 < value < 1e-3:
-        return f"{value:.1g}"
-    mantissa, exponent = f"{value:.0e}".split("e")
+        return at_most(value, ".1g")
+    mantissa, exponent = at_most(value, ".0e").split("e")
     return f"{mantissa} × 10{str(int(exponent)).translate(_RAISED)}"
 
 
@@ -289,7 +292,8 @@ def _first(ran: Executed) -> str:
         f"{ran.instructions} instructions in a prompt of {ran.tokens} tokens. One frozen block of "
         f"four attention layers, weights {ran.digest[:12]},\nexecuted them in {ran.cycles} cycles, "
         f"by its matrices alone: w = {numbers};\n"
-        f"proven {ran.certified:.1e} from the exact result; torch running the same lines is "
+        f"proven {at_most(ran.certified, '.1e')} from the exact result; torch running the same "
+        "lines is "
         f"{ran.measured:.1e} away\n"
     )
 
@@ -313,7 +317,7 @@ def _table(page: Page) -> Table:
             f"{row.score:.4f}",
             f"{row.other_score:.4f}",
             f"{row.difference:.0e}" + ("" if row.same else "*"),
-            f"{row.certified:.0e}",
+            at_most(row.certified, ".0e"),
             str(row.passes),
             f"{row.seconds:.1f}",
         )
@@ -332,7 +336,8 @@ def _words(page: Page) -> str:
     lines += [f"ridge, {_WORDS[r.precondition]}: {_outcome(r)}" for r in page.races]
     lines += [
         f"{one.name}, the host only writing and adding: {one.passes} passes ({one.fast_passes} by "
-        f"default), {one.difference:.0e} apart, proven {one.certified:.0e}; {len(COLUMNS)} columns"
+        f"default), {one.difference:.0e} apart, proven {at_most(one.certified, '.0e')}; "
+        f"{len(COLUMNS)} columns"
         for one in page.planned
     ]
     return "\n".join(lines) + "\n"

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from iceform import algorithms
+from iceform.arithmetic import at_most
 from iceform.certificates import Ledger
-from iceform.demo.algorithms import Tick
+from iceform.demo.algorithms import Tick, proven
 from iceform.demo.houses import Houses
 from iceform.errors import PrecisionError
 from iceform.machine import Program, Stream
@@ -65,10 +66,11 @@ def _both(
     if not apart <= one.certificate.error + other.certificate.error:
         raise PrecisionError(
             f"{name} by solver='inside' is {apart:.3g} from the default's, certified are "
-            f"{one.certificate.error:.3g} and {other.certificate.error:.3g}"
+            f"{at_most(one.certificate.error, '.3g')} and "
+            f"{at_most(other.certificate.error, '.3g')}"
         )
     size = float(other.coef.abs().max())
     return Planned(
-        name, one.passes, other.passes, apart / size, one.certificate.error / size, one.ledger,
+        name, one.passes, other.passes, apart / size, proven(one.certificate, size), one.ledger,
         other.ledger, one.digest,
     )  # fmt: skip

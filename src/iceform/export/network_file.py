@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from iceform import store
+from iceform.arithmetic import at_most
 from iceform.errors import CapacityError, IntegrityError, ProgramError
 from iceform.export.onnx_file import DIGEST, LARGEST, SHA, UNSIGNED, need, quiet, session, signed
 from iceform.networks import InContext
@@ -150,7 +151,7 @@ def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: lis
         if not bool((off <= _ROUNDINGS * bound).all()):
             raise IntegrityError(
                 f"{network.model.title}: onnxruntime is off by {float(off.max()):.3g} from the "
-                f"original, certified to {float(bound.max()):.3g}; nothing was kept"
+                f"original, certified to {at_most(float(bound.max()), '.3g')}; nothing was kept"
             )
 
 

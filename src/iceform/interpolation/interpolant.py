@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic import at_most, exactly
 from iceform.errors import BoundError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation.local import (
@@ -370,11 +371,16 @@ class Interpolant:
     _rounding: dict[RoundingModel, float] = field(default_factory=dict)
     _windows: dict[float, int | None] = field(default_factory=dict)
 
+    def __format__(self, form: str) -> str:
+        """``f"{table:.1e}"`` is the error in that form, rounded up."""
+        return at_most(self.error, form) if form else str(self)
+
     def __repr__(self) -> str:
         name = "f" if self.function is None else self.function.name
         return (
-            f"Interpolant({name} on [{self.grid.low:g}, {self.grid.high:g}], {len(self.values)} "
-            f"tokens, {self.regime}, |A - f| <= {self.error:.3e} ({self.kind}))"
+            f"Interpolant({name} on [{exactly(self.grid.low)}, {exactly(self.grid.high)}], "
+            f"{len(self.values)} "
+            f"tokens, {self.regime}, |A - f| <= {at_most(self.error)} ({self.kind}))"
         )
 
     @classmethod
@@ -540,7 +546,7 @@ class Interpolant:
         if bool(bad.any()):
             raise BoundError(
                 f"z = {z[bad].flatten()[0].item():.6g} lies outside the certified range "
-                f"[{self.low:.6g}, {self.high:.6g}]; fit the interpolant on a wider range"
+                f"[{exactly(self.low)}, {exactly(self.high)}]; fit the interpolant on a wider range"
             )
         return self.weights(z) @ self.values.to(z)
 

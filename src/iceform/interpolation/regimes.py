@@ -29,7 +29,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from iceform.arithmetic import Interval
+from iceform.arithmetic import Interval, at_most, exactly
 from iceform.errors import CapacityError, PrecisionError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import bounds
@@ -295,7 +295,9 @@ def spectral(
             return it
     if eps is not None:
         raise PrecisionError(
-            f"float64 holds the line on [{low:.6g}, {high:.6g}] to {it.error:.3g}, not {eps:.3g}; "
+            f"float64 holds the line on [{exactly(low)}, {exactly(high)}] to "
+            f"{at_most(it.error, '.3g')}, "
+            f"not {eps:.3g}; "
             "ask for a larger eps or a narrower range",
             best=it.error,
         )
@@ -604,7 +606,8 @@ def _certified(f: ScalarFunction, found: _Candidate, regime: str, eps: float | N
 def _held(it: Interpolant, f: ScalarFunction, eps: float | None) -> Interpolant:
     if eps is not None and not it.error <= eps:
         raise PrecisionError(
-            f"f ({f.name}) on [{it.low:.6g}, {it.high:.6g}] is certified to {it.error:.3g} with "
+            f"f ({f.name}) on [{exactly(it.low)}, {exactly(it.high)}] is certified to "
+            f"{at_most(it.error, '.3g')} with "
             f"{it.tokens} grid tokens, not to eps = {eps:.3g}; ask for a larger eps, narrow the "
             "range, or name the kinks of f as kinks=(...)",
             best=it.error,

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from iceform import store
+from iceform.arithmetic import at_most
 from iceform.errors import IceformError, IntegrityError, ProgramError
 from iceform.functions.scalar import ScalarFunction
 from iceform.interpolation import regimes
@@ -112,7 +113,9 @@ def proved_again(it: Interpolant, f: ScalarFunction | None, *, alike: bool = Fal
         return it
     found = proven_for(it, f)
     if alike and not it.error <= _ALIKE * found.error:
-        raise IntegrityError(f"the table states {it.error:.3g} where {found.error:.3g} is true")
+        raise IntegrityError(
+            f"the table states {it.error:.3g} where {at_most(found.error, '.3g')} is true"
+        )
     return replace(found, error=reached(it.error, found.error, found.kind))
 
 
@@ -126,7 +129,8 @@ def reached(stated: float, found: float, kind: str) -> float:
     """
     if kind == "proven" and not found <= AS_GOOD * stated:
         raise IntegrityError(
-            f"the table states an error of {stated:.3g}, and {found:.3g} is proved of it: its "
+            f"the table states an error of {stated:.3g}, and {at_most(found, '.3g')} is proved of "
+            "it: its "
             "values or its error were changed"
         )
     return max(stated, found)

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant
@@ -67,12 +68,13 @@ class Domain:
         x, y = (float(t) for t in source.largest(_Largest()))
         if not x <= self.bound:
             raise BoundError(
-                f"max |x| is {x:.4g}, stated is bound = {self.bound:.4g}; state a larger bound, or "
+                f"max |x| is {x:.4g}, stated is bound = {exactly(self.bound)}; state a larger "
+                "bound, or "
                 "scale the samples"
             )
         if labels and not y <= self.label_bound:
             raise BoundError(
-                f"max |y| is {y:.4g}, stated is label_bound = {self.label_bound:.4g}; state a "
+                f"max |y| is {y:.4g}, stated is label_bound = {exactly(self.label_bound)}; state a "
                 "larger one, or scale the labels"
             )
 

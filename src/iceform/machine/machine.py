@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, overload
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.arithmetic.doubled import Doubled
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt
@@ -278,8 +279,10 @@ class Verifier:
         else:
             if math.isfinite(measured):
                 raise PrecisionError(
-                    f"the exact answer is enclosed to {measured:.2g} by {bits << _FINER} bits, not "
-                    f"near enough to tell whether {certified:.2g} holds; verify(bits=...) helps"
+                    f"the exact answer is enclosed to {at_most(measured, '.2g')} by "
+                    f"{bits << _FINER} bits, not "
+                    f"near enough to tell whether {at_most(certified, '.2g')} holds; "
+                    "verify(bits=...) helps"
                 )
         # Written so that NaN fails.
         return Verification(measured <= certified, measured, certified, flint.ctx.prec)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_least
 from iceform.certificates import Excess
 from iceform.functions import Loss
 from iceform.functions.losses import Curvature, Scalar
@@ -186,4 +187,5 @@ def of_degree_one(problem: LinearProblem, excess: Excess) -> Excess:
 def near(w: Tensor) -> tuple[float, str]:
     """How far lines near w are from it, and which these are."""
     reach = 2.0 ** math.ceil(math.log2(_NEARBY * (1 + float(w.abs().max()))))
-    return reach, f"all lines whose scaled coefficients differ from these by at most {reach:.4g}"
+    most = at_least(reach, ".4g")
+    return reach, f"all lines whose scaled coefficients differ from these by at most {most}"

@@ -28,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_least, at_most
 from iceform.arithmetic.double_double import SUMMED, Pair, add, dot, mul, pair, sub
 from iceform.certificates import Certificate, Excess, Step
 from iceform.functions import ScalarFunction
@@ -501,13 +502,13 @@ def _within(problem: LinearProblem, proof: Proof, metric: Metric, room: _Room) -
     """
     if math.isinf(proof.radius) or proof.kind == "estimated":
         return proof
-    moved = proof.movement(problem)
+    moved, reach = proof.movement(problem), at_least(room.reach, ".3g")
     if not moved <= room.left:
-        why = f"residuals may move by {moved:.3g} and leave [-R, R], R = {room.reach:.3g}"
+        why = f"residuals may move by {at_most(moved, '.3g')} and leave [-R, R], R = {reach}"
         return unbounded(metric, why)
-    scope = f"over all w whose residuals are within {room.reach:.3g}, where the loss is convex"
+    scope = f"over all w whose residuals are within {reach}, where the loss is convex"
     why = "bounds of l'' and |l'''|/l'' by interval arithmetic"
-    step = Step("R", "range of the residuals on which l is enclosed", room.reach, why)
+    step = Step("R", "range of the residuals on which l is enclosed", room.reach, why, least=True)
     return replace(proof, steps=(*proof.steps, step), scope=scope)
 
 
@@ -566,7 +567,9 @@ def self_concordant(
     """D of a loss with |l'''| <= s l'' whose samples are ``far`` long in the inverse metric."""
     product = s * far * (1 + _SLACK)
     if not product * nu < 1:
-        return unbounded(metric, f"s R nu = {product * nu:.3g} is not below 1: not near enough yet")
+        return unbounded(
+            metric, f"s R nu = {at_most(product * nu, '.3g')} is not below 1: not near enough yet"
+        )
     distance = -math.log1p(-product * nu) / product if product * nu > 0 else nu
     return Proof.of(
         distance,

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.attention import Features, FrozenNetwork, Prompt, SoftmaxAttention
 from iceform.attention.inspection import Trace
 from iceform.backends import Backend
@@ -150,7 +151,8 @@ class Rows(Machine):
         certificate = self.head.certify(*inputs, queries=padded.queries)
         if self.eps is not None and not certificate.error <= self.eps:
             raise PrecisionError(
-                f"this pass is certified to {certificate.error:.3g}, not to the machine's eps = "
+                f"this pass is certified to {at_most(certificate.error, '.3g')}, not to the "
+                "machine's eps = "
                 f"{self.eps:.3g}; use a larger eps, or a machine sized for fewer programs",
                 best=certificate.error,
             )

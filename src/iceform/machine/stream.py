@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from iceform.arithmetic import exponent_of, times_power
+from iceform.arithmetic import at_most, exponent_of, times_power
 from iceform.attention import Average, FrozenNetwork, Layout, LookUps, Prompt
 from iceform.attention.lookups import LARGEST_LOGIT, baked
 from iceform.backends import Ablated, Backend, bind, resolve
@@ -287,7 +287,8 @@ class Stream(Machine):
             )
         if self.eps is not None and not table.error <= self.eps:
             raise PrecisionError(
-                f"this table is certified to {table.error:.3g}, not to the machine's eps = "
+                f"this table is certified to {at_most(table.error, '.3g')}, not to the machine's "
+                "eps = "
                 f"{self.eps:.3g}; use a larger eps, or a machine with more tokens",
                 best=table.error,
             )

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from iceform.arithmetic import at_most
 from iceform.backends import resolve
 from iceform.certificates import Result
 from iceform.errors import BoundError, DtypeError, ProgramError
@@ -248,7 +249,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             if not piece.measured <= piece.certified:
                 raise ProgramError(
                     f"{piece.name} is off by {piece.measured:.3g} on a calibration input, its "
-                    f"certificate is {piece.certified:.3g}; please report it"
+                    f"certificate is {at_most(piece.certified, '.3g')}; please report it"
                 )
             piece.measured = 0.0
 
@@ -428,7 +429,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
         carried = self.carried()
         rows = [
             Row(p.name, p.kind, p.how, p.emulated, p.range, p.tokens, p.certified, p.measured,
-                carried.get(p.name, math.nan), p.widened)
+                carried.get(p.name, math.nan), p.widened, p.standing)
             for p in self.pieces
         ]  # fmt: skip
         certificate = self.certificate
@@ -442,6 +443,7 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
             backend=self.settings.backend,
             certified=certificate.error,
             measured=self._deviation,
+            standing=certificate.kind,
         )
 
     # -------------------------------------------------------------------------------------- files

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most
 from iceform.certificates import Certificate, Step, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
@@ -150,5 +151,5 @@ def _hold(
         if not bool((off <= room).all()):
             raise IntegrityError(
                 f"{network.model.title}: off by {float(off.max()):.3g} from the original, "
-                f"certified to {float(bound.max()):.3g}; please report it"
+                f"certified to {at_most(float(bound.max()), '.3g')}; please report it"
             )

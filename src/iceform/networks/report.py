@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from iceform.arithmetic import at_most
 from iceform.networks.frozen import NetworkSizes
 
 _HEADINGS = ("piece", "kind", "how", "range", "tokens", "certified", "measured", "carried")
@@ -36,6 +37,8 @@ class Row:
         Certified 2-norm of a token's error behind the piece, everything before it included.
     widened
         How often its range had to be widened.
+    standing
+        Whether ``certified`` is "proven" or "estimated".
     """
 
     name: str
@@ -48,6 +51,7 @@ class Row:
     measured: float
     carried: float
     widened: int
+    standing: str
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,7 @@ class Report:
     backend: str
     certified: float
     measured: float
+    standing: str  # of the whole network's error: "proven" or "estimated"
 
     @property
     def emulated(self) -> tuple[Row, ...]:
@@ -101,7 +106,7 @@ class Report:
         return "\n".join([*head, *table, "", *self._whole()])
 
     def _whole(self) -> list[str]:
-        certified = f"{self.certified:.2e}"
+        certified = f"{at_most(self.certified, '.2e')} ({self.standing})"
         measured = "not measured" if math.isnan(self.measured) else f"{self.measured:.2e}"
         lines = [f"whole network: certified {certified}, measured {measured}"]
         if self.measured > 0 and self.certified / self.measured > 1e6:
@@ -125,7 +130,9 @@ def _known(value: Any) -> Any:
 
 def _cells(row: Row) -> tuple[str, ...]:
     tokens = str(row.tokens) if row.tokens else ""
+    certified = at_most(row.certified, ".1e")
+    certified += "" if row.standing == "proven" else f" ({row.standing})"
     return (
-        row.name, row.kind, row.how, f"{row.range:.3g}", tokens, f"{row.certified:.1e}",
-        f"{row.measured:.1e}", "" if math.isnan(row.carried) else f"{row.carried:.1e}",
+        row.name, row.kind, row.how, f"{row.range:.3g}", tokens, certified,
+        f"{row.measured:.1e}", "" if math.isnan(row.carried) else at_most(row.carried, ".1e"),
     )  # fmt: skip

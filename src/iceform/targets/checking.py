@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iceform import store
+from iceform.arithmetic import at_most
 from iceform.certificates import Attestation, Certificate
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
 from iceform.targets.data import check_tensors
@@ -60,8 +61,9 @@ class Checked:
     def __str__(self) -> str:
         verdict = "within" if self.ok else "OUTSIDE"
         return (
-            f"measured {self.measured:.2e}, {verdict} the certified {self.certificate.error:.2e} "
-            f"({self.certificate.backend}, "
+            f"measured {self.measured:.2e}, {verdict} the certified "
+            f"{at_most(self.certificate.error, '.2e')} "
+            f"({self.certificate.kind}, {self.certificate.backend}, "
             f"{str(self.certificate.dtype).removeprefix('torch.')})\n{self.attestation.explain()}"
         )
 

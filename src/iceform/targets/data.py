@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import exactly
 from iceform.errors import BoundError, DtypeError, ShapeError
 from iceform.targets.precise import eigenvalue_bounds
 
@@ -77,7 +78,7 @@ class Domain:
             "max ||x_i||": self.rows,
             "max |y_i|": self.label,
             "rms y": self.rms,
-            "eigenvalues of X'X/n": f"[{self.bottom:.6g}, {self.top:.6g}]",
+            "eigenvalues of X'X/n": f"[{exactly(self.bottom)}, {exactly(self.top)}]",
             **{name: value for name, value in run.items() if math.isfinite(value)},
         }
 

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from iceform.arithmetic import at_least
 from iceform.certificates import Certificate, Step
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction
@@ -85,7 +86,8 @@ class ProgramTarget(Target):
         held = float(found.abs().max())
         if not held <= self.largest:
             raise CapacityError(
-                f"a token holds {held:.4g}, and the norms are the identity up to {self.largest:.4g}"
+                f"a token holds {held:.4g}, and the norms are the identity up to "
+                f"{at_least(self.largest, '.4g')}"
                 "; scale the data, or take narrower ranges"
             )
         return mirrored(self.design, found)[None]

@@ -38,6 +38,7 @@ from dataclasses import dataclass
 
 import torch
 
+from iceform.arithmetic import exactly
 from iceform.errors import CapacityError, PrecisionError
 from iceform.validation import check_choice, unit_roundoff
 
@@ -94,7 +95,7 @@ class Arithmetic:
     def assumptions(self) -> tuple[str, ...]:
         """What the rounding model takes for granted."""
         return (
-            f"exp is within {self.exp / 2:g} ulp of exact ({self.backend})",
+            f"exp is within {exactly(self.exp / 2)} ulp of exact ({self.backend})",
             f"matrix products round as {self.name}, in any order of summation (no TF32, no bf16)",
         )
 

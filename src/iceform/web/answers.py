@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from iceform.arithmetic import exactly
 from iceform.certificates import Certificate
 from iceform.interpolation import Interpolant
 
@@ -48,12 +49,14 @@ class StepAnswer(_Answer):
     formula: str
     value: Number
     why: str
+    least: bool
 
 
 class CertificateAnswer(_Answer):
-    """A certificate, JSON-ready."""
+    """A certificate, JSON-ready; ``kind`` is "proven" or "estimated"."""
 
     error: Number
+    kind: str
     terms: dict[str, Number]
     domain: dict[str, str]
     derivation: list[StepAnswer]
@@ -64,9 +67,10 @@ class CertificateAnswer(_Answer):
         """From the library's."""
         return cls(
             error=certificate.error,
+            kind=certificate.kind,
             terms=dict(certificate.terms),
             domain={
-                name: value if isinstance(value, str) else f"{value:.6g}"
+                name: value if isinstance(value, str) else exactly(value)
                 for name, value in certificate.domain.items()
             },
             derivation=[StepAnswer(**vars(step)) for step in certificate.derivation],
@@ -84,6 +88,7 @@ class TableAnswer(_Answer):
     high: float
     center: float
     error: Number
+    kind: str
     nodes: list[float]
     slopes: list[float]
     biases: list[float]
@@ -101,6 +106,7 @@ class TableAnswer(_Answer):
             high=it.high,
             center=it.grid.center,
             error=it.error,
+            kind=it.kind,
             nodes=it.grid.nodes.tolist(),
             slopes=it.keys.slopes.tolist(),
             biases=it.keys.biases.tolist(),
@@ -124,8 +130,9 @@ class Frame(_Answer):
         Largest difference of the two.
     distance
         Largest difference from the exact optimum; null where that is not known.
-    certified
-        What that distance is proven to be at most; null where nothing is.
+    certified, kind
+        What that distance is at most, null where nothing is known, and whether that is "proven" or
+        "estimated".
     """
 
     passes: int
@@ -135,6 +142,7 @@ class Frame(_Answer):
     gap: Number
     distance: Number
     certified: Number
+    kind: str
 
 
 class FitAnswer(_Answer):
@@ -233,12 +241,13 @@ class LookupAnswer(_Answer):
 
 
 class Rate(_Answer):
-    """Errors of a regime by number of grid tokens."""
+    """Errors of a regime by number of grid tokens; ``kind`` is the weakest of all."""
 
     regime: str
     tokens: list[int]
     measured: list[float]
     certified: list[Number]
+    kind: str
 
 
 class RatesAnswer(_Answer):

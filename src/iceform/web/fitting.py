@@ -167,7 +167,8 @@ def _frame(
     here, there = setting.line(scaling, w), setting.line(scaling, beside)
     raw = scaling.raw(w)
     rounding = 4 * _UNIT * float(raw[0].abs().max()) + float(scaling.intercept_slip(*raw))
-    bound = float(setting.model.prove(problem, w).bounds(scaling.functionals()).max())
+    proof = setting.model.prove(problem, w)
+    bound = float(proof.bounds(scaling.functionals()).max())
     return Frame(
         passes=problem.passes,
         coef=here[:-1].tolist(),
@@ -175,7 +176,8 @@ def _frame(
         exact=there.tolist(),
         gap=float((here - there).abs().max()),
         distance=None if best is None else float((here - best).abs().max()),
-        certified=bound + rounding,
+        certified=math.nextafter(bound + rounding, math.inf),
+        kind=proof.kind,
     )
 
 
@@ -188,6 +190,7 @@ def _bare_frame(passes: int, coef: Tensor, intercept: Tensor) -> Frame:
         gap=None,
         distance=None,
         certified=None,
+        kind="proven",
     )
 
 

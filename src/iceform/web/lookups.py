@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import torch
 
+from iceform.certificates import weakest
 from iceform.errors import BoundError, IceformError, ProgramError
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Grid, Interpolant, on_grid
@@ -57,7 +58,7 @@ def tabulated(f: ScalarFunction, reach: float, how: asked.Lookup) -> Interpolant
     values = it.values.clone()
     values[moved.token] += moved.by
     # Attention weights are at most 1, so no answer moves by more.
-    return it.with_values(values, it.error + abs(moved.by))
+    return it.with_values(values, math.nextafter(it.error + abs(moved.by), math.inf))
 
 
 def _tabulated(f: ScalarFunction, reach: float, how: asked.Lookup) -> Interpolant:
@@ -134,6 +135,7 @@ def _rate(f: ScalarFunction, reach: float, regime: str, pulse: Pulse) -> Rate:
     tokens: list[int] = []
     measured: list[float] = []
     certified: list[float | None] = []
+    kinds: list[str] = []
     for size in _SIZES[regime]:
         pulse()
         found = _sized(f, reach, regime, size)
@@ -142,12 +144,17 @@ def _rate(f: ScalarFunction, reach: float, regime: str, pulse: Pulse) -> Rate:
         tokens.append(size)
         measured.append(found[0])
         certified.append(found[1])
-    return Rate(regime=regime, tokens=tokens, measured=measured, certified=certified)
+        kinds.append(found[2])
+    return Rate(
+        regime=regime, tokens=tokens, measured=measured, certified=certified, kind=weakest(kinds)
+    )
 
 
 @lru_cache(maxsize=512)
-def _sized(f: ScalarFunction, reach: float, regime: str, tokens: int) -> tuple[float, float] | None:
-    """Measured and certified error; None where so few tokens hold no table."""
+def _sized(
+    f: ScalarFunction, reach: float, regime: str, tokens: int
+) -> tuple[float, float, str] | None:
+    """Measured and certified error, and its kind; None where so few tokens hold no table."""
     f = ScalarFunction.of(f, -reach, reach)
     try:
         if regime == "hard":
@@ -157,4 +164,4 @@ def _sized(f: ScalarFunction, reach: float, regime: str, tokens: int) -> tuple[f
     except IceformError:
         return None
     z = torch.linspace(-reach, reach, _FINE_MESH, dtype=torch.float64)
-    return float((it(z) - f(z)).abs().max()), it.error
+    return float((it(z) - f(z)).abs().max()), it.error, it.kind

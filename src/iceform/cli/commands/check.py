@@ -60,6 +60,7 @@ def _as_dict(found: Checked) -> dict[str, Any]:
         "answer": found.value.tolist(),
         "measured": found.measured,
         "certified": found.certificate.error,
+        "kind": found.certificate.kind,
         "ok": found.ok,
         "attestation": found.attestation.to_dict(),
     }

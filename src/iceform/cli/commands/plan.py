@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from iceform.arithmetic import at_most, exactly
 from iceform.cli.failures import one_line_errors
 from iceform.cli.planning import Need, fewest_tokens, other_regime
 from iceform.constructions import GradientStep
@@ -57,7 +58,7 @@ def _print_plan(step: GradientStep, needs: Sequence[Need], eps: float, fewest: i
     table = Table(
         title=f"one gradient step, {step.loss.name} loss, {d.samples} samples of {d.dim} entries, "
         f"{dtype}, eps = {eps:g}",
-        caption=f"|x|, |y|, |w| ≤ {d.x:g}, so z in [{low:g}, {high:g}]; "
+        caption=f"|x|, |y|, |w| ≤ {exactly(d.x)}, so z in [{exactly(low)}, {exactly(high)}]; "
         f"certified for the {step.backend} backend",
         title_justify="left",
         caption_justify="left",
@@ -115,8 +116,8 @@ def _bytes(count: int) -> str:
 def _errors(need: Need) -> dict[str, str]:
     if need.terms is None:
         return {}
-    terms = {f"  {name}": f"{value:.2e}" for name, value in need.terms.items()}
-    return {"certified error": f"{need.error:.2e}", **terms}
+    terms = {f"  {name}": at_most(value, ".2e") for name, value in need.terms.items()}
+    return {"certified error": at_most(need.error, ".2e"), **terms}
 
 
 def _notes(asked: Need, other: Need | None = None) -> Iterator[str]:

@@ -137,12 +137,14 @@ def _print_rows(console: Console, rows: list[Row], tight: list[Tightness | None]
     from rich import box
     from rich.table import Table
 
+    from iceform.arithmetic import at_most
+
     grid = Table(box=box.SIMPLE_HEAD)
     for head in ("dtype", "error", "bound", "ratio", "on", "violations", "search"):
         grid.add_column(head, justify="left" if head in ("dtype", "on") else "right")
     for found, near in zip(rows, tight, strict=True):
         grid.add_row(
-            found.dtype, _figure(found.error), _figure(found.bound), _figure(found.ratio),
+            found.dtype, _figure(found.error), at_most(found.bound, ".3g"), _figure(found.ratio),
             found.case, f"{found.violations:,}", "-" if near is None else f"{near.factor:.1f}x",
         )  # fmt: skip
     console.print(f"{rows[0].kernel}, {rows[0].shape}: {rows[0].elements:,} elements a dtype")

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from iceform.algorithms import Algorithm, LinearModel, Option
+from iceform.arithmetic import at_most
 from iceform.cli.running.data import Data, answers, build, chances, coefficient_matrix
 from iceform.cli.running.results import Coefficient, Peer, Run, Score, Settings, check_device
 from iceform.errors import BoundError, PrecisionError, ProgramError
@@ -118,7 +119,8 @@ def _short_of(settings: Settings, certified: float) -> str:
     if not math.isfinite(certified):
         return f"no error can be certified for {name} on these data; leave out --eps"
     return (
-        f"eps = {settings.eps:g} was asked for, {certified:.3g} is the error that can be certified "
+        f"eps = {settings.eps:g} was asked for, {at_most(certified, '.3g')} is the error that can "
+        "be certified "
         f"for {name} on these data; ask for that or more"
     )
 

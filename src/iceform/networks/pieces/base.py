@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from iceform.arithmetic import exactly
 from iceform.backends import rounding_of
 from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, ProgramError
@@ -329,7 +330,8 @@ class Piece(nn.Module, ABC):
 
     def _out_of_range(self, what: str, seen: float, limit: float) -> None:
         raise BoundError(
-            f"{self.name}: {what} is {seen:.6g}, calibrated up to {limit:.6g}; calibrate on data "
+            f"{self.name}: {what} is {seen:.6g}, calibrated up to {exactly(limit)}; calibrate on "
+            "data "
             "like this, raise headroom=, or use on_range='widen'"
         )
 

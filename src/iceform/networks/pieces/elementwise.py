@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.arithmetic import at_most, exactly
 from iceform.backends import primitives, rounding_of
 from iceform.certificates.witness import Asked
 from iceform.errors import BoundError, PrecisionError
@@ -195,8 +196,10 @@ class Table(Activation):
             self.table = _fitted(self.function, self.tails.reach, fine)
         if settings.eps is not None and not self.certified <= settings.eps * high:
             raise PrecisionError(
-                f"{self.name}: {self.function.name} on [-{high:.6g}, {high:.6g}] is certified to "
-                f"{self.certified / high:.3g} of its range in {settings.dtype}, not to eps = "
+                f"{self.name}: {self.function.name} on [-{exactly(high)}, {exactly(high)}] is "
+                "certified to "
+                f"{at_most(self.certified / high, '.3g')} of its range in {settings.dtype}, not "
+                "to eps = "
                 f"{settings.eps:.3g}",
                 best=self.certified / high,
             )

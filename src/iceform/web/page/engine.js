@@ -87,7 +87,7 @@ function withMoved(table, { token, by }) {
   if (token >= table.tokens) throw refuse(`token ${token} was moved, this table has ${table.tokens}; they are counted from 0`, 'lookup.moved.token');
   const values = [...table.values];
   values[token] += by;
-  return { ...table, values, error: table.error + Math.abs(by) };
+  return { ...table, values, error: (table.error + Math.abs(by)) * (1 + Number.EPSILON) };
 }
 
 /** The paper's regime: v_k = f(L_k). Its error is proven elsewhere. */
@@ -128,7 +128,7 @@ async function run(entry, loss, given, stored, lookup) {
 function unproven(table) {
   const look = table && table.error !== null ? { 'error of a look-up': table.error } : {};
   return {
-    error: null, terms: look, domain: { tables: 'proven when this site was built' }, assumptions: [],
+    error: null, kind: 'proven', terms: look, domain: { tables: 'proven when this site was built' }, assumptions: [],
     derivation: [{ symbol: 'D', formula: 'distance to the exact answer', value: null, why: `its proof needs the whole library: ${ELSEWHERE}` }],
   };
 }

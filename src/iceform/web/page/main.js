@@ -5,7 +5,7 @@ import { Board } from './board.js';
 import { control, ownControl } from './controls.js';
 import { byId, debounced, described, el } from './dom.js';
 import { drawGlossary, drawLesson, LESSON } from './lesson.js';
-import { featureNames, linear, short } from './model.js';
+import { atMost, bounded, featureNames, linear, short } from './model.js';
 import { PANELS, provenOf } from './panels.js';
 import { parsePoints, PRESETS } from './presets.js';
 import { DEFAULTS, fitQuestion, fromLink, toLink } from './state.js';
@@ -86,7 +86,7 @@ async function fit() {
     const answer = await ask('fit', fitQuestion(page.state));
     if (!answer) return;
     const last = answer.frames.at(-1); // the answer itself, which has a proof of its own
-    if (last && answer.certificate.error !== null) last.certified = answer.certificate.error;
+    if (last && answer.certificate.error !== null) Object.assign(last, { certified: answer.certificate.error, kind: answer.certificate.kind });
     page.answer = answer;
     page.took = performance.now() - asked;
     complain(answer.note);
@@ -152,18 +152,18 @@ const sampled = (f) => Array.from({ length: CURVE }, (_, i) => f(-1 + (2 * i) / 
 
 function drawFacts(at) {
   const { answer, state, entry, took } = page;
-  const proven = at ? at.certified : answer.certificate.error;
+  const [error, kind] = at ? [at.certified, at.kind] : [answer.certificate.error, answer.certificate.kind];
   const facts = [
-    [`proven error of a ${provenOf(answer)}`, proven === null ? UNPROVEN : `≤ ${short(proven)}`],
+    [`error of a ${provenOf(answer)}`, bounded(error, kind, UNPROVEN)],
     ['passes', at ? at.passes : answer.passes],
     ['prompts a pass', answer.prompts],
     ['answered in', `${Math.round(took)} ms`],
   ];
   if (at?.exact) facts.splice(1, 0, ['drift from exact', short(at.gap)]);
-  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ≤ ${short(answer.table.error)}`}`]);
+  if (answer.table) facts.splice(1, 0, ['look-up', `${answer.table.tokens} tokens${answer.table.error === null ? '' : `, ${bounded(answer.table.error, answer.table.kind)}`}`]);
   if (at) facts.push(['coefficients', coefficients(at, entry, state)]);
   described(byId('facts'), facts);
-  say(`${entry.title} on ${state.points.length} points: ${proven === null ? (standsAlone ? 'iceform play proves its error' : 'no error is proven yet') : `error proven to be at most ${short(proven)}`}.`);
+  say(`${entry.title} on ${state.points.length} points: ${error === null ? (standsAlone ? 'iceform play proves its error' : 'no error is proven yet') : `error ${kind} to be at most ${atMost(error)}`}.`);
 }
 
 function coefficients(at, entry, state) {

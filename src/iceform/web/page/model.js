@@ -96,6 +96,30 @@ export function short(value, digits = 3) {
   return `${mantissa}·10${superscript(Number(exponent))}`;
 }
 
+/** An upper bound in a few characters: rounded up, for a bound that is rounded down is none. */
+export const atMost = (value, digits = 3) => directed(value, digits, 1);
+
+/** A lower bound in a few characters: rounded down. */
+export const atLeast = (value, digits = 3) => directed(value, digits, -1);
+
+/** What is known of an error: "proven ≤ 1.3·10⁻⁹", or "estimated ≤ …"; `none` where it has no bound. */
+export const bounded = (error, kind, none = 'no bound') => (error === null ? none : `${kind} ≤ ${atMost(error)}`);
+
+/** `short` rounded away from zero where that is the way of `sign`, else towards it; exactly so. */
+function directed(value, digits, sign) {
+  if (value === null || value === undefined || value === 0) return short(value, digits);
+  const size = Math.abs(value), fixed = size >= 1e-3 && size < 1e5;
+  const kept = fixed ? digits : Math.max(1, digits - 1);
+  // A float has more digits than these, but none that begins with so many zeros.
+  const [spelled, power] = size.toExponential(100).split('e');
+  const all = spelled.replace('.', ''), outward = (value > 0) === (sign > 0) && /[1-9]/.test(all.slice(kept));
+  const rounded = String(BigInt(all.slice(0, kept)) + (outward ? 1n : 0n));
+  const exponent = Number(power) + rounded.length - kept, minus = value < 0 ? '-' : '';
+  if (fixed) return minus + Number(`${rounded}e${Number(power) - kept + 1}`);
+  const mantissa = rounded.slice(0, kept);
+  return `${minus}${mantissa[0]}${kept > 1 ? `.${mantissa.slice(1)}` : ''}·10${superscript(exponent)}`;
+}
+
 function superscript(number) {
   return [...String(number)].map((c) => (c === '-' ? '⁻' : '⁰¹²³⁴⁵⁶⁷⁸⁹'[c])).join('');
 }

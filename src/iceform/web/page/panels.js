@@ -3,7 +3,7 @@
 import { ask, standsAlone } from './api.js';
 import { proof } from './certificate.js';
 import { el } from './dom.js';
-import { lookUp, short, weights } from './model.js';
+import { atMost, lookUp, short, weights } from './model.js';
 import { colours, diverging, plot, rising } from './plots.js';
 import { drawProgram } from './program.js';
 import { drawStock } from './stock.js';
@@ -35,6 +35,9 @@ export const PANELS = {
   stock: { title: 'A stock GPT-2', draw: drawStock, own: true },
 };
 
+/** Of frames or curves, each with a kind: "proven" where all are. */
+const weakest = (all) => all.find(({ kind }) => kind !== 'proven')?.kind ?? 'proven';
+
 /** What an answer's certificate speaks of. */
 export const provenOf = ({ frames, axes }) => (frames.length ? 'coefficient' : axes ? 'direction' : 'value');
 
@@ -50,12 +53,13 @@ async function drawPasses(node, { answer, frame }) {
       + 'its answer off in one go, or counts mistakes. The panel Certificate has what is proven.'));
     return;
   }
-  const box = canvas('Distance to the exact optimum by step: measured, and proven');
+  const kind = weakest(frames);
+  const box = canvas(`Distance to the exact optimum by step: measured, and ${kind}`);
   const last = frames.at(-1);
   node.replaceChildren(
-    about(`How far the coefficients are from the exact optimum${standsAlone ? '' : ', and how far they are proven to be at most'}; `
+    about(`How far the coefficients are from the exact optimum${standsAlone ? '' : `, and how far they are ${kind} to be at most`}; `
       + 'and how far emulated steps have drifted from the same steps without the machine. The '
-      + `last step is ${short(last.distance)} away${last.certified === null ? (standsAlone ? '' : ', proven to no bound yet') : `, proven at most ${short(last.certified)}`}; `
+      + `last step is ${short(last.distance)} away${last.certified === null ? (standsAlone ? '' : ', proven to no bound yet') : `, ${last.kind} at most ${atMost(last.certified)}`}; `
       + `the drift is ${short(last.gap)}.`),
     box,
   );
@@ -63,10 +67,11 @@ async function drawPasses(node, { answer, frame }) {
   const x = frames.map((_, i) => i);
   const line = (name, key, colour, dash) => ({
     name, x, y: frames.map((f) => positive(f[key])), mode: 'lines', line: { color: colour, dash, width: 2.5 },
-    hovertemplate: `step %{x}: %{y:.2e}<extra>${name}</extra>`,
+    customdata: frames.map((f) => (key === 'certified' ? atMost : short)(f[key])),
+    hovertemplate: `step %{x}: %{customdata}<extra>${name}</extra>`,
   });
   await plot(box, [
-    ...(frames.some((f) => f.certified !== null) ? [line('proven at most', 'certified', second, 'dash')] : []),
+    ...(frames.some((f) => f.certified !== null) ? [line(`${kind} at most`, 'certified', second, 'dash')] : []),
     line('measured distance', 'distance', accent, 'solid'),
     line('drift from exact steps', 'gap', exact, 'dot'),
   ], {
@@ -226,7 +231,7 @@ async function drawLookup(node, page) {
   const paint = { hard: second };
   function show() {
     const z = page.state.z;
-    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not certified here' : `certified to ${short(t.error)}`}`).join('; ')}.`;
+    readout.textContent = `At z = ${short(z)}: ${tables.map((t) => `${t.regime} returns ${short(lookUp(t, z), 6)}, ${t.error === null ? 'its error not proven here' : `${t.kind} to ${atMost(t.error)}`}`).join('; ')}.`;
     return Promise.all(tables.map((t, i) => plot(bars[i], [{
       type: 'bar', x: t.nodes, y: weights(t, z), marker: { color: paint[t.regime] ?? accent }, hovertemplate: 'token at %{x:.3g}: %{y:.3g}<extra></extra>',
     }], {
@@ -273,12 +278,13 @@ async function drawRate(node, page) {
   const box = canvas('Error against grid tokens');
   node.replaceChildren(
     about(`Largest error of the look-up of ${found.name} on [−${page.state.reach}, ${page.state.reach}] by number of grid tokens. `
-      + 'Dots are measured on 4001 points, lines are proven.'),
+      + 'Dots are measured on 4001 points, lines are '
+      + `${weakest(found.rates)}.`),
     box);
   const { accent, second } = colours();
   const paint = { hard: second, spectral: accent };
-  return plot(box, found.rates.flatMap(({ regime, tokens, measured, certified }) => [
-    { name: `${regime}, certified`, x: tokens, y: certified.map(positive), mode: 'lines', line: { color: paint[regime], dash: 'dash', width: 2 }, hovertemplate: '%{x} tokens: at most %{y:.2e}<extra></extra>' },
+  return plot(box, found.rates.flatMap(({ regime, tokens, measured, certified, kind }) => [
+    { name: `${regime}, ${kind}`, x: tokens, y: certified.map(positive), customdata: certified.map((v) => atMost(v)), mode: 'lines', line: { color: paint[regime], dash: 'dash', width: 2 }, hovertemplate: '%{x} tokens: at most %{customdata}<extra></extra>' },
     { name: `${regime}, measured`, x: tokens, y: measured.map(positive), mode: 'markers', marker: { color: paint[regime], size: 9, symbol: regime === 'hard' ? 'diamond' : 'circle' }, hovertemplate: '%{x} tokens: %{y:.2e}<extra></extra>' },
   ]), {
     height: 400, xaxis: { type: 'log', title: { text: 'grid tokens' }, tickvals: [9, 33, 129, 513], ticktext: ['9', '33', '129', '513'] },
@@ -289,11 +295,11 @@ async function drawRate(node, page) {
 // --------------------------------------------------------------------------------------- certificate
 
 function drawCertificate(node, { answer }) {
-  const { error } = answer.certificate;
+  const { error, kind } = answer.certificate;
   node.replaceChildren(
     el('p', {}, error === null
       ? (standsAlone ? 'This page proves look-ups, not answers; iceform play proves both.' : 'Nothing is proven of this answer yet; the derivation says why.')
-      : `Proven: no ${provenOf(answer)} is further than ${short(error)} from the exact answer’s, rounding included.`),
+      : `${kind === 'proven' ? 'Proven' : `Not proven, ${kind}`}: no ${provenOf(answer)} is further than ${atMost(error)} from the exact answer’s, rounding included.`),
     ...proof(answer),
   );
 }

@@ -3,7 +3,7 @@
 import { ask, Trouble } from './api.js';
 import { proof } from './certificate.js';
 import { described, el } from './dom.js';
-import { short } from './model.js';
+import { bounded, short } from './model.js';
 import { colours, plot, rising } from './plots.js';
 import { cycleQuestion, programQuestion } from './state.js';
 
@@ -106,7 +106,7 @@ class View {
       this.address,
       el('div', { className: 'pair lanes' }, this.table('lane0'), this.table('samples')),
       el('div', { className: 'pair' }, ...this.cards.map(({ box }) => box)),
-      el('details', {}, el('summary', {}, 'What is proven of the answer, and what ran where'), ...proof(answer)),
+      el('details', {}, el('summary', {}, `What is ${answer.certificate.kind} of the answer, and what ran where`), ...proof(answer)),
       about('Only programs of the library run here: to compile an algorithm is to run its author’s Python, which a server must not do for '
         + 'whoever asks. Write your own with @ice.algorithm, and look at it with computer.trace(program, X, y).'),
     );
@@ -133,7 +133,7 @@ class View {
     described(list, [
       ['frozen block', `${digest.slice(0, 8)}…${digest.slice(-4)}, ${same ? `the same for ${digests.size} program${digests.size === 1 ? '' : 's'}` : 'CHANGED'}`],
       ...outputs.map(({ name, value }) => [name === 'value' ? 'answer' : `answer, ${name}`, vector(value)]),
-      ['proven error of an answer', certificate.error === null ? 'no bound' : `≤ ${short(certificate.error)}`],
+      ['error of an answer', bounded(certificate.error, certificate.kind)],
       ['off from float64', short(off)],
     ]);
     list.querySelector('dd').dataset.digest = digest;

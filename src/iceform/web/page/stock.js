@@ -1,7 +1,7 @@
 // A stock GPT-2 whose layers are steps of least squares: a run that is stored with the page.
 
 import { el } from './dom.js';
-import { short } from './model.js';
+import { atMost, short } from './model.js';
 import { colours, plot } from './plots.js';
 
 let loading = null;
@@ -17,7 +17,7 @@ export async function drawStock(node) {
   const off = el('div', { className: 'plot', role: 'img', 'aria-label': 'Distance from exact descent by layer, and what is certified' });
   node.replaceChildren(
     el('p', {}, `${run.architecture} with ${run.layers} layers and ${run.heads} heads, loaded by transformers with no code of ours. Its prompt holds ${run.samples} samples of ${run.dim} features; `
-      + `after layer k its residual stream holds the coefficients after k steps of gradient descent. Its answer is ${short(run.off.at(-1))} away from the exact algorithm’s, proven at most ${short(run.certified)}.`),
+      + `after layer k its residual stream holds the coefficients after k steps of gradient descent. Its answer is ${short(run.off.at(-1))} away from the exact algorithm’s, ${run.kind} at most ${atMost(run.certified)}.`),
     el('div', { className: 'pair' }, paths, off),
     el('pre', { className: 'code' }, el('code', {}, run.code)),
     el('p', { className: 'quiet' }, 'The numbers are a stored run of that code; a test runs it again and compares.'),
@@ -30,7 +30,7 @@ export async function drawStock(node) {
     ]), { title: 'Coefficients, layer by layer', xaxis: { title: { text: 'layer' } } }),
     plot(off, [
       { name: 'distance from exact steps', x: x.slice(1), y: run.off.slice(1).map((v) => Math.max(v, 1e-17)), mode: 'lines+markers', line: { color: accent } },
-      { name: 'proven at most', x: [1, x.length - 1], y: [run.certified, run.certified], mode: 'lines', line: { color: second, dash: 'dash' } },
+      { name: `${run.kind} at most`, x: [1, x.length - 1], y: [run.certified, run.certified], mode: 'lines', line: { color: second, dash: 'dash' } },
     ], { title: 'How far off, and what is certified', xaxis: { title: { text: 'layer' } }, yaxis: { type: 'log', dtick: 1 } }),
   ]);
 }

@@ -1,0 +1,369 @@
+"""Printed text: what every surface says of a bound is read back, and must not be below the bound.
+
+A surface is a function of a certificate (or of one number) that returns texts with the numbers they
+stand for. :func:`attack` draws errors of all sizes, has every surface print them, and compares
+decimals with floats exactly: an upper bound that is printed smaller than it is, a lower one that is
+printed larger, and a kind that is missing are violations.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import json
+import math
+import random
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+import iceform as ice
+from iceform.arithmetic import at_least, at_most
+from iceform.certificates import Attestation, Certificate, Excess, Step
+from iceform.cli import console as terminal
+from iceform.cli.commands import plan, tolerance
+from iceform.cli.planning import Need
+from iceform.cli.run_page import page
+from iceform.cli.running import Run, Settings, run
+from iceform.demo.page import _first, _tidy
+from iceform.demo.program import execute
+from iceform.networks.frozen import NetworkSizes
+from iceform.networks.report import Report, Row
+from iceform.tables import read
+from iceform.targets.checking import Checked
+from iceform.tolerances import Row as Compared
+from iceform.web.answers import CertificateAnswer
+
+NODE = shutil.which("node")
+MODEL = Path(ice.__file__).parent / "web" / "page" / "model.js"
+_RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹−", "-0123456789-")
+_DIGITS = r"-?\d[\d,]*\.?\d*"
+NUMBER = re.compile(
+    rf"({_DIGITS})(?:e([-+]\d+)| ?[·×] ?10(?:<sup>)?([−⁻-]?[\d⁰¹²³⁴⁵⁶⁷⁸⁹]+)(?:</sup>)?)?|inf|∞"
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A piece of text that ends in a number, and the float that the number speaks of."""
+
+    text: str
+    exact: float
+    least: bool = False  # whether it is bounded from below
+
+    @property
+    def number(self) -> Decimal:
+        """The first number of the text."""
+        found = NUMBER.search(self.text)
+        assert found, self.text
+        if found[1] is None:
+            return Decimal("Infinity")
+        power = (found[2] or found[3] or "0").translate(_RAISED)
+        return Decimal(found[1].replace(",", "")) * Decimal(10) ** int(power)
+
+    @property
+    def violated(self) -> bool:
+        """Whether what is printed is not true."""
+        exact = Decimal(self.exact)
+        return self.number > exact if self.least else self.number < exact
+
+
+def after(words: str, text: str) -> str:
+    """What follows these words, which must be there."""
+    assert words in text, (words, text)
+    return text.split(words, 1)[1]
+
+
+SURFACES: dict[str, Callable[[Certificate], list[Said]]] = {}
+
+
+def surface(function: Callable[[Certificate], list[Said]]) -> Callable[[Certificate], list[Said]]:
+    SURFACES[function.__name__] = function
+    return function
+
+
+# ---------------------------------------------------------------------------------------------
+# certificates and tables
+# ---------------------------------------------------------------------------------------------
+
+
+@surface
+def statement(c: Certificate) -> list[Said]:
+    texts = [c.statement, repr(c), str(c), c.explain()]
+    assert all(f"({c.kind}" in text for text in texts)
+    return [Said(after("<= ", text), c.error) for text in texts]
+
+
+@surface
+def formats(c: Certificate) -> list[Said]:
+    forms = (".0e", ".1e", ".2e", ".3e", ".1g", ".3g", ".6g")
+    return [Said(f"{c:{form}}", c.error) for form in forms]
+
+
+@surface
+def explanation(c: Certificate) -> list[Said]:
+    lines = c.explain().splitlines()
+    found = [Said(after("error", line), c.error) for line in lines if line.startswith("  error")]
+    for name, value in c.terms.items():
+        found += [Said(after("= ", line), value) for line in lines if line.startswith(f"  {name} ")]
+    for step in c.derivation:
+        mine = [line for line in lines if line.startswith(f"  {step.symbol} ")]
+        found += [Said(after("= ", line), step.value, step.least) for line in mine]
+    assert len(found) == 1 + len(c.terms) + len(c.derivation)
+    return found
+
+
+@surface
+def excess(c: Certificate) -> list[Said]:
+    told = replace(c, excess=Excess(c.error, "some lines")).explain().splitlines()[1]
+    assert "(claimed)" in told if c.kind == "claimed" else "(proven)" in told
+    return [Said(after("<= ", told), c.error)]
+
+
+@surface
+def domains(c: Certificate) -> list[Said]:
+    """Ends of a domain are exact: rounded either way they would promise too much somewhere."""
+    told = CertificateAnswer.of(c)
+    lines = [line for line in c.explain().splitlines() if line.startswith("  max |x|: ")]
+    assert float(after(": ", lines[0])) == float(told.domain["max |x|"]) == c.domain["max |x|"]
+    return []
+
+
+@surface
+def interpolants(c: Certificate) -> list[Said]:
+    it = replace(_table(), error=c.error)
+    return [Said(after("<= ", repr(it)), c.error), Said(f"{it:.1e}", c.error)]
+
+
+@surface
+def directions(c: Certificate) -> list[Said]:
+    return [
+        Said(at_most(c.error, form), c.error) for form in (".0e", ".2g")
+    ] + [Said(at_least(c.error, form), c.error, least=True) for form in (".0e", ".2g")]  # fmt: skip
+
+
+@cache
+def _table() -> ice.Interpolant:
+    return ice.Interpolant.fit(torch.tanh, -2, 2, eps=1e-4)
+
+
+# ---------------------------------------------------------------------------------------------
+# the command line, its pages and reports
+# ---------------------------------------------------------------------------------------------
+
+
+@cache
+def _run() -> Run:
+    """A real run, whose certificate surfaces replace."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(40, 2))
+    y = x @ [1.0, -2.0] + 0.1 * draw.normal(size=40)
+    lines = [
+        "a,b,y",
+        *(f"{a!r},{b!r},{c!r}" for a, b, c in zip(*x.T.tolist(), y.tolist(), strict=True)),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "data.csv"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        table = read(path, "y")
+    return run(Settings(ice.algorithms.named("ridge")), table)
+
+
+@surface
+def terminals(c: Certificate) -> list[Said]:
+    ran = replace(_run(), certificate=c)
+    first = terminal.proven(ran)[0]
+    word = {"proven": "Certified:", "estimated": "Estimated:", "claimed": "Claimed:"}[c.kind]
+    assert first.startswith(word)
+    assert (c.kind == "proven") == ("Not proven" not in first)
+    share = c.error / ran.largest
+    return [Said(after("more than ", first), c.error), Said(after(" (", first), share)]
+
+
+@surface
+def run_pages(c: Certificate) -> list[Said]:
+    shown = html.unescape(page(replace(_run(), certificate=c), "iceform run"))
+    assert f"<dt>{c.kind}: " in shown
+    assert ("a proven bound on its error" in shown) == (c.kind == "proven")
+    return [Said(after("<dd>", after(f"<dt>{c.kind}: ", shown)), c.error)]
+
+
+@surface
+def demonstrations(c: Certificate) -> list[Said]:
+    said = _first(replace(_executed(), certified=c.error))
+    return [Said(after("proven ", said), c.error), Said(_tidy(c.error), c.error)]
+
+
+@cache
+def _executed() -> Any:
+    return execute()
+
+
+def _screen(show: Callable[[Console], None]) -> str:
+    out = io.StringIO()
+    show(Console(file=out, width=160))
+    return out.getvalue()
+
+
+@surface
+def plans(c: Certificate) -> list[Said]:
+    step = _step()
+    told = plan._errors(Need(step.regime, step.plan, c.error, dict(c.terms)))
+    found = [Said(told["certified error"], c.error)]
+    return found + [Said(told[f"  {name}"], value) for name, value in c.terms.items()]
+
+
+@cache
+def _step() -> ice.GradientStep:
+    return ice.GradientStep("squared", dim=2, samples=3, eps=1e-4)
+
+
+@surface
+def kernels(c: Certificate) -> list[Said]:
+    row = Compared("sdpa", "float32", "random", "1x1", 1, 1, 0, 0.0, c.error, 0.0)
+    shown = _screen(lambda console: tolerance._print_rows(console, [row], [None]))
+    (line,) = [line for line in shown.splitlines() if line.strip().startswith("float32")]
+    return [Said(line.split()[2], c.error)]
+
+
+@surface
+def checks(c: Certificate) -> list[Said]:
+    said = str(Checked(torch.zeros(1), 0.0, c, Attestation.none("nothing ran")))
+    assert f"({c.kind}, " in said
+    return [Said(after("certified ", said), c.error)]
+
+
+@surface
+def networks(c: Certificate) -> list[Said]:
+    row = Row("fc", "linear", "rows", True, 1.0, 5, c.error, 0.0, c.error, 0, c.kind)
+    sizes = NetworkSizes(2, 2, 2, 2, 5)
+    whole = Report((row,), {}, (), sizes, 5, torch.float64, "fused", c.error, 0.0, c.kind)
+    lines = str(whole).splitlines()
+    (one,) = [line for line in lines if line.startswith("fc")]
+    (last,) = [line for line in lines if line.startswith("whole network")]
+    assert f"({c.kind})" in last
+    assert (c.kind == "proven") == ("(" not in one)
+    cells = re.split(" {2,}", one)
+    return [
+        Said(after("certified ", last), c.error),
+        Said(cells[5], c.error),
+        Said(cells[-1], c.error),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------
+# refusals: what an error says can be certified is what it holds as ``best``
+# ---------------------------------------------------------------------------------------------
+
+
+def refusals() -> Iterator[Said]:
+    """Of everything that is asked for more than it can prove."""
+    asked: dict[str, Callable[[], Any]] = {}
+    for tokens in (9, 13, 17, 33):
+        for f in (torch.tanh, torch.sin, torch.exp):
+            asked[f"table {tokens} {f.__name__}"] = lambda f=f, tokens=tokens: ice.Interpolant.fit(
+                f, -2, 2, tokens=tokens, eps=1e-15
+            )
+    for bound in (0.7,):
+        given = {"dim": 2, "samples": 3, "bound": bound, "eps": 1e-17}
+        asked[f"step {bound}"] = lambda given=given: ice.GradientStep("logistic", **given)
+        asked[f"map {bound}"] = lambda given=given: ice.ResidualMap(torch.tanh, **given)
+    for name, ask in asked.items():
+        try:
+            ask()
+        except ice.PrecisionError as refused:
+            if not math.isfinite(refused.best):
+                continue
+            told = str(refused)
+            near = [m[0] for m in NUMBER.finditer(told) if _alike(m[0], refused.best)]
+            if not near:
+                raise AssertionError(f"{name} does not say {refused.best}: {told}") from None
+            yield from (Said(text, refused.best) for text in near)
+        else:
+            raise AssertionError(f"{name} was not refused")
+
+
+def _alike(text: str, value: float) -> bool:
+    number = Said(text, 0.0).number
+    return number.is_finite() and abs(float(number) - value) <= 0.06 * value
+
+
+# ---------------------------------------------------------------------------------------------
+# the page in a browser
+# ---------------------------------------------------------------------------------------------
+
+_SCRIPT = """
+import {{ atLeast, atMost, bounded }} from {model};
+const values = {values};
+const all = [2, 3, 4];
+console.log(JSON.stringify(values.map((v) => [
+  all.map((d) => atMost(v, d)), all.map((d) => atLeast(v, d)), bounded(v, 'estimated')])));
+"""
+
+
+def in_javascript(values: list[float]) -> Iterator[Said]:
+    """What the page's functions print."""
+    script = _SCRIPT.format(model=json.dumps(MODEL.as_uri()), values=json.dumps(values))
+    assert NODE is not None
+    command = [NODE, "--input-type=module", "--eval", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    for value, (up, down, told) in zip(values, json.loads(done.stdout), strict=True):
+        yield from (Said(text, value) for text in up)
+        yield from (Said(text, value, least=True) for text in down)
+        yield Said(after("estimated ≤ ", told), value)
+
+
+# ---------------------------------------------------------------------------------------------
+# draws
+# ---------------------------------------------------------------------------------------------
+
+
+def errors(count: int, seed: int) -> list[float]:
+    """Of all sizes, with random bits, near decimals of a few digits, and powers of two."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        usual = 10 ** draw.uniform(-16, 3)
+        few = float(f"{usual:.{draw.randint(0, 3)}e}")
+        any_bits = abs(struct.unpack("<d", draw.randbytes(8))[0])
+        around = math.nextafter(few, draw.choice((0.0, math.inf)))
+        value = draw.choice((usual, usual, few, around, any_bits, 2.0 ** draw.randint(-60, 9)))
+        found.append(value if 0 < value < math.inf else usual)
+    return found
+
+
+def certificate(error: float, kind: str) -> Certificate:
+    """With this error in every place where a certificate has one."""
+    return Certificate(
+        error,
+        {"interpolation": error * 0.7, "rounding": error * 0.3},
+        domain={"max |x|": error, "data": "of this run"},
+        dtype=torch.float64,
+        backend="fused",
+        derivation=(
+            Step("up", "a bound", error / 3, "from above"),
+            Step("down", "an eigenvalue", error / 7, "from below", least=True),
+        ),
+        assumptions=() if kind == "proven" else ("the function is smooth",),
+        kind=kind,
+    )
+
+
+def attack(count: int, seed: int = 0) -> Iterator[tuple[str, Said]]:
+    """So many certificates on every surface."""
+    for at, error in enumerate(errors(count, seed)):
+        kind = ("proven", "estimated", "claimed")[at % 3]
+        for name, shown in SURFACES.items():
+            yield from ((name, said) for said in shown(certificate(error, kind)))
