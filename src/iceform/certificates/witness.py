@@ -297,7 +297,7 @@ class Witness(Backend):
         weights = self.network.check()
         expected = self.network.expected or weights
         if self.rounding.literal:
-            return Attestation(weights, expected, self.name)
+            return Attestation(weights, expected, self.name, literal=True)
         again = self._run_again()
         found = Attestation(
             weights, expected, self.name, again.rows, again.difference, again.allowed, again.note

@@ -79,7 +79,7 @@ class Watching:
         expected = frozen.network.expected or weights
         rounding = rounding_of(backend)
         if rounding.literal:
-            return Attestation(weights, expected, backend)
+            return Attestation(weights, expected, backend, literal=True)
         now = time.perf_counter()
         until = now + max(_SECONDS, _SHARE * (now - self._begun))
         self._random.shuffle(self._seen)

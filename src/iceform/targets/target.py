@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.certificates import Certificate, Enclosure
 from iceform.errors import ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
@@ -67,13 +67,17 @@ class Target(ABC):
         """The answer in features that are known with radii."""
         raise TargetError(f"a {self.kind} has no answer among its features")
 
+    def check_run(self, **parameters: Any) -> None:
+        """Refuse, before it runs, what could not be judged."""
+        return
+
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
-    ) -> tuple[Certificate, float]:
-        """What is proven of an answer to these data, and what was measured."""
+    ) -> tuple[Certificate, float, Enclosure | None]:
+        """What was proven before the run, how far this answer is, and that enclosed, if it was."""
         settings = {k: v for k, v in parameters.items() if k in self.defaults}
         found = self.certificate(self.domain(x, y, **parameters), attention, **settings)
-        return found, self.distance(value, x, y, **parameters)
+        return found, self.distance(value, x, y, **parameters), None
 
     def vocabulary(self) -> Vocabulary | None:
         """Embeddings and readout of a model of token ids; None where features are given."""

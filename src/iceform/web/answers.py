@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from iceform.certificates import Certificate
+from iceform.certificates import ErrorBound
 from iceform.interpolation import Interpolant
 
 
@@ -51,7 +51,7 @@ class StepAnswer(_Answer):
 
 
 class CertificateAnswer(_Answer):
-    """A certificate, JSON-ready."""
+    """A certificate or an enclosure, JSON-ready."""
 
     error: Number
     terms: dict[str, Number]
@@ -60,7 +60,7 @@ class CertificateAnswer(_Answer):
     assumptions: list[str]
 
     @classmethod
-    def of(cls, certificate: Certificate) -> CertificateAnswer:
+    def of(cls, certificate: ErrorBound) -> CertificateAnswer:
         """From the library's."""
         return cls(
             error=certificate.error,
