@@ -26,7 +26,9 @@ from iceform.targets.folder import CONFIG, StockModel, digest, load
 from iceform.validation import check_choice, check_matmul_precision, check_positive, full_precision
 
 # Where it came from and what wrote it; the dtype is that of the weights, which are compared.
-_NOT_BEHAVIOUR = {"_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype"}
+_NOT_BEHAVIOUR = {
+    "_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "iceform",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ def _compare_settings(model: StockModel, stock: Any) -> None:
     if model.spec.vocabulary() is not None:
         decoding = stock.generation_config
         meant = type(decoding).from_model_config(implied)
-        pairs.append(("generation config", decoding.to_dict(), meant.to_dict()))
+        pairs.append(("generation config", *map(_switched_on, (decoding, meant))))
     for where, loaded, meant_settings in pairs:
         for name in sorted((loaded.keys() | meant_settings.keys()) - _NOT_BEHAVIOUR):
             one, other = (part.get(name, "absent") for part in (loaded, meant_settings))
@@ -235,6 +237,11 @@ def _compare_settings(model: StockModel, stock: Any) -> None:
                 raise IntegrityError(
                     f"{model.path}: the {where} has {name} = {one!r}, the sizes imply {other!r}"
                 )
+
+
+def _switched_on(decoding: Any) -> dict[str, Any]:
+    """Settings of decoding; one that is None is off, as one that is False."""
+    return {k: v for k, v in decoding.to_dict().items() if v is not None and v is not False}
 
 
 def _compare(model: StockModel, name: str, found: Tensor, expected: Tensor) -> None:

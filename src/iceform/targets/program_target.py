@@ -33,6 +33,14 @@ from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
+_USAGE = """\
+# program: what ice.compile returned; X, y: data in its domain
+network = AutoModel.from_pretrained(path)
+model = ice.targets.load(path)
+with torch.no_grad():
+    hidden = network(inputs_embeds=model.prompt(X, y, program=program)).last_hidden_state
+print(model.read(hidden, program=program))
+print(ice.check(path, X, y, program=program))"""
 _KEYS = 16.0  # slopes may exceed the logits where arguments are small
 
 
@@ -93,9 +101,14 @@ class ProgramTarget(Target):
             )
         return mirrored(self.design, found)[None]
 
-    def read(self, out: Tensor) -> Tensor:
+    def features(self, out: Tensor) -> Tensor:
         """All tokens' features; :meth:`found` finds a program's answers in them."""
         return unmirrored(self.design, out)[0]
+
+    def read(self, out: Tensor, program: Program | None = None, **settings: Any) -> Any:
+        """The program's answer in the form that its algorithm returns; refused before its halt."""
+        held = _given(program)
+        return held.packed(self.found(self.features(out), held))
 
     def answers(
         self, network: Any, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
@@ -104,7 +117,7 @@ class ProgramTarget(Target):
         given = self.prompt(x, y, program=program, **settings).to(network.device)
         with torch.no_grad():
             hidden = network(inputs_embeds=given).last_hidden_state
-        return self.found(self.read(hidden.cpu()), _given(program))
+        return self.found(self.features(hidden.cpu()), _given(program))
 
     def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         found = self.answers(network, x, y, **parameters)
@@ -145,6 +158,9 @@ class ProgramTarget(Target):
 
     def typical(self) -> None:
         return None
+
+    def usage(self) -> str:
+        return _USAGE
 
 
 def promised(program: Program, settings: Mapping[str, Any], dtype: torch.dtype) -> Certificate:

@@ -106,12 +106,7 @@ class StockProgram:
         Refused if the program has not come to its halt. The number of samples follows from that
         of tokens.
         """
-        return self.program.packed(self._target.found(self.model.read(hidden), self.program))
-
-    @property
-    def _target(self) -> ProgramTarget:
-        assert isinstance(self.model.spec, ProgramTarget)
-        return self.model.spec
+        return self.model.read(hidden, program=self.program)
 
     def check(
         self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa",
