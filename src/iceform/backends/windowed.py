@@ -49,6 +49,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from iceform.backends.added import tell
 from iceform.interpolation import Grid, Interpolant
 from iceform.interpolation.local import line_of
 from iceform.interpolation.storage import folder
@@ -485,6 +486,7 @@ def pass_over(
         )  # fmt: skip
 
     _shared_out(part, starts)
+    tell(totals, _PART)
     largest, squares = seen.amax(0).unbind()
     return totals.sum(0), torch.stack([largest, squares.sqrt()])
 

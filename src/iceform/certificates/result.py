@@ -196,6 +196,7 @@ class ErrorBound:
         """All of it as JSON, derivation included."""
         return json.dumps(self.to_dict(), indent=2)
 
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Certificate(ErrorBound):
     """Before the fact: a sup-norm bound for every input in ``domain``, rounding included.

@@ -48,7 +48,9 @@ from iceform.attention import (
     is_checked,
 )
 from iceform.backends import Backend, Literal, Rounding, rounding_of
+from iceform.backends.added import PartialSums, listening
 from iceform.backends.primitives import Extremes
+from iceform.backends.windowed import sum_block
 from iceform.certificates.result import Attestation, Ledger
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
@@ -199,6 +201,8 @@ def _allowed(
 
 _KEPT = 4  # prompts that are kept of a run, each as likely as any other
 _SECONDS = 0.03  # that running rows again may take,
+_EVERY = 1 << 62  # samples of a part that is all there is
+_HELD = 1 << 20  # numbers of rows that are held at once
 _APART = 2  # points run again that have a prompt each
 _SHARE = 0.1  # or this share of the run, whichever is more
 
@@ -210,6 +214,24 @@ class _Seen:
     prompt: Prompt | LookUps | Average
     rows: Tensor | None
     layers: tuple[Tensor, ...] = ()
+    added: _Added | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Added:
+    """A sum over samples as it came back, and what the backend added up.
+
+    ``over`` is what it was divided by, ``count`` whether it is of the rows' last entries.
+    """
+
+    out: Tensor
+    parts: PartialSums
+    over: int = 1
+    count: bool = False
+
+    def columns(self, rows: Tensor) -> Tensor:
+        """What is summed of rows that a network returns."""
+        return (rows[..., -1:] if self.count else rows[..., :-1]).detach().double()
 
 
 class Witness(Backend):
@@ -257,20 +279,23 @@ class Witness(Backend):
         return iter(layers)
 
     def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
-        out = self.inner.total(prompt, watch)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.total(prompt, watch)
+        self._keep(prompt, added=_added(out, told))
         return out
 
     def mean(
         self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        out = self.inner.mean(prompt, watch, dtype)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.mean(prompt, watch, dtype)
+        self._keep(prompt, added=_added(out, told, over=prompt.count))
         return out
 
     def count(self, prompt: LookUps) -> Tensor:
-        out = self.inner.count(prompt)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.count(prompt)
+        self._keep(prompt, added=_added(out[..., None], told, count=True))
         return out
 
     def _keep(
@@ -278,12 +303,15 @@ class Witness(Backend):
         prompt: Prompt | LookUps | Average,
         rows: Tensor | None = None,
         layers: tuple[Tensor, ...] = (),
+        added: _Added | None = None,
     ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
         self.passes += 1
         prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
-        seen = _Seen(prompt, rows, layers)
+        if isinstance(prompt, LookUps):  # loops change their coefficients in place
+            prompt = replace(prompt, w=prompt.w.detach().clone())
+        seen = _Seen(prompt, rows, layers, added)
         if len(self._seen) < _KEPT:
             self._seen.append(seen)
         elif (place := self._random.randrange(self.passes)) < _KEPT:
@@ -324,7 +352,7 @@ class Witness(Backend):
     def _compare(self, seen: _Seen, until: float) -> Compared:
         prompt = seen.prompt
         if isinstance(prompt, LookUps):
-            return self._compare_look_ups(prompt, seen.rows)
+            return self._compare_look_ups(prompt, seen)
         if isinstance(prompt, Average):
             return self._compare_average(prompt, seen.rows)
         if len(seen.layers) != len(self.network.layers):
@@ -340,22 +368,72 @@ class Witness(Backend):
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _compare_look_ups(self, prompt: LookUps, rows: Tensor | None) -> Compared:
+    def _compare_look_ups(self, prompt: LookUps, seen: _Seen) -> Compared:
         if not prompt.count or not prompt.batch.numel():
             return Compared()
         which = tuple(self._random.randrange(size) for size in prompt.batch)
-        drawn = self._draw(prompt.count, prompt.layout.samples).to(prompt.x.device)
-        part = prompt.of(*which).part(drawn)
-        exact = self._literal.run(part)
-        limit = _look_up_allowance(part, self.name)
-        if rows is not None:
-            off = float((rows[which][drawn] - exact).abs().max())
-            return Compared(len(drawn), off, limit)
-        # Of a sum only the parts can be told apart: their rows, and what they add up to.
-        off = float((self.inner.run(part) - exact).abs().max())
-        summed = self.inner.total(part) - exact[..., :-1].double().sum(-2)
-        off = max(off, float(summed.abs().max()) / len(drawn))
-        return Compared(len(drawn), off, limit)
+        one = prompt.of(*which)
+        if seen.added is not None:
+            return self._compare_sum(one, which, seen.added)
+        assert seen.rows is not None
+        drawn = self._draw(one.count, one.layout.samples).to(one.x.device)
+        return self._compare_rows(one.part(drawn), seen.rows[which][drawn])
+
+    def _compare_rows(self, part: LookUps, rows: Tensor) -> Compared:
+        off = float((rows - self._literal.run(part)).abs().max())
+        return Compared(len(rows), off, _look_up_allowance(part, "literal", self.name))
+
+    def _compare_sum(self, prompt: LookUps, which: tuple[int, ...], added: _Added) -> Compared:
+        """The sum against its parts; the last part and one drawn against rows; rows literally."""
+        parts = added.parts
+        sums = parts.sums[(slice(None), *which)].double()
+        gain, keep = (1.0, 0.0) if parts.whole else (prompt.gain, prompt.keep)
+        kept = keep * prompt.w.detach().double()
+        out, unit = added.out.detach()[which], unit_roundoff(torch.float64)
+        total = gain * sums.sum(0) + prompt.count * kept
+        size = abs(gain) * sums.abs().sum(0) + prompt.count * kept.abs()
+        off = (out.double() - total / added.over).abs()
+        allowed = (len(sums) + 8) * unit * size / added.over
+        allowed = allowed + 2 * unit_roundoff(out.dtype) * out.double().abs()
+        found = _worst(off, allowed)
+        tiles = -(-prompt.count // parts.rows)
+        last = (tiles - 1) % len(sums)
+        for part in {last, self._random.randrange(len(sums))}:
+            rows = parts.tiles(part, prompt.count)
+            found = found.plus(self._compare_part(prompt, rows, gain * sums[part], kept, added))
+        return replace(found, rows=found.rows - 1)  # the sum itself is none
+
+    def _compare_part(
+        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor, added: _Added
+    ) -> Compared:
+        """One part of a sum against the rows that the same backend returns, some of them literal.
+
+        ``found`` is what the part came to, without ``kept`` times its rows.
+        """
+        step = max(1, _HELD // (prompt.x.shape[-1] + 1))
+        places = [
+            slice(start, min(tile.stop, start + step))
+            for tile in tiles for start in range(tile.start, tile.stop, step)
+        ]  # fmt: skip
+        chosen = self._random.randrange(len(places))
+        samples = sum(place.stop - place.start for place in places)
+        total, size, each, compared = found.new_zeros(found.shape), 0.0, 0.0, Compared()
+        for number, place in enumerate(places):
+            part = prompt.part(place)
+            rows = self.inner.run(part)
+            columns = added.columns(rows)
+            total, size = total + columns.sum(0), size + columns.abs().sum(0)
+            each = max(each, _look_up_allowance(part, self.name, self.name))
+            if number == chosen:
+                drawn = self._draw(len(rows), prompt.layout.samples).to(rows.device)
+                compared = self._compare_rows(part.part(drawn), rows[drawn])
+        unit, fine = unit_roundoff(prompt.w.dtype), unit_roundoff(torch.float64)
+        block = sum_block(prompt.w.dtype, prompt.count)
+        size = size + samples * kept.abs()
+        allowed = samples * each + ((block + 4) * unit + (samples + 8) * fine) * size
+        off = (found + samples * kept - total).abs()
+        compared = compared.plus(_worst(off / samples, allowed / samples))  # of a row, in the mean
+        return replace(compared, rows=compared.rows - 1)
 
     def _compare_average(self, prompt: Average, rows: Tensor | None) -> Compared:
         assert rows is not None
@@ -368,8 +446,26 @@ class Witness(Backend):
         return Compared(len(drawn), off, _average_allowance(part))
 
 
-def _look_up_allowance(prompt: LookUps, name: str) -> float:
-    """What two evaluations of the same look-ups may differ by."""
+def _added(out: Tensor, told: list[PartialSums], *, over: int = 1, count: bool = False) -> _Added:
+    """What a backend has told of a sum; the sum itself where it has told nothing, or too much."""
+    if len(told) == 1 and told[0].sums.shape[1:] == out.shape:
+        return _Added(out, told[0], over, count)
+    whole = (out.detach().double() * over)[None]
+    return _Added(out, PartialSums(whole, _EVERY, whole=True), over, count)
+
+
+def _worst(off: Tensor, allowed: Tensor) -> Compared:
+    """Of several differences the one nearest to what is allowed, or farthest beyond."""
+    found = Compared()
+    for one, limit in zip(
+        off.flatten().tolist(), allowed.expand_as(off).flatten().tolist(), strict=True
+    ):
+        found = found.plus(Compared(1, one, limit))
+    return replace(found, rows=1)
+
+
+def _look_up_allowance(prompt: LookUps, *names: str) -> float:
+    """What two evaluations of the same look-ups, by backends of these names, may differ by."""
     x, w, table = prompt.x.detach().double(), prompt.w.detach().double(), prompt.table
     unit = unit_roundoff(prompt.w.dtype)
     reach = float((x.abs() @ w.abs()[..., None]).max() + prompt.y.detach().abs().max())
@@ -378,10 +474,7 @@ def _look_up_allowance(prompt: LookUps, name: str) -> float:
     span = table.high - table.low
     reach = max(reach + abs(table.grid.center) + unit, _TERMS * span if span < math.inf else 0.0)
     magnitude = 2.0 ** math.ceil(math.log2(reach))
-    models = (
-        rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1])
-        for n in ("literal", name)
-    )
+    models = (rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1]) for n in names)
     looked = math.fsum(table.rounding(model) for model in models)
     largest = max(1.0, float(x.abs().max()))
     offset = 0.0 if prompt.offsets is None else float(prompt.offsets.detach().abs().max())

@@ -27,7 +27,8 @@ from iceform.validation import check_choice, check_matmul_precision, check_posit
 
 # Where it came from and what wrote it; the dtype is that of the weights, which are compared.
 _NOT_BEHAVIOUR = {
-    "_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "iceform",
+    "_name_or_path", "_from_model_config", "transformers_version", "architectures", "dtype",
+    "torch_dtype", "iceform",
 }  # fmt: skip
 
 
