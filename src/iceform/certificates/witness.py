@@ -167,7 +167,7 @@ def _at(
     return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
-def _settled(gaps: Tensor, tau: Tensor) -> Tensor:
+def settled(gaps: Tensor, tau: Tensor) -> Tensor:
     """Tokens whose weight no rounding changes: hidden ones have 0, and one left alone has 1."""
     top = tau.gather(-1, gaps.argmin(-1, keepdim=True))
     hidden = gaps - tau - top > _NOTHING
@@ -185,7 +185,7 @@ def _allowed(
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
     tau = unit * (2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * _WIDEST)
-    tau = tau.masked_fill(_settled(gaps, tau), 0.0)
+    tau = tau.masked_fill(settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]
     looked = (weights @ values[..., None])[..., 0]
     apart = (values[..., None, :] - looked[..., None]).abs()

@@ -138,7 +138,14 @@ def _number() -> Callable[..., Any]:
 
 def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
     """The example through the file, against the original and what is certified of it."""
-    bounds = network.certificate(*args, **kwargs).bounds
+    proof = network.enclosure(*args, **kwargs)
+    if not math.isfinite(proof.error):
+        raise ProgramError(
+            f"{network.model.title}: nothing is proven of its output on the example "
+            f"({', '.join(proof.terms)}), so no file could be told from another; give an example "
+            "that network.enclosure bounds"
+        )
+    bounds = proof.bounds
     named = {
         i.name: t.detach().cpu().numpy() for i, t in zip(runs.get_inputs(), tensors, strict=True)
     }
