@@ -409,7 +409,7 @@ def test_two_hundred_steps_of_logistic_regression():
     computer = Computer.for_programs([program])
     result = computer.run(program, X, y, steps=200)
     exact = library.logistic(X, y, steps=200)
-    certificate = result.certificate
+    certificate = result.enclosure
     assert (certificate.kind, certificate.backend) == ("proven", "literal")
     assert certificate.error <= 1e-10
     assert float((result.value - exact).abs().max()) <= certificate.error + 1e-14

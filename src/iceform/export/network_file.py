@@ -7,6 +7,7 @@ range are looked up beyond a table's end, and nothing is certified of them.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
