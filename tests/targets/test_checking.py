@@ -124,14 +124,14 @@ def test_a_setting_of_decoding_is_compared_too(tmp_path):
 def test_without_ball_arithmetic_there_is_one_error_or_the_bound_from_before(
     program, albert, monkeypatch
 ):
-    from iceform.computer import running  # noqa: PLC0415
+    from iceform.computer import running
 
     monkeypatch.setattr(running, "available", lambda: False)
     for call in (
         lambda: albert.check(*data()),
         lambda: ice.Computer.for_programs([program]).run(program, *data()),
     ):
-        with pytest.raises(PrecisionError, match="that w stays within its bounds.*python-flint"):
+        with pytest.raises(PrecisionError, match=r"that w stays within its bounds.*python-flint"):
             call()
     plain = ice.compile(ice.algorithm(lambda x: ice.mean(x * x)), dim=2, samples=4)
     found = ice.Computer.for_programs([plain]).run(plain, data()[0])

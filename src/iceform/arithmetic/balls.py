@@ -20,7 +20,7 @@ def ball_arithmetic() -> Any:
         import flint
     except ImportError:
         raise ProgramError(
-            "ball arithmetic needs python-flint, on which iceform depends and which is missing here: "
+            "ball arithmetic needs python-flint, on which iceform depends, and it is missing here: "
             "pip install python-flint"
         ) from None
     return flint

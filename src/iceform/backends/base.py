@@ -30,10 +30,9 @@ from torch import Tensor
 from iceform.attention import Average, FrozenNetwork, LookUps, Prompt, is_checked
 from iceform.attention.lookups import HIDDEN
 from iceform.backends import primitives, rows
-from iceform.backends.added import tell
 from iceform.backends.primitives import Extremes, has_triton
 from iceform.backends.reading import Reading, padded, read_layer
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import sum_block, tell
 from iceform.errors import DeviceError, ProgramError
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.interpolation.local import tail_mass

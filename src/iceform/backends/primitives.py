@@ -24,8 +24,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.added import tell
-from iceform.backends.windowed import mixed, sum_block
+from iceform.backends.windowed import mixed, sum_block, tell
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 

@@ -640,8 +640,8 @@ class Result(Pretrained, kept_as="Result"):
         enclosure = content.get("enclosure")  # earlier files hold none
         found = cls(
             tensors["value"], Certificate.from_dict(content["certificate"]),
-            Attestation.from_dict(content["attestation"]), ledger, content["passes"], under["part."],
-            under["error."], content["converged"], tuple(content["history"]),
+            Attestation.from_dict(content["attestation"]), ledger, content["passes"],
+            under["part."], under["error."], content["converged"], tuple(content["history"]),
             None if enclosure is None else Enclosure.from_dict(enclosure),
             _data=content["data"],
         )  # fmt: skip

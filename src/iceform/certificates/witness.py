@@ -48,9 +48,8 @@ from iceform.attention import (
     is_checked,
 )
 from iceform.backends import Backend, Literal, Rounding, rounding_of
-from iceform.backends.added import PartialSums, listening
 from iceform.backends.primitives import Extremes
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import PartialSums, listening, sum_block
 from iceform.certificates.result import Attestation, Ledger
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant

@@ -19,11 +19,10 @@ import triton  # type: ignore[import-untyped]
 import triton.language as tl  # type: ignore[import-untyped]
 from torch import Tensor
 
-from iceform.backends.added import tell
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import ceil_div, multiprocessors, power_of_two
 from iceform.backends.triton.tables import LINE, table_of
-from iceform.backends.windowed import mixed, sum_block
+from iceform.backends.windowed import mixed, sum_block, tell
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry
 
