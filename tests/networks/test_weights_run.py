@@ -283,7 +283,7 @@ def test_a_sum_inside_a_norm_that_leaves_out_a_feature_is_noticed(step, plain, m
     torch.manual_seed(0)
     norm = nn.LayerNorm(16, elementwise_affine=not plain, dtype=F64)
     x = torch.randn(3, 16, dtype=F64)
-    net = in_context(nn.Sequential(norm), calibration=[x])
+    net = in_context(nn.Sequential(norm), calibration=[x], dtype=F64)
     assert net.run(x).attestation.ok
     right = getattr(Norm, step)
 

@@ -326,7 +326,7 @@ class Attestation:
             return missing[0] if missing else cls.none("nothing ran")
         checked = [part for part in parts if part.rows]
         worst = max(checked, key=_share, default=parts[0])
-        unseen = next((part.note for part in parts if not part.literal and not part.rows), "")
+        unseen = [part for part in parts if not part.literal and not part.rows]
         return cls(
             joined(part.weights for part in parts),
             joined(part.expected for part in parts),
@@ -334,7 +334,7 @@ class Attestation:
             0 if unseen else sum(part.rows for part in parts),
             worst.difference,
             worst.allowed,
-            unseen if checked else worst.note,
+            unseen[0].note if unseen else "",
             all(part.literal for part in parts),
             any(part.claimed for part in parts),
         )
