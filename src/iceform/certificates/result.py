@@ -330,7 +330,7 @@ class Attestation:
         return cls(
             joined(part.weights for part in parts),
             joined(part.expected for part in parts),
-            parts[0].backend,
+            next((part.backend for part in parts if not part.literal), parts[0].backend),
             0 if unseen else sum(part.rows for part in parts),
             worst.difference,
             worst.allowed,
