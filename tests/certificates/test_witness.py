@@ -1,5 +1,6 @@
 """An attestation notices a backend that does not compute what the matrices do."""
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 
 import iceform as ice
 from iceform.attention import Average, Layout, LookUps
-from iceform.backends import Fused, Literal, bind, primitives, windowed
+from iceform.backends import Fused, Literal, bind, primitives, rounding_of, windowed
 from iceform.certificates import Attestation, Ledger, Witness
+from iceform.certificates.witness import compare_entries
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
@@ -256,3 +258,14 @@ def test_a_long_sum_is_attested_by_its_parts(fault, monkeypatch):
         monkeypatch.setattr(windowed, "tell", telling)
     with pytest.raises(IntegrityError, match="from the literal matrices"):
         em.run(*inputs)
+
+
+def test_one_row_is_run_again_however_late_it_is():
+    """A busy machine must not make an attestation of nothing."""
+    em, inputs = step_of(6)
+    layers = list(em.network.stream(em.prompt(*inputs).tokens))
+    found = compare_entries(
+        em.network, em.prompt(*inputs).tokens, layers, rounding_of("literal"), random.Random(0), 0.0
+    )
+    assert found.rows == 1
+    assert found.difference <= found.allowed

@@ -56,6 +56,7 @@ from iceform.interpolation import Interpolant
 from iceform.validation import unit_roundoff
 
 _NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
+_FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
 _WIDEST = 32  # tokens either side of a window, at most
@@ -126,11 +127,19 @@ class Asked:
         return Compared(1, off, allowed)
 
 
-def run_again(asked: Iterable[Asked], rounding: Rounding, until: float) -> Compared:
-    """Compare one after the other, as long as time is left."""
+def run_again(
+    asked: Iterable[Asked], rounding: Rounding, until: float, *, one_at_least: bool = True
+) -> Compared:
+    """Compare one after the other, as long as time is left.
+
+    Without one nothing is known of a run, so the first does not wait for the clock, unless it is
+    much work.
+    """
     found = Compared()
     for one in asked:
         left = until - time.perf_counter()
+        if one_at_least and not found.rows:
+            left = max(left, _FIRST)
         if one.seconds > left:
             why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
             return found if found.rows else Compared(note=why)
@@ -154,7 +163,8 @@ def compare_entries(
             here = layer if layer.w_k.device == read.device else layer.to(read.device)
             places = ([draw.randrange(n) for n in out.shape] for _ in range(_ENTRIES))
             asked = (_at(here, read, out, place, network.tables) for place in places)
-            found = found.plus(run_again(asked, rounding, until))
+            again = run_again(asked, rounding, until, one_at_least=not found.rows)
+            found = found.plus(again)
         read = out
     return found
 
@@ -201,7 +211,7 @@ def _allowed(
 _KEPT = 4  # prompts that are kept of a run, each as likely as any other
 _SECONDS = 0.03  # that running rows again may take,
 _EVERY = 1 << 62  # samples of a part that is all there is
-_HELD = 1 << 20  # numbers of rows that are held at once
+_HELD = 1 << 17  # numbers of rows that are held at once, in cache
 _APART = 2  # points run again that have a prompt each
 _SHARE = 0.1  # or this share of the run, whichever is more
 
@@ -385,7 +395,7 @@ class Witness(Backend):
     def _compare_sum(self, prompt: LookUps, which: tuple[int, ...], added: _Added) -> Compared:
         """The sum against its parts; the last part and one drawn against rows; rows literally."""
         parts = added.parts
-        sums = parts.sums[(slice(None), *which)].double()
+        sums = (parts.sums.movedim(0, -2)[which]).double()
         gain, keep = (1.0, 0.0) if parts.whole else (prompt.gain, prompt.keep)
         kept = keep * prompt.w.detach().double()
         out, unit = added.out.detach()[which], unit_roundoff(torch.float64)
@@ -416,7 +426,8 @@ class Witness(Backend):
         ]  # fmt: skip
         chosen = self._random.randrange(len(places))
         samples = sum(place.stop - place.start for place in places)
-        total, size, each, compared = found.new_zeros(found.shape), 0.0, 0.0, Compared()
+        total, size = torch.zeros_like(found), torch.zeros_like(found)
+        each, compared = 0.0, Compared()
         for number, place in enumerate(places):
             part = prompt.part(place)
             rows = self.inner.run(part)

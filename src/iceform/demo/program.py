@@ -69,7 +69,7 @@ def execute() -> Executed:
         digest=computer.digest,
         tokens=plan.tokens,
         answer=run.value,
-        certified=run.certificate.error,
+        certified=(run.enclosure or run.certificate).error,
         measured=float((run.value - exact).abs().max()),
         literal=float((run.value - fused.value).abs().max()),
         illustration=illustrate(

@@ -230,7 +230,7 @@ def _compare_settings(model: StockModel, stock: Any) -> None:
     if model.spec.vocabulary() is not None:
         decoding = stock.generation_config
         meant = type(decoding).from_model_config(implied)
-        pairs.append(("generation config", *map(_switched_on, (decoding, meant))))
+        pairs.append(("generation config", _switched_on(decoding), _switched_on(meant)))
     for where, loaded, meant_settings in pairs:
         for name in sorted((loaded.keys() | meant_settings.keys()) - _NOT_BEHAVIOUR):
             one, other = (part.get(name, "absent") for part in (loaded, meant_settings))

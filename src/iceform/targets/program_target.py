@@ -186,8 +186,9 @@ def enclosed(
 ) -> Enclosure:  # fmt: skip
     """The proven distance of an answer from the exact program's, on these data in the dtype."""
     check_balls(program, every=True)
-    data = (part.to(dtype).double() for part in (x, y))
-    found = enclosure_of(program, *data, answer, settings, dtype, f"transformers, {attention}")
+    data, labels = (part.to(dtype).double() for part in (x, y))
+    backend = f"transformers, {attention}"
+    found = enclosure_of(program, data, labels, answer, settings, dtype, backend)
     assert found is not None
     return replace(found, compared="stock network's answer - exact program on these data")
 
