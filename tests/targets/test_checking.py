@@ -63,9 +63,9 @@ def test_an_infinite_certificate_is_met_by_a_stated_tolerance_alone(program, alb
     monkeypatch.setattr(type(endless), "certify", lambda *_, **__: (bound, own))
     found = albert.check(*data())
     assert not found.ok
-    assert "state tolerance=" in str(found)
-    assert albert.check(*data(), tolerance=1e-9).ok
-    assert not albert.check(*data(), tolerance=1e-30).ok
+    assert "state within=" in str(found)
+    assert albert.check(*data(), within=1e-9).ok
+    assert not albert.check(*data(), within=1e-30).ok
     # Larger than any answer: 0 would be as near.
     largest = max(program.ranges[node].size for node in program.graph.outputs.values())
     bound = replace(known, error=largest)

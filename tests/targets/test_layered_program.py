@@ -153,7 +153,7 @@ def test_a_process_without_iceform_runs_it(tmp_path):
 
 def test_float32(tmp_path):
     model = layered(program("least_squares"), tmp_path, dtype="float32", steps=4)
-    assert model.check(*data(), tolerance=1e-5).ok
+    assert model.check(*data(), within=1e-5).ok
 
 
 @pytest.mark.slow

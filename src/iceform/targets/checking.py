@@ -80,7 +80,7 @@ class Checked:
         if self.tolerance is not None:
             said = f"the stated {self.tolerance:.2e} (certified {known.error:.2e}"
         elif not math.isfinite(known.error):
-            verdict, said = "NOT HELD", "to anything: nothing is certified, state tolerance= (inf"
+            verdict, said = "NOT HELD", "to anything: nothing is certified, state within= (inf"
         what = "measured" if self.enclosure is None else "enclosed"
         dtype = str(known.dtype).removeprefix("torch.")
         return (
@@ -98,7 +98,7 @@ def check(
     attention: str = "sdpa",
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
-    tolerance: float | None = None,
+    within: float | None = None,
     **parameters: Any,
 ) -> Checked:
     """Load the folder with transformers, attest it, run it on data, compare with exact.
@@ -115,7 +115,7 @@ def check(
         To load in; None for the folder's own, the only one that is certified.
     device
         Where it runs. Off the CPU "sdpa" is torch's own composition of products and softmax.
-    tolerance
+    within
         The distance from the exact answer that is good enough; None for the certificate's. Without
         one, an infinite certificate is never ok.
     parameters
@@ -130,20 +130,20 @@ def check(
     """
     check_tensors(X=x, y=y)
     check_choice("attention", attention, ("eager", "sdpa"))
-    if tolerance is not None:
-        check_positive("tolerance", tolerance)
+    if within is not None:
+        check_positive("within", within)
     model = load(path)
     _check_dtype(model, dtype)
     _check_files(model)
     stock = _moved(network(model, attention, dtype), torch.device(device))
     found = attest(model, stock)
     model.spec.check_run(**parameters)
-    if tolerance is None:
+    if within is None:
         _check_certified(model, x, y, attention, parameters)
     with _kernels(torch.device(device)):
         value = model.spec.run(stock, x, y, **parameters)
     certificate, measured, enclosure = model.spec.judge(value, x, y, attention, **parameters)
-    return Checked(value, measured, certificate, found, enclosure, tolerance)
+    return Checked(value, measured, certificate, found, enclosure, within)
 
 
 def _check_files(model: StockModel) -> None:

@@ -110,12 +110,12 @@ class StockProgram:
 
     def check(
         self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa",
-        tolerance: float | None = None, **settings: Any,
+        within: float | None = None, **settings: Any,
     ) -> Checked:  # fmt: skip
         """:func:`iceform.check` of the folder with this program."""
         targets = self.program.algorithm.targets(X, y)
         return check(
-            self.path, X, targets, attention=attention, tolerance=tolerance,
+            self.path, X, targets, attention=attention, within=within,
             **self.parameters(**settings),
         )  # fmt: skip
 
@@ -149,9 +149,9 @@ class StockDescent(StockProgram):
 
     def check(
         self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa",
-        tolerance: float | None = None, **settings: Any,
+        within: float | None = None, **settings: Any,
     ) -> Checked:  # fmt: skip
-        found = super().check(X, y, attention=attention, tolerance=tolerance, **settings)
+        found = super().check(X, y, attention=attention, within=within, **settings)
         held, exact = self._found(settings)
         if exact:
             return found
