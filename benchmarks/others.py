@@ -157,7 +157,7 @@ def shares() -> list[dict[str, Any]]:
         result = computer.run(program, word, word[:, 0])
         exact = Fraction(int(word.sum()), length)
         worst = max(worst, *(float(abs(Fraction(v) - exact)) for v in result.value.tolist()))
-        bound = max(bound, result.certificate.error)
+        bound = max(bound, result.enclosure.error)
     return [{"case": "shares", "way": "iceform", "tokens": length, "largest error": worst,
              "certified": bound}]  # fmt: skip
 

@@ -1,6 +1,10 @@
 """Every Python block and every command of the README runs."""
 
+import os
 import re
+import subprocess
+import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -68,3 +72,50 @@ def test_the_numbers_of_the_table_are_what_comes_out(name, f):
     assert ours.error <= 1.5 * certified
     assert ours.error >= 0.5 * certified
     assert ours.kind == "proven"
+
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+# Which install, of those that the README names, each of its blocks is promised to run in.
+NEEDS = {"": (0, 2), "export": (0, 1, 2), "web": (0, 2), "tables": (0, 2, 3), "sklearn": (0, 2, 3)}
+
+
+def test_every_install_that_is_named_is_tried():
+    named = set(re.findall(r"pip install '?\.(?:\[(\w+)\])?'?", README))
+    assert named == set(NEEDS)
+    assert {number for each in NEEDS.values() for number in each} == set(range(len(BLOCKS)))
+
+
+def reached_index() -> str:
+    """Why no packages can be installed here; empty where they can."""
+    done = pip(sys.executable, "index", "versions", "python-flint", check=False)
+    return "" if done.returncode == 0 else "no package index can be reached from here"
+
+
+def pip(python, *words: str, check: bool = True) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(python), "-m", "pip", "--disable-pip-version-check", *words],
+        capture_output=True, text=True, check=check, cwd=ROOT, timeout=1800,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", NEEDS)
+def test_blocks_run_in_a_clean_environment(extra, tmp_path):
+    """What the README says to install is all that its blocks need."""
+    if why := reached_index():
+        pytest.skip(why)
+    venv.create(tmp_path / "clean", with_pip=True)
+    python = tmp_path / "clean" / "bin" / "python"
+    what = f".[{extra}]" if extra else "."
+    try:
+        pip(python, "install", "--quiet", "-c", "constraints.txt", what)
+    except subprocess.CalledProcessError as failed:
+        pytest.fail(f"pip install {what}: {failed.stderr[-2000:]}")
+    code = "\n\n".join(BLOCKS[number] for number in NEEDS[extra])
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "ICEFORM"))}
+    done = subprocess.run(
+        [str(python), "-c", code],
+        capture_output=True, text=True, check=False, cwd=tmp_path, env=clean, timeout=1800,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -562,6 +562,49 @@ def test_a_result_comes_back_with_all_that_is_known_of_it(name, tmp_path):
     assert again.parts.keys() == result.parts.keys()
     assert again.certificate.error == result.certificate.error
     assert again.certificate.kind == "claimed"  # nobody has proved it again
+    assert result.attestation.ok
+    assert again.attestation.ok is None  # nor seen it run
+    assert "claimed by the file" in again.attestation.explain()
+    assert (again.enclosure is None) == (result.enclosure is None)
+    if result.enclosure is not None:
+        assert isinstance(again.enclosure, ice.Enclosure)
+        assert again.enclosure.kind == "claimed"
+        assert again.enclosure.error == result.enclosure.error
+
+
+def test_a_forged_attestation_is_a_claim(tmp_path):
+    folder = RESULTS["construction"]().save(tmp_path / "kept")
+    for boast in (
+        {"weights": "0" * 64, "expected": "0" * 64, "rows": 10**6, "literal": True},
+        {"claimed": False, "literal": True, "backend": "literal"},
+    ):
+        forge(folder, lambda content, said=boast: content["attestation"].update(said))
+        again = ice.load(folder).attestation
+        assert again.claimed
+        assert again.ok is None
+        forge(folder, lambda content: content["attestation"].pop("claimed", None))
+
+
+@pytest.mark.parametrize(
+    ("given", "ok"),
+    [
+        ({}, None),  # nothing was run again
+        ({"rows": 3}, True),
+        ({"literal": True}, True),
+        ({"rows": 3, "claimed": True}, None),
+        ({"rows": 3, "difference": 2.0, "allowed": 1.0}, False),
+        ({"rows": 3, "difference": float("nan"), "allowed": 1.0}, False),
+    ],
+)
+def test_an_attestation_is_as_good_as_what_was_run_again(given, ok):
+    assert ice.Attestation("a", "a", "fused", **given).ok is ok
+    assert ice.Attestation("a", "b", "fused", **given).ok is False
+    assert ice.Attestation("", "", "fused", **given).ok is False
+    both = [ice.Attestation("a", "a", "fused", **given), ice.Attestation("a", "a", "literal")]
+    assert ice.Attestation.together(both).ok is ok
+    unseen = ice.Attestation("a", "a", "fused", note="no time was left")
+    for all_three in ([*both, unseen], [*reversed(both), unseen], [unseen, *both]):
+        assert ice.Attestation.together(all_three).ok is (ok and None)
 
 
 @pytest.mark.parametrize("name", ["rows", "stream", "no labels"])

@@ -34,7 +34,7 @@ def residual():
 
 def in_context():
     net = ice.in_context(torch.nn.Sequential(torch.nn.Linear(2, 1)).double(), calibration=[X])
-    return net.certificate(X)
+    return net.enclosure(X)
 
 
 SHOWN = {

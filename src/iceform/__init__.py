@@ -18,7 +18,14 @@ if TYPE_CHECKING:
         SoftmaxAttention,
         unchecked,
     )
-    from iceform.certificates import Attestation, Certificate, Ledger, Result, Verification
+    from iceform.certificates import (
+        Attestation,
+        Certificate,
+        Enclosure,
+        Ledger,
+        Result,
+        Verification,
+    )
     from iceform.computer import Computer
     from iceform.computer.compile import Program, compile
     from iceform.computer.language import (
@@ -90,7 +97,7 @@ _WHERE = {
         "Features FrozenNetwork HopfieldLayer Lift LiftedAttention Prompt SoftmaxAttention "
         "unchecked"
     ),
-    "iceform.certificates": "Attestation Certificate Ledger Result Verification",
+    "iceform.certificates": "Attestation Certificate Enclosure Ledger Result Verification",
     "iceform.computer": "Computer",
     "iceform.computer.compile": "Program compile",
     "iceform.computer.language": (
@@ -139,6 +146,7 @@ __all__ = [
     "DeviceError",
     "DtypeError",
     "Emulator",
+    "Enclosure",
     "Features",
     "Formula",
     "FrozenNetwork",

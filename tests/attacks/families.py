@@ -439,7 +439,7 @@ def in_network(seed: int) -> Outcome | str:
     net = ice.in_context(model, calibration=[x], headroom=4.0)
     y = torch.randn_like(x)
     try:
-        certificate = net.certificate(y)
+        certificate = net.enclosure(y)
     except ice.BoundError:
         return "refused"
     if (instead := _instead(certificate)) is not None:
@@ -451,7 +451,7 @@ def in_network(seed: int) -> Outcome | str:
 
 
 def on_computer(seed: int) -> Outcome | str:
-    """Random programs of the frozen computer, the run's own certificate."""
+    """Random programs of the frozen computer, the run's own enclosure."""
     made, dim = random_programs.program(200_000 + seed, kinks=seed % 3 == 0)
     X, y = random_programs.data(200_000 + seed, dim)
     compiled = ice.compile(made, dim, 5, eps=1e-7, steps=(1, 10))
@@ -460,13 +460,13 @@ def on_computer(seed: int) -> Outcome | str:
         found = computer.run(compiled, X, y, backend="fused")
     except (ice.PrecisionError, ice.BoundError):
         return "refused"
-    if (instead := _instead(found.certificate)) is not None:
+    if (instead := _instead(found.enclosure)) is not None:
         return instead
     exact = made(X, y)
     off = max(float((found.parts[name] - value).abs().max()) for name, value in exact.items())
     size = max(float(value.abs().max()) for value in exact.values())
     # What float64 leaves of the exact program is below a few units of its last place.
-    return Outcome(found.certificate.error + 8 * math.ulp(size), off, math.ulp(size))
+    return Outcome(found.enclosure.error + 8 * math.ulp(size), off, math.ulp(size))
 
 
 # ---------------------------------------------------------------------------------------------

@@ -212,3 +212,24 @@ def test_weights_that_change_after_a_move_are_refused():
         network.check()
     next(network.buffers()).data.div_(1.5)
     assert network.check() == expected
+
+
+def test_a_weight_put_where_there_was_none_is_noticed():
+    """A large sparse buffer is compared by its words that are not 0, and by how many they are."""
+    wide = 400
+    w_o = torch.zeros(1, wide, wide, dtype=F64)
+    w_o[0, :4, :4] = 1.0
+    eye = torch.ones(1, 1, 1, dtype=F64)
+    layer = SoftmaxAttention(eye, eye, eye, w_o)
+    network = FrozenNetwork([layer], Features.of(x=1)).seal()
+    copy = network._sealed.copies["layers.0.w_o"]
+    assert copy.places is not None, "it was copied whole"
+    assert network.check() == network.expected
+    layer.w_o[0, 300, 300] = 1e-9
+    assert not bool(network.unchanged())
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()
+    layer.w_o[0, 300, 300] = 0.0
+    layer.w_o[0, 3, 3] = 0.0  # one less
+    with pytest.raises(IntegrityError, match="weights were changed"):
+        network.check()

@@ -240,3 +240,27 @@ def test_masks_forbid_without_harm():
         weights = tape.apply(Softmax(), tape.apply(Sum(), logits, tape.leaf(mask)))
         assert float(tape.bound(weights).max()) <= 2e-9
         assert float(tape.bound(weights)[:, 2:].max()) <= 1e-20
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_an_affine_map_rounds_by_the_sizes_of_its_terms_not_by_their_sum(seed):
+    """Weights of both signs cancel, what they were rounded by does not."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(3, 40, generator=generator, dtype=F64).exp()
+    x = torch.randn(40, generator=generator, dtype=F64).exp()
+    weight[:, 1::2] = -weight[:, ::2] * (x[::2] / x[1::2])  # terms in pairs that cancel
+    bias = -torch.rand(3, generator=generator, dtype=F64)
+    affine = Affine(weight, bias)
+    got = affine.call(x)
+    allowed = affine.rounding(got, x)
+    exact = (exact_of(weight.numpy()) * exact_of(x.numpy())).sum(-1) + exact_of(bias.numpy())
+    off = np.abs(exact_of(got.numpy()) - exact).astype(float)
+    assert (off > 0).any()
+    assert (off <= allowed.numpy()).all()
+    # Signs of weights and of what is multiplied do not matter to either bound.
+    plain = Affine(weight.abs(), bias.abs())
+    assert torch.equal(allowed, plain.rounding(got, -x))
+    radii = torch.rand(40, generator=generator, dtype=F64)
+    assert torch.equal(
+        affine.carried(got, [x], [radii]).first, plain.carried(got, [x], [radii]).first
+    )

@@ -1,12 +1,16 @@
 """An attestation notices a backend that does not compute what the matrices do."""
 
+import random
+from dataclasses import replace
+
 import pytest
 import torch
 
 import iceform as ice
 from iceform.attention import Average, Layout, LookUps
-from iceform.backends import Fused, Literal, bind
+from iceform.backends import Fused, Literal, bind, primitives, rounding_of, windowed
 from iceform.certificates import Attestation, Ledger, Witness
+from iceform.certificates.witness import compare_entries
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 
@@ -155,3 +159,113 @@ def test_a_ledger_counts_by_place():
     assert "prompts x 7" in str(ledger)
     with pytest.raises(ValueError, match="where must be one of"):
         ledger.note("elsewhere", "x")
+
+
+# ------------------------------------------------------------------------------------------- sums
+
+
+def dropping(function, when=lambda n: True):
+    """A pass over samples that leaves out the last one."""
+
+    def wrong(x, y, *rest, **named):
+        n = x.shape[-2] - when(x.shape[-2])
+        return function(x[..., :n, :], y[..., :n], *rest, **named)
+
+    return wrong
+
+
+def dropping_rows(function):
+    """Sums of looked-up values times samples, without the last sample."""
+    return lambda looked, x, block: function(looked[..., :-1], x[..., :-1, :], block)
+
+
+FAULTS = {
+    "residual_sum": (primitives, "residual_sum", dropping),
+    "of 200": (primitives, "residual_sum", lambda f: dropping(f, lambda n: n == 200)),
+    "in C": (windowed, "pass_over", dropping),
+    "an operation at a time": (primitives, "_weighted", dropping_rows),
+}
+
+
+def step_of(n=200):
+    g = torch.Generator().manual_seed(1)
+    em = ice.GradientStep("squared", 0.5, dim=3, samples=n, eps=1e-6, backend="fused")
+    x, y, w = (torch.rand(*s, generator=g, dtype=torch.float64) for s in ((n, 3), (n,), (3,)))
+    return em, (x / 2, y / 2, w / 2)
+
+
+@pytest.mark.parametrize("fault", ["residual_sum", "of 200", "in C", "an operation at a time"])
+def test_a_sum_that_leaves_out_a_sample_is_noticed(fault, monkeypatch):
+    em, inputs = step_of()
+    assert em.run(*inputs).attestation.ok
+    where, name, spoil = FAULTS[fault]
+    if fault == "an operation at a time":
+        monkeypatch.setattr(primitives, "_compiled_window", lambda *_: None)
+    elif fault == "in C" and not windowed.ready(inputs[0].expand(1 << 10, *inputs[0].shape)):
+        pytest.skip("there is no C compiler")
+    monkeypatch.setattr(where, name, spoil(getattr(where, name)))
+    with pytest.raises(IntegrityError, match="from the literal matrices"):
+        em.run(*inputs)
+    with ice.unchecked():
+        assert em.run(*inputs).attestation.ok is False
+
+
+@pytest.mark.parametrize("how", ["batch", "shared", "weighed", "count", "counted by weights"])
+def test_every_way_of_adding_up_is_attested(how, monkeypatch):
+    """Batches, several coefficients, samples with weights, and counts of look-ups."""
+    prompt = look_ups(200, *((3,) if how == "batch" else ()))
+    if how == "shared":
+        prompt = replace(prompt, w=torch.rand(3, 2).double())
+    if "weigh" in how:
+        prompt = replace(prompt, factors=torch.rand(200).double() + 0.5)
+    told = "count" if how.startswith("count") else "total"
+    for spoil in (False, True):
+        witness = Witness(bind(LAYOUT.build(), "fused"))
+        if spoil:
+            inner = getattr(type(witness.inner), told)
+            monkeypatch.setattr(
+                type(witness.inner), told,
+                lambda self, one, *rest, f=inner: f(self, one.part(slice(0, 199)), *rest),
+            )  # fmt: skip
+        getattr(witness, told)(prompt)
+        if spoil:
+            with pytest.raises(IntegrityError, match="from the literal matrices"):
+                witness.attest()
+        else:
+            assert witness.attest().ok
+
+
+@pytest.mark.parametrize("fault", ["last", "every part", "the sum of the parts"])
+def test_a_long_sum_is_attested_by_its_parts(fault, monkeypatch):
+    """The last part always, another one at random, and what they add up to."""
+    em, inputs = step_of((1 << 16) + 77)
+    if not windowed.ready(inputs[0]):
+        pytest.skip("there is no C compiler, and parts are smaller")
+    assert em.run(*inputs).attestation.ok
+    right, told = windowed.pass_over, windowed.tell
+
+    def telling(parts, rows):
+        assert len(parts) == 3
+        parts += 1e-3
+        told(parts, rows)
+
+    def wrong(x, *rest, **named):
+        found, seen = (dropping(right) if fault == "last" else right)(x, *rest, **named)
+        return found + (1e-3 if fault == "the sum of the parts" else 0.0), seen
+
+    monkeypatch.setattr(windowed, "pass_over", wrong)
+    if fault == "every part":
+        monkeypatch.setattr(windowed, "tell", telling)
+    with pytest.raises(IntegrityError, match="from the literal matrices"):
+        em.run(*inputs)
+
+
+def test_one_row_is_run_again_however_late_it_is():
+    """A busy machine must not make an attestation of nothing."""
+    em, inputs = step_of(6)
+    layers = list(em.network.stream(em.prompt(*inputs).tokens))
+    found = compare_entries(
+        em.network, em.prompt(*inputs).tokens, layers, rounding_of("literal"), random.Random(0), 0.0
+    )
+    assert found.rows == 1
+    assert found.difference <= found.allowed

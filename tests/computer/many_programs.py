@@ -41,7 +41,7 @@ def on_computer(
             found = computer.run(compiled, X, y, backend=backend)
         except (PrecisionError, BoundError):
             return "refused"
-        bound, before = found.certificate.error, compiled.certify(dtype, backend)[0].error
+        bound, before = found.enclosure.error, compiled.certify(dtype, backend)[0].error
         assert bound <= before, f"{backend}: {bound} beyond {before}, known before the fact"
         for name, value in exact.items():
             off = float((found.parts[name] - value).abs().max())

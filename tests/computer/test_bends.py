@@ -56,8 +56,8 @@ def test_kinks_are_within_what_is_stated(name):
     for backend in ("literal", "fused"):
         result = computer.run(program, X, y, backend=backend)
         off = float((result.value - exact).abs().max())
-        assert off <= result.certificate.error + 1e-15
-        assert result.certificate.error <= program.certify(backend=backend)[0].error
+        assert off <= result.enclosure.error + 1e-15
+        assert result.enclosure.error <= program.certify(backend=backend)[0].error
 
 
 @pytest.mark.parametrize("name", CURVES)
@@ -83,7 +83,7 @@ def test_values_of_comparisons_are_rounded_within_what_is_stated(height, base, d
     X, y = torch.zeros(4, 1), torch.tensor([0.5, -0.5, 0.3, 0.0])
     computer = Computer.for_programs([program], dtype=dtype)
     for backend in ("literal", "fused"):
-        found = computer.run(program, X, y, backend=backend).certificate.error
+        found = computer.run(program, X, y, backend=backend).enclosure.error
         assert found <= program.certify(dtype, backend)[0].error
         assert found <= 4 * torch.finfo(dtype).eps * height
 
@@ -112,7 +112,7 @@ def test_comparisons_of_what_is_off_by_more_than_their_gap_are_not_vouched_for(d
     found = Computer.for_programs([program], dtype=dtype).run(
         program, torch.zeros(len(y), 1), y, backend="fused"
     )
-    assert found.certificate.error <= known
+    assert found.enclosure.error <= known
     assert (known < 1e-14) == (dtype == torch.float64)
 
 
@@ -129,7 +129,7 @@ def test_what_is_next_to_nothing_has_a_scale():
     )
     untouched = compile(algorithm(kept), 1, 2)
     found = Computer.for_programs([untouched]).run(untouched, data[:, None], data)
-    assert found.certificate.error == untouched.certificate.error == 0
+    assert found.enclosure.error == untouched.certificate.error == 0
 
 
 def test_one_table_is_enough_where_less_is_asked():

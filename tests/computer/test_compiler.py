@@ -177,16 +177,21 @@ def test_a_step_that_is_too_long_is_no_contraction():
     assert descent(1.5) > 1.0
 
 
-def test_without_balls_a_run_is_estimated_and_says_why(monkeypatch):
-    monkeypatch.setattr("iceform.computer.running.available", lambda: False)
+def test_a_run_has_the_bound_from_before_and_the_distance_of_its_answer():
     program = compile(library.ridge, 3, 8, bounds={"w": 4.0})
     computer = ice.Computer.for_programs([program])
     result = computer.run(program, X, Y, backend="fused", steps=7)
-    assert result.certificate.kind == "estimated"
-    assert "ball arithmetic" in result.certificate.assumptions[-1]
+    before = program.certify(backend="fused", steps=7)[0]
+    assert isinstance(result.certificate, ice.Certificate)
+    assert not isinstance(result.certificate, ice.Enclosure)
+    assert isinstance(result.enclosure, ice.Enclosure)
+    assert not isinstance(result.enclosure, ice.Certificate)
+    assert result.certificate.to_dict() == before.to_dict()
     assert result.certificate.domain["turns"] == "7"
     off = float((result.value - program.reference(X, Y, steps=7)).abs().max())
-    assert off <= result.certificate.error
+    assert off - 1e-15 <= result.enclosure.error < result.certificate.error
+    assert result.enclosure.statement in repr(result)
+    assert result.enclosure.statement in result.explain()
 
 
 def test_a_smooth_curve_on_a_wide_range_has_a_table():

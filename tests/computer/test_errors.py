@@ -405,7 +405,7 @@ def test_what_a_refused_range_advises_is_what_mends_it(outside):
     with pytest.raises(BoundError, match=f"(?i){outside} has the value 3, outside") as caught:
         run()
     advice = str(caught.value).rsplit("compile with ", 1)[1]
-    assert run(**eval(f"dict({advice})")).certificate.kind == "proven"
+    assert run(**eval(f"dict({advice})")).enclosure.kind == "proven"
 
 
 def test_a_look_up_that_eps_does_not_allow_is_warned_of_with_what_mends_it():

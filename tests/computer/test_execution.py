@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from iceform.attention import unchecked
-from iceform.computer import library, lookups
+from iceform.computer import attest, library, lookups
 from iceform.computer.compile import compile
 from iceform.computer.computer import Computer
+from iceform.computer.fused import Fused
 from iceform.computer.instructions import Instruction, Operand
 from iceform.computer.layout import code
 from iceform.computer.literal import every_entry
@@ -336,6 +337,32 @@ def test_long_data_are_run_without_their_tokens():
     assert run.attestation.rows > 0
 
 
+def test_an_average_that_leaves_out_a_lane_is_noticed(monkeypatch):
+    """Of many lanes few are run again, and what was added up over all of them."""
+    program = programs.least_squares()
+    computer = Computer.for_programs([program], lanes=8192)
+    x, y = programs.data(5, 8192, 3)
+    prompt = computer.prompt(program, x, y)
+    right = Fused._found
+
+    def wrong(self, read, name, state, lanes):
+        held = state.memory.get(name)
+        if read.kind == "mean" and held is not None and held.shape[1] > 1:
+            whole = lookups.dense(held)
+            return whole[:, :-1].sum(1, keepdim=True) / whole.shape[1]
+        return right(self, read, name, state, lanes)
+
+    said = computer.execute(prompt, 12, backend="fused").attestation
+    assert said.ok
+    assert "of 8192 lanes" in said.note
+    monkeypatch.setattr(Fused, "_found", wrong)
+    monkeypatch.setattr(attest, "_LEAST", 60.0)  # seconds: every cycle that is kept
+    with unchecked():
+        found = computer.execute(prompt, 12, backend="fused").attestation
+    assert found.ok is False
+    assert found.difference > found.allowed > 0
+
+
 def test_arguments_beyond_a_parabola_are_looked_up():
     """Outside its range a table is no line, and the run is made again without closed forms."""
     pair = programs.parabola(-1.0, 1.0, 0.0, 1.0, 0.0)
@@ -409,7 +436,7 @@ def test_two_hundred_steps_of_logistic_regression():
     computer = Computer.for_programs([program])
     result = computer.run(program, X, y, steps=200)
     exact = library.logistic(X, y, steps=200)
-    certificate = result.certificate
+    certificate = result.enclosure
     assert (certificate.kind, certificate.backend) == ("proven", "literal")
     assert certificate.error <= 1e-10
     assert float((result.value - exact).abs().max()) <= certificate.error + 1e-14

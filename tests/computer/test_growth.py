@@ -237,7 +237,7 @@ def test_runs_stay_within_what_is_known_before_the_fact(function, bounds, rounds
     found = []
     for seed in range(4):
         run = computer.run(program, *data(seed, 1), rounds=rounds, backend="fused")
-        found.append(run.certificate.error)
+        found.append(run.enclosure.error)
     assert max(found) <= before.error
     if function is counted_after_chaos:  # and it did happen, and is said
         assert max(found) > 0.01

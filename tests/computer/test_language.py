@@ -96,7 +96,7 @@ def test_an_algorithm_of_x_alone_takes_no_targets_and_one_of_both_asks_for_them(
     program = ice.compile(alone, dim=3, samples=7)
     computer = ice.Computer.for_programs([program])
     result = computer.run(program, X)
-    assert float((result.value - (X * X).mean(0)).abs().max()) <= result.certificate.error + 1e-15
+    assert float((result.value - (X * X).mean(0)).abs().max()) <= result.enclosure.error + 1e-15
     assert torch.equal(computer.run(program, X, 9 * Y).value, result.value)  # as if there were none
     assert torch.equal(program.reference(X), alone(X, Y))
     both = ice.compile(algorithm(lambda x, y: mean(x * y)), dim=3, samples=7)
@@ -126,8 +126,8 @@ def test_turns_have_numbers():
     exact = program.reference(X, Y, steps=6)
     for name, value in result.parts.items():
         error = float((value - exact[name]).abs().max())
-        assert error <= result.certificate.error + 1e-13
-    assert result.certificate.error < 1e-8
+        assert error <= result.enclosure.error + 1e-13
+    assert result.enclosure.error < 1e-8
 
 
 def test_a_turns_number_that_nothing_reads_costs_nothing():

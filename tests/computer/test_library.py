@@ -60,7 +60,7 @@ def check(name: str, computer: Computer, backend: str) -> None:
     """One run on a computer, against the exact algorithm and its certificate."""
     case, program = CASES[name], compiled(name)
     result = computer.run(program, case.X, case.y, backend=backend, **case.settings)
-    certificate = result.certificate
+    certificate = result.enclosure
     assert certificate.kind == "proven"
     assert certificate.error <= CERTIFIED
     exact = parts(case.algorithm(case.X, case.y, **case.settings))
@@ -89,7 +89,7 @@ def test_five_of_them_in_float32(backend):
     for name, program in zip(SINGLE, programs, strict=True):
         case = CASES[name]
         result = computer.run(program, case.X, case.y, backend=backend, **case.settings)
-        certificate = result.certificate
+        certificate = result.enclosure
         known, _ = program.certify(torch.float32, backend, **case.settings)
         assert (certificate.kind, certificate.dtype) == ("proven", torch.float32)
         assert certificate.error <= min(2e-5, known.error)

@@ -130,6 +130,6 @@ def test_two_thousand_cycles_stay_within_their_certificate():
     result = computer.run(program, example.X, example.y, **{**example.settings, "steps": 400})
     assert result.passes >= 2000
     exact = example.algorithm(example.X, example.y, **{**example.settings, "steps": 400})
-    assert result.certificate.kind == "proven"
-    assert float((result.value - exact).abs()) <= result.certificate.error + 1e-14
-    assert result.certificate.error <= 1e-12
+    assert result.enclosure.kind == "proven"
+    assert float((result.value - exact).abs()) <= result.enclosure.error + 1e-14
+    assert result.enclosure.error <= 1e-12

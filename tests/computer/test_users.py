@@ -113,7 +113,7 @@ def test_answers_are_within_what_is_certified(written, exactly, dtype):
     )
     for backend in ("literal", "fused"):
         run = computer.run(program, X, y, backend=backend)
-        certified = run.certificate.error
+        certified = run.enclosure.error
         before = program.certify(dtype, backend)[0].error
         assert certified <= before
         if dtype == torch.float64:  # in the other, rounding is more than comparisons tell apart
@@ -139,8 +139,8 @@ def test_one_sample_of_one_feature(steps):
     for backend in ("literal", "fused"):
         run = Computer.for_programs([program]).run(program, x, y, backend=backend, steps=steps)
         w, three_halves = run.parts.values()
-        assert abs(float(w[0]) - 0.1875 * steps) <= run.certificate.error < 1e-13
-        assert abs(float(three_halves) - 1.5) <= run.certificate.error
+        assert abs(float(w[0]) - 0.1875 * steps) <= run.enclosure.error < 1e-13
+        assert abs(float(three_halves) - 1.5) <= run.enclosure.error
 
 
 def test_a_parameter_beside_samples_and_beside_a_state():
@@ -160,7 +160,7 @@ def test_a_parameter_beside_samples_and_beside_a_state():
         found = Computer.for_programs([program]).run(program, X, y, backend=backend)
         for name, value in exact.items():
             off = float((found.parts[name] - value).abs().max())
-            assert off <= found.certificate.error + 1e-15, f"{backend}, {name}: {off}"
+            assert off <= found.enclosure.error + 1e-15, f"{backend}, {name}: {off}"
 
 
 WORDS = {
@@ -186,9 +186,9 @@ def test_words_of_torch_mean_what_they_mean_on_one_sample(word):
     X, y = data(2, 3, 6)
     program = compile(ice.algorithm(lambda x, y: ice.mean(ours(x))), dim=3, samples=6)
     result = Computer.for_programs([program]).run(program, X, y)
-    assert result.certificate.kind == "proven"
-    assert result.certificate.error <= 1e-9
-    assert (result.value - theirs(X).mean(0)).abs().max() <= result.certificate.error + 1e-14
+    assert result.enclosure.kind == "proven"
+    assert result.enclosure.error <= 1e-9
+    assert (result.value - theirs(X).mean(0)).abs().max() <= result.enclosure.error + 1e-14
 
 
 SINGULAR = {
@@ -206,6 +206,6 @@ def test_what_is_nearly_singular_at_an_end_has_a_table(name):
     written = ice.algorithm(lambda x, y: ice.mean(SINGULAR[name](x)))
     program = compile(written, dim=3, samples=6)
     result = Computer.for_programs([program]).run(program, X, y)
-    assert result.certificate.kind == "proven"
-    assert result.certificate.error <= 1e-6
-    assert (result.value - written(X, y)).abs().max() <= result.certificate.error + 1e-13
+    assert result.enclosure.kind == "proven"
+    assert result.enclosure.error <= 1e-6
+    assert (result.value - written(X, y)).abs().max() <= result.enclosure.error + 1e-13

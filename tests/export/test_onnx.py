@@ -211,3 +211,38 @@ def test_a_machine_whose_weights_changed_is_not_exported(tmp_path):
     with pytest.raises(IntegrityError, match="weights were changed"):
         onnx(em, tmp_path / "x.onnx")
     assert not list(tmp_path.iterdir())
+
+
+LOOK_UPS = {
+    "step": lambda dtype: ice.GradientStep(
+        "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
+    ),
+    "compact": lambda dtype: ice.CompactStep(
+        "squared", 0.3, dim=2, samples=3, eps=None, dtype=dtype, backend="literal"
+    ),
+    "stream": lambda dtype: ice.Machine(dim=2, layout="stream", dtype=dtype),
+}
+
+
+@pytest.mark.parametrize("dtype", [F64, F32])
+@pytest.mark.parametrize("name", LOOK_UPS)
+def test_a_file_of_zeros_is_no_file_of_look_ups(tmp_path, name, dtype):
+    """Margins hide tokens by logits of 2^50, which explain no difference of the others."""
+    import onnx as onnx_package
+
+    from iceform.export.onnx_file import SHA, UNSIGNED, _compare, signed
+
+    thing = LOOK_UPS[name](dtype)
+    path = onnx(thing, tmp_path / "right.onnx")
+    runner = PromptRunner(thing.network if name == "stream" else thing).eval()
+    _compare(runner, session_of(path), path)
+    model = onnx_package.load(str(path))
+    read, write = onnx_package.numpy_helper.to_array, onnx_package.numpy_helper.from_array
+    for weight in model.graph.initializer:
+        if read(weight).dtype.kind == "f":
+            weight.CopyFrom(write(0 * read(weight), weight.name))
+    (own,) = (p for p in model.metadata_props if p.key == SHA)
+    own.value = UNSIGNED
+    path.write_bytes(signed(model.SerializeToString()))
+    with pytest.raises(IntegrityError, match="not a file of these weights"):
+        _compare(runner, session_of(path), path)

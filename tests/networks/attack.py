@@ -144,7 +144,7 @@ def attacked(seed: int, layers: int | None = None, fresh: int = FRESH) -> list[f
     for _ in range(fresh):
         y = torch.randn_like(x) * 2.0 ** float(torch.randint(-3, 2, ()))
         try:
-            bounds = net.certificate(y).bounds[0]
+            bounds = net.enclosure(y).bounds[0]
         except ice.BoundError:
             continue  # out of range, and said so
         off = (net(y).double() - net.reference(y)).abs()

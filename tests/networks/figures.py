@@ -96,7 +96,7 @@ def encoded(tokenizer, text):
 def certified(network, model, given):
     """(seconds, certified, actual) of one input; network and input on one device."""
     begun = time.perf_counter()
-    bound = network.certificate(**given).error
+    bound = network.enclosure(**given).error
     seconds = time.perf_counter() - begun
     with torch.no_grad():
         off = network(**given).cpu() - model(**{k: v.cpu() for k, v in given.items()})

@@ -85,7 +85,7 @@ def _judged(case: Case) -> Outcome:
         [p.kind for p in net.pieces if not p.emulated] + sorted(net.outside)))  # fmt: skip
     args, named = ((), given) if isinstance(given, dict) else (given, {})
     args, named = _cast(args, dtype), _cast(named, dtype)
-    words = str(net.certificate(*args, **named).terms) if verdict == "uncertified" else ""
+    words = str(net.enclosure(*args, **named).terms) if verdict == "uncertified" else ""
     name = str(dtype).removeprefix("torch.")
     return Outcome(case.name, verdict, name, off, certified, outside, words)
 
@@ -103,7 +103,7 @@ def _compared(
     with torch.no_grad():
         own = list(_tensors(model(*args, **kwargs)))
     exact, ours = (list(_tensors(f(*args, **kwargs))) for f in (net.reference, net))
-    bounds = net.certificate(*args, **kwargs).bounds
+    bounds = net.enclosure(*args, **kwargs).bounds
     off, certified, right = 0.0, 0.0, len(own) == len(exact) == len(ours)
     for a, b, c, bound in zip(ours, exact, own, bounds, strict=True):
         away = (a.double() - b).abs()

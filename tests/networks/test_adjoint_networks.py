@@ -33,11 +33,11 @@ def test_it_stays_close_with_depth_where_norms_multiply():
     x = torch.randn(1, 3, 8, dtype=F64)
     net = in_context(model, calibration=[x])
     off = float((net(x) - model(x)).detach().abs().max())
-    found = net.certificate(x)
+    found = net.enclosure(x)
     assert off <= found.error <= 1000 * off < net.certificate.error
     assert found.kind == "proven"
     weights = torch.randn_like(x)
-    one = net.certificate(x, functional=weights).error
+    one = net.enclosure(x, functional=weights).error
     exact = net.reference(x)
     assert float((weights * (net(x) - exact)).sum().abs()) <= one
     assert one <= 1.001 * float((weights.abs() * found.bounds[0]).sum())
@@ -48,11 +48,11 @@ def test_a_piece_that_is_off_shows_in_the_certificate():
     torch.manual_seed(1)
     model, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh()).double(), torch.randn(4, 3, dtype=F64)
     net = in_context(model, calibration=[x])
-    before = net.certificate(x).error
+    before = net.enclosure(x).error
     right = net.pieces[0].checked
     net.pieces[0].checked = lambda *given: right(*given) + 1e-6
     off = float((net(x) - model(x)).detach().abs().max())
-    assert before < 1e-10 < off <= net.certificate(x).error <= 2e-6
+    assert before < 1e-10 < off <= net.enclosure(x).error <= 2e-6
 
 
 def test_what_has_no_rule_is_infinite_and_named():
@@ -67,6 +67,6 @@ def test_what_has_no_rule_is_infinite_and_named():
 
     x = torch.randn(4, 3, dtype=F64)
     net = in_context(Odd(), calibration=[x], strict=False)
-    found = net.certificate(x)
+    found = net.enclosure(x)
     assert found.error == net.certificate.error == math.inf
     assert "gt in Odd" in found.explain() or "cos in Odd" in found.explain()

@@ -177,7 +177,7 @@ def test_multi_head_attention_with_every_mask(mask, backend, batch_first):
     named = {"query": x, "key": x, "value": x, **MASKS[mask]}
     network = in_context(model, calibration=[named], backend=backend)
     (out, weights), (want, attention) = network(**named), model(**named)
-    bound = network.certificate(**named).error
+    bound = network.enclosure(**named).error
     assert max(distance(out, want), distance(weights, attention)) <= bound < 1e-9
 
 
@@ -202,7 +202,7 @@ def test_attention_with_extra_keys():
     model = nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True, dtype=F64).eval()
     x = torch.randn(2, 3, 4, dtype=F64)
     network = in_context(model, calibration=[(x, x, x)])
-    assert distance(network(x, x, x)[0], model(x, x, x)[0]) <= network.certificate(x, x, x).error
+    assert distance(network(x, x, x)[0], model(x, x, x)[0]) <= network.enclosure(x, x, x).error
 
 
 # ----------------------------------------------------------------------------------- activations
@@ -533,7 +533,7 @@ def test_a_network_as_an_onnx_file(tmp_path, dtype):
     off = (
         torch.from_numpy(session.run(None, fed)[0]).double() - network.reference(**other)[0]
     ).abs()
-    bound = network.certificate(**other).bounds[0]
+    bound = network.enclosure(**other).bounds[0]
     assert bool((off <= 2 * bound).all()), f"{float(off.max()):.3g} of {float(bound.max()):.3g}"
     with pytest.raises(ice.ProgramError, match="example="):
         onnx(network, path)
@@ -582,7 +582,7 @@ def test_what_is_moved_by_position_goes_where_the_inputs_are():
     graph, parts = net.model.graphs[0], net.model._exact().to("meta")
     (out,) = graph.run(parts, [t.to("meta") for t in given.values()])
     assert out.device.type == "meta"
-    certificate = net.certificate(**given)
+    certificate = net.enclosure(**given)
     off = (net(**given).double() - net.reference(**given)).abs().max()
     assert float(off) <= certificate.error
 

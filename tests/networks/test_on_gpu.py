@@ -52,7 +52,7 @@ def test_a_replay_is_the_run_that_was_recorded(dtype, norm_first):
     first = thrice(net, x)
     assert recordings(net) == 1
     kept = first.clone()
-    found = net.certificate(x)
+    found = net.enclosure(x)
     assert torch.equal(found.outputs[0], first)  # step by step it is the same run
     certified = found.error
     assert float((first.double() - net.reference(x)).abs().max()) <= certified
@@ -63,7 +63,7 @@ def test_a_replay_is_the_run_that_was_recorded(dtype, norm_first):
     assert net.run(x).attestation.ok
     for shape in ((3, 10), (8, 4), (3, 10)):
         y = torch.randn(*shape, 16, dtype=dtype, device="cuda")
-        assert float((net(y).double() - net.reference(y)).abs().max()) <= net.certificate(y).error
+        assert float((net(y).double() - net.reference(y)).abs().max()) <= net.enclosure(y).error
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e6])
@@ -118,7 +118,7 @@ def test_another_kind_of_call_is_captured_where_the_pieces_are():
     )
     for given in ((x[:1],), (x, allowed)):
         off = (net(*given) - net.reference(*given)).abs().max()
-        assert float(off) <= net.certificate(*given).error
+        assert float(off) <= net.enclosure(*given).error
     assert len(net.pieces) == pieces
 
 
@@ -140,7 +140,7 @@ def test_devices_that_code_names_are_those_of_the_inputs():
     net = in_context(model, calibration=[(x, mask)], headroom=4.0).to("cuda")
     want = model(x, mask).detach()
     x, mask = x.to("cuda"), mask.to("cuda")
-    assert float((net(x, mask).cpu() - want).abs().max()) <= net.certificate(x, mask).error
+    assert float((net(x, mask).cpu() - want).abs().max()) <= net.enclosure(x, mask).error
 
 
 def test_hooks_are_called_and_gradients_flow():

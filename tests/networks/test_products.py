@@ -100,7 +100,7 @@ def test_a_number_that_is_put_in_belongs_to_the_range():
     x, mask = torch.randn(5, 4, dtype=F64), torch.zeros(5, 4, dtype=torch.bool)
     net = in_context(Filled().double(), calibration=[(x, mask)])
     off = net(x, ~mask) - net.reference(x, ~mask)
-    assert float(off.abs().max()) <= net.certificate(x, ~mask).error < 1e-9
+    assert float(off.abs().max()) <= net.enclosure(x, ~mask).error < 1e-9
 
 
 def test_ranges_behind_a_norm_hold_for_words_that_calibration_has_not_seen():

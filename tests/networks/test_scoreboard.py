@@ -78,7 +78,7 @@ def test_gpt2_decodes_the_same_tokens():
             last = torch.zeros(50, 1, ours.shape[1], 50, dtype=torch.float64)
             last[torch.arange(50), 0, -1, torch.arange(50)] = 1.0
             for i in range(0, 50, 10):
-                one = net.certificate(input_ids=ours, use_cache=False, functional=last[i])
+                one = net.enclosure(input_ids=ours, use_cache=False, functional=last[i])
                 assert float((found - want)[0, i].abs()) <= one.error < 1e-6
         assert float((found - want).abs().max()) < 1e-8
         ours, theirs = (

@@ -28,7 +28,7 @@ def right(model, *inputs, within=1e-8, **named):
         want = model(*inputs, **named)
     got = net(*inputs, **named)
     for a, b in zip(tensors(got), tensors(want), strict=True):
-        bound = net.certificate(*inputs, **named).error
+        bound = net.enclosure(*inputs, **named).error
         assert float((a - b).abs().max()) <= bound < within
     return net
 
@@ -324,7 +324,7 @@ def test_pickled_and_copied(x):
     net = in_context(nn.Sequential(nn.Linear(6, 5), nn.GELU("tanh")).double(), calibration=[x])
     for again in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
         assert torch.equal(again(x), net(x))
-        assert again.certificate(x).error == net.certificate(x).error
+        assert again.enclosure(x).error == net.enclosure(x).error
 
 
 def test_another_kind_of_call_is_captured_when_it_comes(x):
@@ -420,7 +420,7 @@ def test_what_code_computes_in_float32_stays_that_in_a_float64_network():
     model = OwnPrecision().double().requires_grad_(False)
     x = torch.randn(3, 7, 4, dtype=torch.float64)
     net = in_context(model, calibration=[x])
-    assert float((net(x) - model(x)).abs().max()) <= net.certificate(x).error < 1e-11
+    assert float((net(x) - model(x)).abs().max()) <= net.enclosure(x).error < 1e-11
     angles = torch.arange(7.0)[:, None].double() * model.rates
     assert float((net(x) - model.map(x) * angles.cos()).abs().max()) > 1e-9  # float64's are others
 
@@ -454,7 +454,7 @@ def test_a_mask_that_torch_itself_compares_with_the_causal_one(x):
     net = right(model, x, causal)
     for mask in (causal, causal.mT.contiguous()):
         off = (net(x, mask) - net.reference(x, mask)).abs().max()
-        assert float(off) <= net.certificate(x, mask).error < 1e-8
+        assert float(off) <= net.enclosure(x, mask).error < 1e-8
     assert len(net.model.graphs) == 1
     right(
         nn.TransformerDecoder(nn.TransformerDecoderLayer(6, 2, 8, batch_first=True), 1),

@@ -274,3 +274,24 @@ def test_a_table_that_outgrows_the_frozen_layers_is_refused():
     with pytest.raises(ice.BoundError, match=r"has \d+ tokens, the frozen layers are sized for"):
         net(16 * x)
     assert net.pieces[1].high == before
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("step", ["_mean", "_square"])
+def test_a_sum_inside_a_norm_that_leaves_out_a_feature_is_noticed(step, plain, monkeypatch):
+    """What is run again is not only what comes after the sums."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(16, elementwise_affine=not plain, dtype=F64)
+    x = torch.randn(3, 16, dtype=F64)
+    net = in_context(nn.Sequential(norm), calibration=[x], dtype=F64)
+    assert net.run(x).attestation.ok
+    right = getattr(Norm, step)
+
+    def wrong(self, values, *rest):
+        kept = values.clone()
+        kept[..., -1] = 0.0
+        return right(self, kept, *rest)
+
+    monkeypatch.setattr(Norm, step, wrong)
+    with unchecked():
+        assert net.run(x).attestation.ok is False

@@ -225,16 +225,16 @@ class Campaign:
     def value(self, i, hidden):
         """The answer in a stream, as one vector."""
         *_, given = self.problem(i)
-        found = self.case.spec.read(hidden)
+        spec = self.case.spec
         if "program" not in given:
-            return found
-        parts = self.case.spec.found(found, given["program"])
+            return spec.read(hidden)
+        parts = spec.found(spec.features(hidden), given["program"])
         return torch.cat([part.flatten() for part in parts.values()])
 
     def judged(self, i, value):
         """(number of samples, certified, measured)."""
         x, y, given = self.problem(i)
-        certificate, measured = self.case.spec.judge(value, x, y, _attention(i), **given)
+        certificate, measured, _ = self.case.spec.judge(value, x, y, _attention(i), **given)
         certified = self.case.bound if "program" in given else certificate.error
         return self.sizes[i][0], certified, measured
 

@@ -41,8 +41,8 @@ def test_two_layers_an_instruction_that_matters(squares):
 
 def test_check_attests_and_encloses(squares):
     found = squares.check(*data(seed=2))
-    assert found.attestation.ok
-    assert found.certificate.error <= 1e-12
+    assert found.ok
+    assert found.enclosure.error <= 1e-12
 
 
 def test_one_changed_weight_is_refused(tmp_path):
@@ -122,7 +122,7 @@ def test_noise_does_not_grow_over_four_hundred_layers(tmp_path):
     model = layered(program("ridge"), tmp_path, steps=40)
     assert len(model.spec.design.layers) >= 400
     x, y = data()
-    assert model.check(x, y).certificate.error <= 1e-13
+    assert model.check(x, y).enclosure.error <= 1e-13
     spoilt = model.prompt(x, y)
     half, at = spoilt.shape[-1] // 2, model.spec.design.features
     for name in ("plus", "minus"):
@@ -143,7 +143,7 @@ def proven(name, folder, dtype):
     parts = answer.values() if isinstance(answer, dict) else [answer]
     flat = torch.cat([part.flatten() for part in parts])
     given = {"program": model.program, **model.settings}
-    return model.spec.judge(flat, case.X, case.y, "sdpa", **given)[0].error
+    return model.spec.judge(flat, case.X, case.y, "sdpa", **given)[1]
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_a_process_without_iceform_runs_it(tmp_path):
 
 def test_float32(tmp_path):
     model = layered(program("least_squares"), tmp_path, dtype="float32", steps=4)
-    assert model.check(*data()).certificate.error <= 1e-5
+    assert model.check(*data(), within=1e-5).ok
 
 
 @pytest.mark.slow

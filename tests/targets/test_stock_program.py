@@ -67,8 +67,9 @@ def test_a_program_is_as_deep_as_its_settings_take(squares):
 def test_check_holds_the_answer_to_the_exact_program(squares):
     x, y = data(seed=2)
     found = squares.check(x, y)
-    assert found.attestation.ok
-    assert found.certificate.error <= 1e-12
+    assert found.ok
+    assert found.measured == found.enclosure.error <= 1e-12
+    assert found.certificate.error == squares.program.certify(steps=2)[0].error
     assert float((found.value - descent(x, y, 0.5)).abs().max()) <= 1e-12
 
 
@@ -78,7 +79,8 @@ def test_an_algorithm_of_x_alone_needs_no_targets(tmp_path, squares):
     x, y = data()
     assert torch.equal(model.prompt(x), model.prompt(x, y))
     found = model.check(x)
-    assert found.certificate.error <= 1e-12
+    assert found.ok
+    assert found.enclosure.error <= 1e-12
     assert float((found.value - (x * x).mean(0)).abs().max()) <= 1e-12
     with pytest.raises(ice.ShapeError, match="none were given"):
         squares.prompt(x)
@@ -210,17 +212,18 @@ def test_a_folder_of_given_cycles_runs_a_program(name, attention, tmp_path):
     p = program("kernel_regression")
     model = targets.write(name, p, tmp_path, cycles=9)
     found = ice.check(model.path, *data(), attention=attention, program=p)
-    assert found.certificate.error <= 1e-8
+    assert found.ok
+    assert found.enclosure.error <= 1e-12
     assert float((found.value - p.reference(*data())).abs().max()) <= 1e-8
 
 
 def test_a_wrong_answer_is_enclosed_as_such(squares):
     x, y = data()
     right, given = descent(x, y, 0.5), {"program": squares.program, "steps": 2}
-    proof, _ = squares.spec.judge(right + 1e-3, x, y, "eager", **given)
-    assert 0.99e-3 <= proof.error <= 1.01e-3
-    proof, _ = squares.spec.judge(right * torch.nan, x, y, "eager", **given)
-    assert proof.error == float("inf")
+    promise, measured, proof = squares.spec.judge(right + 1e-3, x, y, "eager", **given)
+    assert promise.error < 0.99e-3 <= measured == proof.error <= 1.01e-3
+    _, measured, proof = squares.spec.judge(right * torch.nan, x, y, "eager", **given)
+    assert measured == proof.error == float("inf")
 
 
 def test_a_program_is_required(squares):
@@ -239,4 +242,4 @@ def test_four_hundred_cycles(tmp_path):
     p = program("ridge")
     model = targets.write("albert", p, tmp_path, cycles=420)
     found = ice.check(model.path, *data(), program=p, steps=50)
-    assert found.certificate.error <= 1e-12
+    assert found.enclosure.error <= 1e-12

@@ -59,8 +59,8 @@ def test_what_is_proven_is_what_a_run_proves():
     example = EXAMPLES["bisection"]
     answer = run("bisection", tolerance=0.02)
     result = the_computer().run(example.compile(), example.X, example.y, tolerance=0.02)
-    assert answer.certificate.error == result.certificate.error
-    assert answer.certificate.domain == {k: str(v) for k, v in result.certificate.domain.items()}
+    assert answer.certificate.error == result.enclosure.error
+    assert answer.certificate.domain == {k: str(v) for k, v in result.enclosure.domain.items()}
     assert answer.off <= answer.certificate.error + 1e-14
     assert answer.digest[:12] in answer.attestation
     assert f"{len(answer.cycles)}" in answer.ledger

@@ -20,7 +20,8 @@ def ball_arithmetic() -> Any:
         import flint
     except ImportError:
         raise ProgramError(
-            "ball arithmetic needs python-flint; install it with pip install 'iceform[rigor]'"
+            "ball arithmetic needs python-flint, on which iceform depends, and it is missing here: "
+            "pip install python-flint"
         ) from None
     return flint
 

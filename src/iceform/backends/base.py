@@ -19,7 +19,7 @@ supply :meth:`Backend.run`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -32,13 +32,14 @@ from iceform.attention.lookups import HIDDEN
 from iceform.backends import primitives, rows
 from iceform.backends.primitives import Extremes, has_triton
 from iceform.backends.reading import Reading, padded, read_layer
-from iceform.backends.windowed import sum_block
+from iceform.backends.windowed import sum_block, tell
 from iceform.errors import DeviceError, ProgramError
 from iceform.interpolation import Interpolant, RoundingModel
 from iceform.interpolation.local import tail_mass
 from iceform.validation import check_choice, full_precision, guard, unit_roundoff
 
 AnyPrompt = Prompt | LookUps | Average
+_AT_ONCE = 1 << 15  # samples whose rows are held and added up together
 _BORDER = ("count", "mean", "run", "total")  # where prompts come in
 
 
@@ -149,7 +150,7 @@ class Backend(ABC):
         """
         if watch is not None:
             watch(prompt.x)
-        return self.run(prompt)[..., :-1].double().sum(-2)
+        return self._added(prompt, lambda part: self.run(part)[..., :-1].double().sum(-2))
 
     @full_precision
     def mean(
@@ -161,7 +162,21 @@ class Backend(ABC):
     @full_precision
     def count(self, prompt: LookUps) -> Tensor:
         """The sum of the rows' last entries, float64, shape (*batch,)."""
-        return self.run(prompt)[..., -1].double().sum(-1)
+        return self._added(prompt, lambda part: self.run(part)[..., -1:].double().sum(-2))[..., 0]
+
+    def _added(self, prompt: LookUps, sums: Callable[[LookUps], Tensor]) -> Tensor:
+        """Sums over parts of whole prompts, added up and told."""
+        rows = max(1, _AT_ONCE // prompt.layout.samples) * prompt.layout.samples
+        starts = range(0, prompt.count, rows)
+        if len(starts) <= 1:
+            parts = [sums(prompt)]
+        else:
+            parts = [sums(prompt.part(slice(start, start + rows))) for start in starts]
+        tell(parts, rows, whole=True)
+        total = parts[0]
+        for part in parts[1:]:
+            total = total + part
+        return total
 
 
 def rounding_of(name: str) -> Rounding:
@@ -322,7 +337,11 @@ class Fused(Backend):
     def count(self, prompt: LookUps) -> Tensor:
         if not self.reading.plain:
             return super().count(prompt)
-        return prompt.weighed(self._looked(prompt)).double().sum(-1)
+
+        def counted(part: LookUps) -> Tensor:
+            return part.weighed(self._looked(part)).double().sum(-1, keepdim=True)
+
+        return self._added(prompt, counted)[..., 0]
 
     def _average(self, prompt: Average) -> Tensor:
         if self.reading.free_readout is not None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from iceform.backends import windowed
-from iceform.backends.windowed import mixed, sum_block
+from iceform.backends.windowed import mixed, sum_block, tell
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry, unwrapped
 
@@ -384,16 +384,23 @@ def _one_prompt(
         if watch is not None:
             watch.take(seen)
         return found
-    total: Tensor | None = None
-    for rows in _row_chunks(x, 1, it.tokens):
+    chunks, parts = _row_chunks(x, 1, it.tokens), list[Tensor]()
+    for rows in chunks:
         part = _seen(x[rows], w, watch)
         z = torch.addmm(y[rows, None], part, w[:, None], beta=-1)[:, 0]
         looked = interpolate(z, it)
         if labels is not None:
             looked = looked - labels[rows]
-        sums = _weighted(looked[None], part, block)[0]
-        total = sums if total is None else total + sums
-    assert total is not None
+        parts.append(_weighted(looked[None], part, block)[0])
+    return _added(parts, chunks)
+
+
+def _added(parts: list[Tensor], chunks: Sequence[slice]) -> Tensor:
+    """The sum of sums over chunks of rows, all but the last equally many."""
+    tell(parts, chunks[0].stop)
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
     return total
 
 
@@ -417,14 +424,14 @@ def _own_samples(
     """A batch of sets of samples."""
     batch = common_batch(x.shape[:-2], y.shape[:-1], w.shape[:-1])
     block = sum_block(w.dtype, x.shape[-2])
-    total = torch.zeros(*batch, x.shape[-1], dtype=torch.float64, device=x.device)
-    for rows in _row_chunks(x, max(1, batch.numel()), it.tokens):
+    chunks, parts = _row_chunks(x, max(1, batch.numel()), it.tokens), list[Tensor]()
+    for rows in chunks:
         part = _seen(x[..., rows, :], w, watch)
         looked = interpolate(_residual(part, y[..., rows], w), it)
         if labels is not None:
             looked = looked - labels[..., rows]
-        total = total + _weighted(looked[..., None, :], part, block)[..., 0, :]
-    return total
+        parts.append(_weighted(looked[..., None, :], part, block)[..., 0, :])
+    return _added([part.expand(*batch, -1) for part in parts], chunks)
 
 
 def _shared_samples(
@@ -436,14 +443,14 @@ def _shared_samples(
     targets = y.expand(*batch, y.shape[-1]).reshape(-1, y.shape[-1])
     offsets = None if labels is None else labels.expand(*batch, -1).reshape(-1, labels.shape[-1])
     block = sum_block(w.dtype, len(x))
-    total = torch.zeros(*coefficients.shape, dtype=torch.float64, device=x.device)
-    for rows in _row_chunks(x, len(coefficients), it.tokens):
+    chunks, parts = _row_chunks(x, len(coefficients), it.tokens), list[Tensor]()
+    for rows in chunks:
         part = _seen(x[rows], w, watch)
         looked = interpolate(coefficients @ part.mT - targets[:, rows], it)
         if offsets is not None:
             looked = looked - offsets[:, rows]
-        total = total + _weighted(looked, part, block)
-    return total.reshape(*batch, w.shape[-1])
+        parts.append(_weighted(looked, part, block).reshape(*batch, w.shape[-1]))
+    return _added(parts, chunks)
 
 
 def project(
@@ -520,4 +527,5 @@ def _row_chunks(x: Tensor, batch: int, tokens: int) -> list[slice]:
     rows = max(2 * _ALIGNED, rows)
     if x.is_cuda:
         rows = max(1, (_CHUNK << 4) // (tokens * batch))
-    return [slice(start, min(start + rows, samples)) for start in range(0, samples, rows)]
+    starts = range(0, max(1, samples), rows)
+    return [slice(start, min(start + rows, samples)) for start in starts]

@@ -24,6 +24,10 @@ there is no compiler look-ups run an operation at a time, several times slower, 
 Samples are shared out in parts that depend on their number alone and summed in order, so an
 answer depends neither on the number of threads nor on which was first. Threads are Python's: none
 waits by spinning, which on a busy machine costs more than the work (torch's parallel loops do).
+
+**Sums** over samples are told part by part to whoever listens (:class:`PartialSums`), so that a
+part can be run again by itself and the parts be added up again: of a sum alone nothing could be
+told without a second pass.
 """
 
 from __future__ import annotations
@@ -39,8 +43,10 @@ import subprocess
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,6 +74,62 @@ def mixed(total: Tensor, w: Tensor, mix: tuple[float, float], dtype: torch.dtype
 def sum_block(dtype: torch.dtype, samples: int) -> int:
     """Rows that a fused pass may sum in ``dtype`` before it goes on in float64."""
     return 1 if dtype == torch.float64 or samples <= _FEW else _BLOCK
+
+
+# ---------------------------------------------------------------------------------------------
+# what a sum was added up from, told to whoever is to attest it
+# ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class PartialSums:
+    """Parts that a sum over samples is made of.
+
+    Attributes
+    ----------
+    sums
+        Shape (parts, *batch, d), float64. Part p is the sum over tiles p, p + parts, p + 2 parts
+        and so on.
+    rows
+        Samples of a tile; the last one may have fewer.
+    whole
+        Whether these are sums of the rows that the network returns; else of (A(z) - o) x alone,
+        without what a prompt multiplies and adds.
+    """
+
+    sums: Tensor
+    rows: int
+    whole: bool = False
+
+    def tiles(self, part: int, samples: int) -> list[slice]:
+        """Which of so many samples are in a part."""
+        count = -(-samples // self.rows)
+        return [
+            slice(t * self.rows, min(samples, (t + 1) * self.rows))
+            for t in range(part, count, len(self.sums))
+        ]
+
+
+_LISTENING: ContextVar[list[PartialSums] | None] = ContextVar("partial sums", default=None)
+
+
+@contextmanager
+def listening() -> Iterator[list[PartialSums]]:
+    """Be told the partial sums of what is added up inside."""
+    told: list[PartialSums] = []
+    token = _LISTENING.set(told)
+    try:
+        yield told
+    finally:
+        _LISTENING.reset(token)
+
+
+def tell(parts: list[Tensor] | Tensor, rows: int, *, whole: bool = False) -> None:
+    """Tell whoever listens what a sum was added up from, as :class:`PartialSums` has it."""
+    if torch.compiler.is_compiling() or (told := _LISTENING.get()) is None or not len(parts):
+        return
+    sums = torch.stack(parts) if isinstance(parts, list) else parts
+    told.append(PartialSums(sums.detach(), rows, whole))
 
 
 Formula = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -485,6 +547,7 @@ def pass_over(
         )  # fmt: skip
 
     _shared_out(part, starts)
+    tell(totals, _PART)
     largest, squares = seen.amax(0).unbind()
     return totals.sum(0), torch.stack([largest, squares.sqrt()])
 

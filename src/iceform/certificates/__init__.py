@@ -3,6 +3,8 @@
 from iceform.certificates.result import (
     Attestation,
     Certificate,
+    Enclosure,
+    ErrorBound,
     Excess,
     Ledger,
     Result,
@@ -15,6 +17,8 @@ from iceform.certificates.witness import Witness
 __all__ = [
     "Attestation",
     "Certificate",
+    "Enclosure",
+    "ErrorBound",
     "Excess",
     "Ledger",
     "Result",

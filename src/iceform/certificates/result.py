@@ -1,8 +1,9 @@
 """What every run returns: an answer, its proof, what it ran on, and what was computed where.
 
-A :class:`Result` holds a :class:`Certificate` (a proven error, what it is made of, and where it
-holds), an :class:`Attestation` (which weights ran, and what running some of it again through them
-has shown) and a :class:`Ledger` of what was computed where:
+A :class:`Result` holds a :class:`Certificate` (before the fact: a proven error for every input of
+a domain), where one was computed an :class:`Enclosure` (after the fact: how far this answer is from
+the exact one), an :class:`Attestation` (which weights ran, and what running some of it again
+through them has shown) and a :class:`Ledger` of what was computed where:
 
 ``prompt``
     Written into tokens: affine in the data, with coefficients that the program fixes.
@@ -23,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -87,18 +88,18 @@ class Verification:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Certificate:
-    """A sup-norm bound for every input in ``domain``, rounding included.
+class ErrorBound:
+    """A bound |compared| <= error in every entry, rounding included: of what, its kind says.
 
     Attributes
     ----------
     error
-        The bound: |compared| <= error in every entry.
+        The bound.
     terms
         Its parts, which add up to ``error``: interpolation, leak, rounding, and where they apply
         propagation and convergence.
     domain
-        What the inputs must satisfy; the emulator refuses others.
+        Where it holds.
     dtype, backend
         The arithmetic and the evaluation it holds for.
     derivation
@@ -111,9 +112,6 @@ class Certificate:
     kind
         "proven"; "estimated" where a step was read off samples; "claimed" where it comes from a
         file and was not proved again.
-    excess
-        What is proven of the objective, where that says more than the distance does: curvature is
-        weak, or nothing bounds the distance at all.
     """
 
     error: float
@@ -125,12 +123,10 @@ class Certificate:
     assumptions: tuple[str, ...] = ()
     compared: str = "emulated - exact"
     kind: str = "proven"
-    excess: Excess | None = None
-    _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
 
     @classmethod
-    def total(cls, terms: Mapping[str, float], **rest: Any) -> Certificate:
-        """The certificate whose error is the sum of its terms, rounded up."""
+    def total(cls, terms: Mapping[str, float], **rest: Any) -> Self:
+        """The bound whose error is the sum of its terms, rounded up."""
         # A term that is not a number bounds nothing.
         terms = {name: math.inf if math.isnan(v) else v for name, v in terms.items()}
         error = math.fsum(terms.values()) if all(map(math.isfinite, terms.values())) else math.inf
@@ -144,7 +140,7 @@ class Certificate:
 
     def __repr__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"Certificate({self.statement}, {dtype}, {self.backend} backend)"
+        return f"{type(self).__name__}({self.statement}, {dtype}, {self.backend} backend)"
 
     def __str__(self) -> str:
         return self.explain()
@@ -156,11 +152,7 @@ class Certificate:
     def explain(self) -> str:
         """The derivation with its numbers, as text."""
         wide = max([len(s.symbol) for s in self.derivation] + [len(t) for t in self.terms])
-        lines = [self.statement]
-        if self.excess is not None:
-            # Whatever the distance rests on, this is proven where it was found.
-            lines.append(self.excess.explain("claimed" if self.kind == "claimed" else "proven"))
-        lines += ["", "holds for"]
+        lines = [self.statement, *self._beside(), "", self._holds]
         lines += [f"  {name}: {_show(value)}" for name, value in self.domain.items()]
         dtype = str(self.dtype).removeprefix("torch.")
         lines += [f"  arithmetic: {dtype}, {self.backend} backend"]
@@ -176,13 +168,23 @@ class Certificate:
             lines += [f"  {a}" for a in self.assumptions]
         return "\n".join(lines)
 
+    _holds: ClassVar[str] = "holds for"
+
+    def _beside(self) -> list[str]:
+        """Lines below the statement."""
+        return []
+
+    @classmethod
+    def _also(cls, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of a subclass, out of what its :meth:`to_dict` said."""
+        return {}
+
     def to_dict(self) -> dict[str, Any]:
         """All of it, derivation included, for JSON."""
         return {
             "error": self.error,
             "compared": self.compared,
             "kind": self.kind,
-            "excess": None if self.excess is None else vars(self.excess),
             "terms": dict(self.terms),
             "domain": dict(self.domain),
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -192,7 +194,7 @@ class Certificate:
         }
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> Certificate:
+    def from_dict(cls, said: Mapping[str, Any]) -> Self:
         """What :meth:`to_dict` said, which nobody has proved again: it is "claimed"."""
         plain = {name: said[name] for name in ("terms", "domain", "backend", "compared")}
         return cls(
@@ -202,16 +204,47 @@ class Certificate:
             derivation=tuple(Step(**step) for step in said["derivation"]),
             assumptions=tuple(said["assumptions"]),
             kind="claimed",
-            excess=None if said["excess"] is None else Excess(**said["excess"]),
+            **cls._also(said),
         )
 
     def to_json(self) -> str:
         """All of it as JSON, derivation included."""
         return json.dumps(self.to_dict(), indent=2)
 
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(ErrorBound):
+    """Before the fact: a sup-norm bound for every input in ``domain``, rounding included.
+
+    What is outside of the domain the emulator refuses.
+
+    Attributes
+    ----------
+    excess
+        What is proven of the objective, where that says more than the distance does: curvature is
+        weak, or nothing bounds the distance at all.
+    """
+
+    excess: Excess | None = None
+    _verifier: Callable[..., Verification] | None = field(default=None, repr=False)
+
+    def _beside(self) -> list[str]:
+        if self.excess is None:
+            return []
+        # Whatever the distance rests on, this is proven where it was found.
+        return [self.excess.explain("claimed" if self.kind == "claimed" else "proven")]
+
+    def to_dict(self) -> dict[str, Any]:
+        excess = None if self.excess is None else vars(self.excess)
+        return {**super().to_dict(), "excess": excess}
+
+    @classmethod
+    def _also(cls, said: Mapping[str, Any]) -> dict[str, Any]:
+        return {"excess": None if said["excess"] is None else Excess(**said["excess"])}
+
     @full_precision
     def verify(self, *inputs: Tensor, bits: int = 256) -> Verification:
-        """Recompute one instance in ball arithmetic and compare (needs ``iceform[rigor]``).
+        """Recompute one instance in ball arithmetic and compare.
 
         The exact algorithm is enclosed by balls of ``bits`` bits; the emulator's own output is a
         floating-point number and so known exactly. Slow: keep the instance small.
@@ -222,6 +255,16 @@ class Certificate:
                 "the emulator, run or fit itself"
             )
         return self._verifier(*inputs, certified=self.error, bits=bits)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Enclosure(ErrorBound):
+    """After the fact: how far one answer is from the exact one.
+
+    It speaks of one answer to one input, which ``domain`` describes, and of no other.
+    """
+
+    _holds: ClassVar[str] = "of"
 
 
 def weakest(kinds: Iterable[str]) -> str:
@@ -268,6 +311,10 @@ class Attestation:
         What the certificates of both evaluations allow of it.
     note
         What the numbers do not say; for a run without attestation, why there is none.
+    literal
+        Whether all of it went through the literal matrices, so that nothing is left to run again.
+    claimed
+        Whether a file says so, and nobody here has seen the run.
     """
 
     weights: str
@@ -277,6 +324,12 @@ class Attestation:
     difference: float = 0.0
     allowed: float = 0.0
     note: str = ""
+    literal: bool = False
+    claimed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.backend == "literal":
+            object.__setattr__(self, "literal", True)
 
     @classmethod
     def none(cls, why: str, backend: str = "none") -> Attestation:
@@ -291,20 +344,28 @@ class Attestation:
             return missing[0] if missing else cls.none("nothing ran")
         checked = [part for part in parts if part.rows]
         worst = max(checked, key=_share, default=parts[0])
+        unseen = [part for part in parts if not part.literal and not part.rows]
         return cls(
             joined(part.weights for part in parts),
             joined(part.expected for part in parts),
-            parts[0].backend,
-            sum(part.rows for part in parts),
+            next((part.backend for part in parts if not part.literal), parts[0].backend),
+            0 if unseen else sum(part.rows for part in parts),
             worst.difference,
             worst.allowed,
-            "" if checked else worst.note,
+            unseen[0].note if unseen else "",
+            all(part.literal for part in parts),
+            any(part.claimed for part in parts),
         )
 
     @property
-    def ok(self) -> bool:
-        """Whether the weights are those of the sizes and the rows agree."""
-        return bool(self.weights) and self.weights == self.expected and self.within
+    def ok(self) -> bool | None:
+        """Whether the weights are those of the sizes and what was run again agrees.
+
+        None where nobody can say: it was read from a file, or nothing was run again.
+        """
+        if not self.weights or self.weights != self.expected or not self.within:
+            return False
+        return None if self.claimed or not (self.literal or self.rows) else True
 
     @property
     def within(self) -> bool:
@@ -321,7 +382,9 @@ class Attestation:
             else (f"but its sizes imply {self.expected[:12]}")
         )
         lines = [f"weights {self.weights[:12]} ran, {same} ({self.backend} backend)"]
-        if self.backend == "literal":
+        if self.claimed:
+            lines.append("claimed by the file that it was read from; run it again to see")
+        if self.literal:
             lines.append("every row went through the literal matrices")
         elif self.rows:
             lines.append(
@@ -334,8 +397,13 @@ class Attestation:
         return self.explain()
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+        """For JSON; whoever reads it back has a claim."""
+        return {name: value for name, value in asdict(self).items() if name != "claimed"}
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> Attestation:
+        """What :meth:`to_dict` said, which nobody has seen again: it is claimed."""
+        return cls(**{**said, "claimed": True})
 
 
 def _share(part: Attestation) -> float:
@@ -408,7 +476,8 @@ class Result(Pretrained, kept_as="Result"):
     answer
         ``value``, or what computes it once it is asked for.
     certificate
-        Proven distance of ``value`` from the exact answer, term by term.
+        Proven distance of ``value`` from the exact answer, term by term; where it is known before
+        the fact, for every input of its domain.
     attestation
         Which weights ran, and what running rows of it again has shown.
     ledger
@@ -423,6 +492,8 @@ class Result(Pretrained, kept_as="Result"):
         Whether a loop ended below its tolerance.
     history
         Lengths of the steps of a loop.
+    enclosure
+        After the fact: how far this answer is from the exact one; None where nothing computed it.
 
     ``save(path)`` keeps it in a folder, with the SHA-256 of the data that its certificate is about;
     what :func:`iceform.load` reads back is "claimed" until it is verified on those data.
@@ -437,6 +508,7 @@ class Result(Pretrained, kept_as="Result"):
     errors: Mapping[str, Any] = field(default_factory=dict)
     converged: bool = True
     history: tuple[float, ...] = ()
+    enclosure: Enclosure | None = None
     _predict: Callable[[Tensor], Tensor] | None = field(default=None, repr=False)
     _ablated: Callable[[], Tensor] | None = field(default=None, repr=False)
     _data: str | None = field(default=None, repr=False)
@@ -450,6 +522,7 @@ class Result(Pretrained, kept_as="Result"):
     def __repr__(self) -> str:
         """The answer with its proof and its weights in a line each; ``explain()`` has the rest."""
         parts = [self._shown(), self._unsettled(), self.certificate.statement]
+        parts.append("" if self.enclosure is None else self.enclosure.statement)
         parts.append(str(self.attestation).partition("\n")[0])
         return "Result(\n  " + ",\n  ".join(part for part in parts if part) + "\n)"
 
@@ -519,8 +592,9 @@ class Result(Pretrained, kept_as="Result"):
     def explain(self) -> str:
         """Whether its loop settled, the proof, the attestation and the ledger, as text."""
         parts = [
-            self._unsettled(), self.certificate.explain(), self.attestation.explain(),
-            self.ledger.explain(),
+            self._unsettled(), self.certificate.explain(),
+            "" if self.enclosure is None else self.enclosure.explain(),
+            self.attestation.explain(), self.ledger.explain(),
         ]  # fmt: skip
         return "\n\n".join(part for part in parts if part)
 
@@ -566,6 +640,7 @@ class Result(Pretrained, kept_as="Result"):
             **self.to_dict(),
             "history": list(self.history),
             "certificate": self.certificate.to_dict(),
+            "enclosure": None if self.enclosure is None else self.enclosure.to_dict(),
             "plain": {k: v for k, v in parts.items() if k not in tensors},
             "data": self.data_digest(),
             "program": made,
@@ -580,10 +655,12 @@ class Result(Pretrained, kept_as="Result"):
             for kind in ("part.", "error.", "its.")
         }
         ledger = Ledger({(e["where"], e["what"]): e["times"] for e in content["ledger"]})
+        enclosure = content.get("enclosure")  # earlier files hold none
         found = cls(
             tensors["value"], Certificate.from_dict(content["certificate"]),
-            Attestation(**content["attestation"]), ledger, content["passes"], under["part."],
-            under["error."], content["converged"], tuple(content["history"]),
+            Attestation.from_dict(content["attestation"]), ledger, content["passes"],
+            under["part."], under["error."], content["converged"], tuple(content["history"]),
+            None if enclosure is None else Enclosure.from_dict(enclosure),
             _data=content["data"],
         )  # fmt: skip
         if content["program"] is None:

@@ -49,12 +49,14 @@ from iceform.attention import (
 )
 from iceform.backends import Backend, Literal, Rounding, rounding_of
 from iceform.backends.primitives import Extremes
+from iceform.backends.windowed import PartialSums, listening, sum_block
 from iceform.certificates.result import Attestation, Ledger
 from iceform.errors import IntegrityError
 from iceform.interpolation import Interpolant
 from iceform.validation import unit_roundoff
 
 _NOTHING = 746.0  # e^-746 is 0 in float64, and sooner in others
+_FIRST = 0.5  # seconds of such work that the first row run again may be, however late it is
 _RATE = 2e9  # multiplications a second that a literal pass may be counted on for
 _ENTRIES = 8  # of a layer, at most
 _WIDEST = 32  # tokens either side of a window, at most
@@ -125,11 +127,19 @@ class Asked:
         return Compared(1, off, allowed)
 
 
-def run_again(asked: Iterable[Asked], rounding: Rounding, until: float) -> Compared:
-    """Compare one after the other, as long as time is left."""
+def run_again(
+    asked: Iterable[Asked], rounding: Rounding, until: float, *, one_at_least: bool = True
+) -> Compared:
+    """Compare one after the other, as long as time is left.
+
+    Without one nothing is known of a run, so the first does not wait for the clock, unless it is
+    much work.
+    """
     found = Compared()
     for one in asked:
         left = until - time.perf_counter()
+        if one_at_least and not found.rows:
+            left = max(left, _FIRST)
         if one.seconds > left:
             why = f"a literal row takes about {one.seconds:.2g} s, {max(left, 0.0):.2g} s were left"
             return found if found.rows else Compared(note=why)
@@ -153,7 +163,8 @@ def compare_entries(
             here = layer if layer.w_k.device == read.device else layer.to(read.device)
             places = ([draw.randrange(n) for n in out.shape] for _ in range(_ENTRIES))
             asked = (_at(here, read, out, place, network.tables) for place in places)
-            found = found.plus(run_again(asked, rounding, until))
+            again = run_again(asked, rounding, until, one_at_least=not found.rows)
+            found = found.plus(again)
         read = out
     return found
 
@@ -165,7 +176,7 @@ def _at(
     return Asked(layer, read[tuple(batch)], token, feature, out[tuple(place)], tables)
 
 
-def _settled(gaps: Tensor, tau: Tensor) -> Tensor:
+def settled(gaps: Tensor, tau: Tensor) -> Tensor:
     """Tokens whose weight no rounding changes: hidden ones have 0, and one left alone has 1."""
     top = tau.gather(-1, gaps.argmin(-1, keepdim=True))
     hidden = gaps - tau - top > _NOTHING
@@ -183,7 +194,7 @@ def _allowed(
     sharpness = max((table.sharpness for table in tables), default=0.0)
     gaps = scores.amax(-1, keepdim=True) - scores
     tau = unit * (2 * (entry.depth + 8) * terms + 16 * gaps + 16 + 12 * sharpness + 6 * _WIDEST)
-    tau = tau.masked_fill(_settled(gaps, tau), 0.0)
+    tau = tau.masked_fill(settled(gaps, tau), 0.0)
     weights, sizes = torch.softmax(scores, -1), values.abs()[..., None, :]
     looked = (weights @ values[..., None])[..., 0]
     apart = (values[..., None, :] - looked[..., None]).abs()
@@ -199,6 +210,8 @@ def _allowed(
 
 _KEPT = 4  # prompts that are kept of a run, each as likely as any other
 _SECONDS = 0.03  # that running rows again may take,
+_EVERY = 1 << 62  # samples of a part that is all there is
+_HELD = 1 << 17  # numbers of rows that are held at once, in cache
 _APART = 2  # points run again that have a prompt each
 _SHARE = 0.1  # or this share of the run, whichever is more
 
@@ -210,6 +223,24 @@ class _Seen:
     prompt: Prompt | LookUps | Average
     rows: Tensor | None
     layers: tuple[Tensor, ...] = ()
+    added: _Added | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Added:
+    """A sum over samples as it came back, and what the backend added up.
+
+    ``over`` is what it was divided by, ``count`` whether it is of the rows' last entries.
+    """
+
+    out: Tensor
+    parts: PartialSums
+    over: int = 1
+    count: bool = False
+
+    def columns(self, rows: Tensor) -> Tensor:
+        """What is summed of rows that a network returns."""
+        return (rows[..., -1:] if self.count else rows[..., :-1]).detach().double()
 
 
 class Witness(Backend):
@@ -257,20 +288,23 @@ class Witness(Backend):
         return iter(layers)
 
     def total(self, prompt: LookUps, watch: Extremes | None = None) -> Tensor:
-        out = self.inner.total(prompt, watch)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.total(prompt, watch)
+        self._keep(prompt, added=_added(out, told))
         return out
 
     def mean(
         self, prompt: LookUps, watch: Extremes | None = None, dtype: torch.dtype = torch.float64
     ) -> Tensor:
-        out = self.inner.mean(prompt, watch, dtype)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.mean(prompt, watch, dtype)
+        self._keep(prompt, added=_added(out, told, over=prompt.count))
         return out
 
     def count(self, prompt: LookUps) -> Tensor:
-        out = self.inner.count(prompt)
-        self._keep(prompt)
+        with listening() as told:
+            out = self.inner.count(prompt)
+        self._keep(prompt, added=_added(out[..., None], told, count=True))
         return out
 
     def _keep(
@@ -278,12 +312,15 @@ class Witness(Backend):
         prompt: Prompt | LookUps | Average,
         rows: Tensor | None = None,
         layers: tuple[Tensor, ...] = (),
+        added: _Added | None = None,
     ) -> None:
         """Each prompt of a run is as likely to be kept as any other."""
         self.passes += 1
         prompts = prompt.tokens.shape[:-2].numel() if isinstance(prompt, Prompt) else prompt.prompts
         self.ledger.note("attention", "prompts through the frozen network", prompts)
-        seen = _Seen(prompt, rows, layers)
+        if isinstance(prompt, LookUps):  # loops change their coefficients in place
+            prompt = replace(prompt, w=prompt.w.detach().clone())
+        seen = _Seen(prompt, rows, layers, added)
         if len(self._seen) < _KEPT:
             self._seen.append(seen)
         elif (place := self._random.randrange(self.passes)) < _KEPT:
@@ -297,7 +334,7 @@ class Witness(Backend):
         weights = self.network.check()
         expected = self.network.expected or weights
         if self.rounding.literal:
-            return Attestation(weights, expected, self.name)
+            return Attestation(weights, expected, self.name, literal=True)
         again = self._run_again()
         found = Attestation(
             weights, expected, self.name, again.rows, again.difference, again.allowed, again.note
@@ -324,7 +361,7 @@ class Witness(Backend):
     def _compare(self, seen: _Seen, until: float) -> Compared:
         prompt = seen.prompt
         if isinstance(prompt, LookUps):
-            return self._compare_look_ups(prompt, seen.rows)
+            return self._compare_look_ups(prompt, seen)
         if isinstance(prompt, Average):
             return self._compare_average(prompt, seen.rows)
         if len(seen.layers) != len(self.network.layers):
@@ -340,22 +377,73 @@ class Witness(Backend):
     def _draw(self, count: int, most: int) -> Tensor:
         return torch.tensor(sorted(self._random.sample(range(count), min(count, most))))
 
-    def _compare_look_ups(self, prompt: LookUps, rows: Tensor | None) -> Compared:
+    def _compare_look_ups(self, prompt: LookUps, seen: _Seen) -> Compared:
         if not prompt.count or not prompt.batch.numel():
             return Compared()
         which = tuple(self._random.randrange(size) for size in prompt.batch)
-        drawn = self._draw(prompt.count, prompt.layout.samples).to(prompt.x.device)
-        part = prompt.of(*which).part(drawn)
-        exact = self._literal.run(part)
-        limit = _look_up_allowance(part, self.name)
-        if rows is not None:
-            off = float((rows[which][drawn] - exact).abs().max())
-            return Compared(len(drawn), off, limit)
-        # Of a sum only the parts can be told apart: their rows, and what they add up to.
-        off = float((self.inner.run(part) - exact).abs().max())
-        summed = self.inner.total(part) - exact[..., :-1].double().sum(-2)
-        off = max(off, float(summed.abs().max()) / len(drawn))
-        return Compared(len(drawn), off, limit)
+        one = prompt.of(*which)
+        if seen.added is not None:
+            return self._compare_sum(one, which, seen.added)
+        assert seen.rows is not None
+        drawn = self._draw(one.count, one.layout.samples).to(one.x.device)
+        return self._compare_rows(one.part(drawn), seen.rows[which][drawn])
+
+    def _compare_rows(self, part: LookUps, rows: Tensor) -> Compared:
+        off = float((rows - self._literal.run(part)).abs().max())
+        return Compared(len(rows), off, _look_up_allowance(part, "literal", self.name))
+
+    def _compare_sum(self, prompt: LookUps, which: tuple[int, ...], added: _Added) -> Compared:
+        """The sum against its parts; the last part and one drawn against rows; rows literally."""
+        parts = added.parts
+        sums = (parts.sums.movedim(0, -2)[which]).double()
+        gain, keep = (1.0, 0.0) if parts.whole else (prompt.gain, prompt.keep)
+        kept = keep * prompt.w.detach().double()
+        out, unit = added.out.detach()[which], unit_roundoff(torch.float64)
+        total = gain * sums.sum(0) + prompt.count * kept
+        size = abs(gain) * sums.abs().sum(0) + prompt.count * kept.abs()
+        off = (out.double() - total / added.over).abs()
+        allowed = (len(sums) + 8) * unit * size / added.over
+        allowed = allowed + 2 * unit_roundoff(out.dtype) * out.double().abs()
+        found = _worst(off, allowed)
+        tiles = -(-prompt.count // parts.rows)
+        last = (tiles - 1) % len(sums)
+        for part in {last, self._random.randrange(len(sums))}:
+            rows = parts.tiles(part, prompt.count)
+            found = found.plus(self._compare_part(prompt, rows, gain * sums[part], kept, added))
+        return replace(found, rows=found.rows - 1)  # the sum itself is none
+
+    def _compare_part(
+        self, prompt: LookUps, tiles: list[slice], found: Tensor, kept: Tensor, added: _Added
+    ) -> Compared:
+        """One part of a sum against the rows that the same backend returns, some of them literal.
+
+        ``found`` is what the part came to, without ``kept`` times its rows.
+        """
+        step = max(1, _HELD // (prompt.x.shape[-1] + 1))
+        places = [
+            slice(start, min(tile.stop, start + step))
+            for tile in tiles for start in range(tile.start, tile.stop, step)
+        ]  # fmt: skip
+        chosen = self._random.randrange(len(places))
+        samples = sum(place.stop - place.start for place in places)
+        total, size = torch.zeros_like(found), torch.zeros_like(found)
+        each, compared = 0.0, Compared()
+        for number, place in enumerate(places):
+            part = prompt.part(place)
+            rows = self.inner.run(part)
+            columns = added.columns(rows)
+            total, size = total + columns.sum(0), size + columns.abs().sum(0)
+            each = max(each, _look_up_allowance(part, self.name, self.name))
+            if number == chosen:
+                drawn = self._draw(len(rows), prompt.layout.samples).to(rows.device)
+                compared = self._compare_rows(part.part(drawn), rows[drawn])
+        unit, fine = unit_roundoff(prompt.w.dtype), unit_roundoff(torch.float64)
+        block = sum_block(prompt.w.dtype, prompt.count)
+        size = size + samples * kept.abs()
+        allowed = samples * each + ((block + 4) * unit + (samples + 8) * fine) * size
+        off = (found + samples * kept - total).abs()
+        compared = compared.plus(_worst(off / samples, allowed / samples))  # of a row, in the mean
+        return replace(compared, rows=compared.rows - 1)
 
     def _compare_average(self, prompt: Average, rows: Tensor | None) -> Compared:
         assert rows is not None
@@ -368,8 +456,26 @@ class Witness(Backend):
         return Compared(len(drawn), off, _average_allowance(part))
 
 
-def _look_up_allowance(prompt: LookUps, name: str) -> float:
-    """What two evaluations of the same look-ups may differ by."""
+def _added(out: Tensor, told: list[PartialSums], *, over: int = 1, count: bool = False) -> _Added:
+    """What a backend has told of a sum; the sum itself where it has told nothing, or too much."""
+    if len(told) == 1 and told[0].sums.shape[1:] == out.shape:
+        return _Added(out, told[0], over, count)
+    whole = (out.detach().double() * over)[None]
+    return _Added(out, PartialSums(whole, _EVERY, whole=True), over, count)
+
+
+def _worst(off: Tensor, allowed: Tensor) -> Compared:
+    """Of several differences the one nearest to what is allowed, or farthest beyond."""
+    found = Compared()
+    for one, limit in zip(
+        off.flatten().tolist(), allowed.expand_as(off).flatten().tolist(), strict=True
+    ):
+        found = found.plus(Compared(1, one, limit))
+    return replace(found, rows=1)
+
+
+def _look_up_allowance(prompt: LookUps, *names: str) -> float:
+    """What two evaluations of the same look-ups, by backends of these names, may differ by."""
     x, w, table = prompt.x.detach().double(), prompt.w.detach().double(), prompt.table
     unit = unit_roundoff(prompt.w.dtype)
     reach = float((x.abs() @ w.abs()[..., None]).max() + prompt.y.detach().abs().max())
@@ -378,10 +484,7 @@ def _look_up_allowance(prompt: LookUps, name: str) -> float:
     span = table.high - table.low
     reach = max(reach + abs(table.grid.center) + unit, _TERMS * span if span < math.inf else 0.0)
     magnitude = 2.0 ** math.ceil(math.log2(reach))
-    models = (
-        rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1])
-        for n in ("literal", name)
-    )
+    models = (rounding_of(n).model(prompt.w.dtype, table, magnitude, x.shape[-1]) for n in names)
     looked = math.fsum(table.rounding(model) for model in models)
     largest = max(1.0, float(x.abs().max()))
     offset = 0.0 if prompt.offsets is None else float(prompt.offsets.detach().abs().max())

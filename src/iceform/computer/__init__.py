@@ -12,7 +12,7 @@ from iceform.computer.literal import ComputerTrace, LayerAttention
 from iceform.computer.prompt import Prompt
 from iceform.computer.proofs import certify_minimiser
 from iceform.computer.rounding import InstructionRounding, instruction_rounding
-from iceform.computer.running import certificate_of
+from iceform.computer.running import enclosure_of
 
 __all__ = [
     "FLAG",
@@ -29,9 +29,9 @@ __all__ = [
     "Prompt",
     "Sizes",
     "accounted",
-    "certificate_of",
     "certify_minimiser",
     "curve",
+    "enclosure_of",
     "instruction_rounding",
     "spelled",
 ]

@@ -12,7 +12,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
@@ -60,16 +60,17 @@ def replay(
 ) -> Replay:
     """Run kept cycles again, of one problem each, for a tenth of the run's time or 10 ms.
 
-    ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn, and
-    cycles that average over lanes are left out.
+    ``fused`` and ``tokens`` may have fewer lanes than the run: then as many lanes are drawn. What
+    averages over lanes is added up again, lane by lane in float64, and that average is in every
+    lane that is drawn; cycles that attend to lanes by likeness are left out.
     """
     until = time.perf_counter() + max(_SHARE * spent, _LEAST)
     worst, done = (0.0, 0.0), 0
     for before, after in reservoir.draw.sample(reservoir.kept, len(reservoir.kept)):
-        pair = _drawn(fused, before, after, reservoir.draw)
-        if pair is None:
+        drawn = _drawn(fused, before, after, reservoir.draw)
+        if drawn is None:
             continue
-        worst, done = max(worst, _compare(fused, cycle, tokens, *pair), key=_excess), done + 1
+        worst, done = max(worst, _compare(fused, cycle, tokens, *drawn), key=_excess), done + 1
         if time.perf_counter() > until:
             break
     return Replay(4 * done * tokens.shape[1], *worst, done)
@@ -77,18 +78,36 @@ def replay(
 
 def _drawn(
     fused: Fused, before: State, after: State, draw: random.Random
-) -> tuple[State, State] | None:
-    """One problem, and as many lanes of it as there are to run it on."""
+) -> tuple[State, State, State] | None:
+    """One problem before and after on as many lanes as there are to run it on, and on all of them.
+
+    None where so few lanes do not tell.
+    """
     row = draw.randrange(len(before.counters))
     lanes = len(fused.image.lanes) - 1
     there = before.before.shape[1] - 1
+    whole = _one(before, row, None)
     if lanes >= there:
-        return _one(before, row, None), _one(after, row, None)
+        return whole, _one(after, row, None), whole
     code = fused.fetched(_one(before, row, [0]))[0]
-    if any(code.fields[f"{operand} {read}"] for operand in "ab" for read in ("mean", "like")):
+    named = {(read.kind, code.fields[read.field]) for read in fused.operation.reads}
+    averaged = {name for kind, name in named if kind == "mean" and name in whole.memory}
+    beside = {name for kind, name in named if kind != "mean"} | {code.fields["destination"]}
+    if any(kind == "like" and name for kind, name in named) or averaged & beside:
         return None
     chosen = sorted(draw.sample(range(there), lanes))
-    return _one(before, row, chosen), _one(after, row, chosen)
+    averages = {name: _average(whole.memory[name], lanes) for name in averaged}
+    pair = (_one(state, row, chosen) for state in (before, after))
+    few, then = (replace(state, memory={**state.memory, **averages}) for state in pair)
+    return few, then, whole
+
+
+def _average(value: Value, lanes: int) -> Tensor:
+    """The average over all lanes, added up from what each of them holds, in each of so many."""
+    held = dense(value)
+    if held.shape[1] == 1:
+        return held
+    return held.double().mean(1, keepdim=True).to(held.dtype).expand(-1, lanes, -1)
 
 
 def _excess(pair: tuple[float, float]) -> float:
@@ -100,9 +119,9 @@ def _excess(pair: tuple[float, float]) -> float:
 
 
 def _compare(
-    fused: Fused, cycle: Cycle, tokens: Tensor, before: State, after: State
+    fused: Fused, cycle: Cycle, tokens: Tensor, before: State, after: State, whole: State
 ) -> tuple[float, float]:
-    """Largest difference after one cycle, and what is allowed."""
+    """Largest difference after one cycle, and what is allowed of all lanes, the ``whole`` state."""
     literal = fused.start(cycle(fused.write(tokens, before)))
     if literal.counters != after.counters:
         return math.inf, 0.0
@@ -110,7 +129,7 @@ def _compare(
     pairs.append((literal.flag, after.flag))
     difference = max(float((dense(a) - dense(b)).abs().max()) for a, b in pairs)
     code = fused.fetched(before)[0]
-    return difference, allowed_difference(fused, code, before)
+    return difference, allowed_difference(fused, code, whole)
 
 
 def _one(state: State, row: int, lanes: list[int] | None) -> State:

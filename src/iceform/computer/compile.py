@@ -29,7 +29,7 @@ from iceform.computer.growth import growths
 from iceform.computer.instructions import Assembly
 from iceform.computer.interpret import Interpreted, interpret
 from iceform.computer.language import Algorithm
-from iceform.computer.proofs import Enclosure, enclose
+from iceform.computer.proofs import ExactDistance, enclose
 from iceform.computer.ranges import SAMPLED, Domain, Range, Ranges, find_ranges
 from iceform.computer.scalars import Values
 from iceform.computer.tables import Tables, narrower
@@ -150,7 +150,7 @@ class Program:
 
     def enclosed(
         self, X: Tensor, y: Tensor | None, computed: Mapping[str, Tensor], **settings: Any
-    ) -> Enclosure:
+    ) -> ExactDistance:
         """The distance of computed answers from the exact ones, in ball arithmetic."""
         given = self._given(X, y, settings)
         columns = {

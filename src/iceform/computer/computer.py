@@ -421,7 +421,8 @@ class Computer:
     ) -> dict[str, Any]:  # fmt: skip
         """Random cycles run again: with all lanes, or, where tokens would be too many, with few.
 
-        A cycle that averages over lanes can only be run again with all of them.
+        What averages over lanes is then added up again by itself; a cycle that attends to lanes by
+        likeness can only be run again with all of them.
         """
         problem = prompt.one_problem
         lanes = prompt.samples if prompt.changed is not None else self._replayable(prompt)
@@ -431,7 +432,7 @@ class Computer:
         found = dict(vars(replay(fused, cycle, _flat(short.tokens), reservoir, spent)))
         note = f"{found.pop('cycles')} cycles of {reservoir.seen} run again"
         if lanes < prompt.samples:
-            note += f", on {lanes} of {prompt.samples} lanes, and none that averages over lanes"
+            note += f", on {lanes} of {prompt.samples} lanes, and none that attends to lanes"
         return {**found, "note": note}
 
     def _replayable(self, prompt: Prompt) -> int:

@@ -14,8 +14,8 @@ comparison is decided where its ball does not contain 0; how near it came to a t
 
 **Optimality**: how far the answer is from a minimiser, whatever the program did.
 
-A program that descends ends somewhere. Its run's certificate says how far that is from where the
-exact program ends; this one says how far it is from
+A program that descends ends somewhere. Its run's enclosure says how far that is from where the
+exact program ends; this certificate says how far it is from
 
 .. math:: \arg\min_w \; \frac1n \sum_i l(w \cdot x_i, y_i) + \frac{\alpha}{2} |w|^2,
 
@@ -296,7 +296,7 @@ class Balls:
 
 
 @dataclass(frozen=True, eq=False)
-class Enclosure:
+class ExactDistance:
     """The exact program on one set of data against what was computed.
 
     Attributes
@@ -326,7 +326,7 @@ def enclose(
     gaps: Mapping[Node, float],
     given: Mapping[str, Tensor],
     computed: Mapping[str, Tensor],
-) -> Enclosure:
+) -> ExactDistance:
     """Enclose the distance of computed answers from the exact ones.
 
     Parameters
@@ -356,7 +356,7 @@ def enclose(
             balls, distance, radius = found
             if radius <= _SHARE * max(distance, _NOTHING) or bits >= _MOST_BITS:
                 nearest = {_line(n): v for n, v in balls.nearest.items()}
-                return Enclosure(distance, radius, bits, nearest, balls.turns)
+                return ExactDistance(distance, radius, bits, nearest, balls.turns)
         if bits >= _MOST_BITS:
             error = refuse(
                 f"{why} with {bits} bits; change the data, the number of steps, or what is "

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_least, at_most
-from iceform.certificates import Certificate, Ledger, Result, Step
+from iceform.certificates import Enclosure, Ledger, Result, Step
 from iceform.computer.compile import Program
 from iceform.computer.exact import as_column
-from iceform.computer.proofs import Enclosure, available
-from iceform.errors import ProgramError, ShapeError
+from iceform.computer.proofs import ExactDistance, available
+from iceform.errors import PrecisionError, ProgramError, ShapeError
 
 if TYPE_CHECKING:
     from iceform.computer.computer import Computer, Execution
-
-_UNCHECKED = (
-    "names stayed within their bounds and comparisons away from ties, which is checked in ball "
-    "arithmetic; install it with pip install 'iceform[rigor]'"
-)
 
 
 def run(
@@ -43,18 +38,19 @@ def run(
     x, targets = _data(program, X, y)
     given = program.parameters(**settings)
     program.domain.check(x, targets, given)
+    check_balls(program)
     prompt = computer.prompt(program, x.to(computer.dtype), targets.to(computer.dtype), **settings)
     execution = computer.execute(prompt, backend=backend)
     found = {name: value.double() for name, value in execution.outputs.items()}
-    certificate = certificate_of(program, x, targets, found, settings, computer.dtype, backend)
     names = list(program.graph.outputs)
     return Result(
         execution.outputs[names[0]],
-        certificate=certificate,
+        certificate=program.certify(computer.dtype, backend, **settings)[0],
         attestation=execution.attestation,
         ledger=_ledger(execution),
         passes=execution.cycles,
         parts=execution.outputs,
+        enclosure=enclosure_of(program, x, targets, found, settings, computer.dtype, backend),
     )
 
 
@@ -75,7 +71,24 @@ def _data(program: Program, X: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor
     return x, targets
 
 
-def certificate_of(
+def check_balls(program: Program, *, every: bool = False) -> None:
+    """Refuse, where ball arithmetic is missing, a program whose runs leave something to check.
+
+    ``every`` asks for the distance of the answer too, which any run leaves.
+    """
+    if available():
+        return
+    names = [assumed.name for assumed in program.ranges.assumed.values()]
+    if names or program.fused.gaps or every:
+        what = f"that {names[0]} stays within its bounds" if names else "how near comparisons come"
+        what = what if names or program.fused.gaps else "how far the answer is from the exact one"
+        raise PrecisionError(
+            f"what a run of {program.name} leaves to check, {what}, is checked in ball arithmetic, "
+            "and python-flint, on which iceform depends, is missing here: pip install python-flint"
+        )
+
+
+def enclosure_of(
     program: Program,
     x: Tensor,
     y: Tensor,
@@ -83,8 +96,8 @@ def certificate_of(
     settings: Mapping[str, Any],
     dtype: torch.dtype,
     backend: str,
-) -> Certificate:
-    """Of answers that a run left: by balls, or without them what is known before the fact.
+) -> Enclosure | None:
+    """After the fact: the proven distance of answers from the exact program's, on these data.
 
     Parameters
     ----------
@@ -94,39 +107,46 @@ def certificate_of(
         Its answers by name, in float64.
     dtype, backend
         Of the run.
+
+    Returns
+    -------
+    Infinite where an answer holds NaN or infinity; None where ball arithmetic is missing.
     """
     if not available():
-        known, _ = program.certify(dtype, backend, **settings)
-        return replace(known, kind="estimated", assumptions=(*known.assumptions, _UNCHECKED))
-    enclosure = program.enclosed(x, y, found, **settings)
-    return Certificate.total(
-        {"distance": enclosure.distance},
-        domain=_domain(program, enclosure),
+        return None
+    if all(bool(torch.isfinite(value).all()) for value in found.values()):
+        exact = program.enclosed(x, y, found, **settings)
+        step, domain = _step(exact), _domain(exact)
+    else:
+        step = Step("distance", "max |answer|", math.inf, "the answer holds NaN or infinity")
+        domain = {}
+    return Enclosure.total(
+        {"distance": step.value},
+        domain={"data": "of this run", **domain},
         dtype=dtype,
         backend=backend,
-        derivation=(_step(enclosure),),
+        derivation=(step,),
         compared="computed - exact program on these data",
     )
 
 
-def _step(enclosure: Enclosure) -> Step:
+def _step(exact: ExactDistance) -> Step:
     return Step(
         "distance",
         "max |answer - ball|",
-        enclosure.distance,
-        f"the exact program on the same data in balls of {enclosure.bits} bits, radius "
-        f"{at_most(enclosure.radius, '.1e')}",
+        exact.distance,
+        f"the exact program on the same data in balls of {exact.bits} bits, radius "
+        f"{at_most(exact.radius, '.1e')}",
     )
 
 
-def _domain(program: Program, enclosure: Enclosure) -> dict[str, float | str]:
-    domain: dict[str, float | str] = {"data": "of this run"}
-    for line, nearest in enclosure.nearest.items():
-        domain[f"comparison in line {line}"] = (
-            f"came no nearer to a tie than {at_least(nearest, '.3g')}"
-        )
-    if enclosure.turns:
-        domain["turns of data-dependent loops"] = str(enclosure.turns)
+def _domain(exact: ExactDistance) -> dict[str, float | str]:
+    domain: dict[str, float | str] = {
+        f"comparison in line {line}": f"came no nearer to a tie than {at_least(nearest, '.3g')}"
+        for line, nearest in exact.nearest.items()
+    }
+    if exact.turns:
+        domain["turns of data-dependent loops"] = str(exact.turns)
     return domain
 
 
@@ -134,5 +154,6 @@ def _ledger(execution: Execution) -> Ledger:
     """What the execution has done, and the proof."""
     ledger = Ledger()
     ledger.merge(execution.ledger)
-    ledger.note("host", "the exact program in balls, for the certificate alone")
+    if available():
+        ledger.note("host", "the exact program in balls, for the enclosure alone")
     return ledger

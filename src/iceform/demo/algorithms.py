@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 
 from iceform import sklearn as in_context
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate, Ledger
+from iceform.certificates import ErrorBound
 from iceform.demo.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
 
@@ -371,7 +371,7 @@ def other_slack(row: Row) -> float:
     return {"Huber": 1e-5, "linear SVM": 1e-4, "least squares": 1e-9}.get(row.name, 1e-8)
 
 
-def proven(certificate: Certificate, size: float = 1.0) -> float:
+def proven(certificate: ErrorBound, size: float = 1.0) -> float:
     """A bound relative to a size, rounded up; infinite where the certificate is no proof."""
     if certificate.kind != "proven":
         return math.inf

@@ -70,7 +70,7 @@ def execute() -> Executed:
         digest=computer.digest,
         tokens=plan.tokens,
         answer=run.value,
-        certified=proven(run.certificate),
+        certified=proven(run.enclosure or run.certificate),
         measured=float((run.value - exact).abs().max()),
         literal=float((run.value - fused.value).abs().max()),
         illustration=illustrate(

@@ -7,6 +7,7 @@ range are looked up beyond a table's end, and nothing is certified of them.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -139,7 +140,14 @@ def _number() -> Callable[..., Any]:
 
 def _compare(network: InContext, runs: Any, args: Any, kwargs: Any, tensors: list[Tensor]) -> None:
     """The example through the file, against the original and what is certified of it."""
-    bounds = network.certificate(*args, **kwargs).bounds
+    proof = network.enclosure(*args, **kwargs)
+    if not math.isfinite(proof.error):
+        raise ProgramError(
+            f"{network.model.title}: nothing is proven of its output on the example "
+            f"({', '.join(proof.terms)}), so no file could be told from another; give an example "
+            "that network.enclosure bounds"
+        )
+    bounds = proof.bounds
     named = {
         i.name: t.detach().cpu().numpy() for i, t in zip(runs.get_inputs(), tensors, strict=True)
     }

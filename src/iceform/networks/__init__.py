@@ -3,13 +3,13 @@
 from iceform.networks.frozen import FrozenLayers, NetworkSizes
 from iceform.networks.network import InContext, in_context
 from iceform.networks.pooling import MeanPooling
-from iceform.networks.proven import InputCertificate, RangeCertificate
+from iceform.networks.proven import InputEnclosure, RangeCertificate
 from iceform.networks.report import Report, Row
 
 __all__ = [
     "FrozenLayers",
     "InContext",
-    "InputCertificate",
+    "InputEnclosure",
     "MeanPooling",
     "NetworkSizes",
     "RangeCertificate",

@@ -27,7 +27,7 @@ from iceform.networks.pieces import (
     Product,
     Settings,
 )
-from iceform.networks.proven import RangeCertificate, over_ranges
+from iceform.networks.proven import InputEnclosure, RangeCertificate, of_input, over_ranges
 from iceform.networks.reaching import extend
 from iceform.networks.report import Report, Row
 from iceform.networks.spans import Walk
@@ -394,10 +394,25 @@ class InContext(nn.Module, Pretrained, kept_as="InContext"):
 
         It multiplies worst cases of every layer: for deep networks it is far above what is
         measured, and infinite where an operation between the pieces has no bound over a range.
-        ``certificate(x)`` is what is proven of the output on one input, by adjoints: close to what
-        is measured at any depth.
+        :meth:`enclosure` is what is proven of the output on one input: close to what is measured
+        at any depth.
         """
         return over_ranges(self)
+
+    def enclosure(
+        self, *args: Any, functional: Tensor | None = None, **kwargs: Any
+    ) -> InputEnclosure:
+        """How far the output on these arguments is from the original's, proven by adjoints.
+
+        Parameters
+        ----------
+        args, kwargs
+            As the network takes them.
+        functional
+            Coefficients in the shape of the first output: the bound is then that of
+            |sum of c (emulated - exact)| alone, and costs one reverse pass.
+        """
+        return of_input(self, args, kwargs, functional)
 
     def carried(self) -> dict[str, float]:
         """Certified error of an entry behind every piece, over all inputs in range."""

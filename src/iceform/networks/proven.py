@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from iceform.arithmetic import at_most
-from iceform.certificates import Certificate, Step, weakest
+from iceform.certificates import Certificate, Enclosure, Step, weakest
 from iceform.errors import IntegrityError
 from iceform.networks.certifying import Certifying, OpenStepError
 from iceform.networks.pieces import Activation, Heads
@@ -27,8 +28,8 @@ _FLOAT64 = "float64 exp is within 2 units of its last place, tanh, erf and their
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InputCertificate(Certificate):
-    """What is proven of one input's output.
+class InputEnclosure(Enclosure):
+    """What is proven of one input's output, after it ran.
 
     Attributes
     ----------
@@ -45,23 +46,19 @@ class InputCertificate(Certificate):
 
 @dataclass(frozen=True, eq=False)
 class RangeCertificate(Certificate):
-    """What is proven of every input in range; called with an input, what is proven of that one."""
+    """What is proven of every input in range."""
 
-    of_input: Callable[..., InputCertificate] | None = field(default=None, repr=False)
+    of_input: Callable[..., InputEnclosure] | None = field(default=None, repr=False)
 
     def __call__(
         self, *args: Any, functional: Tensor | None = None, **kwargs: Any
-    ) -> InputCertificate:
-        """The certificate of the network's output on these arguments.
-
-        Parameters
-        ----------
-        args, kwargs
-            As the network takes them.
-        functional
-            Coefficients in the shape of the first output: the bound is then that of
-            |sum of c (emulated - exact)| alone, and costs one reverse pass.
-        """
+    ) -> InputEnclosure:
+        """The old spelling of :meth:`InContext.enclosure`."""
+        warnings.warn(
+            "network.certificate(x) is called network.enclosure(x): it speaks of one answer",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         assert self.of_input is not None
         return self.of_input(args, kwargs, functional)
 
@@ -78,7 +75,7 @@ def over_ranges(network: InContext) -> RangeCertificate:
         opened += route.open
     what = f"not bounded over a range: {', '.join(dict.fromkeys(opened))}"
     own = max(p.certified for p in network.pieces)
-    return RangeCertificate.total(  # type: ignore[return-value]
+    return RangeCertificate.total(
         {what if opened else "look-ups and rounding, carried through the layers": worst},
         domain={
             "ranges": "as calibrated, checked at every piece",
@@ -102,7 +99,7 @@ def over_ranges(network: InContext) -> RangeCertificate:
 @full_precision
 def of_input(
     network: InContext, args: tuple[Any, ...], kwargs: dict[str, Any], functional: Tensor | None
-) -> InputCertificate:
+) -> InputEnclosure:
     """What is proven of one input's output, by adjoints."""
     structure, tensors = network.model.signature.flatten(args, kwargs)
     network._check_dtypes(tensors)
@@ -123,7 +120,7 @@ def of_input(
     assumed = [a for p in network.pieces for a in p.assumptions]
     curved = any(isinstance(p, Heads | Activation) for p in network.pieces)
     assumed += [_FLOAT64] if curved else []
-    return InputCertificate.total(  # type: ignore[return-value]
+    return InputEnclosure.total(
         {term: max(float(b.max()) for b in bounds)},
         domain={"input": "the one given", "tokens": network.frozen.sizes.tokens},
         dtype=network.settings.dtype,

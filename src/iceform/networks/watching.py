@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -79,12 +80,12 @@ class Watching:
         expected = frozen.network.expected or weights
         rounding = rounding_of(backend)
         if rounding.literal:
-            return Attestation(weights, expected, backend)
+            return Attestation(weights, expected, backend, literal=True)
         now = time.perf_counter()
         until = now + max(_SECONDS, _SHARE * (now - self._begun))
         self._random.shuffle(self._seen)
-        asked = (p.asked(inputs, out.detach(), self._random) for p, inputs, out in self._seen)
-        again = run_again((one for one in asked if one is not None), rounding, until)
+        asked = (p.questions(inputs, out.detach(), self._random) for p, inputs, out in self._seen)
+        again = run_again(chain.from_iterable(asked), rounding, until)
         found = Attestation(
             weights, expected, backend, again.rows, again.difference, again.allowed, again.note
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 from iceform.errors import ShapeError
 from iceform.targets.architectures import architecture
 from iceform.targets.design import mirrored
-from iceform.targets.enclosed import Ball, Enclosure, Prompted
+from iceform.targets.enclosed import Ball, EnclosedNetwork, Prompted
 from iceform.targets.rounding import Arithmetic
 from iceform.targets.target import FeatureTarget, Target
 
@@ -126,9 +126,9 @@ def example(spec: Target) -> dict[str, Any] | None:
 
 def _prepared(
     spec: Target, x: Tensor, y: Tensor, attention: str, parameters: dict[str, Any]
-) -> tuple[Enclosure, Prompted]:
+) -> tuple[EnclosedNetwork, Prompted]:
     known = architecture(spec.architectures[0])
-    run = Enclosure(spec.design, known, Arithmetic(spec.torch_dtype, attention))
+    run = EnclosedNetwork(spec.design, known, Arithmetic(spec.torch_dtype, attention))
     prompt, words = spec.prompt(x, y, **parameters), spec.vocabulary()
     if words is None:
         return run, Prompted(prompt)

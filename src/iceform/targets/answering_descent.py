@@ -129,7 +129,7 @@ class AnsweringDescent(Decoder):
             raise ShapeError(f"query must have shape ({self.dim},), got {tuple(query.shape)}")
         return query.double()
 
-    def read(self, out: Int[Tensor, "1 t"]) -> Float[Tensor, ""]:
+    def read(self, out: Int[Tensor, "1 t"], **parameters: Any) -> Float[Tensor, ""]:
         """The level that the last token stands for."""
         first = int(self.token("y", torch.zeros((), dtype=torch.long)))
         place = int(out[0, -1]) - first

@@ -20,13 +20,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from iceform import store
 from iceform.arithmetic import at_most
-from iceform.certificates import Attestation, Certificate
+from iceform.certificates import Attestation, Certificate, Enclosure
 from iceform.errors import DeviceError, IntegrityError, PrecisionError, ProgramError
 from iceform.targets.data import check_tensors
 from iceform.targets.folder import CONFIG, StockModel, digest, load
-from iceform.validation import check_choice, check_matmul_precision, full_precision
+from iceform.validation import check_choice, check_matmul_precision, check_positive, full_precision
 
-_NOT_BEHAVIOUR = ("architectures", "dtype")
+# Where it came from and what wrote it; the dtype is that of the weights, which are compared.
+_NOT_BEHAVIOUR = {
+    "_name_or_path", "_from_model_config", "transformers_version", "architectures", "dtype",
+    "torch_dtype", "iceform",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,33 +42,51 @@ class Checked:
     value
         The stock network's answer.
     measured
-        Its largest distance from the exact algorithm's.
+        Its largest distance from the exact algorithm's; of a program the proven one, of
+        ``enclosure``.
     certificate
-        What is proven for these data.
+        What was proven before the run, for these data; of a program, for all data of its domain.
     attestation
         SHA-256 of the weights that ran, and of those that the sizes imply.
+    enclosure
+        How far the answer is from the exact program's, proven after the run; of programs alone.
+    tolerance
+        The distance that was stated to be good enough; None for the certificate's.
     """
 
     value: Tensor
     measured: float
     certificate: Certificate
     attestation: Attestation
+    enclosure: Enclosure | None = None
+    tolerance: float | None = None
+
+    @property
+    def limit(self) -> float:
+        """What the distance is held to: the stated tolerance, or the certificate."""
+        return self.certificate.error if self.tolerance is None else self.tolerance
 
     @property
     def ok(self) -> bool:
-        """Whether the answer is where it was proven to be."""
-        return self.measured <= self.certificate.error
+        """Whether the answer is where it was proven, or stated, to be; no infinite limit is met."""
+        return bool(self.attestation.ok) and self.measured <= self.limit < math.inf
 
     def __bool__(self) -> bool:
         return self.ok
 
     def __str__(self) -> str:
         verdict = "within" if self.ok else "OUTSIDE"
+        known = self.certificate
+        said = f"the certified {at_most(known.error, '.2e')} ({known.kind}"
+        if self.tolerance is not None:
+            said = f"the stated {self.tolerance:.2e} (certified {at_most(known.error, '.2e')}"
+        elif not math.isfinite(known.error):
+            verdict, said = "NOT HELD", "to anything: nothing is certified, state within= (inf"
+        what = "measured" if self.enclosure is None else "enclosed"
+        dtype = str(known.dtype).removeprefix("torch.")
         return (
-            f"measured {self.measured:.2e}, {verdict} the certified "
-            f"{at_most(self.certificate.error, '.2e')} "
-            f"({self.certificate.kind}, {self.certificate.backend}, "
-            f"{str(self.certificate.dtype).removeprefix('torch.')})\n{self.attestation.explain()}"
+            f"{what} {self.measured:.2e}, {verdict} {said}, {known.backend}, {dtype})\n"
+            f"{self.attestation.explain()}"
         )
 
 
@@ -77,6 +99,7 @@ def check(
     attention: str = "sdpa",
     dtype: torch.dtype | None = None,
     device: str | torch.device = "cpu",
+    within: float | None = None,
     **parameters: Any,
 ) -> Checked:
     """Load the folder with transformers, attest it, run it on data, compare with exact.
@@ -93,6 +116,9 @@ def check(
         To load in; None for the folder's own, the only one that is certified.
     device
         Where it runs. Off the CPU "sdpa" is torch's own composition of products and softmax.
+    within
+        The distance from the exact answer that is good enough; None for the certificate's. Without
+        one, an infinite certificate is never ok.
     parameters
         What is in the prompt: step size, penalty and the like.
 
@@ -105,16 +131,20 @@ def check(
     """
     check_tensors(X=x, y=y)
     check_choice("attention", attention, ("eager", "sdpa"))
+    if within is not None:
+        check_positive("within", within)
     model = load(path)
     _check_dtype(model, dtype)
     _check_files(model)
     stock = _moved(network(model, attention, dtype), torch.device(device))
     found = attest(model, stock)
-    _check_certified(model, x, y, attention, parameters)
+    model.spec.check_run(**parameters)
+    if within is None:
+        _check_certified(model, x, y, attention, parameters)
     with _kernels(torch.device(device)):
         value = model.spec.run(stock, x, y, **parameters)
-    certificate, measured = model.spec.judge(value, x, y, attention, **parameters)
-    return Checked(value, measured, certificate, found)
+    certificate, measured, enclosure = model.spec.judge(value, x, y, attention, **parameters)
+    return Checked(value, measured, certificate, found, enclosure, within)
 
 
 def _check_files(model: StockModel) -> None:
@@ -185,14 +215,35 @@ def attest(model: StockModel, stock: Any) -> Attestation:
             where = "not among those the sizes imply" if name in found else "missing"
             raise IntegrityError(f"{model.path}: the weight {name} is {where}")
         _compare(model, name, found[name].cpu(), expected[name])
-    for name, value in model.config().items():
-        loaded = getattr(stock.config, name, value)
-        if name not in _NOT_BEHAVIOUR and loaded != value:
-            raise IntegrityError(
-                f"{model.path}: the config has {name} = {loaded!r}, the sizes imply {value!r}"
-            )
+    _compare_settings(model, stock)
     kind = stock.config._attn_implementation
-    return Attestation(digest(found), digest(expected), f"transformers, {kind}")
+    return Attestation(digest(found), digest(expected), f"transformers, {kind}", literal=True)
+
+
+def _compare_settings(model: StockModel, stock: Any) -> None:
+    """Refuse any setting, of the network or of its decoding, that the sizes do not imply.
+
+    What a version of transformers adds by itself it adds to the implied config too: both are made
+    by the same class.
+    """
+    implied = type(stock.config).from_dict(model.config())
+    pairs = [(CONFIG, stock.config.to_dict(), implied.to_dict())]
+    if model.spec.vocabulary() is not None:
+        decoding = stock.generation_config
+        meant = type(decoding).from_model_config(implied)
+        pairs.append(("generation config", _switched_on(decoding), _switched_on(meant)))
+    for where, loaded, meant_settings in pairs:
+        for name in sorted((loaded.keys() | meant_settings.keys()) - _NOT_BEHAVIOUR):
+            one, other = (part.get(name, "absent") for part in (loaded, meant_settings))
+            if one != other:
+                raise IntegrityError(
+                    f"{model.path}: the {where} has {name} = {one!r}, the sizes imply {other!r}"
+                )
+
+
+def _switched_on(decoding: Any) -> dict[str, Any]:
+    """Settings of decoding; one that is None is off, as one that is False."""
+    return {k: v for k, v in decoding.to_dict().items() if v is not None and v is not False}
 
 
 def _compare(model: StockModel, name: str, found: Tensor, expected: Tensor) -> None:

@@ -74,7 +74,7 @@ class _Layer:
     heads: tuple[Head, ...]
 
 
-class Enclosure:
+class EnclosedNetwork:
     """The layers of a design in an architecture and a dtype.
 
     Parameters

@@ -54,14 +54,9 @@ No training and no remote code: the weights follow from the sizes in `iceform.js
 ```python
 import iceform as ice
 import torch
-from transformers import AutoModel
+from transformers import {classes}
 
-network = AutoModel.from_pretrained(path)
-model = ice.targets.load(path)
-with torch.no_grad():
-    hidden = network(inputs_embeds=model.prompt(X, y)).last_hidden_state
-print(model.read(hidden))
-print(ice.check(path, X, y))
+{usage}
 ```
 
 The prompt, token by token:
@@ -79,8 +74,8 @@ Weights, SHA-256: `{digest}`
 """
 
 _PER_RUN = (
-    "Every run is certified by itself: `ice.check` encloses the distance of its answer from the\n"
-    "exact program's, in ball arithmetic."
+    "Before the fact `program.certify` says how far an answer can be from the exact program's;\n"
+    "`ice.check` encloses the distance of this run's in ball arithmetic, and holds it to that."
 )
 
 
@@ -104,15 +99,19 @@ class StockModel:
         check_tensors(X=x, y=y)
         return self.spec.prompt(x, y, **parameters)
 
-    def read(self, out: Tensor) -> Tensor:
-        """The answer in ``last_hidden_state`` (or in generated ids), in float64."""
+    def read(self, out: Tensor, **parameters: Any) -> Any:
+        """The answer in ``last_hidden_state`` (or in generated ids), in float64.
+
+        A folder that runs programs is given the ``program``, and answers in the form of its
+        algorithm.
+        """
         check_tensors(hidden=out)
         width = self.spec.design.hidden
         if self.spec.vocabulary() is None and (out.ndim != 3 or out.shape[2] != width):
             raise ShapeError(
                 f"last_hidden_state is (1, tokens, {width}) here, got {tuple(out.shape)}"
             )
-        return self.spec.read(out)
+        return self.spec.read(out, **parameters)
 
     def certificate(
         self, x: Tensor, y: Tensor, attention: str = "any", **parameters: Any
@@ -251,6 +250,8 @@ def digest(tensors: dict[str, Tensor]) -> str:
 def _card(spec: Target, name: str, certificate: Certificate | None, digest: str) -> str:
     """Markdown with the front matter that the Hub reads."""
     return _CARD.format(
+        classes="AutoModel" if spec.vocabulary() is None else "AutoModelForCausalLM",
+        usage=spec.usage(),
         name=name,
         title=spec.title,
         layout="\n".join(f"{i}. {line}" for i, line in enumerate(spec.layout(), 1)),

@@ -3,9 +3,10 @@ r"""Compiled programs as stock encoders: what both modes share.
 In prompt mode the program is tokens (``stock_computer``), in weights mode its instructions are
 layers (``layered_program``). Tables, data and parameters are in the prompt either way.
 
-**What is proven.** A run is certified after the fact: the exact program is evaluated on the same
-data in ball arithmetic, and the distance of the answer that the stock network gave is enclosed,
-whatever norms, masks, tables and rounding did (``iceform.computer.proofs``).
+**What is proven.** After the fact the exact program is evaluated on the same data in ball
+arithmetic, and the distance of the answer that the stock network gave is enclosed, whatever norms,
+masks, tables and rounding did (``iceform.computer.proofs``). A check holds that enclosure to what
+the program promises before the fact: its certificate on the frozen computer in the same dtype.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,10 +22,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from iceform.arithmetic import at_least
-from iceform.certificates import Certificate, Step
+from iceform.certificates import Certificate, Enclosure, Step
 from iceform.computer.compile import Program
 from iceform.computer.instructions import Instruction
 from iceform.computer.interpret import interpret
+from iceform.computer.running import check_balls, enclosure_of
 from iceform.errors import CapacityError, ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import mirrored, unmirrored
@@ -31,6 +34,14 @@ from iceform.targets.enclosed import Ball
 from iceform.targets.rounding import epsilon
 from iceform.targets.target import Target
 
+_USAGE = """\
+# program: what ice.compile returned; X, y: data in its domain
+network = AutoModel.from_pretrained(path)
+model = ice.targets.load(path)
+with torch.no_grad():
+    hidden = network(inputs_embeds=model.prompt(X, y, program=program)).last_hidden_state
+print(model.read(hidden, program=program))
+print(ice.check(path, X, y, program=program))"""
 _KEYS = 16.0  # slopes may exceed the logits where arguments are small
 
 
@@ -92,9 +103,14 @@ class ProgramTarget(Target):
             )
         return mirrored(self.design, found)[None]
 
-    def read(self, out: Tensor) -> Tensor:
+    def features(self, out: Tensor) -> Tensor:
         """All tokens' features; :meth:`found` finds a program's answers in them."""
         return unmirrored(self.design, out)[0]
+
+    def read(self, out: Tensor, program: Program | None = None, **settings: Any) -> Any:
+        """The program's answer in the form that its algorithm returns; refused before its halt."""
+        held = _given(program)
+        return held.packed(self.found(self.features(out), held))
 
     def answers(
         self, network: Any, x: Tensor, y: Tensor, program: Program | None = None, **settings: Any
@@ -103,7 +119,7 @@ class ProgramTarget(Target):
         given = self.prompt(x, y, program=program, **settings).to(network.device)
         with torch.no_grad():
             hidden = network(inputs_embeds=given).last_hidden_state
-        return self.found(self.read(hidden.cpu()), _given(program))
+        return self.found(self.features(hidden.cpu()), _given(program))
 
     def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:
         found = self.answers(network, x, y, **parameters)
@@ -115,9 +131,12 @@ class ProgramTarget(Target):
         """From the exact program on the same data, enclosed."""
         return self.judge(value, x, y, "any", program=program, **settings)[1]
 
+    def check_run(self, program: Program | None = None, **settings: Any) -> None:
+        check_balls(_given(program), every=True)
+
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
-    ) -> tuple[Certificate, float]:
+    ) -> tuple[Certificate, float, Enclosure | None]:
         program = _given(parameters.pop("program", None))
         parts: dict[str, Tensor] = {}
         start = 0
@@ -128,36 +147,52 @@ class ProgramTarget(Target):
             parts[output.name] = value[start : start + count].view(shape).double()
             start += count
         found = enclosed(program, parts, x, y, parameters, self.torch_dtype, attention)
-        return found, found.error
+        return promised(program, parameters, self.torch_dtype), found.error, found
 
     def domain(self, x: Tensor, y: Tensor, **parameters: Any) -> Domain:
-        raise ProgramError("a program's run is certified when it has run: use ice.check")
+        raise ProgramError("a program's run is enclosed when it has run: use ice.check")
 
     def certificate(self, domain: Domain, attention: str = "any", **parameters: Any) -> Certificate:
-        raise ProgramError("a program's run is certified when it has run: use ice.check")
+        raise ProgramError(
+            "before the fact programs are certified on the frozen computer: use program.certify; "
+            "a run of a checkpoint is held to that by ice.check"
+        )
 
     def typical(self) -> None:
         return None
+
+    def usage(self) -> str:
+        return _USAGE
+
+
+def promised(program: Program, settings: Mapping[str, Any], dtype: torch.dtype) -> Certificate:
+    """What the program promises before the fact: its certificate on the frozen computer.
+
+    A bound that is larger than any answer can be promises nothing, and is given as infinite.
+    """
+    known, _ = program.certify(dtype, **settings)
+    largest = max(program.ranges[node].size for node in program.graph.outputs.values())
+    domain = {**known.domain, "promised by": "the program, on the frozen computer"}
+    if known.error < largest:
+        return replace(known, domain=domain)
+    why = "by the ranges: an answer of 0 would be as near"
+    return replace(
+        known, error=math.inf, terms=dict.fromkeys(known.terms, math.inf), domain=domain,
+        derivation=(*known.derivation, Step("largest", "max |exact answer|", largest, why)),
+    )  # fmt: skip
 
 
 def enclosed(
     program: Program, answer: Mapping[str, Tensor], x: Tensor, y: Tensor,
     settings: Mapping[str, Any], dtype: torch.dtype, attention: str,
-) -> Certificate:  # fmt: skip
+) -> Enclosure:  # fmt: skip
     """The proven distance of an answer from the exact program's, on these data in the dtype."""
-    if all(bool(torch.isfinite(value).all()) for value in answer.values()):
-        ball = program.enclosed(x.to(dtype).double(), y.to(dtype).double(), answer, **settings)
-        distance, why = ball.distance, f"the program on these data in balls of {ball.bits} bits"
-    else:
-        distance, why = math.inf, "the answer holds NaN or infinity"
-    return Certificate.total(
-        {"distance": distance},
-        domain={"data": "of this run"},
-        dtype=dtype,
-        backend=f"transformers, {attention}",
-        derivation=(Step("distance", "max |answer - ball|", distance, why),),
-        compared="stock network's answer - exact program on these data",
-    )
+    check_balls(program, every=True)
+    data, labels = (part.to(dtype).double() for part in (x, y))
+    backend = f"transformers, {attention}"
+    found = enclosure_of(program, data, labels, answer, settings, dtype, backend)
+    assert found is not None
+    return replace(found, compared="stock network's answer - exact program on these data")
 
 
 def _given(program: Program | None) -> Program:

@@ -20,9 +20,10 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.certificates import Certificate, Enclosure
 from iceform.computer.compile import WRITERS, Program
 from iceform.errors import TargetError
 from iceform.targets.architectures import architecture
@@ -35,7 +36,8 @@ from iceform.targets.linear_descent import LinearDescent
 from iceform.targets.program_target import ProgramTarget, enclosed, trace
 from iceform.targets.recognised import Descent, recognised
 from iceform.targets.stock_computer import StockComputer
-from iceform.targets.target import Target
+from iceform.targets.target import FeatureTarget, Target
+from iceform.validation import unit_roundoff
 
 _CYCLES = "give cycles= (program.interpreted(X, y).cycles counts those of data)"
 _REACHES = (1.0, 2.0, 4.0, 8.0)  # of which the one that certifies most is taken
@@ -85,9 +87,8 @@ class StockProgram:
         return self.model.path
 
     @property
-    def spec(self) -> ProgramTarget:
+    def spec(self) -> Target:
         """What the folder holds."""
-        assert isinstance(self.model.spec, ProgramTarget)
         return self.model.spec
 
     def parameters(self, **settings: Any) -> dict[str, Any]:
@@ -105,14 +106,18 @@ class StockProgram:
         Refused if the program has not come to its halt. The number of samples follows from that
         of tokens.
         """
-        return self.program.packed(self.spec.found(self.model.read(hidden), self.program))
+        return self.model.read(hidden, program=self.program)
 
     def check(
-        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa", **settings: Any
-    ) -> Checked:
+        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa",
+        within: float | None = None, **settings: Any,
+    ) -> Checked:  # fmt: skip
         """:func:`iceform.check` of the folder with this program."""
         targets = self.program.algorithm.targets(X, y)
-        return check(self.path, X, targets, attention=attention, **self.parameters(**settings))
+        return check(
+            self.path, X, targets, attention=attention, within=within,
+            **self.parameters(**settings),
+        )  # fmt: skip
 
     def holding(self, program: Program, **settings: Any) -> StockProgram:
         """The same folder with another program in the prompt."""
@@ -143,16 +148,34 @@ class StockDescent(StockProgram):
         return self.model.certificate(X, y, attention, **self.parameters(**settings))
 
     def check(
-        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa", **settings: Any
-    ) -> Checked:
-        found = super().check(X, y, attention=attention, **settings)
-        if self._found(settings)[1]:
+        self, X: Tensor, y: Tensor | None = None, *, attention: str = "sdpa",
+        within: float | None = None, **settings: Any,
+    ) -> Checked:  # fmt: skip
+        found = super().check(X, y, attention=attention, within=within, **settings)
+        held, exact = self._found(settings)
+        if exact:
             return found
-        dtype, answer = self.model.spec.torch_dtype, {self._output: found.value.double()}
-        given = {**self.settings, **settings}
-        targets = self.program.algorithm.targets(X, y)
-        proof = enclosed(self.program, answer, X, targets, given, dtype, attention)
-        return replace(found, measured=proof.error, certificate=proof)
+        spec, targets = self.model.spec, self.program.algorithm.targets(X, y)
+        assert isinstance(spec, FeatureTarget)
+        dtype, given = spec.torch_dtype, {**self.settings, **settings}
+
+        def distance(answer: Tensor) -> Enclosure:
+            parts = {self._output: answer.double()}
+            return enclosed(self.program, parts, X, targets, given, dtype, attention)
+
+        # What the rounded parameters make of the exact answer, whatever the network did.
+        meant = spec.reference(X.to(dtype), targets.to(dtype), **held)
+        apart = distance(meant).error + unit_roundoff(torch.float64) * float(meant.abs().max())
+        certificate = replace(
+            Certificate.total(
+                {**found.certificate.terms, "parameters rounded to float64": apart},
+                domain=found.certificate.domain, dtype=dtype, backend=found.certificate.backend,
+            ),
+            derivation=found.certificate.derivation, assumptions=found.certificate.assumptions,
+            compared="stock network's answer - exact program", kind=found.certificate.kind,
+        )  # fmt: skip
+        proof = distance(found.value)
+        return replace(found, measured=proof.error, certificate=certificate, enclosure=proof)
 
     def holding(self, program: Program, **settings: Any) -> StockProgram:
         raise TargetError(

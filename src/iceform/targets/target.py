@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from iceform.certificates import Certificate
+from iceform.certificates import Certificate, Enclosure
 from iceform.errors import ProgramError, TargetError
 from iceform.targets.data import Domain
 from iceform.targets.design import Design, Vocabulary, mirrored, unmirrored
@@ -19,6 +19,19 @@ from iceform.targets.enclosed import Ball
 from iceform.validation import guard
 
 KINDS: dict[str, type[Target]] = {}
+_FEATURES = """\
+network = AutoModel.from_pretrained(path)
+model = ice.targets.load(path)
+with torch.no_grad():
+    hidden = network(inputs_embeds=model.prompt(X, y)).last_hidden_state
+print(model.read(hidden))
+print(ice.check(path, X, y))"""
+_IDS = """\
+network = AutoModelForCausalLM.from_pretrained(path)
+model = ice.targets.load(path)
+print(model.prompt(X, y))  # token ids
+print(model.spec.run(network, X, y))  # what is generated after them, read
+print(ice.check(path, X, y))"""
 
 
 class Target(ABC):
@@ -52,7 +65,7 @@ class Target(ABC):
         """What the stock network is given: ``inputs_embeds``, or token ids."""
 
     @abstractmethod
-    def read(self, out: Tensor) -> Tensor:
+    def read(self, out: Tensor, **parameters: Any) -> Any:
         """The answer in what the stock network returns."""
 
     @abstractmethod
@@ -67,13 +80,21 @@ class Target(ABC):
         """The answer in features that are known with radii."""
         raise TargetError(f"a {self.kind} has no answer among its features")
 
+    def check_run(self, **parameters: Any) -> None:
+        """Refuse, before it runs, what could not be judged."""
+        return
+
     def judge(
         self, value: Tensor, x: Tensor, y: Tensor, attention: str, **parameters: Any
-    ) -> tuple[Certificate, float]:
-        """What is proven of an answer to these data, and what was measured."""
+    ) -> tuple[Certificate, float, Enclosure | None]:
+        """What was proven before the run, how far this answer is, and that enclosed, if it was."""
         settings = {k: v for k, v in parameters.items() if k in self.defaults}
         found = self.certificate(self.domain(x, y, **parameters), attention, **settings)
-        return found, self.distance(value, x, y, **parameters)
+        return found, self.distance(value, x, y, **parameters), None
+
+    def usage(self) -> str:
+        """Lines of Python that run the folder ``path`` on data X and y, for the card."""
+        return _FEATURES if self.vocabulary() is None else _IDS
 
     def vocabulary(self) -> Vocabulary | None:
         """Embeddings and readout of a model of token ids; None where features are given."""
@@ -158,7 +179,7 @@ class FeatureTarget(Target):
         tokens = self.tokens(x, y, **parameters)
         return mirrored(self.design, tokens)[None].to(self.torch_dtype)
 
-    def read(self, out: Float[Tensor, "1 t h"]) -> Tensor:
+    def read(self, out: Float[Tensor, "1 t h"], **parameters: Any) -> Tensor:
         return self.answer(unmirrored(self.design, out)[0])
 
     def run(self, network: Any, x: Tensor, y: Tensor, **parameters: Any) -> Tensor:

@@ -138,7 +138,7 @@ class WrittenDescent(Decoder):
         start = [self.token(kind, self.levels.ids(torch.zeros(1))) for kind in self._coordinates]
         return torch.cat([self.sample_ids(x, y, self.dim * (1 + steps)), *start])[None]
 
-    def read(self, out: Int[Tensor, "1 t"]) -> Float[Tensor, "steps d"]:
+    def read(self, out: Int[Tensor, "1 t"], **parameters: Any) -> Float[Tensor, "steps d"]:
         """The iterates w_0, w_1, ... in generated ids."""
         count = len(self.levels)
         first = int(self.token(self._coordinates[0], torch.zeros((), dtype=torch.long)))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from iceform.arithmetic import exactly
-from iceform.certificates import Certificate
+from iceform.certificates import ErrorBound
 from iceform.interpolation import Interpolant
 
 
@@ -53,7 +53,7 @@ class StepAnswer(_Answer):
 
 
 class CertificateAnswer(_Answer):
-    """A certificate, JSON-ready; ``kind`` is "proven" or "estimated"."""
+    """A certificate or an enclosure, JSON-ready; ``kind`` is "proven" or "estimated"."""
 
     error: Number
     kind: str
@@ -63,7 +63,7 @@ class CertificateAnswer(_Answer):
     assumptions: list[str]
 
     @classmethod
-    def of(cls, certificate: Certificate) -> CertificateAnswer:
+    def of(cls, certificate: ErrorBound) -> CertificateAnswer:
         """From the library's."""
         return cls(
             error=certificate.error,

@@ -25,8 +25,8 @@ from iceform.computer import (
     LayerAttention,
     Program,
     accounted,
-    certificate_of,
     curve,
+    enclosure_of,
     interpret,
     spelled,
 )
@@ -273,10 +273,10 @@ def _outputs(run: _Run, trace: ComputerTrace) -> list[OutputAnswer]:
 
 def _certificate(run: _Run, trace: ComputerTrace) -> CertificateAnswer:
     example, dtype = run.example, the_computer().dtype
-    certificate = certificate_of(
+    enclosure = enclosure_of(
         run.program, example.X, example.y, trace.outputs, run.settings, dtype, "literal"
     )
-    return CertificateAnswer.of(certificate)
+    return CertificateAnswer.of(enclosure or run.program.certify(dtype, **run.settings)[0])
 
 
 def _attested(trace: ComputerTrace) -> Attestation:

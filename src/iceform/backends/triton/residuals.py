@@ -22,7 +22,7 @@ from torch import Tensor
 from iceform.backends.triton.look_up import load_constants, look_up
 from iceform.backends.triton.support import ceil_div, multiprocessors, power_of_two
 from iceform.backends.triton.tables import LINE, table_of
-from iceform.backends.windowed import mixed, sum_block
+from iceform.backends.windowed import mixed, sum_block, tell
 from iceform.interpolation import Interpolant
 from iceform.validation import common_batch, largest_entry
 
@@ -424,6 +424,8 @@ def _sums(
     if resident is None:
         # The first call of its kind was as good as any; the next ones fill the device.
         _known_residents[key] = _resident(built, launch.warps)
+    if not backward:
+        tell(partial.movedim(1, 0).reshape(-1, *batch, dim), launch.rows)
     if watch is None:
         return mixed(partial.sum(1).reshape(*batch, dim), w, mix, dtype), rows, weights
     total, seen = _ended(partial, outputs[-1], largest_entry(offsets), w, mix, dtype)

@@ -185,6 +185,13 @@ class Piece(nn.Module, ABC):
         """An entry of its output, drawn at random, as a question to the literal layers."""
         return None
 
+    def questions(
+        self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
+    ) -> Iterator[Asked]:
+        """:meth:`asked`, and of a piece of several steps what was added up on the way."""
+        if (one := self.asked(inputs, output, draw)) is not None:
+            yield one
+
     def record(self, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         """Take note of a calibration input."""
 

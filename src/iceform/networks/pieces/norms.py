@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -209,21 +210,29 @@ class Norm(Piece):
         """Gamma on the diagonal, beta beside it."""
         return torch.cat([torch.diag(self.weight), self.bias[:, None]], -1)
 
-    def asked(
+    def questions(
         self, inputs: tuple[Tensor, ...], output: Tensor, draw: random.Random
-    ) -> Asked | None:
+    ) -> Iterator[Asked]:
+        """Of one token: the sums of its mean and of its squares, and an entry of the last map."""
         place = tuple(draw.randrange(n) for n in output.shape)
-        given = inputs[0].detach()
-        centred, root, _ = self._parts(given, given.norm(dim=-1, keepdim=True))
-        row = place[-1]
+        token, row, ask = inputs[0].detach()[place[:-1]], place[-1], self.settings.layers.ask_read
+        length = token.norm(dim=-1, keepdim=True)
+        if self.centred:
+            scale = scale_at(token.mean(-1, keepdim=True), self._share * length)
+            share = torch.full_like(token, 1 / self.width)[None]
+            yield ask(token, share / scale, 0, (self._mean(token, length) / scale)[0])
+        centred, root, _ = self._parts(token, length)
+        scale = scale_at(centred.square().mean(-1, keepdim=True))
+        share = (centred / self.width)[None]
+        yield ask(centred, share / scale, 0, (self._square(centred) / scale)[0])
         if self.plain:
-            scale = scale_at((centred * root)[place])
-            x, theta = centred[place[:-1]], torch.diag(root.expand(centred.shape)[place[:-1]])
+            scale = scale_at((centred * root)[row])
+            x, theta = centred, torch.diag(root.expand(centred.shape))
         else:
             h = self._standard(centred, root)
-            scale = scale_at(torch.addcmul(self.bias, h, self.weight)[place])
-            x, theta = with_one(h[place[:-1]]), self._affine
-        return self.settings.layers.ask_read(x, theta / scale, row, output[place] / scale)
+            scale = scale_at(torch.addcmul(self.bias, h, self.weight)[row])
+            x, theta = with_one(h), self._affine
+        yield ask(x, theta / scale, row, output[place] / scale)
 
     # ------------------------------------------------------------------------------------- ranges
 
