@@ -267,6 +267,31 @@ def test_iterates_that_leave_the_grid_are_refused():
     assert float((fine(x, y, w) - fine.reference(x, y, w)).abs().max()) <= fine.certificate.error
 
 
+@pytest.mark.parametrize(("curvature", "rate"), [(-1.0, 1.0), (1.0, 3.0)])
+def test_errors_grow_where_the_lemma_is_not_about_the_loss_or_the_step(curvature, rate):
+    """Example 2 asks neither for convexity nor for eta <= 2/L; lem:comp-error-convex-gd does. With
+    l = -z^2/2 and eta = 1, or z^2/2 and eta = 3, a step doubles distances, and ten errors of .001
+    add up to 1.023, where t eps is .01. iceform's certificate has that factor.
+    """
+    eps, steps = 1e-3, 10
+    exact = emulated = 0.3
+    for t in range(steps):
+        exact -= rate * curvature * exact
+        sign = math.copysign(1.0, 1 - rate * curvature) ** (steps - t)  # the worst direction
+        emulated += -rate * curvature * emulated + sign * eps
+    assert abs(emulated - exact) == pytest.approx(eps * (2**steps - 1))
+    assert abs(emulated - exact) > 100 * steps * eps
+    assert_on_page("the distance after ten steps is 1.023, where $t\\epsilon = .01$")
+
+    def certified(steps):
+        em = ice.GradientDescent(
+            lambda z: curvature * z, steps, rate, dim=1, samples=1, eps=None, w_bound=1.0
+        )
+        return em.certificate.terms["interpolation"]
+
+    assert certified(steps) / certified(1) == pytest.approx(2**steps - 1, rel=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------
 # one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr. On all data no frozen layer does it;
 # on data of bounded condition one head does, with a grid of data sets; iceform takes passes.
