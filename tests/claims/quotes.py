@@ -66,7 +66,7 @@ _QUOTED = [
 
 # Page, study, column, metric, variant: as results/cells has them, mean and deviation over seeds.
 CELLS = [(STUDIES, *cell) for cell in _QUOTED]
-CELLS.append(("docs/letter.md", "heads", "their_script", "mse", {"heads": 4}))
+CELLS.append(("docs/errata.md", "heads", "their_script", "mse", {"heads": 4}))
 
 # Page, kind, what it is, and the numbers as they are printed (or whole sentences of them).
 STATED: list[tuple[str, str, str, list[str]]] = [
@@ -151,9 +151,33 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ),
     (
         "docs/theorems/attention_head_rows.md",
+        "asserted",
+        "tests/errata/test_figures.py, as docs/errata.md has them",
+        [".18", ".99", ".0046", ".019"],
+    ),
+    (
+        "docs/theorems/least_squares.md",
+        "asserted",
+        "tests/errata/test_descent.py",
+        ["16", "27", "1e-10"],
+    ),
+    (
+        "docs/targets/causal_masks.md",
+        "asserted",
+        "tests/claims/test_counterexamples.py",
+        ["off by less than 2e-5"],
+    ),
+    (
+        "benchmarks/README.md",
         "not kept",
-        "random heads of another draw",
-        [".39", ".99", ".008", ".013"],
+        "an earlier run on an H200",
+        ["1.21x in another earlier run", "1.34x in another earlier run", "took 16.7x plain torch"],
+    ),
+    (
+        "benchmarks/README.md",
+        "defined",
+        "samples of a timed call",
+        ["timed on 4096 samples", "2^22 x 64"],
     ),
     ("docs/theorems/least_squares.md", "certified", "tokens per sample", ["20"]),
     ("docs/theorems/attention_head.md", "defined", "heads of the cell below", ["300"]),
@@ -192,8 +216,11 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/sparse.md", "defined", "zero as a solver prints it", ["0.0"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
+    ("docs/comparison.md", "theirs", "layers of Giannou's construction", ["has 13 layers"]),
     ("docs/comparison.md", "defined", "sizes of benchmarks/others.py", ["20", "24"]),
-    ("docs/letter.md", "theirs", "the day of the edition, lines of scripts", ["21", "49", "40"]),
+    ("docs/errata.md", "theirs", "lines of scripts", ["line 49", "line 40"]),
+    ("docs/errata.md", "defined", "the day of the questions", ["17 November 2026"]),
+    ("docs/errata.md", "defined", "4d against d", ["each four times as wide"]),
     ("docs/comparison.md", "theirs", "the authors' frozen head: its README", ["100", "16"]),
     (
         "docs/tolerances.md",
@@ -231,24 +258,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "| relu (a kink) | 129 | 0.051 | 2e-7 |",
             "| identity, any range | 25 | 0.014 × range | 1e-14 × range |",
         ],
-    ),
-    (
-        "README.md",
-        "measured",
-        "benchmarks/results/h200-users.json, suite emulator",
-        ["takes 0.47 times as long", "0.69 times in float64", "8 million samples of 64"],
-    ),
-    (
-        "README.md",
-        "measured",
-        "benchmarks/results/h200.json, suite step",
-        ["inside it 0.28 to 0.54 times"],
-    ),
-    (
-        "benchmarks/README.md",
-        "measured",
-        "benchmarks/results/h200-users.json, suite attest",
-        ["takes 5 to 29 ms"],
     ),
     (
         "benchmarks/README.md",
@@ -345,40 +354,3 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["7e-18", "128", "2e-7", "2.5", "1.01", "26", "150"],
     ),
 ]
-
-# Blocks of pages as commands wrote them: kind, command, digest (python -m tests.claims --blocks).
-WRITTEN = {
-    ("docs/networks.md", "scoreboard"): (
-        "measured",
-        "python -m tests.networks.scoreboard",
-        "a6fbce5c37328152",
-    ),
-    ("docs/networks.md", "unseen"): (
-        "measured",
-        "python -m tests.networks.figures --page",
-        "8a4d28299401f227",
-    ),
-    ("docs/networks.md", "attacked"): (
-        "measured",
-        "python -m tests.networks.attack --page",
-        "9a1d90a4b03c3932",
-    ),
-    ("docs/certificates.md", "attacks"): ("measured", "make attack", "57b9e7e2c193d63e"),
-    ("docs/certificates.md", "ordinary"): ("measured", "make attack", "8aa13dcb9b61c49f"),
-    ("docs/scikit_learn.md", "scoreboard"): (
-        "measured",
-        "python -m tests.sklearn.scoreboard",
-        "6045027d6f088625",
-    ),
-    ("docs/certificates.md", "mutants"): ("measured", "make mutants", "239e8e7407ff5f3e"),
-    ("benchmarks/README.md", "h200, not kept"): (
-        "not kept",
-        "python -m benchmarks.computer --device cuda",
-        "d947a9c88a1d7eee",
-    ),
-    ("benchmarks/README.md", "cpu, not kept"): (
-        "not kept",
-        "python -m benchmarks emulator",
-        "8c624240d332d25d",
-    ),
-}
