@@ -171,7 +171,10 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "benchmarks/README.md",
         "not kept",
         "an earlier run on an H200",
-        ["1.21x in another earlier run", "1.34x in another earlier run", "took 16.7x plain torch"],
+        [
+            "they took 1.21x native at n = 4096 and 1.34x at n = 1024",
+            "100 fused steps of logistic descent on 10^5 samples of 16 in float64 took 16.7x plain",
+        ],
     ),
     (
         "benchmarks/README.md",

@@ -29,11 +29,11 @@ class Block:
     name: str
     command: str
     kept: Path
-    shown: Callable[[], str]
+    made: Callable[[], str]
 
-    @property
-    def kind(self) -> str:
-        return "measured"
+    def shown(self) -> str:
+        """What the file says."""
+        return self.made() if self.kept.exists() else "No run is kept at present."
 
     def __str__(self) -> str:
         return f"{self.page} {self.name}"
@@ -71,7 +71,7 @@ def _emulator() -> str:
         "| the literal network |",
         "|---|---:|---:|---:|---:|",
     ]
-    for case in sorted(cases, key=_size, reverse=True):
+    for case in sorted(cases, key=lambda case: (-_size(case)[0], _size(case))):
         by = cases[case]
         own, native = by["GradientStep, called again"]["ms"], by["native"]["ms"]
         compiled, literal = by["native, compiled"]["ms"], by["GradientStep, literal"]

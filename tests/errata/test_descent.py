@@ -281,7 +281,9 @@ def test_errors_grow_where_the_lemma_is_not_about_the_loss_or_the_step(curvature
         emulated += -rate * curvature * emulated + sign * eps
     assert abs(emulated - exact) == pytest.approx(eps * (2**steps - 1))
     assert abs(emulated - exact) > 100 * steps * eps
-    assert_on_page("the distance after ten steps is 1.023, where $t\\epsilon = .01$")
+    assert_on_page(f"the distance after ten steps is {abs(emulated - exact):.3f}, where")
+    assert_on_page(f"where $t\\epsilon = {f'{steps * eps:.2f}'[1:]}$. With the convex")
+    assert_on_page(f"by a factor of {2**steps - 1} in both cases")
 
     def certified(steps):
         em = ice.GradientDescent(
