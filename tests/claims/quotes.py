@@ -325,7 +325,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "sizes of all-MiniLM-L6-v2 and of what is run",
         ["384", "36", "72", "200", "50", "1.5", "16", "32"],
     ),
-    ("docs/networks.md", "measured", "adjoint certificates over layers", ["39", "4e-11", "5e-10"]),
+    ("docs/networks.md", "asserted", "test_adjoint_networks.py", ["below 1000 times what"]),
     ("docs/networks.md", "defined", "W(1/e), and gelu beyond 8", ["0.2785", "5e-15"]),
     (
         "src/*",
@@ -346,8 +346,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("src/*", "theirs", "threshold of torch's softplus", ["a straight line from 20 on"]),
     ("src/*", "defined", "machine/machine.py's constant", ["65,536"]),
     ("docs/certificates.md", "defined", "machine/machine.py's constant", ["65,536"]),
-    ("docs/networks.md", "not kept", "one run of network.certificate", ["6 times"]),
-    ("docs/networks.md", "not kept", "forty sentences, plain torch against it", ["3e-16"]),
     ("docs/networks.md", "theirs", "two norms in each of six layers, and one", ["13 norms"]),
     ("benchmarks/README.md", "defined", "MiniLM's shape in benchmarks/suites.py", ["384 wide"]),
     (
