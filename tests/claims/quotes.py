@@ -101,7 +101,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "our reading's training samples; the noise's variance, its oracle",
         ["40,000", "0.0025", "0.00250"],
     ),
-    (STUDIES, "measured", "least squares in our reading, oracle mse", ["1.1e-9"]),
     (STUDIES, "theirs", "plotting.py, lines 9 and 10", ["0.133", "0.058"]),
     (
         "docs/studies_settings.md",
@@ -193,7 +192,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/errata.md", "asserted", "test_truncated.py", ["a quarter of a cell"]),
     ("docs/how_it_works.md", "defined", "the cells there", ["five times as many grid tokens"]),
     ("docs/neighbours.md", "defined", "ln 3 in words", ["three quarters of the weight"]),
-    ("docs/start.md", "not kept", "tables made on one machine", ["a third of a second each"]),
     ("benchmarks/README.md", "defined", "shares of a run", ["a tenth of the run are allowed"]),
     (
         "CHANGELOG.md",
