@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from iceform.errors import ProgramError
 from studies import published
 from studies.heads import ROLES, HeadsStudy
 from studies.housing import HousingStudy
@@ -96,7 +97,7 @@ def with_deviation(cell: published.Cell) -> str:
 def pick(
     records: Records, study: str, column: str, metric: str, **variant: str | int | None
 ) -> Summary | None:
-    """A metric over the seeds of a cell, one value a seed; None asks for records without that label.
+    """A metric over a cell's seeds, one value each; None asks for records without that label.
 
     Study 4 has two records for each seed, one a role, and what depends on the data alone is in
     both. Records of one seed that differ are different cells, and refused.
@@ -108,9 +109,9 @@ def pick(
             continue
         value, key = float(r["metrics"][metric]), (r["scale"], r["seed"])
         if values.setdefault(key, value) != value:
-            raise ValueError(
-                f"{study}, {column}: seed {r['seed']} has {values[key]} and {value} for {metric!r}; "
-                f"name the variant beside {variant}"
+            raise ProgramError(
+                f"{study}, {column}: seed {r['seed']} has {values[key]} and {value} for "
+                f"{metric!r}; name the variant beside {variant}"
             )
     return Summary(tuple(values.values())) if values else None
 

@@ -1,6 +1,7 @@
 """``python -m tests.claims``: the ledger, a line for every number; ``--unbound`` those without.
 
-``--write`` puts the blocks of kept files into their pages; ``--lock`` keeps the words around numbers whose sources also have their neighbours, and lets go of lost ones.
+``--write`` puts the blocks of kept files into their pages; ``--lock`` keeps the words around
+numbers whose sources also have their neighbours, and lets go of lost ones.
 """
 
 import sys

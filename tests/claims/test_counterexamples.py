@@ -76,9 +76,7 @@ def full_batch_step(network, n, d):
             for t in (j * DELTA, -j * DELTA):
                 logit = [(f"w{k}", f"x{k}", t) for k in range(d)] + [("state", "y", -t)]
                 moved = ("sample", "z", np.sign(t) * scales[j - 1] * WEIGHT / 2)
-                residual.append(
-                    network.head([*sample, *logit, ("state", "weight", 1.0)], [moved])
-                )
+                residual.append(network.head([*sample, *logit, ("state", "weight", 1.0)], [moved]))
         entry = [("z", "slope", 1.0), ("state", "bias", 1.0), ("state", "no entry", network.HIDDEN)]
         gated = [(f"u{k}", f"g{k}", -1.0) for k in range(d)]
         half = [(f"u{k}", f"g{k}", 1.0) for k in range(d)]

@@ -61,7 +61,7 @@ def benchmark_rows(name: str) -> list[dict]:
 
 
 def _emulator() -> str:
-    """GradientStep as called, against native PyTorch, plain and compiled, and the literal network."""
+    """GradientStep as called, against native PyTorch, compiled or not, and the literal network."""
     cases: dict[str, dict[str, dict]] = {}
     for row in benchmark_rows("h200-users"):
         if row["suite"] == "emulator":

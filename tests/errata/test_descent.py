@@ -295,8 +295,8 @@ def test_errors_grow_where_the_lemma_is_not_about_the_loss_or_the_step(curvature
 
 
 # ---------------------------------------------------------------------------------------------
-# one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr. On all data no frozen layer does it;
-# on data of bounded condition one head does, with a grid of data sets; iceform takes passes.
+# one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr. On all data no frozen layer does
+# it; on data of bounded condition one head does, with a grid of data sets; iceform takes passes.
 # ---------------------------------------------------------------------------------------------
 
 CORNERS = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=F64)[:, None]
