@@ -12,7 +12,9 @@ Every row prints the distance of its answer from plain torch's.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from iceform.computer.compile import Program, compile
 
 _LR, _SECONDS = 0.5, 2.0
 _SIZES = ((64, 4), (256, 8))  # lanes and width
+_ROWS: list[dict[str, str | float]] = []
 
 
 def data(samples: int, dim: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -44,7 +47,8 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
 
 
 def row(case: str, method: str, rate: float, unit: str, note: str = "") -> None:
-    """One line."""
+    """One line, and kept."""
+    _ROWS.append({"case": case, "method": method, "rate": rate, "unit": unit, "note": note})
     print(f"{case:34} {method:30} {rate:12.1f} {unit:18} {note}", flush=True)
 
 
@@ -117,6 +121,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=100_000, help="of the fused run")
     parser.add_argument("--dim", type=int, default=16, help="of the fused run")
     parser.add_argument("--batches", type=int, nargs="*", default=[1, 16])
+    parser.add_argument("--json", type=Path, help="keep the rows in this file")
     asked = parser.parse_args()
     device = torch.device(asked.device)
     print(", ".join(f"{k} {v}" for k, v in machine(device).items()))
@@ -127,6 +132,9 @@ def main() -> None:
                 literal(program, lanes, width, dtype, device, batch)
     for steps in (5, 100):  # what a call costs beside its steps, and what the steps cost
         fused(asked.samples, asked.dim, steps, torch.float64, device)
+    if asked.json:
+        kept = {"machine": machine(device), "rows": _ROWS}
+        asked.json.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from iceform.errors import ProgramError
 from studies import published
 from studies.heads import ROLES, HeadsStudy
 from studies.housing import HousingStudy
@@ -96,16 +97,23 @@ def with_deviation(cell: published.Cell) -> str:
 def pick(
     records: Records, study: str, column: str, metric: str, **variant: str | int | None
 ) -> Summary | None:
-    """A metric over the seeds of a cell; None asks for records without that label."""
-    values = [
-        float(r["metrics"][metric])
-        for r in records
-        if r["study"] == study
-        and r["column"] == column
-        and metric in r["metrics"]
-        and all(r["variant"].get(k) == v for k, v in variant.items())
-    ]
-    return Summary(tuple(values)) if values else None
+    """A metric over a cell's seeds, one value each; None asks for records without that label.
+
+    Study 4 has two records for each seed, one a role, and what depends on the data alone is in
+    both. Records of one seed that differ are different cells, and refused.
+    """
+    values: dict[tuple[str, int], float] = {}
+    for r in records:
+        labels = all(r["variant"].get(k) == v for k, v in variant.items())
+        if (r["study"], r["column"]) != (study, column) or metric not in r["metrics"] or not labels:
+            continue
+        value, key = float(r["metrics"][metric]), (r["scale"], r["seed"])
+        if values.setdefault(key, value) != value:
+            raise ProgramError(
+                f"{study}, {column}: seed {r['seed']} has {values[key]} and {value} for "
+                f"{metric!r}; name the variant beside {variant}"
+            )
+    return Summary(tuple(values.values())) if values else None
 
 
 def shown(found: Summary | None) -> str:

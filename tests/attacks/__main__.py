@@ -35,6 +35,7 @@ from tests.attacks.kernels import KERNELS
 from tests.attacks.outcomes import Outcome
 
 PAGE = Path(__file__).parents[2] / "docs" / "certificates.md"
+KEPT = Path(__file__).parents[2] / "results" / "pages" / "attacks.json"
 _TIMES = {"cheap": 5.0, "usual": 1.0, "dear": 0.2, "ordinary": 0.2, "device": 1.0}  # of ``--count``
 _BROKEN = "BROKEN by"
 _INSTEAD = ("refused", "infinite", "estimated")
@@ -200,12 +201,18 @@ def ordinary_table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def write(rows: list[Row]) -> None:
-    """Between the marks on the page."""
-    text = PAGE.read_text(encoding="utf-8")
+def tables(rows: list[Row]) -> dict[str, str]:
+    """By the marks on the page."""
     attacked = [row for row in rows if kind_of(row.family) != "ordinary"]
     usual = [row for row in rows if kind_of(row.family) == "ordinary"]
-    for mark, table in (("attacks", attack_table(attacked)), ("ordinary", ordinary_table(usual))):
+    return {"attacks": attack_table(attacked), "ordinary": ordinary_table(usual)}
+
+
+def write(rows: list[Row]) -> None:
+    """Keep them, and write the tables between the marks on the page."""
+    KEPT.write_text(json.dumps([asdict(row) for row in rows]) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    for mark, table in tables(rows).items():
         begin, end = f"<!-- {mark}: begin -->", f"<!-- {mark}: end -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"

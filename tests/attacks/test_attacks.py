@@ -53,6 +53,7 @@ def test_shares_of_a_campaign_add_up(tmp_path, monkeypatch):
         "".join(f"<!-- {m}: begin -->\nold\n<!-- {m}: end -->\n" for m in ("attacks", "ordinary"))
     )
     monkeypatch.setattr(attacks, "PAGE", page)
+    monkeypatch.setattr(attacks, "KEPT", tmp_path / "kept.json")
     files = [str(tmp_path / f"{first}.json") for first in (0, 100)]
     for file, first, status in zip(files, (0, 100), (0, 1), strict=True):
         monkeypatch.setattr("sys.argv", [
@@ -66,3 +67,5 @@ def test_shares_of_a_campaign_add_up(tmp_path, monkeypatch):
     text = page.read_text()
     assert "old" not in text
     assert "| made up | 24 | 6 | 2 | 1 | 1.3 |  |" in text
+    again = attacks.tables(list(attacks.merged([tmp_path / "kept.json"]).values()))
+    assert all(table in text for table in again.values()), "the page is what was kept"

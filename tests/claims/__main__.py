@@ -1,15 +1,15 @@
 """``python -m tests.claims``: the ledger, a line for every number; ``--unbound`` those without.
 
-``--blocks`` prints the digests of the blocks that commands have written, for quotes.py; ``--lock``
-keeps the words around numbers whose sources also have their neighbours, and lets go of lost ones.
+``--write`` puts the blocks of kept files into their pages; ``--lock`` keeps the words around
+numbers whose sources also have their neighbours, and lets go of lost ones.
 """
 
 import sys
 
 from tests.claims.check import claims, loose, lost, unbound, words_around
-from tests.claims.quotes import WRITTEN
 from tests.claims.scan import ROOT, pages
-from tests.claims.sources import block, block_digest, locked
+from tests.claims.sources import locked
+from tests.claims.written import BLOCKS
 
 if "--lock" in sys.argv:
     path = ROOT / "tests" / "claims" / "locked.txt"
@@ -20,9 +20,9 @@ if "--lock" in sys.argv:
         lines += [f"{page}\t{words_around(c.number, text)}" for c in loose(page, text)]
     path.write_text("\n".join(sorted(set(lines))) + "\n", encoding="utf-8")
     sys.exit()
-if "--blocks" in sys.argv:
-    for place in WRITTEN:
-        print(*place, block_digest(block(*place)))
+if "--write" in sys.argv:
+    for one in BLOCKS:
+        one.write()
     sys.exit()
 if "--unbound" in sys.argv:
     found = unbound()

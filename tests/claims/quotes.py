@@ -66,7 +66,7 @@ _QUOTED = [
 
 # Page, study, column, metric, variant: as results/cells has them, mean and deviation over seeds.
 CELLS = [(STUDIES, *cell) for cell in _QUOTED]
-CELLS.append(("docs/letter.md", "heads", "their_script", "mse", {"heads": 4}))
+CELLS.append(("docs/errata.md", "heads", "their_script", "mse", {"heads": 4}))
 
 # Page, kind, what it is, and the numbers as they are printed (or whole sentences of them).
 STATED: list[tuple[str, str, str, list[str]]] = [
@@ -101,7 +101,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "our reading's training samples; the noise's variance, its oracle",
         ["40,000", "0.0025", "0.00250"],
     ),
-    (STUDIES, "measured", "least squares in our reading, oracle mse", ["1.1e-9"]),
     (STUDIES, "theirs", "plotting.py, lines 9 and 10", ["0.133", "0.058"]),
     (
         "docs/studies_settings.md",
@@ -151,9 +150,36 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ),
     (
         "docs/theorems/attention_head_rows.md",
+        "asserted",
+        "tests/errata/test_figures.py, as docs/errata.md has them",
+        [".18", ".99", ".0046", ".019"],
+    ),
+    (
+        "docs/theorems/least_squares.md",
+        "asserted",
+        "tests/errata/test_descent.py",
+        ["16", "27", "1e-10"],
+    ),
+    (
+        "docs/targets/causal_masks.md",
+        "asserted",
+        "tests/claims/test_counterexamples.py",
+        ["off by less than 2e-5"],
+    ),
+    (
+        "benchmarks/README.md",
         "not kept",
-        "random heads of another draw",
-        [".39", ".99", ".008", ".013"],
+        "an earlier run on an H200",
+        [
+            "they took 1.21x native at n = 4096 and 1.34x at n = 1024",
+            "100 fused steps of logistic descent on 10^5 samples of 16 in float64 took 16.7x plain",
+        ],
+    ),
+    (
+        "benchmarks/README.md",
+        "defined",
+        "samples of a timed call",
+        ["timed on 4096 samples", "2^22 x 64"],
     ),
     ("docs/theorems/least_squares.md", "certified", "tokens per sample", ["20"]),
     ("docs/theorems/attention_head.md", "defined", "heads of the cell below", ["300"]),
@@ -166,7 +192,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/errata.md", "asserted", "test_truncated.py", ["a quarter of a cell"]),
     ("docs/how_it_works.md", "defined", "the cells there", ["five times as many grid tokens"]),
     ("docs/neighbours.md", "defined", "ln 3 in words", ["three quarters of the weight"]),
-    ("docs/start.md", "not kept", "tables made on one machine", ["a third of a second each"]),
     ("benchmarks/README.md", "defined", "shares of a run", ["a tenth of the run are allowed"]),
     (
         "CHANGELOG.md",
@@ -192,8 +217,11 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("docs/export.md", "defined", "digits of a SHA-256", ["64"]),
     ("docs/sparse.md", "defined", "zero as a solver prints it", ["0.0"]),
     ("docs/comparison.md", "theirs", "Loom's opcodes, TracrBench's programs", ["22", "121"]),
+    ("docs/comparison.md", "theirs", "layers of Giannou's construction", ["has 13 layers"]),
     ("docs/comparison.md", "defined", "sizes of benchmarks/others.py", ["20", "24"]),
-    ("docs/letter.md", "theirs", "the day of the edition, lines of scripts", ["21", "49", "40"]),
+    ("docs/errata.md", "theirs", "lines of scripts", ["line 49", "line 40"]),
+    ("docs/errata.md", "defined", "the day of the questions", ["17 November 2026"]),
+    ("docs/errata.md", "defined", "4d against d", ["each four times as wide"]),
     ("docs/comparison.md", "theirs", "the authors' frozen head: its README", ["100", "16"]),
     (
         "docs/tolerances.md",
@@ -231,24 +259,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
             "| relu (a kink) | 129 | 0.051 | 2e-7 |",
             "| identity, any range | 25 | 0.014 × range | 1e-14 × range |",
         ],
-    ),
-    (
-        "README.md",
-        "measured",
-        "benchmarks/results/h200-users.json, suite emulator",
-        ["takes 0.47 times as long", "0.69 times in float64", "8 million samples of 64"],
-    ),
-    (
-        "README.md",
-        "measured",
-        "benchmarks/results/h200.json, suite step",
-        ["inside it 0.28 to 0.54 times"],
-    ),
-    (
-        "benchmarks/README.md",
-        "measured",
-        "benchmarks/results/h200-users.json, suite attest",
-        ["takes 5 to 29 ms"],
     ),
     (
         "benchmarks/README.md",
@@ -313,7 +323,7 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         "sizes of all-MiniLM-L6-v2 and of what is run",
         ["384", "36", "72", "200", "50", "1.5", "16", "32"],
     ),
-    ("docs/networks.md", "measured", "adjoint certificates over layers", ["39", "4e-11", "5e-10"]),
+    ("docs/networks.md", "asserted", "test_adjoint_networks.py", ["below 1000 times what"]),
     ("docs/networks.md", "defined", "W(1/e), and gelu beyond 8", ["0.2785", "5e-15"]),
     (
         "src/*",
@@ -334,8 +344,6 @@ STATED: list[tuple[str, str, str, list[str]]] = [
     ("src/*", "theirs", "threshold of torch's softplus", ["a straight line from 20 on"]),
     ("src/*", "defined", "machine/machine.py's constant", ["65,536"]),
     ("docs/certificates.md", "defined", "machine/machine.py's constant", ["65,536"]),
-    ("docs/networks.md", "not kept", "one run of network.certificate", ["6 times"]),
-    ("docs/networks.md", "not kept", "forty sentences, plain torch against it", ["3e-16"]),
     ("docs/networks.md", "theirs", "two norms in each of six layers, and one", ["13 norms"]),
     ("benchmarks/README.md", "defined", "MiniLM's shape in benchmarks/suites.py", ["384 wide"]),
     (
@@ -345,40 +353,3 @@ STATED: list[tuple[str, str, str, list[str]]] = [
         ["7e-18", "128", "2e-7", "2.5", "1.01", "26", "150"],
     ),
 ]
-
-# Blocks of pages as commands wrote them: kind, command, digest (python -m tests.claims --blocks).
-WRITTEN = {
-    ("docs/networks.md", "scoreboard"): (
-        "measured",
-        "python -m tests.networks.scoreboard",
-        "a6fbce5c37328152",
-    ),
-    ("docs/networks.md", "unseen"): (
-        "measured",
-        "python -m tests.networks.figures --page",
-        "8a4d28299401f227",
-    ),
-    ("docs/networks.md", "attacked"): (
-        "measured",
-        "python -m tests.networks.attack --page",
-        "9a1d90a4b03c3932",
-    ),
-    ("docs/certificates.md", "attacks"): ("measured", "make attack", "57b9e7e2c193d63e"),
-    ("docs/certificates.md", "ordinary"): ("measured", "make attack", "8aa13dcb9b61c49f"),
-    ("docs/scikit_learn.md", "scoreboard"): (
-        "measured",
-        "python -m tests.sklearn.scoreboard",
-        "6045027d6f088625",
-    ),
-    ("docs/certificates.md", "mutants"): ("measured", "make mutants", "239e8e7407ff5f3e"),
-    ("benchmarks/README.md", "h200, not kept"): (
-        "not kept",
-        "python -m benchmarks.computer --device cuda",
-        "d947a9c88a1d7eee",
-    ),
-    ("benchmarks/README.md", "cpu, not kept"): (
-        "not kept",
-        "python -m benchmarks emulator",
-        "8c624240d332d25d",
-    ),
-}

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 
 from benchmarks import others
 from studies import STUDIES, load_records, published, script
 from studies.report import markdown_table
 from studies.tables import number, pick, rates, readers, shown, with_deviation
-from tests.claims.quotes import CELLS, STATED, WRITTEN
+from tests.claims.quotes import CELLS, STATED
 from tests.claims.scan import COUNTED, ROOT
+from tests.claims.written import BLOCKS, benchmark_rows
 from tests.networks import figures
 
 ERRATA = "docs/errata.md"
@@ -93,6 +93,9 @@ def _studies() -> Iterable[Source]:
         "slope of the published table",
         _numbers([f"{-2 * slope:.1f}"]),
     )
+    solved = pick(_records(), "heads", "our_reading", "oracle mse", heads=1, schedule="constant")
+    yield Source("docs/studies.md", "measured", "results/cells/heads/our_reading, oracle mse",
+                 _numbers([number(solved.mean)]))  # fmt: skip
     lines = [line for study in STUDIES for line in script.page(study)]
     yield Source("docs/studies_settings.md", "theirs", "studies/script.py", sentences=tuple(lines))
     facts = [str(f.value) for f in script.FACTS] + [
@@ -282,9 +285,6 @@ def _case(line: str) -> tuple[str, str, tuple[str, ...]] | None:
         return "h200", "step", (f"n={2 ** int(size[1])} d={size[2]} {dtype}",)
     if found := re.match(r"\| head, n=(\d+), (\w+)[^|]*\| [\d.]+ ms", line):
         return "h200-users", "head", (f"n={found[1]} ", f" {found[2]}")
-    if line.startswith("| `GradientStep` as called, 2^") and size:
-        dtype = re.search(r"float(?:32|64)", line)[0]
-        return "h200-users", "emulator", (f"n={2 ** int(size[1])} d={size[2]} {dtype}",)
     if found := re.match(r"\| encoder of MiniLM's shape, (\d+ x \d+ tokens, \w+)", line):
         return "h200-users", "networks", (found[1],)
     if line.startswith(("| ridge, 200", "| lasso, 200")):
@@ -359,32 +359,41 @@ def _stated() -> Iterable[Source]:
         sentences = tuple(v for v in values if " " in v)
         numbers = frozenset(canonical(v) for v in values if " " not in v)
         yield Source(page, kind, where, numbers, sentences)
-    for (page, name), (kind, command, digest) in WRITTEN.items():
-        yield Source(page, kind, command, sentences=_block(page, name, digest))
+    for block in BLOCKS:
+        where = f"{block.kept.relative_to(ROOT).as_posix()}, by {block.command}"
+        yield Source(block.page, "measured", where, sentences=(block.shown(),))
 
 
-def block(page: str, name: str) -> str:
-    """What a command has written into a page."""
-    text = (ROOT / page).read_text(encoding="utf-8")
-    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    return text[text.index(begin) + len(begin) : text.index(end)].strip()
-
-
-def _block(page: str, name: str, digest: str) -> tuple[str, ...]:
-    """The block, if it is the one whose digest is kept."""
-    found = block(page, name)
-    return (found,) if found and block_digest(found) == digest else ()
-
-
-def block_digest(text: str) -> str:
-    return sha256(" ".join(text.split()).encode()).hexdigest()[:16]
+def _called() -> Iterable[Source]:
+    """What README and benchmarks/README say of a GradientStep, from the files of the benchmarks."""
+    rows = [r for r in benchmark_rows("h200-users") if r["suite"] in ("emulator", "attest")]
+    ratio = {r["case"]: r["ratio"] for r in rows if r["method"] == "GradientStep, called again"}
+    single, double = (ratio[f"n={2**23} d=64 {dtype}"] for dtype in ("float32", "float64"))
+    inside = [
+        r["ratio"] for r in benchmark_rows("h200")
+        if r["suite"] == "step" and r["method"].startswith("emulated, tanh")
+    ]  # fmt: skip
+    where = "benchmarks/results/h200-users.json, suite emulator"
+    literal = [r["ratio"] / 1e5 for r in rows if r["method"] == "GradientStep, literal"]
+    told = (f"takes {single:.2f} times as long", f"{double:.2f} times in float64",
+            f"{2**23 / 1e6:.0f} million samples of 64",
+            f"takes {min(literal):.0f} to {max(literal):.0f} x 10^5 times")  # fmt: skip
+    yield Source("README.md", "measured", where, sentences=told)
+    told = (f"inside it {min(inside):.2f} to {max(inside):.2f} times",)
+    where = "benchmarks/results/h200.json, suite step"
+    yield Source("README.md", "measured", where, sentences=told)
+    spot = [r["ms"] for r in rows if r["suite"] == "attest" and r["method"] == "attestation"]
+    yield Source(
+        "benchmarks/README.md", "measured", "benchmarks/results/h200-users.json, suite attest",
+        sentences=(f"takes {min(spot):.0f} to {max(spot):.0f} ms",),
+    )  # fmt: skip
 
 
 @cache
 def sources() -> tuple[Source, ...]:
     """Every source there is."""
     made: list[Callable[[], Iterable[Source]]] = [
-        _studies, _benchmarks, _throughput, _others, _certified, _stated,
+        _studies, _benchmarks, _called, _throughput, _others, _certified, _stated,
     ]  # fmt: skip
     return tuple(s for make in made for s in make())
 

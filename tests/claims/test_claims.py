@@ -6,9 +6,9 @@
 import pytest
 
 from tests.claims.check import claims, loose, lost, unbound
-from tests.claims.quotes import WRITTEN
 from tests.claims.scan import COUNTED, ROOT, numbers, pages
-from tests.claims.sources import block, block_digest, readme_figures, sources
+from tests.claims.sources import readme_figures, sources
+from tests.claims.written import BLOCKS
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "README.md").exists() or not (ROOT / "results" / "README.md").exists(),
@@ -52,10 +52,17 @@ def test_another_last_digit_is_noticed(page):
     )
 
 
-@pytest.mark.parametrize("place", WRITTEN, ids=" ".join)
-def test_blocks_are_as_their_commands_wrote_them(place):
-    _, command, digest = WRITTEN[place]
-    assert block_digest(block(*place)) == digest, f"written by {command}; see tests/claims --blocks"
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+def test_blocks_are_what_the_kept_files_say(block):
+    assert block.text() == block.shown(), f"kept by {block.command}; then tests.claims --write"
+
+
+def test_no_number_is_bound_to_the_page_it_stands_on():
+    """A source is a file, a test, a constant or another's work; a hash of the page is none."""
+    folder = ROOT / "tests" / "claims"
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    assert ("sha" + "256") not in text
+    assert all(block.kept.suffix != ".md" for block in BLOCKS)
 
 
 def test_every_source_says_what_it_is():

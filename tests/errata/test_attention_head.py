@@ -380,3 +380,71 @@ def test_paper_experiment_with_one_head_per_row():
     assert off(27, "hard") > 1
     assert off(513, "hard") > 1e-3
     assert off(32769, "hard") > 1e-5
+
+
+# ---------------------------------------------------------------------------------------------
+# shapes, tokens, layers
+# ---------------------------------------------------------------------------------------------
+
+
+def test_the_three_shapes_of_w_v_make_different_prompts():
+    """def:input_attn has W_V of d_h x d, thm:attn_sim_attn_multi of d x d: w = [k; q; v] then has
+    2 d d_h + d^2 entries, and E_h, which is d x 3 d d_h, does not multiply it. iceform takes any
+    number of rows.
+    """
+    d, n, d_h = 2, 4, 3
+    x, w_k, w_q, w_v = instance(0, d, n, d_h)
+    assert len(row_major(w_k, w_q, w_v)) == 3 * d * d_h
+    theorem = w_v[:d]
+    assert len(row_major(w_k, w_q, theorem)) == 2 * d * d_h + d * d
+    assert_on_page(f"{2 * d * d_h + d * d} instead of {3 * d * d_h} for $d = 2$, $d_h = 3$")
+    last = torch.zeros(d, 3 * d * d_h, dtype=F64)
+    last[:, -d:] = torch.eye(d, dtype=F64)  # E_h of the last row of W_V
+    assert torch.equal(last @ row_major(w_k, w_q, w_v), w_v[-1])
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        last @ row_major(w_k, w_q, theorem)
+    for values in (w_v, theorem):
+        for encoding in ("embedding", "rows"):
+            assert_certified(x, w_k, w_q, values, encoding=encoding)
+
+
+def test_the_row_form_widens_tokens_and_adds_none():
+    """A remark has the weights "as additional tokens", of the same width. The theorem's input is
+    [X; W_K'; W_Q'; W_V'], 4d x n, and so is iceform's prompt.
+    """
+    d, n = 3, 5
+    x, *mats = instance(1, d, n, n)
+    assert torch.cat([x, *(m.T for m in mats)]).shape == (4 * d, n)
+    em = ice.AttentionHead(d, n, n, n, encoding="rows", eps=1e-6)
+    assert em.prompt(x.T.contiguous(), *mats).tokens.shape == (n, 4 * d)
+
+
+def test_attention_behind_a_map_that_adds_tokens_is_no_attention():
+    """lem:still_attention is about token-wise maps M_A Z, and holds for them. On one token every
+    attention is linear; behind a map that makes two tokens of it, as Lin does, it is not.
+    """
+    generator = torch.Generator().manual_seed(2)
+    z = uniform(generator, 3, 1)
+    w_k, w_q, w_v = (uniform(generator, 3, 3) for _ in range(3))
+    keep = torch.eye(1, dtype=F64)
+    token_wise = uniform(generator, 3, 3)
+    behind = printed.attention(token_wise @ z, w_k, w_q, w_v, keep)
+    own = printed.attention(z, w_k @ token_wise, w_q @ token_wise, w_v @ token_wise, keep)
+    assert float((behind - own).abs().max()) <= 1e-14
+
+    def lifted(z):
+        two = z @ torch.tensor([[1.0, -2.0]], dtype=F64)
+        return printed.attention(two, w_k, w_q, w_v, torch.eye(2, dtype=F64)[:, :1])
+
+    alone = printed.attention(2 * z, w_k, w_q, w_v, keep)
+    assert torch.equal(alone, 2 * printed.attention(z, w_k, w_q, w_v, keep))
+    assert float((lifted(2 * z) - 2 * lifted(z)).abs().max()) > 0.1
+
+
+@pytest.mark.parametrize("encoding", ["embedding", "rows"])
+def test_a_head_in_the_prompt_takes_two_layers_and_many_heads(encoding):
+    """ "One layer, one head" is said of a theorem that has two layers, and 3n or 3 d_h H heads."""
+    d, n, d_h, d_v = 4, 5, 3, 2
+    plan = ice.AttentionHead(d, d_h, d_v, n, encoding=encoding, eps=1e-6).plan
+    assert plan.layers == 2
+    assert plan.heads == 2 * d_h + d_v + 1  # and one in the second layer

@@ -9,6 +9,7 @@ import torch
 import iceform as ice
 from iceform.constructions import Schedule, steps_needed
 from tests.errata import literal, printed
+from tests.errata.page import assert_on_page
 
 F64 = torch.float64
 UNIT = torch.finfo(F64).eps / 2
@@ -266,8 +267,36 @@ def test_iterates_that_leave_the_grid_are_refused():
     assert float((fine(x, y, w) - fine.reference(x, y, w)).abs().max()) <= fine.certificate.error
 
 
+@pytest.mark.parametrize(("curvature", "rate"), [(-1.0, 1.0), (1.0, 3.0)])
+def test_errors_grow_where_the_lemma_is_not_about_the_loss_or_the_step(curvature, rate):
+    """Example 2 asks neither for convexity nor for eta <= 2/L; lem:comp-error-convex-gd does. With
+    l = -z^2/2 and eta = 1, or z^2/2 and eta = 3, a step doubles distances, and ten errors of .001
+    add up to 1.023, where t eps is .01. iceform's certificate has that factor.
+    """
+    eps, steps = 1e-3, 10
+    exact = emulated = 0.3
+    for t in range(steps):
+        exact -= rate * curvature * exact
+        sign = math.copysign(1.0, 1 - rate * curvature) ** (steps - t)  # the worst direction
+        emulated += -rate * curvature * emulated + sign * eps
+    assert abs(emulated - exact) == pytest.approx(eps * (2**steps - 1))
+    assert abs(emulated - exact) > 100 * steps * eps
+    assert_on_page(f"the distance after ten steps is {abs(emulated - exact):.3f}, where")
+    assert_on_page(f"where $t\\epsilon = {f'{steps * eps:.2f}'[1:]}$. With the convex")
+    assert_on_page(f"by a factor of {2**steps - 1} in both cases")
+
+    def certified(steps):
+        em = ice.GradientDescent(
+            lambda z: curvature * z, steps, rate, dim=1, samples=1, eps=None, w_bound=1.0
+        )
+        return em.certificate.terms["interpolation"]
+
+    assert certified(steps) / certified(1) == pytest.approx(2**steps - 1, rel=1e-6)
+
+
 # ---------------------------------------------------------------------------------------------
-# one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr
+# one layer for least squares: thm:attn_sim_lr, thm:attn_sim_rr. On all data no frozen layer does
+# it; on data of bounded condition one head does, with a grid of data sets; iceform takes passes.
 # ---------------------------------------------------------------------------------------------
 
 CORNERS = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=3)), dtype=F64)[:, None]
@@ -280,7 +309,7 @@ def random_machine(generator):
     return lift, ice.SoftmaxAttention(*(normal(generator, *s) for s in shapes))
 
 
-def test_one_frozen_layer_cannot_solve_least_squares():
+def test_one_frozen_layer_cannot_solve_least_squares_on_all_data():
     """thm:attn_sim_lr claims one layer for any data set. For n = d = 1 the solution is y/x, which
     is unbounded on |x|, |y| <= 1; a frozen layer outputs convex combinations of its values, which
     are bounded there. So every layer fails on some data, here by 1 or more.
@@ -296,9 +325,62 @@ def test_one_frozen_layer_cannot_solve_least_squares():
         assert abs(float(layer(lift(data))) - solution) >= 1 - 1e-9 * reach
 
 
+def one_frozen_head(table):
+    """A lift of (x, y, w) and one head whose output is y times the table's look-up of x.
+
+    Tokens: one for every grid point of x, with the value v_k y, and the query. The solution is
+    linear in y, so y needs no grid.
+    """
+    slopes, biases = table.keys.slopes, table.keys.biases
+    centre = (table.low + table.high) / 2
+    grid = table.tokens
+    key, value, query = range(3)
+    maps = torch.zeros(2, 3, 3, dtype=F64)
+    maps[0, key, 0] = maps[1, value, 1] = 1.0
+    rows = torch.zeros(2, 1, grid + 1, dtype=F64)
+    rows[0, 0, :grid], rows[1, 0, :grid] = slopes, table.values
+    constant = torch.zeros(grid + 1, 3, dtype=F64)
+    constant[:grid, key] = biases - slopes * centre
+    constant[grid, key], constant[grid, query] = -1e6, 1.0  # the query is no key
+    one = torch.eye(3, dtype=F64)[:, None, None]
+    readout = torch.zeros(1, grid + 1, 1, dtype=F64)
+    readout[0, grid] = 1.0
+    return ice.Lift(maps, rows, constant), ice.SoftmaxAttention(
+        one[key], one[query], one[value], readout
+    )
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.1])
+def test_one_frozen_head_solves_least_squares_where_the_data_is_conditioned(penalty):
+    """The argument above needs data without a bound on the condition. On x in [1/4, 1], |y| <= 1
+    (condition 16) one head with frozen weights does it: keys are a grid over x, values y times the
+    fitted solution. Ridge needs no lower bound on |x|.
+    """
+    low = 0.25 if penalty == 0 else -1.0
+    table = ice.Interpolant.fit(lambda z: z / (z * z + penalty) if penalty else 1 / z, low, 1.0,
+                                eps=1e-9)  # fmt: skip
+    assert table.kind == "proven"
+    lift, layer = one_frozen_head(table)
+    generator = torch.Generator().manual_seed(4)
+    x, y = uniform(generator, low, 1, 2000), uniform(generator, -1, 1, 2000)
+    x[:4], y[:4] = torch.tensor([low, low, 1, 1]), torch.tensor([1.0, -1, 1, -1])
+    solution = x * y / (x * x + penalty)
+    found = layer(lift(torch.stack([x, y, uniform(generator, -1, 1, 2000)], 1)[:, None]))[:, 0, 0]
+    # A logit is a sum of parts below 2 max|slope|, rounded thrice: 6 units of max|slope|. Moved by
+    # delta, a softmax moves what it reads by at most delta (max v - min v); the sum adds the rest.
+    rounding = 16 * UNIT * float(table.keys.slopes.abs().max()) * float(table.values.abs().max())
+    assert float((found - solution).abs().max()) <= table.error + rounding <= 2e-9
+    if not penalty:
+        assert table.error <= 1e-10
+        assert_on_page(
+            f"$x \\in [1/4, 1]$ and $|y| \\le 1$ (condition 16) {table.tokens} grid tokens and one "
+            "query solve it to 1e-10, proven"
+        )
+
+
 def test_least_squares_holds_where_the_data_is_conditioned_and_refuses_elsewhere():
-    """iceform asks for the condition number, takes passes for it, and refuses other data; one of
-    those passes alone is as far off as any frozen layer.
+    """iceform asks for the condition number, takes passes for it, and refuses other data. One of
+    its passes is a gradient step, and far from the solution.
     """
     em = ice.LeastSquares(dim=1, samples=1, condition=16.0, radius=4.0, eps=1e-8)
     x, y, start = tensors([[[1.0]], [[0.5]], [[0.25]]], [[1.0]] * 3, [[0.0]] * 3)
@@ -376,8 +458,8 @@ def layer_counts():
 
 
 def test_layer_counts_for_least_squares_at_kappa_fifty():
-    """One layer is claimed. For kappa = 50, eps = 1e-6 and ||w*|| = 1.52 the corrected counts are
-    747 at 1/L, 381 at 2/(alpha + L) and 56 with Chebyshev steps; iceform takes no more.
+    """One step a layer. For kappa = 50, eps = 1e-6 and ||w*|| = 1.52 the counts are 747 at 1/L, 381
+    at 2/(alpha + L) and 56 with Chebyshev steps; iceform takes no more.
     """
     counts = layer_counts()
     assert counts["1/L"] == 747

@@ -23,6 +23,7 @@ import iceform as ice
 from iceform.networks import in_context
 from tests.networks.scoreboard import write
 
+KEPT = Path(__file__).parents[2] / "results" / "pages" / "networks-attacked.json"
 KINDS = 10
 FRESH = 16  # inputs a network
 
@@ -161,14 +162,19 @@ def alone(seed: int, fresh: int) -> list[float]:
     return attacked(seed, fresh=fresh)
 
 
-def page(files: list[str]) -> None:
-    """What files hold, as docs/networks.md has it."""
-    runs = [json.loads(Path(file).read_text()) for file in files]
+def told(runs: list[dict[str, float]]) -> str:
+    """What runs found, as docs/networks.md has it."""
     networks, inputs, violations = (
         sum(run[key] for run in runs) for key in ("networks", "inputs", "violations")
     )
-    found = f"{networks:,} random networks, {inputs:,} inputs, **{violations} violated**."
-    write("attacked", found)
+    return f"{networks:,} random networks, {inputs:,} inputs, **{violations} violated**."
+
+
+def page(files: list[str]) -> None:
+    """Keep what files hold, and write it into the page."""
+    runs = [json.loads(Path(file).read_text()) for file in files]
+    KEPT.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    write("attacked", told(runs))
 
 
 def main(chosen: argparse.Namespace) -> int:

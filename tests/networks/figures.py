@@ -26,6 +26,7 @@ from tests.networks.scoreboard import write
 EXAMPLE = Path(__file__).parents[2] / "examples" / "semantic_search.py"
 SENTENCES = Path(__file__).with_name("sentences.txt")
 KEPT = Path(__file__).with_name("certificates.jsonl")
+UNSEEN = Path(__file__).parents[2] / "results" / "pages" / "networks-unseen.json"
 TURNS = 7
 LONGEST = 32  # tokens of a sentence that is certified
 WORST, RATIO = 1e-7, 1000  # what a certificate should be at most, and of what is measured
@@ -157,18 +158,28 @@ def summed_up(found):
 
 def measure(chosen):
     """Refused, off and times, in both dtypes."""
-    lines = []
+    found = []
     for name in chosen.dtype or ("float64", "float32"):
         dtype = getattr(torch, name)
         model, tokenizer, network = converted(dtype, chosen.model)
         inputs = example().batches(tokenizer, unseen())
         refused, off = accuracy(network, model, inputs)
         times = ratio(network, model.to(dtype), inputs[0])
-        lines.append(f"{name}: {refused} of {len(unseen())} refused, embeddings off by {off:.1e}, "
-                     f"{times:.2f} times the original's time")  # fmt: skip
-        print(lines[-1], flush=True)
+        found.append({"dtype": name, "sentences": len(unseen()), "refused": refused, "off": off,
+                      "times the original": times})  # fmt: skip
+        print(told(found[-1:]), flush=True)
     if chosen.page:
-        write("unseen", "; ".join(lines) + ".")
+        UNSEEN.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        write("unseen", told(found))
+
+
+def told(found):
+    """As the page says it."""
+    return "; ".join(
+        f"{row['dtype']}: {row['refused']} of {row['sentences']} refused, embeddings off by "
+        f"{row['off']:.1e}, {row['times the original']:.2f} times the original's time"
+        for row in found
+    ) + "."  # fmt: skip
 
 
 def main():

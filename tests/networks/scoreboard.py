@@ -26,6 +26,7 @@ from iceform.networks import in_context
 from tests.networks.architectures import ARCHITECTURES, Case, cases
 
 PAGE = Path(__file__).parents[2] / "docs" / "networks.md"
+KEPT = Path(__file__).parents[2] / "results" / "pages" / "networks-scoreboard.jsonl"
 HEADROOM = 4.0
 OWN = {torch.float64: 1e-12, torch.float32: 1e-3}  # an original's own rounding, of its output
 
@@ -181,8 +182,15 @@ def main(names: list[str], jobs: int, keep: Path | None = None) -> int:
                     file.write(json.dumps(vars(one)) + "\n")
     outcomes = [done[name] for name in chosen]
     if not names:
+        lines = (json.dumps(vars(one)) + "\n" for one in outcomes)
+        KEPT.write_text("".join(lines), encoding="utf-8")
         write("scoreboard", table(outcomes))
     return int(any(o.verdict not in ("right", "refused") for o in outcomes))
+
+
+def told() -> str:
+    """The table of what was kept."""
+    return table(_kept(KEPT))
 
 
 def _kept(keep: Path | None) -> list[Outcome]:

@@ -29,7 +29,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -38,6 +38,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "scikit_learn.md"
 BEGIN, END = "<!-- scoreboard: begin -->", "<!-- scoreboard: end -->"
 KEPT = ROOT / "out" / "scikit-learn"
+ROWS = ROOT / "results" / "pages" / "scikit-learn.json"
 LISTED = Path(__file__).with_name("not_applicable.json")
 SECONDS = 120  # of processor time for one test: a busy machine changes nothing
 
@@ -367,10 +368,16 @@ def total(rows: list[Row]) -> Row:
     return Row("all", *(sum(getattr(r, n) for r in rows) for n in ("built", "applies", "passed")))
 
 
-def table(found: list[Judged], missing: list[str]) -> str:
-    """As the page has it."""
-    rows = [f.row for f in found]
+def summary(found: list[Judged], missing: list[str]) -> dict:
+    """What a run found, as it is kept."""
     why = sum((f.why for f in found), Counter())
+    return {"rows": [asdict(f.row) for f in found], "why": dict(why), "missing": missing}
+
+
+def table(found: dict) -> str:
+    """As the page has it."""
+    rows, missing = [Row(**row) for row in found["rows"]], found["missing"]
+    why = Counter(found["why"])
     lines = ["| scikit-learn's file | tests that build ours | apply | pass | share |",
              "| --- | ---: | ---: | ---: | ---: |"]  # fmt: skip
     lines += [f"| `{r.name}` | {r.built} | {r.applies} | {r.passed} | {r.share} |"
@@ -414,7 +421,9 @@ def main() -> int:
     missing = [_so_far(judge(m, kept, listed).row, kept)
                for m, kept in every.items() if not kept.complete]  # fmt: skip
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    made = f"{before}{BEGIN}\n{table(found, missing)}\n{END}{rest.partition(END)[2]}"
+    board = summary(found, missing)
+    ROWS.write_text(json.dumps(board, indent=1) + "\n", encoding="utf-8")
+    made = f"{before}{BEGIN}\n{table(board)}\n{END}{rest.partition(END)[2]}"
     PAGE.write_text(made, encoding="utf-8")
     return 0
 

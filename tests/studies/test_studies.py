@@ -34,7 +34,7 @@ from studies.report import write
 from studies.residual import saturating
 from studies.script import COMMIT
 from studies.sweeps import groups
-from studies.tables import Rates, number, rates, sections
+from studies.tables import Rates, number, pick, rates, sections
 
 CPU = torch.device("cpu")
 
@@ -534,6 +534,23 @@ def test_the_slope_of_the_published_table_is_not_one_over_h(smoke):
 def test_a_fitted_slope_is_that_of_a_power_law():
     sizes = (1.0, 2.0, 5.0, 9.0)
     assert Rates("", sizes, tuple(3 * s**-1.5 for s in sizes)).slope == pytest.approx(-1.5)
+
+
+def test_a_seed_counts_once_however_many_records_hold_it():
+    """Study 4 has a record a role, and the mean price's error in both: five seeds, not ten."""
+
+    def record(seed, role, value):
+        metrics = {"trivial mse": value}
+        return {"study": "housing", "column": "as_published", "scale": "paper", "seed": seed,
+                "variant": {"role": role}, "metrics": metrics}  # fmt: skip
+
+    roles = ("frozen", "baselines")
+    records = [record(s, role, 1.0 + s) for role in roles for s in range(3)]
+    found = pick(records, "housing", "as_published", "trivial mse")
+    assert found.values == (1.0, 2.0, 3.0)
+    assert found.deviation == pytest.approx(1.0)
+    with pytest.raises(ProgramError, match=r"seed 0 has 1\.0 and 9\.0"):
+        pick([*records, record(0, "frozen", 9.0)], "housing", "as_published", "trivial mse")
 
 
 @pytest.mark.parametrize(

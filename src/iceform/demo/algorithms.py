@@ -19,7 +19,7 @@ from sklearn.svm import LinearSVC
 
 from iceform import sklearn as in_context
 from iceform.arithmetic import at_most
-from iceform.certificates import ErrorBound
+from iceform.certificates import ErrorBound, Ledger
 from iceform.demo.houses import Array, Houses
 from iceform.errors import IntegrityError, PrecisionError
 

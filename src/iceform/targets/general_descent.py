@@ -103,8 +103,8 @@ class GeneralDescent(BoundedDescent):
     architectures: ClassVar[tuple[str, ...]] = ("bert",)
     why_not: ClassVar[dict[str, str]] = dict.fromkeys(
         ("gpt2", "llama"),
-        "a causal mask hides the state from the samples before it, and f(w.x_i - y_i) must be "
-        "looked up at every sample",
+        "a causal mask hides the state from the samples before it, and these two layers look "
+        "f(w.x_i - y_i) up at every sample",
     )
     looked_up: ClassVar[tuple[str, ...]] = ("log({p}/2)", "log({m}/2)")
     counts: ClassVar[tuple[str, ...]] = ("dim", "steps", "positions", "groups")

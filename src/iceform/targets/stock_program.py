@@ -45,8 +45,8 @@ _POSITIONS = 1024
 _TYPICAL = 32  # samples
 _ONE_ULP = Fraction(1, 2**52)
 _ALLOWED = (
-    "Under a causal mask the samples never see the state, which leaves full-batch descent on least "
-    "squares (penalty, momentum, any step sizes), and one sample a step for any f "
+    "Under a causal mask the samples never see the state. Written for it are full-batch descent on "
+    "least squares (penalty, momentum, any step sizes), and one sample a step for any f "
     "(ice.targets.StochasticDescent); write other programs as an albert or a bert"
 )
 
