@@ -124,6 +124,35 @@ def check_tensors(
         raise ShapeError(f"batch shapes must broadcast, got {listed}") from None
 
 
+def plain_tensor(name: str, values: Tensor) -> Tensor:
+    """The numbers of a tensor, for code that looks at their bits or hands them to NumPy.
+
+    What a graph holds is detached, since no gradient flows through a run, and a view that negates
+    when it is read (``torch.imag`` of a conjugate, say) is written out. Nothing else is copied.
+
+    Raises
+    ------
+    DtypeError
+        If it is no tensor, or a sparse, nested or quantised one.
+    DeviceError
+        If it holds no numbers, on the meta device or inside vmap.
+    """
+    if not isinstance(values, Tensor):
+        raise DtypeError(
+            f"{name} must be a torch tensor, got {type(values).__name__}; use "
+            f"torch.as_tensor({name})"
+        )
+    if values.layout != torch.strided or values.is_quantized:
+        kind = "quantised" if values.is_quantized else f"stored as {values.layout}"
+        raise DtypeError(f"{name} is {kind}, and runs read dense numbers; give {name}.to_dense()")
+    if values.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(values):
+        where = "the meta device" if values.is_meta else "torch.func's transforms (vmap, grad)"
+        raise DeviceError(
+            f"{name} holds no numbers: it comes from {where}; give a tensor of numbers"
+        )
+    return values.detach().resolve_neg().resolve_conj()
+
+
 def common_batch(*shapes: torch.Size) -> torch.Size:
     """What the shapes broadcast to.
 

@@ -34,7 +34,7 @@ from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform.machine.sources import split
 from iceform.machine.stream import read_line, table_of
-from iceform.validation import check_positive
+from iceform.validation import check_positive, plain_tensor
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
@@ -70,7 +70,8 @@ class LinearModel(Algorithm):
     precondition
         "whiten", "diagonal" or "none", as for :func:`iceform.machine.solvers.minimise`.
     begin
-        Coefficients and intercept to begin with, of data as they come; zeros by default.
+        Coefficients and intercept to begin with, of data as they come, which are copied; zeros by
+        default.
 
     Attributes
     ----------
@@ -115,6 +116,12 @@ class LinearModel(Algorithm):
     begin: tuple[Tensor, Tensor] | None = field(
         default=None, kw_only=True, compare=False, repr=False
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.begin is not None:
+            coef, intercept = (plain_tensor("begin", part).clone() for part in self.begin)
+            object.__setattr__(self, "begin", (coef, intercept))
 
     def loss(self) -> Loss:
         """l, on scaled labels."""

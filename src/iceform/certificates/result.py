@@ -484,6 +484,8 @@ class Result(Pretrained, kept_as="Result"):
             raise ProgramError("this run cannot be repeated: its data are gone")
         try:
             moved = (self._ablated() - self.value).abs().max()
+        except IntegrityError:  # its data are others now: that says nothing of attention
+            raise
         except IceformError:
             return math.inf
         return math.inf if bool(moved.isnan()) else float(moved)

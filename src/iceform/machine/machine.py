@@ -429,10 +429,14 @@ class Machine(Pretrained, kept_as="Machine"):
         """Sizes of the literal network."""
         raise NotImplementedError
 
-    def _run(self, program: Any, x: Tensor | Source, y: Tensor | None) -> Result:
+    def _taken(self, program: Any, x: Any, y: Tensor | None) -> tuple[Any, Tensor | None]:
+        """Data as a run keeps them: what the caller writes into them later, it does not read."""
         raise NotImplementedError
 
-    def _ablated(self, program: Any, x: Tensor | Source, y: Tensor | None) -> Result:
+    def _run(self, program: Any, x: Any, y: Tensor | None) -> Result:
+        raise NotImplementedError
+
+    def _ablated(self, program: Any, x: Any, y: Tensor | None) -> Result:
         """The same run, its attention taken out."""
         raise NotImplementedError
 
@@ -489,6 +493,9 @@ class Machine(Pretrained, kept_as="Machine"):
             One of ``iceform.algorithms`` that names this layout among its engines.
         x, y
             Samples (samples, dim) and labels (samples,), or a :class:`Source` of both for a stream.
+            Rows copy them. A stream does not, since its data may be long: what reads them again
+            later (``without_attention()``) is refused where they have changed, and what a result
+            needs to answer or to verify is copied. No gradient flows back to them.
 
         Raises
         ------
@@ -496,6 +503,7 @@ class Machine(Pretrained, kept_as="Machine"):
             If the program does not run on this layout, or does not fit it.
         """
         self.check_runs(program)
+        x, y = self._taken(program, x, y)
         result = self._run(program, x, y)
         result = program.verifiable(result, x, y)
         return replace(result, _ablated=_Again(self, program, x, y))
@@ -527,7 +535,7 @@ class _Again:
 
     machine: Machine
     program: Program
-    x: Tensor | Source
+    x: Tensor | Source  # a copy, or a source that notices when its data change
     y: Tensor | None
 
     def __call__(self) -> Tensor:
