@@ -28,7 +28,7 @@ from iceform.errors import ProgramError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
-from iceform.machine.problem import Scaling
+from iceform.machine.problem import Scaling, check_magnitudes
 from iceform.machine.stream import IDENTITY
 
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -158,6 +158,7 @@ class PCA(Algorithm):
     def _found(
         self, k: int, machine: Run, source: Source, scaling: Scaling, covariance: _Covariance
     ) -> Result:
+        check_magnitudes(source, products=False)
         search = _Deflation(self, source.dim, source.device, covariance)
         for _ in range(k):
             search.next()

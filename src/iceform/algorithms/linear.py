@@ -235,6 +235,7 @@ def fitted_inside(
     machine.check_dim(source.dim + model.fit_intercept)
     machine.ledger.note("host", "refusal of data beyond what is stated of them")
     domain.check(source, labels=loss.kind == "residual")
+    check_magnitudes(source)
     model.check_labels(source)
     problem = problem_inside(
         machine, source, domain, loss, model.l2(source.rows),
@@ -242,7 +243,6 @@ def fitted_inside(
     )  # fmt: skip
     solution = descend_inside(problem, model.tol, model.max_passes)
     done = dict(machine.ledger.times)
-    check_magnitudes(source)
     proof = model.prove(problem, solution.w)
     machine.ledger.times = done  # all of that is the proof's
     machine.ledger.note("host", "the proof of the answer, after the fact")

@@ -134,6 +134,7 @@ class ChoiceProblem(LinearProblem):
     classes: int = 3
 
     def __post_init__(self) -> None:
+        self.check_range()
         self.machine.check_dim(self.scaling.dim)
         (most,) = self.source.largest(_Labels())
         if not float(most) < self.classes:

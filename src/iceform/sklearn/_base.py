@@ -39,7 +39,7 @@ from iceform.machine.machine import moved
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
 from iceform.sklearn._statements import attested, of_all
-from iceform.validation import guard, plain_tensor
+from iceform.validation import guard, plain_array, plain_tensor
 
 _BORDER = (
     *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
@@ -47,7 +47,6 @@ _BORDER = (
 )
 
 _NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
-_TAUGHT = 2  # ``isbuiltin`` of a dtype that is registered from outside NumPy
 
 
 def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
@@ -55,9 +54,7 @@ def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
 
     A fit reads what it shares and keeps none of it; what predictions need is copied.
     """
-    array = np.asarray(values, dtype=np.float64)
-    if not array.flags.aligned or any(s < 0 or s % array.itemsize for s in array.strides):
-        array = array.copy()  # reversed rows, say, or fields of a record: torch has no such strides
+    array = plain_array(np.asarray(values, dtype=np.float64))
     tensor = torch.from_numpy(array if array.flags.writeable else np.asarray(_ReadOnly(array)))
     return tensor if device is None else tensor.to(device)
 
@@ -65,16 +62,13 @@ def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
 def on_host(values: Any, name: str = "X") -> Any:
     """What is validated: tensors, wherever they lie and whatever they hold, as arrays.
 
-    Formats that NumPy lacks, or that a package has taught it (bfloat16, float8), become float32,
-    which holds all their numbers.
+    Formats that NumPy lacks (bfloat16, float8) become float32, which holds all their numbers.
     """
     if isinstance(values, Tensor):
         values = plain_tensor(name, values).cpu()
         short = values.is_floating_point() and values.dtype not in _NUMPY_FLOATS
         return (values.float() if short else values).numpy()
-    if isinstance(values, np.ndarray) and values.dtype.isbuiltin == _TAUGHT:
-        return values.astype(np.float32)
-    return values
+    return plain_array(values) if isinstance(values, np.ndarray) else values
 
 
 def kind_of(X: Any) -> Any:
