@@ -51,7 +51,7 @@ class Line:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[1] != len(self.coef):
             raise ShapeError(f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}")
-        z = read_line(self.machine, x @ self.coef + self.intercept)
+        z = read_line(self.machine, x.to(self.coef) @ self.coef + self.intercept)
         return z if self.response is None else self.response(z)
 
 

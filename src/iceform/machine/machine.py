@@ -27,7 +27,7 @@ from iceform.constructions import Plan
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.machine.sources import ArraySource, Source
 from iceform.pretrained import Pretrained
-from iceform.validation import check_choice, full_precision, guard
+from iceform.validation import check_choice, full_precision, guard, tensor_of
 
 if TYPE_CHECKING:
     from iceform.machine.rows import Rows
@@ -246,14 +246,13 @@ class Verifier:
     def __call__(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         given = self.given
         if inputs:
-            shape = tuple(torch.as_tensor(inputs[0]).shape)
-            if len(shape) != 2:
+            parts = [tensor_of(f"input {k}", part) for k, part in enumerate(inputs)]
+            if parts[0].ndim != 2:
                 raise ShapeError(
-                    f"verify takes X of shape (n, d) and what goes with it, got {shape}"
+                    "verify takes X of shape (n, d) and what goes with it, got "
+                    f"{tuple(parts[0].shape)}"
                 )
-            given = Given.of(
-                *(torch.as_tensor(part) for part in inputs), *[None] * (len(inputs) < 2)
-            )
+            given = Given.of(*parts, *[None] * (len(parts) < 2))
         if given is None:
             raise ProgramError(
                 f"the data were more than {_KEPT} entries, or not in memory, and are not kept; "

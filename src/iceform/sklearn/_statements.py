@@ -36,6 +36,7 @@ from iceform.certificates import (
 from iceform.errors import ProgramError
 from iceform.machine import Source
 from iceform.machine.machine import Program, Verifier
+from iceform.validation import tensor_of
 
 _WHAT = "fitted values; the coefficients of some are not unique"
 _ROUNDED_UP = 1 + 2.0**-50  # a product rounds by 2^-53 of itself, and so does their sum
@@ -152,7 +153,7 @@ class _EveryOne:
 
 def _of(inputs: tuple[Any, ...], k: int) -> tuple[Any, ...]:
     """X, y and weights of one fit: of labels in columns its own."""
-    given = [torch.as_tensor(part) for part in inputs]
+    given = [tensor_of(f"input {place}", part) for place, part in enumerate(inputs)]
     if len(given) > 1 and given[1].ndim == 2:  # noqa: PLR2004
         given[1] = given[1][:, k]
     return tuple(given)
