@@ -24,6 +24,7 @@ import iceform as ice
 from iceform.backends import windowed
 from iceform.machine import ArraySource
 from tests.algorithms import cases
+from tests.attacks.fits import AROUND_FITS
 from tests.attacks.outcomes import (
     F32,
     F64,
@@ -545,6 +546,7 @@ FAMILIES: dict[str, Callable[[int], Outcome | str]] = {
     **{name: in_rows(name) for name in ROWS},
     "networks": in_network,
     "computer programs": on_computer,
+    **AROUND_FITS,
 }
 
 CHEAP = ("sample gradients", "windowed look-ups")  # a case is thousands of numbers
