@@ -29,7 +29,14 @@ from iceform.machine.choices import (
     raw_rows,
 )
 from iceform.machine.inside import Domain, descend_inside, problem_inside
-from iceform.machine.problem import Coordinates, LinearProblem, Scaling, check_magnitudes
+from iceform.machine.problem import (
+    SCALED,
+    STRAIGHT,
+    Coordinates,
+    LinearProblem,
+    Scaling,
+    check_magnitudes,
+)
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform.machine.sources import split
@@ -157,7 +164,7 @@ class LinearModel(Algorithm):
         scaling = self.scaling(source)
         ridge = scaling.penalty(l2)
         problem = LinearProblem(machine, source, scaling, self.loss(), ridge, self.positive_label())
-        machine.ledger.note("host", "means and deviations of the columns")
+        machine.ledger.note("host", SCALED)
         return problem
 
     def solve(self, problem: LinearProblem) -> Solution:
@@ -216,7 +223,14 @@ class LinearModel(Algorithm):
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
         return machine.look_ups(table, x, y, w, offsets, factors)
 
+    def note_line(self, machine: Run) -> None:
+        """Say in the ledger where all that attention looks up is a straight line."""
+        bounds = self.loss().curvature.bounds
+        if bounds is not None and bounds[0] == bounds[1]:
+            machine.ledger.note("attention", STRAIGHT)
+
     def stream(self, machine: Running, source: Source) -> Result:
+        self.note_line(machine)
         problem = self.problem(machine, source)
         solution = self.solve(problem)
         return fitted(self, problem, solution, self.prove(problem, solution.w))
@@ -233,6 +247,8 @@ def fitted_inside(
         )
     loss = model.loss()
     machine.check_dim(source.dim + model.fit_intercept)
+    if not l1:
+        model.note_line(machine)
     machine.ledger.note("host", "refusal of data beyond what is stated of them")
     domain.check(source, labels=loss.kind == "residual")
     check_magnitudes(source)

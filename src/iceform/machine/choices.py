@@ -47,7 +47,7 @@ from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.losses import Curvature
-from iceform.machine.problem import Coordinates, LinearProblem, Scaling, metric_of
+from iceform.machine.problem import TURNED, Coordinates, LinearProblem, Scaling, metric_of
 from iceform.machine.proofs import (
     Proof,
     certificate_of,
@@ -181,7 +181,7 @@ class ChoiceProblem(LinearProblem):
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
         """T' times the gradient at T u, by one pass over samples that are written as T_r'x."""
         note, w = self.machine.ledger.note, within.back(u)
-        note("prompt", "samples in other coordinates, T_r'x for row r of the coefficients")
+        note("host", TURNED)
         return self._sums(w, within.turned) + within.turned.mT @ (self._penalty * w)
 
     def _sums(self, w: Tensor, turned: Tensor) -> Tensor:

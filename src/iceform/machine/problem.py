@@ -279,6 +279,13 @@ def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:
     return (exact.hi - (values - center) / size) + exact.lo
 
 
+# What the host does of a pass, in words of the ledger.
+SCALED = "means and deviations of the columns, and samples scaled by them"
+TURNED = "samples in other coordinates: T'x for x and u for w, T found from the data"
+WATCHED = "all residuals of a pass, to see whether its table covers them"
+WIDENED = "another table for the next pass, as wide as those residuals"
+STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
+
 _UNIT = torch.finfo(torch.float64).eps / 2
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
 _SLACK = 1e-3  # norms and lengths of computed vectors, far beyond their rounding
@@ -604,7 +611,7 @@ class LinearProblem:
 
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
         """T' times the gradient at T u, by one pass over samples that are written as T'x."""
-        self.machine.ledger.note("prompt", "samples in other coordinates, T'x for x and u for w")
+        self.machine.ledger.note("host", TURNED)
         encoding = replace(self.encoding, turned=within.turned)
         penalty = within.turned.mT @ (self.ridge * within.back(u))
         return self._mean(encoding, u, trial) + penalty
@@ -618,12 +625,14 @@ class LinearProblem:
             total, beyond = self.source.combine(task, sum_and_farthest)
             self.passes += 1
             self.machine.ledger.note("readout", "sums of the samples' gradients")
+            self.machine.ledger.note("host", WATCHED)
             if float(beyond) == 0:
                 self._tried = reach
                 if not trial:
                     self.keep()
                 return total / self.source.total
             # Residuals left the table: a wider one is another prompt.
+            self.machine.ledger.note("host", WIDENED)
             reach = table.high + float(beyond)
         raise PrecisionError(
             f"residuals still leave the table at {reach:.3g}; the iteration diverges",
