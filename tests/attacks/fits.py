@@ -81,7 +81,7 @@ def _told(certificate: Any, off: float) -> Outcome | str:
 
 
 def aggregation(seed: int) -> Outcome | str:
-    """Ridge regression of several columns: some penalised, some not; columns twice, in odd units."""
+    """Ridge regression of several columns: some penalised, some not; one twice, odd units."""
     draw, g = random.Random(seed), np.random.default_rng(seed)
     n, d, columns = draw.randint(6, 16), draw.randint(1, 3), draw.randint(2, 4)
     x = g.normal(size=(n, d)) * 10.0 ** draw.randint(-6, 6) + draw.choice([0.0, 1.0, 1e4])

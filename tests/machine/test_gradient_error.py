@@ -20,9 +20,7 @@ SIGNS = [torch.tensor(s, dtype=torch.float64) for s in itertools.product((-1.0, 
 
 
 def drawn(seed: int, *shape: int) -> torch.Tensor:
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-    )
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Unasked:

@@ -236,12 +236,11 @@ def test_penalties_and_stated_bounds_pass_the_same_border():
         model = algorithms.Ridge(1.0, solver="inside", **given)
         with pytest.raises(BoundError, match="the stated"):
             Machine(3, layout="stream").run(model, x, y)
+    zeros = torch.zeros(2).double()
+    scaling = Scaling(zeros, torch.ones(2).double(), 0.0, 1e300, intercept=False)
+    run, source = Machine(3, layout="stream").start(), ArraySource(x, y)
     with pytest.raises(BoundError, match="would be divided by"):
-        scaling = Scaling(torch.zeros(2).double(), torch.ones(2).double(), 0.0, 1e300, False)
-        LinearProblem(
-            Machine(3, layout="stream").start(), ArraySource(x, y), scaling,
-            loss_named("squared"), torch.zeros(2).double(),
-        )  # fmt: skip
+        LinearProblem(run, source, scaling, loss_named("squared"), zeros)
 
 
 def test_a_start_is_a_number_that_proofs_cover():

@@ -63,7 +63,7 @@ def test_programs_copy_what_they_are_made_of():
     head = algorithms.Head(*weights)
     found = Machine.for_programs([head], 2, 14).run(head, x)
     for w in weights:
-        w -= 1.0
+        w.sub_(1.0)
     assert found.verify()
     begin = (torch.ones(2).double(), torch.zeros(()).double())
     model = algorithms.Ridge(begin=begin)

@@ -1,4 +1,4 @@
-"""Numbers in any dress: strides, byte orders, formats, graphs and views that NumPy or torch lack."""
+"""Numbers in any dress: strides, byte orders, formats, graphs, views that NumPy or torch lack."""
 
 import numpy as np
 import pytest

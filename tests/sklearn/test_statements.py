@@ -52,7 +52,9 @@ def test_fits_that_state_different_things_state_what_all_have():
 
 
 def test_terms_are_those_of_the_worst_and_what_differs_is_said_of_whom():
-    one = Certificate.total({"a": 1.0}, domain={"n": 1.0, "optimum": "near"}, dtype=None, backend="")
+    one = Certificate.total(
+        {"a": 1.0}, domain={"n": 1.0, "optimum": "near"}, dtype=None, backend=""
+    )
     two = replace(one, error=2.0, terms={"b": 2.0}, domain={"n": 1.0}, kind="estimated")
     both = together([one, two], "column")
     assert (both.error, dict(both.terms), both.kind) == (2.0, {"b": 2.0}, "estimated")
@@ -97,7 +99,9 @@ def test_columns_of_neighbours_are_certified_each():
     x = draw.normal(size=(30, 2))
     y = np.stack([np.full(30, 10.0), draw.choice([-9.0, 9.0], 30)], 1)
     model = ice.InContextKNeighborsRegressor(2).fit(x, y)
-    alone = [ice.InContextKNeighborsRegressor(2).fit(x, column).certificate_.error for column in y.T]
+    alone = [
+        ice.InContextKNeighborsRegressor(2).fit(x, column).certificate_.error for column in y.T
+    ]
     assert alone[1] > alone[0]
     assert model.certificate_.error == max(alone)
     assert model.certificate_.verify()

@@ -20,7 +20,14 @@ from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.interpolation import bounds
 from iceform.machine.machine import Machine, Program, Run, Sizes, Target, library
 from iceform.machine.sources import Source
-from iceform.validation import check_bound, check_eps, check_size, check_tensors, plain_tensor, unit_roundoff
+from iceform.validation import (
+    check_bound,
+    check_eps,
+    check_size,
+    check_tensors,
+    plain_tensor,
+    unit_roundoff,
+)
 
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs

@@ -51,7 +51,6 @@ from iceform.sklearn._base import (
 )
 from iceform.sklearn._statements import Recalled, together
 
-
 _READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``
 
 

@@ -154,7 +154,7 @@ class _EveryOne:
 def _of(inputs: tuple[Any, ...], k: int) -> tuple[Any, ...]:
     """X, y and weights of one fit: of labels in columns its own."""
     given = [tensor_of(f"input {place}", part) for place, part in enumerate(inputs)]
-    if len(given) > 1 and given[1].ndim == 2:  # noqa: PLR2004
+    if len(given) > 1 and given[1].ndim == 2:
         given[1] = given[1][:, k]
     return tuple(given)
 
