@@ -23,8 +23,8 @@ lengths are normal numbers. Where scales are not found from the data but stated,
 the same range. Coefficients that are not found here but given are held to what labels are, each
 times the largest entry of its column. Anything else is refused by :func:`check_magnitudes`, which
 every :class:`LinearProblem` calls when it is made, so that no proof is without it, by
-:func:`check_coefficients` and by :meth:`Scaling.penalty`. Dividing a column or the labels by a power
-of two is exact, and multiplies or divides the coefficients by it.
+:func:`check_coefficients` and by :meth:`Scaling.penalty`. Dividing a column or the labels by a
+power of two is exact, and multiplies or divides the coefficients by it.
 """
 
 from __future__ import annotations

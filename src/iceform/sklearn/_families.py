@@ -73,7 +73,7 @@ class _Memory(InContext):
             told += "prediction is a run of its own, which looks at the weights"
             self.attestation_ = replace(self.attestation_, note=told)
         if callable(getattr(self, "weights", None)):
-            self._memory = replace(self._memory, weights=self.weights)  # type: ignore[attr-defined]
+            self._memory = replace(self._memory, weights=self.weights)
             found = replace(found, certificate=self._memory.certificate(), _predict=self._memory)
         every = [
             Recalled(model, self._memory, number).certified(found, x, column.contiguous())
@@ -135,7 +135,7 @@ class _Neighbours(_Memory):
 
     def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
         super()._remember(x, columns, numbers)
-        self.n_samples_fit_ = len(x)
+        self.n_samples_fit_: Any = len(x)
         self.effective_metric_ = "euclidean"
         if callable(self.weights):
             self.ledger_.note("host", "distances of the neighbours, and the weights they are given")

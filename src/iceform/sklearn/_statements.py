@@ -1,4 +1,4 @@
-"""One certificate of several fits: of the columns of labels, or of one class against the others.
+r"""One certificate of several fits: of the columns of labels, or of one class against the others.
 
 Fits state different things: how far coefficients are from the optimum's or, where those are not
 unique, how far fitted values are; the optimum over all lines, or over some. What a certificate of
@@ -7,7 +7,7 @@ all of them states has to be true of each.
 * Where all bound the same difference, the largest bound holds for each.
 * Where some bound coefficients and others fitted values, what all have is a bound of fitted values:
   coefficients within e of the optimum's, and an intercept within b, leave fitted values within
-  :math:`\\sum_j e \\max_i |x_{ij}| + b`.
+  :math:`\sum_j e \max_i |x_{ij}| + b`.
 * What else differs between their domains is said of each by its number.
 
 Its ``verify()`` checks that statement, of every fit.
