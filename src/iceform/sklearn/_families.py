@@ -135,7 +135,7 @@ class _Neighbours(_Memory):
 
     def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
         super()._remember(x, columns, numbers)
-        self.n_samples_fit_: Any = len(x)
+        self.n_samples_fit_ = len(x)
         self.effective_metric_ = "euclidean"
         if callable(self.weights):
             self.ledger_.note("host", "distances of the neighbours, and the weights they are given")
@@ -149,7 +149,7 @@ class _Neighbours(_Memory):
         if count < 1:
             raise ValueError(f"Expected n_neighbors > 0. Got {count}")
         others = X is None
-        most = self.n_samples_fit_ - others
+        most: Any = self.n_samples_fit_ - others
         if count > most:
             raise ValueError(
                 f"Expected n_neighbors {'<' if others else '<='} n_samples_fit, but n_neighbors = "
