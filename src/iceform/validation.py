@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from iceform.errors import (
 )
 
 _DTYPES = (torch.float32, torch.float64)
+_TAUGHT = 2  # NumPy's ``isbuiltin`` of a dtype that another package has registered
 _LOWERED = ("cpu", "cuda")  # devices whose products torch.autocast rounds to half the digits
 
 _SMALLEST_NORMAL, _HALF = sys.float_info.min, 0.5
@@ -122,6 +123,65 @@ def check_tensors(
     except RuntimeError:
         listed = ", ".join(f"{n}: {tuple(b)}" for n, b in zip(tensors, batches, strict=True))
         raise ShapeError(f"batch shapes must broadcast, got {listed}") from None
+
+
+def plain_array(values: Any) -> Any:
+    """The numbers of a NumPy array as one that torch can share; a copy where it cannot.
+
+    It cannot where rows are reversed or fields of a record, nor in the byte order of another
+    machine. Formats that a package has taught NumPy (bfloat16, float8) become float32, which holds
+    all their numbers.
+    """
+    if values.dtype.isbuiltin == _TAUGHT:
+        values = values.astype("float32")
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
+    odd = any(stride < 0 or stride % max(values.itemsize, 1) for stride in values.strides)
+    return values if values.flags.aligned and not odd else values.copy()
+
+
+def tensor_of(name: str, values: Any) -> Tensor:
+    """The numbers of a tensor, an array or nested lists, as :func:`plain_tensor` has them."""
+    if not isinstance(values, Tensor):
+        if hasattr(values, "__array_interface__") and hasattr(values, "strides"):
+            values = plain_array(values)
+            values = values if values.flags.writeable else values.copy()
+        try:
+            values = torch.as_tensor(values)
+        except (TypeError, ValueError, RuntimeError) as broken:
+            raise DtypeError(
+                f"{name} cannot be read as numbers: {broken}; give a tensor or an array of numbers"
+            ) from None
+    return plain_tensor(name, values)
+
+
+def plain_tensor(name: str, values: Tensor) -> Tensor:
+    """The numbers of a tensor, for code that looks at their bits or hands them to NumPy.
+
+    What a graph holds is detached, since no gradient flows through a run, and a view that negates
+    when it is read (``torch.imag`` of a conjugate, say) is written out. Nothing else is copied.
+
+    Raises
+    ------
+    DtypeError
+        If it is no tensor, or a sparse, nested or quantised one.
+    DeviceError
+        If it holds no numbers, on the meta device or inside vmap.
+    """
+    if not isinstance(values, Tensor):
+        raise DtypeError(
+            f"{name} must be a torch tensor, got {type(values).__name__}; use "
+            f"torch.as_tensor({name})"
+        )
+    if values.layout != torch.strided or values.is_quantized:
+        kind = "quantised" if values.is_quantized else f"stored as {values.layout}"
+        raise DtypeError(f"{name} is {kind}, and runs read dense numbers; give {name}.to_dense()")
+    if values.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(values):
+        where = "the meta device" if values.is_meta else "torch.func's transforms (vmap, grad)"
+        raise DeviceError(
+            f"{name} holds no numbers: it comes from {where}; give a tensor of numbers"
+        )
+    return values.detach().resolve_neg().resolve_conj()
 
 
 def common_batch(*shapes: torch.Size) -> torch.Size:

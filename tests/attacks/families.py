@@ -24,6 +24,7 @@ import iceform as ice
 from iceform.backends import windowed
 from iceform.machine import ArraySource
 from tests.algorithms import cases
+from tests.attacks.fits import AROUND_FITS
 from tests.attacks.handed_in import handed_in
 from tests.attacks.hidden_state import hidden_state
 from tests.attacks.outcomes import (
@@ -547,6 +548,7 @@ FAMILIES: dict[str, Callable[[int], Outcome | str]] = {
     **{name: in_rows(name) for name in ROWS},
     "networks": in_network,
     "computer programs": on_computer,
+    **AROUND_FITS,
     "hidden state": hidden_state,
     "objects handed in": handed_in,
 }

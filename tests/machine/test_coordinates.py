@@ -165,5 +165,5 @@ def test_batches_are_written_in_coordinates_of_all_so_far(passes):
         assert float((white.mT @ white - torch.eye(4)).abs().max()) < 1e-9
     exact = torch.linalg.lstsq(torch.cat([x, torch.ones(ROWS, 1).double()], 1), y).solution
     assert float((fit.coef - exact[:3]).abs().max()) < 1e-11
-    shown = {where: text for where, text, _ in fit.ledger if "coordinates, T'x" in text}
-    assert set(shown) == {"prompt"}
+    shown = {where: text for where, text, _ in fit.ledger if "coordinates: T'x" in text}
+    assert set(shown) == {"host"}, "T is found from the data"

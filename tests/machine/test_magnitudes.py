@@ -8,10 +8,16 @@ import pytest
 import torch
 
 from iceform import Machine, algorithms
+from iceform.computer import certify_minimiser
 from iceform.errors import BoundError, IceformError
-from iceform.machine import ArraySource
+from iceform.functions.losses import loss_named
+from iceform.machine import ArraySource, LinearProblem
 from iceform.machine.problem import Scaling, check_magnitudes
-from iceform.sklearn import InContextLinearRegression, InContextRidge
+from iceform.sklearn import (
+    InContextLinearRegression,
+    InContextLogisticRegression,
+    InContextRidge,
+)
 
 ROWS = 9
 GOOD = (2.0**-199, 1e-50, 1.0, 1e50, 2.0**199)
@@ -171,3 +177,79 @@ def test_zeros_and_constants_are_of_no_magnitude():
     check_magnitudes(ArraySource(0 * x, 0 * y))
     scaling = Scaling.of(ArraySource(0 * x, 0 * y), intercept=True)
     assert scaling.scale.tolist() == [1.0, 1.0]
+
+
+# ------------------------------------------------------- doors beside a run of a stream's model
+
+DOORS = {
+    "a given answer": lambda x, y: certify_minimiser(torch.ones(2).double(), x, y),
+    "a given answer, penalised": lambda x, y: certify_minimiser(
+        torch.ones(2).double(), x, y, alpha=1.0
+    ),
+    "ridge in rows": lambda x, y: Machine(2, ROWS).run(algorithms.Ridge(1.0), x, y),
+    "components in rows": lambda x, y: Machine(2, ROWS).run(algorithms.PCA(1), x, y),
+    "inside": lambda x, y: Machine(3, layout="stream").run(
+        algorithms.Ridge(
+            1.0, solver="inside", max_passes=9, bound=float(x.max()), label_bound=float(y.max())
+        ), x, y
+    ),
+    "a problem of one's own": lambda x, y: LinearProblem(
+        Machine(3, layout="stream").start(), ArraySource(x, y),
+        Scaling(torch.zeros(2).double(), torch.ones(2).double(), 0.0, 1.0, intercept=False),
+        loss_named("squared"), torch.zeros(2).double(),
+    ),
+    "batches": lambda x, y: algorithms.Ridge(1.0).batches().update(
+        Machine(3, layout="stream").start(), ArraySource(x, y)
+    ),
+    "several classes": lambda x, y: InContextLogisticRegression().fit(
+        x.numpy(), np.arange(ROWS) % 3
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [2.0**-1060, 2.0**-540, 2.0**-300])
+@pytest.mark.parametrize("door", DOORS)
+def test_no_door_goes_around_the_border(door, size):
+    x, y = (part.abs() for part in drawn())
+    DOORS[door](x, y)
+    with pytest.raises(BoundError, match="divide by a power of two"):
+        DOORS[door](x * size, y * size)
+
+
+@pytest.mark.parametrize("w", [1e-310, 1e-200, 1e-61, 1e61, 1e300, np.inf, np.nan])
+def test_given_coefficients_are_held_to_what_labels_are(w):
+    """With labels of 0 a product that underflows would look like the optimum."""
+    x, y = drawn()[0], torch.zeros(ROWS, dtype=torch.float64)
+    given = torch.tensor([w, 0.0], dtype=torch.float64)
+    with pytest.raises(BoundError, match="coefficient 0, times its column"):
+        certify_minimiser(given, x, y)
+    with pytest.raises(BoundError, match="coefficient 0, times its column"):
+        certify_minimiser(given * 1e50, x * 1e-50, y)
+    assert certify_minimiser(torch.tensor([1e-40, 0.0]).double(), x, y).error >= 1e-40
+
+
+def test_penalties_and_stated_bounds_pass_the_same_border():
+    x, y = drawn()
+    with pytest.raises(BoundError, match="the penalty beside the mean loss"):
+        certify_minimiser(torch.ones(2).double(), x, y, alpha=1e-300)
+    for given in ({"bound": 1e300}, {"label_bound": 1e300}, {"bound": 1e155}):
+        model = algorithms.Ridge(1.0, solver="inside", **given)
+        with pytest.raises(BoundError, match="the stated"):
+            Machine(3, layout="stream").run(model, x, y)
+    zeros = torch.zeros(2).double()
+    scaling = Scaling(zeros, torch.ones(2).double(), 0.0, 1e300, intercept=False)
+    run, source = Machine(3, layout="stream").start(), ArraySource(x, y)
+    with pytest.raises(BoundError, match="would be divided by"):
+        LinearProblem(run, source, scaling, loss_named("squared"), zeros)
+
+
+def test_a_start_is_a_number_that_proofs_cover():
+    """Without a pass the answer is where passes begin; with labels of 0 nothing else is seen."""
+    x, y = drawn()[0], torch.zeros(ROWS, dtype=torch.float64)
+    machine, zero = Machine(3, layout="stream"), torch.zeros(()).double()
+    tiny = algorithms.Ridge(1.0, max_passes=0, begin=(torch.full((2,), 1e-310).double(), zero))
+    found = machine.run(tiny, x, y)
+    assert float(found.coef.abs().max()) <= found.certificate.error
+    far = algorithms.Ridge(1.0, begin=(torch.full((2,), 1e300, dtype=torch.float64), zero))
+    with pytest.raises(BoundError, match="begin at 0"):
+        machine.run(far, x, y)

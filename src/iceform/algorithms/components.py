@@ -28,7 +28,7 @@ from iceform.errors import ProgramError
 from iceform.functions import loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Heads, Run, Running, Sizes, Source, Target
-from iceform.machine.problem import Scaling
+from iceform.machine.problem import STRAIGHT, WATCHED, WIDENED, Scaling, check_magnitudes
 from iceform.machine.stream import IDENTITY
 
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -36,7 +36,9 @@ _RANK = 1e-12  # of the largest variance: directions below it are rounding
 _LEDGER = (
     ("prompt", "samples less their mean and the components found, and v"),
     ("readout", "sums of (x.v) x"),
+    ("attention", STRAIGHT),
     ("host", "the mean of the samples"),
+    ("host", "components found before, taken out of the samples"),
     ("host", "bases and eigenvectors of the Krylov space"),
     ("host", "the proof: the covariance and its eigenvalues"),
 )
@@ -158,6 +160,7 @@ class PCA(Algorithm):
     def _found(
         self, k: int, machine: Run, source: Source, scaling: Scaling, covariance: _Covariance
     ) -> Result:
+        check_magnitudes(source, products=False)
         search = _Deflation(self, source.dim, source.device, covariance)
         for _ in range(k):
             search.next()
@@ -221,8 +224,10 @@ class _Streamed(_Covariance):
             task = _PowerTask(self.machine, table, self.scaling, found, v)
             total, beyond = self.source.reduce(task)
             self.passes += 1
+            self.machine.ledger.note("host", WATCHED)
             if float(beyond) == 0:
                 return total / self.source.rows
+            self.machine.ledger.note("host", WIDENED)
             self.reach = 2 * (table.high + float(beyond))
 
 

@@ -13,11 +13,15 @@ from iceform.algorithms.record import Algorithm
 from iceform.arithmetic.doubled import Doubled, softmax_average
 from iceform.certificates import Result
 from iceform.machine import Heads, Sizes, Target
+from iceform.validation import plain_tensor
 
 
 @dataclass(frozen=True, eq=False)
 class Head(Algorithm):
-    """Any attention head: ``machine.run(Head(w_k, w_q, w_v), X)`` is its output on the tokens X."""
+    """Any attention head: ``machine.run(Head(w_k, w_q, w_v), X)`` is its output on the tokens X.
+
+    The weights are copied.
+    """
 
     name: ClassVar[str] = "head"
     title: ClassVar[str] = "An attention head"
@@ -28,6 +32,10 @@ class Head(Algorithm):
     w_k: Tensor
     w_q: Tensor
     w_v: Tensor
+
+    def __post_init__(self) -> None:
+        for name in ("w_k", "w_q", "w_v"):
+            object.__setattr__(self, name, plain_tensor(name, getattr(self, name)).clone())
 
     def sizes(self, dim: int, samples: int) -> Sizes:
         parts = (self.w_k, self.w_q, self.w_v)

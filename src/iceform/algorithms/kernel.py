@@ -7,7 +7,6 @@ e^{-gamma ||q - x_j||^2} up to a factor that cancels: |x|^2 is a feature of a sa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -23,7 +22,7 @@ from iceform.attention import Average, Features
 from iceform.attention.lookups import LARGEST_LOGIT
 from iceform.certificates import Certificate, Result, Step
 from iceform.errors import BoundError, ProgramError
-from iceform.machine import ArraySource, Heads, Running, Sizes, Source, Stream, Target
+from iceform.machine import ArraySource, Heads, Rows, Running, Sizes, Source, Stream, Target
 from iceform.machine.machine import balanced
 from iceform.validation import check_bound, unit_roundoff
 
@@ -63,7 +62,8 @@ class KernelRegression(Algorithm):
 
     .. math:: \hat y(q) = \sum_i y_i e^{-\gamma\|q - x_i\|^2} / \sum_i e^{-\gamma\|q - x_i\|^2}
 
-    ``value`` are the fitted values at the samples.
+    ``value`` are the fitted values at the samples, which a run computes and attests; samples and
+    labels are copied for what is asked later.
 
     Parameters
     ----------
@@ -119,21 +119,25 @@ class KernelRegression(Algorithm):
         return machine.kernel(x, data.y[:, None], points, self.gamma_for(data))
 
     def stream(self, machine: Running, source: Source) -> Result:
+        return self.recalled(machine, source, source.rows)
+
+    def recalled(self, machine: Running, source: Source, first: int) -> Result:
+        """The averages at the first samples, and a copy of all samples that answers other points.
+
+        The certificate is of the averages at all samples.
+        """
         data = in_memory(source)
         machine.check_dim(source.dim)
         machine.machine.check_sees(source.rows)
         gamma = self.gamma_for(data)
         x, center, radius = centred(data.x)
-        memory = KernelMemory(machine.machine, x, data.y, center, gamma, radius)
+        memory = KernelMemory(machine.machine, x, data.y.clone(), center, gamma, radius)
         certificate = memory.certificate(data.x)
         machine.ledger.note("prompt", _WRITTEN)
         if isinstance(self.gamma, str):
             machine.ledger.note("host", "gamma, from the variance of the samples")
-        here = replace(memory, machine=machine)
-        answer: Tensor | Callable[[], Tensor] = lambda: here(data.x)  # noqa: E731
-        small = data.rows * data.x.numel() <= _SMALL
-        if small and memory.largest_logit(radius) <= LARGEST_LOGIT:
-            answer = here(data.x)
+        answer = replace(memory, machine=machine)(data.x[:first])
+        if data.rows * data.x.numel() <= _SMALL and len(answer) == data.rows:
             again = lambda: _again(data.x, data.y, data.x, gamma)  # noqa: E731
             certificate = machine.compared(answer, again, 0, certificate)
         return machine.result(answer, certificate, 1, parts={"gamma": gamma}, _predict=memory)
@@ -231,7 +235,7 @@ class KernelRegression(Algorithm):
         certificate = machine.compared(
             fitted, lambda: _again(x, labels, x, self._number()), len(x) * x.numel(), certificate
         )
-        memory = _RowsMemory(self, machine, x, labels)
+        memory = _RowsMemory(self, machine.machine, x, labels)
         machine.ledger.note("prompt", _WRITTEN)
         return machine.result(
             fitted, certificate, passes, parts={"gamma": self._number()}, _predict=memory
@@ -259,13 +263,15 @@ def _again(x: Tensor, y: Tensor, points: Tensor, gamma: float) -> Doubled:
 
 @dataclass(frozen=True, eq=False)
 class _RowsMemory:
+    """The run's copies of samples and labels; every call is a run of its own."""
+
     model: KernelRegression
-    machine: Heads
+    machine: Rows
     x: Tensor
     y: Tensor
 
     def __call__(self, points: Tensor) -> Tensor:
-        return self.model._answer(self.machine, self.x, self.y, points)[0]
+        return self.model._answer(self.machine.start(), self.x, self.y, points)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,7 +287,7 @@ class KernelMemory:
 
     def __call__(self, points: Tensor) -> Tensor:
         q = check_near(points, self.center, self.radius)
-        biggest = self.largest_logit(float(q.norm(dim=1).max()))
+        biggest = self.largest_logit(float(q.norm(dim=1).max()) if len(q) else 0.0)
         if not biggest <= LARGEST_LOGIT:
             raise BoundError(
                 f"logits reach {biggest:.3g}, more than {LARGEST_LOGIT:.3g}; use a smaller gamma "

@@ -29,12 +29,19 @@ from iceform.machine.choices import (
     raw_rows,
 )
 from iceform.machine.inside import Domain, descend_inside, problem_inside
-from iceform.machine.problem import Coordinates, LinearProblem, Scaling, check_magnitudes
+from iceform.machine.problem import (
+    SCALED,
+    STRAIGHT,
+    Coordinates,
+    LinearProblem,
+    Scaling,
+    check_magnitudes,
+)
 from iceform.machine.proofs import Proof, certificate_of, prove
 from iceform.machine.solvers import PRECONDITIONERS, Solution, minimise, whitened_at
 from iceform.machine.sources import split
 from iceform.machine.stream import read_line, table_of
-from iceform.validation import check_positive
+from iceform.validation import check_positive, plain_tensor
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 
@@ -51,7 +58,7 @@ class Line:
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[1] != len(self.coef):
             raise ShapeError(f"samples must have shape (n, {len(self.coef)}), got {tuple(x.shape)}")
-        z = read_line(self.machine, x @ self.coef + self.intercept)
+        z = read_line(self.machine, x.to(self.coef) @ self.coef + self.intercept)
         return z if self.response is None else self.response(z)
 
 
@@ -70,7 +77,8 @@ class LinearModel(Algorithm):
     precondition
         "whiten", "diagonal" or "none", as for :func:`iceform.machine.solvers.minimise`.
     begin
-        Coefficients and intercept to begin with, of data as they come; zeros by default.
+        Coefficients and intercept to begin with, of data as they come, which are copied; zeros by
+        default.
 
     Attributes
     ----------
@@ -116,6 +124,12 @@ class LinearModel(Algorithm):
         default=None, kw_only=True, compare=False, repr=False
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.begin is not None:
+            coef, intercept = (plain_tensor("begin", part).clone() for part in self.begin)
+            object.__setattr__(self, "begin", (coef, intercept))
+
     def loss(self) -> Loss:
         """l, on scaled labels."""
         return loss_named("squared")
@@ -150,7 +164,7 @@ class LinearModel(Algorithm):
         scaling = self.scaling(source)
         ridge = scaling.penalty(l2)
         problem = LinearProblem(machine, source, scaling, self.loss(), ridge, self.positive_label())
-        machine.ledger.note("host", "means and deviations of the columns")
+        machine.ledger.note("host", SCALED)
         return problem
 
     def solve(self, problem: LinearProblem) -> Solution:
@@ -209,7 +223,14 @@ class LinearModel(Algorithm):
         table = self.table(machine.machine, max(float((x @ w - y).abs().max()), 1.0))
         return machine.look_ups(table, x, y, w, offsets, factors)
 
+    def note_line(self, machine: Run) -> None:
+        """Say in the ledger where all that attention looks up is a straight line."""
+        bounds = self.loss().curvature.bounds
+        if bounds is not None and bounds[0] == bounds[1]:
+            machine.ledger.note("attention", STRAIGHT)
+
     def stream(self, machine: Running, source: Source) -> Result:
+        self.note_line(machine)
         problem = self.problem(machine, source)
         solution = self.solve(problem)
         return fitted(self, problem, solution, self.prove(problem, solution.w))
@@ -226,8 +247,11 @@ def fitted_inside(
         )
     loss = model.loss()
     machine.check_dim(source.dim + model.fit_intercept)
+    if not l1:
+        model.note_line(machine)
     machine.ledger.note("host", "refusal of data beyond what is stated of them")
     domain.check(source, labels=loss.kind == "residual")
+    check_magnitudes(source)
     model.check_labels(source)
     problem = problem_inside(
         machine, source, domain, loss, model.l2(source.rows),
@@ -235,7 +259,6 @@ def fitted_inside(
     )  # fmt: skip
     solution = descend_inside(problem, model.tol, model.max_passes)
     done = dict(machine.ledger.times)
-    check_magnitudes(source)
     proof = model.prove(problem, solution.w)
     machine.ledger.times = done  # all of that is the proof's
     machine.ledger.note("host", "the proof of the answer, after the fact")

@@ -18,6 +18,7 @@ from iceform.functions import Loss, loss_named
 from iceform.machine import Running, Source, Stream
 from iceform.machine.choices import ChoiceProblem, chances, prompts
 from iceform.machine.inside import SOLVERS, Domain
+from iceform.machine.problem import SCALED
 from iceform.machine.solvers import minimise
 from iceform.machine.stream import table_of
 from iceform.validation import check_choice, check_positive, check_size
@@ -109,7 +110,7 @@ class Logistic(LinearClassifier):
     def _choices(self, machine: Running, source: Source) -> ChoiceProblem:
         scaling = self.scaling(source)
         ridge = scaling.penalty(check_positive("penalty", self.l2(source.total), zero=True))
-        machine.ledger.note("host", "means and deviations of the columns")
+        machine.ledger.note("host", SCALED)
         return ChoiceProblem(
             machine,
             source,

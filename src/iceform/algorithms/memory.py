@@ -44,7 +44,7 @@ def centred(x: Tensor) -> tuple[Tensor, Tensor, float]:
     BoundError
         Where squares of distances would overflow or underflow.
     """
-    center = x[0] if bool((x == x[0]).all()) else x.mean(0)
+    center = x[0].clone() if bool((x == x[0]).all()) else x.mean(0)
     moved = x - center
     extent = float(moved.abs().max())
     if not (extent == 0 or _SMALLEST <= extent <= _LARGEST):

@@ -71,7 +71,8 @@ class KNeighbors(Algorithm):
     Samples whose squared distances differ by less than about 1e-10 of the square of the extent of
     the query and all samples in question count as equally near, and the earlier one is taken. Where
     a read mixes several, another one is sharper around their mean, as much as they lie closer
-    together. ``value`` are the fitted values at the samples.
+    together. ``value`` are the fitted values at the samples, which a run computes and attests;
+    samples and labels are copied for what is asked later.
 
     Parameters
     ----------
@@ -115,6 +116,13 @@ class KNeighbors(Algorithm):
         return machine.kernel(x, values, points, gamma)
 
     def stream(self, machine: Running, source: Source) -> Result:
+        return self.recalled(machine, source, source.rows)
+
+    def recalled(self, machine: Running, source: Source, first: int) -> Result:
+        """The means at the first samples, and a copy of all samples that answers other points.
+
+        The certificate is of the means at all samples.
+        """
         k, data = self.n_neighbors, in_memory(source)
         machine.check_dim(source.dim)
         if k > source.rows:
@@ -131,11 +139,8 @@ class KNeighbors(Algorithm):
             machine.ledger.note(where, what)
         if self.weights == "distance":
             machine.ledger.note("host", "distances of the neighbours, and their logarithms")
-        here = replace(memory, machine=machine)
-        here(memory.samples[: machine.machine.samples])  # reads to be attested
-        return machine.result(
-            lambda: here(memory.samples), memory.certificate(), k + 1, _predict=memory
-        )
+        answer = replace(memory, machine=machine)(memory.samples[:first])
+        return machine.result(answer, memory.certificate(), k + 1, _predict=memory)
 
 
 @dataclass(frozen=True)

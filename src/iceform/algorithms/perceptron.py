@@ -19,7 +19,7 @@ from iceform.certificates import Certificate, Result, Step
 from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant
 from iceform.machine import Running, Source, Stream
-from iceform.machine.problem import Encoding, GradientTask, slip_of
+from iceform.machine.problem import SCALED, Encoding, GradientTask, slip_of
 from iceform.machine.proofs import data_of
 
 _UNIT = torch.finfo(torch.float64).eps / 2
@@ -30,7 +30,7 @@ _CLEAR = 40.0
 _LEDGER = (
     ("prompt", "label x scaled sample, the coefficients, and a table of the step"),
     ("readout", "sums of mistaken samples"),
-    ("host", "means and deviations of the columns"),
+    ("host", SCALED),
     ("host", "margins, to count mistakes and to stop"),
 )
 

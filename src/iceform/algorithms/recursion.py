@@ -22,6 +22,10 @@ from iceform.certificates import Result, Step
 from iceform.errors import ProgramError
 from iceform.machine import Running, Source
 from iceform.machine.problem import (
+    STRAIGHT,
+    TURNED,
+    WATCHED,
+    WIDENED,
     Coordinates,
     Encoding,
     GradientTask,
@@ -129,7 +133,8 @@ class Recursion:
         """T'g of a batch, by one pass over samples that are written as T'x."""
         note = machine.ledger.note
         note("prompt", "scaled samples and labels, the coefficients, and a table of a line")
-        note("prompt", "samples in other coordinates, T'x for x and u for w")
+        note("attention", STRAIGHT)
+        note("host", TURNED)
         note("host", "coordinates of the samples in a pass, by eigenvectors of their Gram matrix")
         note("readout", "sums of the samples' gradients")
         encoding, reach = replace(encoding, turned=within.turned), 1.0
@@ -138,8 +143,10 @@ class Recursion:
             task = GradientTask(machine, table, encoding, within.of(w))
             total, beyond = batch.combine(task, sum_and_farthest)
             self.passes += 1
+            note("host", WATCHED)
             if float(beyond) == 0:
                 return total
+            note("host", WIDENED)
             reach = table.high + float(beyond)
 
     @staticmethod

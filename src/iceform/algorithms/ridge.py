@@ -102,6 +102,7 @@ class Ridge(LinearModel):
         """Of many solutions, the one of least norm."""
         if check_choice("solver", self.solver, SOLVERS) == "inside":
             return fitted_inside(self, machine, source, Domain(self.bound, self.label_bound))
+        self.note_line(machine)
         problem = self.problem(machine, source)
         if self.positive:
             return sparse_result(self, problem, torch.zeros_like(problem.ridge))

@@ -27,6 +27,9 @@ from iceform.functions import Loss, loss_named
 from iceform.interpolation import Interpolant
 from iceform.machine import ArraySource, Running, Source
 from iceform.machine.problem import (
+    SCALED,
+    WATCHED,
+    WIDENED,
     Encoding,
     LinearProblem,
     Metric,
@@ -130,7 +133,7 @@ class _Scale:
         self.model, self.machine, self.source = model, machine, source
         self.base = model.scaling(source)
         self.passes = 0
-        machine.ledger.note("host", "means and deviations of the columns")
+        machine.ledger.note("host", SCALED)
         self.w = model.start(self.base)  # of labels in units of their deviation
         begin = model.begin_scale
         self.first = _FIRST if begin is None else max(begin / self.base.size, _SMALLEST)
@@ -173,8 +176,10 @@ class _Scale:
             total, beyond = self.source.combine(task, sum_and_farthest)
             problem.passes += 1
             self.machine.ledger.note("readout", "the sum of looked-up clipped squares")
+            self.machine.ledger.note("host", WATCHED)
             if float(beyond) == 0:
                 break
+            self.machine.ledger.note("host", WIDENED)
             reach = 2 * (table.high + float(beyond))
         return float(total) / self.source.total
 
@@ -234,6 +239,7 @@ class _Scale:
 
     def outliers(self, problem: LinearProblem, w: Tensor) -> int:
         """Samples beyond epsilon sigma."""
+        self.machine.ledger.note("host", "how many samples lie beyond epsilon times the scale")
         (count,) = self.source.reduce(_Beyond(problem.encoding, w))
         return int(count)
 

@@ -43,6 +43,12 @@ from iceform.machine.stream import CLIP
 from iceform.machine.whitening import evenly, sharpened
 from iceform.validation import check_choice
 
+_HOST = (
+    "momentum, and where it begins anew",
+    "gradients and thresholds that are but a look-up's error, set to 0",
+    "u/tau clipped to the table of the soft threshold before it is looked up",
+    "steps on the support, cut short where a coefficient would change its sign",
+)
 _BURST = 25  # proximal passes between attempts to finish on the support
 _POLISH = 6  # passes of one attempt at most
 _SWAPS = 200  # coefficients that may enter or leave in one attempt
@@ -167,7 +173,8 @@ class _Proximal:
             problem, thresholds, tol, max_passes,
         )  # fmt: skip
         what = "lengths of the steps, when to stop, and the support"
-        problem.machine.ledger.note("host", what)
+        for done in (what, *_HOST):
+            problem.machine.ledger.note("host", done)
         self.polish = how == "whiten"
         # Coefficients that may be stopped at zero: by a threshold, or by their sign.
         self.stopped, self.positive = thresholds > 0, positive

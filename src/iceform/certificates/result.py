@@ -32,7 +32,7 @@ from torch import Tensor
 from iceform.arithmetic import at_least, at_most, exactly
 from iceform.errors import IceformError, IntegrityError, ProgramError, ShapeError
 from iceform.pretrained import Pretrained, unpacked, write
-from iceform.validation import full_precision
+from iceform.validation import full_precision, plain_tensor, tensor_of
 
 _SHOWN = 12  # entries of an answer that fit on a screen
 
@@ -553,6 +553,7 @@ class Result(Pretrained, kept_as="Result"):
         """Predictions for new points, shape (m,), where the answer makes any."""
         if self._predict is None:
             raise ProgramError("this algorithm makes no predictions; its answer is in .value")
+        x = plain_tensor("points", x)
         if x.ndim != 2:
             raise ShapeError(f"points must have shape (m, dim), got {tuple(x.shape)}")
         return self._predict(x)
@@ -573,6 +574,8 @@ class Result(Pretrained, kept_as="Result"):
             raise ProgramError("this run cannot be repeated: its data are gone")
         try:
             moved = (self._ablated() - self.value).abs().max()
+        except IntegrityError:  # its data are others now: that says nothing of attention
+            raise
         except IceformError:
             return math.inf
         return math.inf if bool(moved.isnan()) else float(moved)
@@ -582,6 +585,7 @@ class Result(Pretrained, kept_as="Result"):
 
         A result from a file is given its data, which must be those it was saved with.
         """
+        inputs = tuple(tensor_of(f"input {k}", part) for k, part in enumerate(inputs))
         if inputs and self._data is not None and _digest(*inputs) != self._data:
             raise IntegrityError(
                 f"these data have the SHA-256 {_digest(*inputs)[:12]}..., and the result is about "

@@ -266,6 +266,7 @@ class Witness(Backend):
         self.ledger = Ledger() if ledger is None else ledger
         self.passes = 0
         self._seen: list[_Seen] = []
+        self._last: _Seen | None = None
         self._begun = time.perf_counter()
         self._random = random.Random()  # of its own: a run must not disturb anybody's seeds
 
@@ -320,7 +321,7 @@ class Witness(Backend):
         self.ledger.note("attention", "prompts through the frozen network", prompts)
         if isinstance(prompt, LookUps):  # loops change their coefficients in place
             prompt = replace(prompt, w=prompt.w.detach().clone())
-        seen = _Seen(prompt, rows, layers, added)
+        self._last = seen = _Seen(prompt, rows, layers, added)
         if len(self._seen) < _KEPT:
             self._seen.append(seen)
         elif (place := self._random.randrange(self.passes)) < _KEPT:
@@ -348,11 +349,15 @@ class Witness(Backend):
         return found
 
     def _run_again(self) -> Compared:
-        """What running some rows again has shown."""
+        """What running some rows again has shown.
+
+        The last prompt, which an answer rests on whatever came before, is always among them.
+        """
         now = time.perf_counter()
         until = now + max(_SECONDS, _SHARE * (now - self._begun))
         found = Compared()
-        for seen in self._seen:
+        others = [seen for seen in self._seen if seen is not self._last]
+        for seen in [*([] if self._last is None else [self._last]), *others]:
             if found.rows and time.perf_counter() > until:
                 break
             found = found.plus(self._compare(seen, until))

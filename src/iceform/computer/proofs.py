@@ -45,10 +45,10 @@ from iceform.errors import BoundError, PrecisionError, ShapeError
 from iceform.functions import Loss
 from iceform.functions.formulas import trees
 from iceform.functions.losses import loss_named
-from iceform.machine.problem import LinearProblem, Scaling
+from iceform.machine.problem import LinearProblem, Scaling, check_coefficients
 from iceform.machine.proofs import certificate_of, prove
 from iceform.machine.sources import ArraySource
-from iceform.validation import check_positive
+from iceform.validation import check_positive, tensor_of
 
 _BITS = 128  # to begin with
 _MOST_BITS = 1 << 13
@@ -468,7 +468,10 @@ def certify_minimiser(
     Certificate
         Of every coefficient's distance; infinite where nothing can be proven.
     """
-    x, targets = (torch.as_tensor(part).double() for part in (X, y))
+    x, targets, w = (
+        tensor_of(name, part).to("cpu", torch.float64)
+        for name, part in (("X", X), ("y", y), ("w", w))
+    )
     if x.ndim != 2 or targets.shape != x.shape[:1] or w.shape != x.shape[1:]:
         raise ShapeError(
             f"X, y and w must have shapes (n, d), (n,) and (d,), got {tuple(x.shape)}, "
@@ -480,8 +483,8 @@ def certify_minimiser(
     d, found = x.shape[1], w.double()
     scaling = Scaling(torch.zeros(d).double(), torch.ones(d).double(), 0.0, 1.0, intercept=False)
     source = ArraySource(x, targets)
-    ridge = torch.full((d,), penalty, dtype=torch.float64)
-    problem = LinearProblem(_Unasked(), source, scaling, chosen, ridge)
+    problem = LinearProblem(_Unasked(), source, scaling, chosen, scaling.penalty(penalty))
+    check_coefficients(source, found)
     domain: dict[str, float | str] = {"loss": chosen.name or "own", "alpha": penalty}
     proof = prove(problem, found)
     return certificate_of(proof, torch.eye(d).double(), found, source, domain=domain)

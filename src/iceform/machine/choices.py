@@ -47,7 +47,7 @@ from iceform.attention import Average
 from iceform.certificates import Certificate, Step
 from iceform.errors import BoundError, ProgramError
 from iceform.functions.losses import Curvature
-from iceform.machine.problem import Coordinates, LinearProblem, Scaling, metric_of
+from iceform.machine.problem import TURNED, Coordinates, LinearProblem, Scaling, metric_of
 from iceform.machine.proofs import (
     Proof,
     certificate_of,
@@ -134,6 +134,7 @@ class ChoiceProblem(LinearProblem):
     classes: int = 3
 
     def __post_init__(self) -> None:
+        self.check_range()
         self.machine.check_dim(self.scaling.dim)
         (most,) = self.source.largest(_Labels())
         if not float(most) < self.classes:
@@ -180,7 +181,7 @@ class ChoiceProblem(LinearProblem):
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
         """T' times the gradient at T u, by one pass over samples that are written as T_r'x."""
         note, w = self.machine.ledger.note, within.back(u)
-        note("prompt", "samples in other coordinates, T_r'x for row r of the coefficients")
+        note("host", TURNED)
         return self._sums(w, within.turned) + within.turned.mT @ (self._penalty * w)
 
     def _sums(self, w: Tensor, turned: Tensor) -> Tensor:

@@ -32,7 +32,13 @@ from iceform.arithmetic import exactly
 from iceform.errors import BoundError, ProgramError
 from iceform.functions import Loss
 from iceform.interpolation import Interpolant
-from iceform.machine.problem import Encoding, LinearProblem, Scaling
+from iceform.machine.problem import (
+    Encoding,
+    LinearProblem,
+    Scaling,
+    check_magnitude,
+    check_sizes,
+)
 from iceform.machine.solvers import Solution, nesterov
 from iceform.machine.sources import Source
 from iceform.machine.stream import CLIP, IDENTITY, Running
@@ -60,8 +66,8 @@ class Domain:
     label_bound: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive("bound", self.bound)
-        check_positive("label_bound", self.label_bound)
+        for name in ("bound", "label_bound"):
+            check_magnitude(f"the stated {name}", check_positive(name, getattr(self, name)))
 
     def check(self, source: Source, *, labels: bool) -> None:
         """Refuse data that are not in it."""
@@ -101,6 +107,7 @@ class InsideProblem(LinearProblem):
     thresholds: Tensor | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
+        check_sizes(self.scaling)  # what data may be was refused by whoever has them
         self.machine.check_dim(self.dim)
         what = "samples and labels over their stated bounds, the coefficients, and a table"
         self.machine.ledger.note("prompt", what)
@@ -226,8 +233,9 @@ def descend_inside(problem: InsideProblem, tol: float, max_passes: int) -> Solut
         w = _proximal(problem, problem.thresholds, high, room)
         return Solution(w, tol, converged=False)  # no number of passes is known to be enough
     if problem.curvature.quadratic:
-        sigma = (high + low) / max(high - low, 1e-12 * high)
-        needed = max(1, math.ceil(math.acosh(1 / min(tol, 0.5)) / math.acosh(sigma)))
+        beyond = 2 * low / max(high - low, 1e-12 * high)  # of 1, however little: acosh(1 + beyond)
+        rate = math.log1p(beyond + math.sqrt(beyond * (2 + beyond)))
+        needed = max(1, math.ceil(math.acosh(1 / min(tol, 0.5)) / rate))
         w = _chebyshev(problem, low, high, min(needed, room))
     else:
         needed = math.ceil(math.sqrt(high / low) * math.log(2 / min(tol, 0.5) ** 2))

@@ -28,7 +28,7 @@ from iceform.constructions import Plan
 from iceform.errors import PrecisionError, ProgramError, ShapeError
 from iceform.machine.sources import ArraySource, Source
 from iceform.pretrained import Pretrained
-from iceform.validation import check_choice, full_precision, guard
+from iceform.validation import check_choice, full_precision, guard, tensor_of
 
 if TYPE_CHECKING:
     from iceform.machine.rows import Rows
@@ -247,14 +247,13 @@ class Verifier:
     def __call__(self, *inputs: Tensor, certified: float, bits: int) -> Verification:
         given = self.given
         if inputs:
-            shape = tuple(torch.as_tensor(inputs[0]).shape)
-            if len(shape) != 2:
+            parts = [tensor_of(f"input {k}", part) for k, part in enumerate(inputs)]
+            if parts[0].ndim != 2:
                 raise ShapeError(
-                    f"verify takes X of shape (n, d) and what goes with it, got {shape}"
+                    "verify takes X of shape (n, d) and what goes with it, got "
+                    f"{tuple(parts[0].shape)}"
                 )
-            given = Given.of(
-                *(torch.as_tensor(part) for part in inputs), *[None] * (len(inputs) < 2)
-            )
+            given = Given.of(*parts, *[None] * (len(parts) < 2))
         if given is None:
             raise ProgramError(
                 f"the data were more than {_KEPT} entries, or not in memory, and are not kept; "
@@ -432,10 +431,14 @@ class Machine(Pretrained, kept_as="Machine"):
         """Sizes of the literal network."""
         raise NotImplementedError
 
-    def _run(self, program: Any, x: Tensor | Source, y: Tensor | None) -> Result:
+    def _taken(self, program: Any, x: Any, y: Tensor | None) -> tuple[Any, Tensor | None]:
+        """Data as a run keeps them: what the caller writes into them later, it does not read."""
         raise NotImplementedError
 
-    def _ablated(self, program: Any, x: Tensor | Source, y: Tensor | None) -> Result:
+    def _run(self, program: Any, x: Any, y: Tensor | None) -> Result:
+        raise NotImplementedError
+
+    def _ablated(self, program: Any, x: Any, y: Tensor | None) -> Result:
         """The same run, its attention taken out."""
         raise NotImplementedError
 
@@ -492,6 +495,9 @@ class Machine(Pretrained, kept_as="Machine"):
             One of ``iceform.algorithms`` that names this layout among its engines.
         x, y
             Samples (samples, dim) and labels (samples,), or a :class:`Source` of both for a stream.
+            Rows copy them. A stream does not, since its data may be long: what reads them again
+            later (``without_attention()``) is refused where they have changed, and what a result
+            needs to answer or to verify is copied. No gradient flows back to them.
 
         Raises
         ------
@@ -499,6 +505,7 @@ class Machine(Pretrained, kept_as="Machine"):
             If the program does not run on this layout, or does not fit it.
         """
         self.check_runs(program)
+        x, y = self._taken(program, x, y)
         result = self._run(program, x, y)
         result = program.verifiable(result, x, y)
         return replace(result, _ablated=_Again(self, program, x, y))
@@ -530,7 +537,7 @@ class _Again:
 
     machine: Machine
     program: Program
-    x: Tensor | Source
+    x: Tensor | Source  # a copy, or a source that notices when its data change
     y: Tensor | None
 
     def __call__(self) -> Tensor:

@@ -19,9 +19,12 @@ within :math:`2^{\pm 200}`, sizes are within :math:`2^{-260} \dots 2^{200}`: wha
 number of samples. Ratios are then within :math:`2^{\pm 460}` and, with l2 within
 :math:`2^{-300} \dots 2^{250}` or 0, penalties within :math:`2^{-700} \dots 2^{770}`; a penalty that
 shortens lengths leaves t/sqrt(l2), at least :math:`2^{-385}`. All of these and the squares of
-lengths are normal numbers. Anything else is refused by :func:`check_magnitudes` and
-:meth:`Scaling.penalty` before a number is returned. Dividing a column or the labels by a power of
-two is exact, and multiplies or divides the coefficients by it.
+lengths are normal numbers. Where scales are not found from the data but stated, they are held to
+the same range. Coefficients that are not found here but given are held to what labels are, each
+times the largest entry of its column. Anything else is refused by :func:`check_magnitudes`, which
+every :class:`LinearProblem` calls when it is made, so that no proof is without it, by
+:func:`check_coefficients` and by :meth:`Scaling.penalty`. Dividing a column or the labels by a
+power of two is exact, and multiplies or divides the coefficients by it.
 """
 
 from __future__ import annotations
@@ -45,6 +48,7 @@ from iceform.machine.sources import Source, split
 from iceform.machine.stream import Running, Table, table_of
 
 _LEAST, _MOST = 2.0**-200, 2.0**200  # of columns and labels
+_SIZES = (2.0**-260, 2.0**201)  # of scales: as above, and twice a stated bound
 _PENALTIES = (2.0**-300, 2.0**250)
 _FAR_OFF = 1e6  # in scales: how far a mean is known to 1e-10 of the scale
 
@@ -165,12 +169,22 @@ class Scaling:
         return coef, constant - self.mean @ coef
 
     def scaled(self, coef: Tensor, intercept: Tensor) -> Tensor:
-        """The other way: coefficients of scaled data, to begin with."""
+        """The other way: coefficients of scaled data, to begin with.
+
+        Those too small for the proofs are 0, since passes may begin anywhere; larger ones than
+        these cover are refused.
+        """
         w = coef * self.scale / self.size
-        if not self.intercept:
-            return w
-        constant = (intercept + self.mean @ coef - self.center) / self.size
-        return torch.cat([w, constant.reshape(1)])
+        if self.intercept:
+            constant = (intercept + self.mean @ coef - self.center) / self.size
+            w = torch.cat([w, constant.reshape(1)])
+        far = float(w.abs().max()) if len(w) else 0.0
+        if not far <= _MOST:
+            raise BoundError(
+                f"coefficients to begin with reach {far:.3g} on scaled data, certified are up to "
+                f"{_MOST:.1e}; begin at 0 (warm_start=False) or nearer to the answer"
+            )
+        return torch.where(w.abs() < _LEAST, 0.0, w)
 
     def intercept_slip(self, coef: Tensor, intercept: Tensor) -> Tensor:
         """What rounding in :meth:`raw` may have taken from the intercept."""
@@ -213,11 +227,35 @@ def check_magnitudes(source: Source, *, products: bool = True) -> None:
     """
     known = source.moments(products=products)
     for j, size in enumerate(known.largest.tolist()):
-        _check_magnitude(f"column {j} of the samples", size)
-    _check_magnitude("the labels", max(abs(known.low), abs(known.high)))
+        check_magnitude(f"column {j} of the samples", size)
+    check_magnitude("the labels", max(abs(known.low), abs(known.high)))
 
 
-def _check_magnitude(what: str, size: float) -> None:
+def check_coefficients(source: Source, w: Tensor) -> None:
+    """Refuse given coefficients whose products with the samples leave what the proofs cover."""
+    largest = source.moments(products=False).largest
+    for j, (size, reach) in enumerate(zip(w.abs().tolist(), largest.tolist(), strict=True)):
+        # A column of zeros has no products; a coefficient is then held to the range itself. A
+        # product that underflows is not 0.
+        product = max(size * (reach or 1.0), math.ulp(0.0)) if size else 0.0
+        check_magnitude(f"coefficient {j}, times its column", product)
+
+
+def check_sizes(scaling: Scaling) -> None:
+    """Refuse scales, found or stated, whose squares and ratios leave what the proofs cover."""
+    sizes = [*scaling.scale.tolist(), scaling.size]
+    for j, size in enumerate(sizes):
+        if not _SIZES[0] <= size <= _SIZES[1]:
+            what = "the labels" if j == len(sizes) - 1 else f"column {j} of the samples"
+            raise BoundError(
+                f"{what} would be divided by {size:.3g}, certified are {_SIZES[0]:.1e} to "
+                f"{_SIZES[1]:.1e}; state a bound nearer to the data, or divide both by a power of "
+                f"two, 2^{_exponent(size)} say"
+            )
+
+
+def check_magnitude(what: str, size: float) -> None:
+    """Refuse what is neither 0 nor within the range whose squares are normal numbers."""
     # Written so that NaN fails: every comparison with NaN is false.
     if size == 0 or _LEAST <= size <= _MOST:
         return
@@ -240,6 +278,13 @@ def _lost(values: Tensor, center: Tensor, size: Tensor) -> Tensor:
     exact = div(two_sum(values, -center), pair(size.expand_as(values)))
     return (exact.hi - (values - center) / size) + exact.lo
 
+
+# What the host does of a pass, in words of the ledger.
+SCALED = "means and deviations of the columns, and samples scaled by them"
+TURNED = "samples in other coordinates: T'x for x and u for w, T found from the data"
+WATCHED = "all residuals of a pass, to see whether its table covers them"
+WIDENED = "another table for the next pass, as wide as those residuals"
+STRAIGHT = "a straight line, looked up: without attention the answer is the same but for rounding"
 
 _UNIT = torch.finfo(torch.float64).eps / 2
 _WIDENINGS = 8  # of a table in one pass; each at least doubles its range
@@ -513,6 +558,7 @@ class LinearProblem:
     _tried: float = field(default=1.0, repr=False)
 
     def __post_init__(self) -> None:
+        self.check_range()
         self.machine.check_dim(self.dim)
         written = "label x sample" if self.loss.kind == "margin" else "samples and labels"
         what = f"scaled {written}, the coefficients, and a table of the loss's derivative"
@@ -521,6 +567,11 @@ class LinearProblem:
             self.machine.ledger.note("prompt", "weights, as factors of the samples' value rows")
         if self.curvature.quadratic:  # the first pass, at w = 0, sees the labels
             self._reach = self._tried = self.scaling.label_reach(self.source)
+
+    def check_range(self) -> None:
+        """Refuse data and scales beyond what proofs cover, before anything else."""
+        check_magnitudes(self.source, products=False)
+        check_sizes(self.scaling)
 
     @property
     def dim(self) -> int:
@@ -560,7 +611,7 @@ class LinearProblem:
 
     def slope(self, u: Tensor, within: Coordinates, *, trial: bool = False) -> Tensor:
         """T' times the gradient at T u, by one pass over samples that are written as T'x."""
-        self.machine.ledger.note("prompt", "samples in other coordinates, T'x for x and u for w")
+        self.machine.ledger.note("host", TURNED)
         encoding = replace(self.encoding, turned=within.turned)
         penalty = within.turned.mT @ (self.ridge * within.back(u))
         return self._mean(encoding, u, trial) + penalty
@@ -574,12 +625,14 @@ class LinearProblem:
             total, beyond = self.source.combine(task, sum_and_farthest)
             self.passes += 1
             self.machine.ledger.note("readout", "sums of the samples' gradients")
+            self.machine.ledger.note("host", WATCHED)
             if float(beyond) == 0:
                 self._tried = reach
                 if not trial:
                     self.keep()
                 return total / self.source.total
             # Residuals left the table: a wider one is another prompt.
+            self.machine.ledger.note("host", WIDENED)
             reach = table.high + float(beyond)
         raise PrecisionError(
             f"residuals still leave the table at {reach:.3g}; the iteration diverges",

@@ -21,7 +21,14 @@ from iceform.errors import IntegrityError, PrecisionError, ProgramError
 from iceform.interpolation import bounds
 from iceform.machine.machine import Machine, Program, Run, Sizes, Target, library
 from iceform.machine.sources import Source
-from iceform.validation import check_bound, check_eps, check_size, check_tensors, unit_roundoff
+from iceform.validation import (
+    check_bound,
+    check_eps,
+    check_size,
+    check_tensors,
+    plain_tensor,
+    unit_roundoff,
+)
 
 _LEAK_BITS = 8  # padding tokens' mass is kept this many bits below rounding
 _SAMPLES, _TOKENS = 16, 33  # by default: samples, and look-up tokens of the library's programs
@@ -109,27 +116,31 @@ class Rows(Machine):
         """Sizes of the literal network."""
         return self.head.plan
 
-    def _run(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
-        self._check(program, x, y)
-        assert isinstance(x, Tensor)
+    def _taken(self, program: Program, x: Any, y: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        return self._check(program, x, y, copy=True)
+
+    def _run(self, program: Program, x: Any, y: Tensor | None) -> Result:
         return program.rows(self.start(), x, y)
 
-    def _ablated(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
-        assert isinstance(x, Tensor)
+    def _ablated(self, program: Program, x: Any, y: Tensor | None) -> Result:
         return program.rows(_Alike(self), x, y)
 
     def start(self) -> Heads:
         """The machine in a run."""
         return Heads(self)
 
-    def _check(self, program: Program, x: Any, y: Tensor | None) -> None:
+    def _check(
+        self, program: Program, x: Any, y: Tensor | None, *, copy: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Data as numbers, refused where they do not fit; a copy where they are kept."""
         if isinstance(x, Source):
             raise ProgramError(
                 "a machine in rows reads tensors; Machine(..., layout='stream') reads sources"
             )
-        device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-        shape = tuple(x.shape[-2:]) if isinstance(x, Tensor) else ()
-        check_tensors({"x": (x, shape)}, self.dtype, device)
+        x = plain_tensor("x", x)
+        y = None if y is None else plain_tensor("y", y)
+        device = x.device
+        check_tensors({"x": (x, tuple(x.shape[-2:]))}, self.dtype, device)
         if x.ndim != 2:
             raise ProgramError(f"data must be (samples, dim), got shape {tuple(x.shape)}")
         check_bound("x", x, self.sizes.bound, "scale the data")
@@ -139,6 +150,9 @@ class Rows(Machine):
             if y.ndim != 1:
                 raise ProgramError(f"the second input must be a vector, got {tuple(y.shape)}")
         self.sizes.check_fits(program.sizes(x.shape[1], x.shape[0]), program.label)
+        if copy:
+            return x.clone(), None if y is None else y.clone()
+        return x, y
 
     def attend(self, target: Target, backend: Backend | None = None) -> tuple[Tensor, float]:
         """One pass: the target head's outputs at its queries, and their certified error.
@@ -186,7 +200,7 @@ class Rows(Machine):
     def prompt(self, program: Program, x: Tensor, y: Tensor | None = None) -> Prompt:
         """The tokens of the program's first pass, as the frozen network reads them."""
         self.check_runs(program)
-        self._check(program, x, y)
+        x, y = self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         found = self.head.prompt(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
         assert isinstance(found, Prompt)
@@ -195,7 +209,7 @@ class Rows(Machine):
     def trace(self, program: Program, x: Tensor, y: Tensor | None = None) -> Trace:
         """What both layers do in the program's first pass."""
         self.check_runs(program)
-        self._check(program, x, y)
+        x, y = self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         return self.head.trace(padded.tokens, padded.w_k, padded.w_q, padded.w_v)
 
@@ -212,7 +226,7 @@ class Rows(Machine):
             x = torch.zeros(self.samples, self.dim, dtype=self.dtype)
             y = torch.zeros(program.label_shape(x), dtype=self.dtype)
         self.check_runs(program)
-        self._check(program, x, y)
+        x, y = self._check(program, x, y)
         padded = self.padded(program.targets(x, y))
         eye = torch.eye(self.sizes.tokens).to(padded.tokens)
         layer = SoftmaxAttention(

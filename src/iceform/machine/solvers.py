@@ -134,6 +134,7 @@ class Stand:
         """At w, in the coordinates of a metric: one pass."""
         what = "coordinates of the samples in a pass, by eigenvectors of their Gram matrix"
         problem.machine.ledger.note("host", what)
+        problem.machine.ledger.note("host", "w = T u, from the coordinates of a pass back")
         within = metric.coordinates
         return cls._passed(problem, within, within.of(w), linear, trial)
 
@@ -335,6 +336,7 @@ def _accelerated(
     problem: LinearProblem, w: Tensor, linear: Tensor, tol: float, max_passes: int
 ) -> Solution:
     """Nesterov's momentum, restarted whenever it points uphill."""
+    problem.machine.ledger.note("host", "momentum, and where it begins anew")
     metric = metric_of(problem.hessian(w, majorizer=True), problem.source.rows)
     eta = 1 / (metric.largest or 1.0)
     ahead, t = w, 1.0

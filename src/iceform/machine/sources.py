@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from iceform.errors import BoundError, DtypeError, IntegrityError, ShapeError
-from iceform.validation import check_size
+from iceform.validation import check_size, plain_tensor
 
 # One chunk (x, y) to a sequence of tensors, and how those of two chunks become one.
 Task = Callable[[Tensor, Tensor], Sequence[Tensor]]
@@ -370,7 +370,8 @@ class ArraySource(Source):
     Parameters
     ----------
     x, y
-        Shapes (rows, dim) and (rows,), float64; nothing is copied.
+        Shapes (rows, dim) and (rows,), float64. They are not copied, so that a long stream is not
+        held twice: a pass that finds them changed since the first is refused.
     chunk
         Rows at a time; as many as stay in cache by default.
     weights
@@ -381,6 +382,7 @@ class ArraySource(Source):
     def __init__(
         self, x: Tensor, y: Tensor, chunk: int | None = None, *, weights: Tensor | None = None
     ) -> None:
+        x, y = plain_tensor("x", x), plain_tensor("y", y)
         if x.ndim != 2 or y.shape != x.shape[:1]:
             raise ShapeError(
                 f"data must be (rows, dim) and (rows,), got {tuple(x.shape)} and {tuple(y.shape)}"
@@ -388,7 +390,7 @@ class ArraySource(Source):
         if x.dtype != torch.float64 or y.dtype != torch.float64:
             raise DtypeError(f"streamed data must be float64, got {x.dtype} and {y.dtype}")
         if weights is not None:
-            weights = _checked_weights(weights, y)
+            weights = _checked_weights(plain_tensor("weights", weights), y)
             some = weights > 0
             if not bool(some.all()):
                 x, y, weights = x[some], y[some], weights[some]

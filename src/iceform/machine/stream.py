@@ -39,7 +39,7 @@ from iceform.functions import Loss, ScalarFunction
 from iceform.interpolation import Interpolant, raised
 from iceform.machine.machine import Machine, Program, Run
 from iceform.machine.sources import ArraySource, Source
-from iceform.validation import check_capacity, check_dtype, check_eps, check_size
+from iceform.validation import check_capacity, check_dtype, check_eps, check_size, plain_tensor
 
 _WIDEST = 2.0**40  # residuals beyond this are a sign of divergence, not of data
 _NARROWEST = 2.0**-6
@@ -180,11 +180,14 @@ class Stream(Machine):
         """Sizes are all there is: another process builds the same weights."""
         return _rebuilt, (self._sizes,)
 
-    def _run(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
-        return program.stream(self.start(), _source(x, y))
+    def _taken(self, program: Program, x: Any, y: Tensor | None) -> tuple[Source, None]:
+        return _source(x, y), None
 
-    def _ablated(self, program: Program, x: Tensor | Source, y: Tensor | None) -> Result:
-        return program.stream(Running(self, attention=False), _source(x, y))
+    def _run(self, program: Program, x: Any, y: Tensor | None) -> Result:
+        return program.stream(self.start(), x)
+
+    def _ablated(self, program: Program, x: Any, y: Tensor | None) -> Result:
+        return program.stream(Running(self, attention=False), x)
 
     @property
     def geometry(self) -> Layout:
@@ -324,9 +327,9 @@ def _source(x: Tensor | Source, y: Tensor | None) -> Source:
     if not isinstance(x, Tensor) or x.ndim != 2:
         got = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ShapeError(f"data must be a tensor (samples, dim), got {got}")
-    labels = x.new_zeros(len(x)) if y is None else y
-    source = ArraySource(x, labels)
-    for name, values in (("x", x), ("y", labels)):
+    x = plain_tensor("x", x)
+    source = ArraySource(x, x.new_zeros(len(x)) if y is None else y)
+    for name, values in (("x", source.x), ("y", source.y)):
         if not bool(torch.isfinite(values).all()):
             raise BoundError(f"{name} holds NaN or infinity; fill or remove what is missing")
     return source

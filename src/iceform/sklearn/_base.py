@@ -9,6 +9,7 @@ predict by a look-up of x.w + b. Other families are in :mod:`iceform.sklearn._fa
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from inspect import isfunction
 from numbers import Real
@@ -31,30 +32,43 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform.algorithms import Algorithm, LinearClassifier, LinearModel
-from iceform.certificates import Attestation, Certificate, Ledger, Result, weakest
+from iceform.certificates import Attestation, Certificate, Ledger, Result
 from iceform.errors import BoundError, ParameterError
 from iceform.machine import ArraySource, Machine, Source, Stream, stored
 from iceform.machine.machine import moved
 from iceform.machine.stream import read_line
 from iceform.sklearn._refusals import refuse
-from iceform.validation import guard
+from iceform.sklearn._statements import attested, of_all
+from iceform.validation import guard, plain_array, plain_tensor
 
 _BORDER = (
     *("fit", "partial_fit", "predict", "predict_proba", "decision_function", "transform", "score"),
     *("inverse_transform", "kneighbors", "kneighbors_graph", "error_bounds", "score_samples"),
 )
 
+_NUMPY_FLOATS = (torch.float16, torch.float32, torch.float64)
+
 
 def as_tensor(values: Any, device: str | torch.device | None = None) -> Tensor:
-    """A float64 tensor that shares memory with the array where it can."""
-    array = np.asarray(values, dtype=np.float64)
+    """A float64 tensor that shares memory with the array where torch can, and copies elsewhere.
+
+    A fit reads what it shares and keeps none of it; what predictions need is copied.
+    """
+    array = plain_array(np.asarray(values, dtype=np.float64))
     tensor = torch.from_numpy(array if array.flags.writeable else np.asarray(_ReadOnly(array)))
     return tensor if device is None else tensor.to(device)
 
 
-def on_host(values: Any) -> Any:
-    """What is validated: tensors, wherever they lie, as arrays."""
-    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+def on_host(values: Any, name: str = "X") -> Any:
+    """What is validated: tensors, wherever they lie and whatever they hold, as arrays.
+
+    Formats that NumPy lacks (bfloat16, float8) become float32, which holds all their numbers.
+    """
+    if isinstance(values, Tensor):
+        values = plain_tensor(name, values).cpu()
+        short = values.is_floating_point() and values.dtype not in _NUMPY_FLOATS
+        return (values.float() if short else values).numpy()
+    return plain_array(values) if isinstance(values, np.ndarray) else values
 
 
 def kind_of(X: Any) -> Any:
@@ -145,7 +159,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
     def _validated(self, X: Any, y: Any, **checks: Any) -> tuple[Any, Any]:
         """Arrays, and the precision that the answer is stored in."""
         self._lies_at(X)
-        X, y = on_host(X), on_host(y)
+        X, y = on_host(X), on_host(y, "y")
         given = (X, y)
         X, y = validate_data(self, X, y, dtype=(np.float64, np.float32), **checks)
         _check_exact("X", given[0])
@@ -168,7 +182,7 @@ class InContext(BaseEstimator):  # type: ignore[misc]
         if sample_weight is None:
             return None
         return _check_sample_weight(
-            on_host(sample_weight), X, dtype=np.float64, ensure_non_negative=True
+            on_host(sample_weight, "sample_weight"), X, dtype=np.float64, ensure_non_negative=True
         )
 
     def _check_dask(self, X: Any, sample_weight: Any) -> None:
@@ -285,24 +299,22 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             worst = 1.001 * float(lines.max())
         return stored(found, kind, worst)
 
-    def _keep(self, machine: Stream, *found: Result) -> None:
-        """What every fit leaves behind; of several results the weakest."""
-        worst = max(found, key=lambda result: result.certificate.error)
-        every = [result.certificate for result in found]
-        self.machine_, self.attestation_ = machine, worst.attestation
-        self.certificate_ = replace(
-            worst.certificate,
-            kind=weakest(one.kind for one in every),
-            assumptions=tuple(dict.fromkeys(a for one in every for a in one.assumptions)),
-        )
+    def _keep(
+        self, machine: Stream, *found: Result, sources: Sequence[Source] = (), each: str = "column"
+    ) -> None:
+        """What every fit leaves behind; of several fits, what holds for each of them."""
+        self.machine_, self.attestation_ = machine, attested(found)
+        self.certificate_ = of_all(found, sources, each)
         self.ledger_ = Ledger()
         for result in found:
             self.ledger_.merge(result.ledger)
-        self.digest_ = worst.digest
+        self.digest_ = self.attestation_.weights
         self.n_passes_ = self.n_iter_ = sum(result.passes for result in found)
-        for name, value in worst.parts.items():
+        for name in found[0].parts:
             if name != "intercept":
-                setattr(self, f"{name}_", _plain(value))
+                values = [_plain(result.parts[name]) for result in found]
+                same = all(np.array_equal(value, values[0]) for value in values)
+                setattr(self, f"{name}_", values[0] if same else np.stack(values))
 
     def _warn(self, converged: bool, passes: int) -> None:
         if not converged:
@@ -315,7 +327,16 @@ class InContext(BaseEstimator):  # type: ignore[misc]
             )
 
 
-class Line(RegressorMixin, InContext):  # type: ignore[misc]
+class Scored:
+    """Scores of scikit-learn's, of labels and weights that may be tensors."""
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """R^2 of predictions, or the share of classes that are right."""
+        weights = on_host(sample_weight, "sample_weight")
+        return float(super().score(X, on_host(y, "y"), weights))  # type: ignore[misc]
+
+
+class Line(Scored, RegressorMixin, InContext):  # type: ignore[misc]
     """Fits coefficients by passes, predicts by a look-up of x.w + b."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -347,7 +368,7 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         self._take(machine, self._as_stored(machine.run(model, source), source))
         outside = getattr(self, "outliers_", None)
         if outside is not None and len(outside) < _num_samples(X):  # some weigh nothing
-            apart = np.abs(np.asarray(y).ravel() - self.predict(X))
+            apart = np.abs(np.asarray(on_host(y, "y")).ravel() - self.predict(X))
             self.outliers_ = apart > self.epsilon * self.scale_
         return self
 
@@ -364,13 +385,14 @@ class Line(RegressorMixin, InContext):  # type: ignore[misc]
         """Labels of several columns: one fit for each, on the same weights."""
         if y.shape[1] == 0:
             raise ValueError("y has 0 columns; give at least one")
-        found = []
+        found, sources = [], []
         for k, labels in enumerate(y.T):
             source = self._arrays(X, np.ascontiguousarray(labels), weights)
+            sources.append(source)
             machine = self._machine(source)
             model = self._begun(self.as_algorithm(k), k)
             found.append(self._as_stored(machine.run(model, source), source))
-        self._keep(machine, *found)
+        self._keep(machine, *found, sources=sources)
         self.certificates_ = [one.certificate for one in found]
         self.coef_ = np.stack([self._cast(one.coef) for one in found])
         if len(found) == 1 and not self.algorithm.column:  # type: ignore[attr-defined]
@@ -438,21 +460,22 @@ class Sparse(Line):
         """
         super().fit(X, y, sample_weight)
         if not is_dask(X):
-            self.dual_gap_ = self._gap(np.asarray(X, dtype=np.float64), y, sample_weight)
+            x, y = np.asarray(on_host(X), dtype=np.float64), on_host(y, "y")
+            self.dual_gap_ = self._gap(x, y, on_host(sample_weight, "sample_weight"))
         return self
 
     def _gap(self, X: Any, y: Any, weights: Any) -> Any:
         """The objective less that of a point of the dual problem, one for each column of labels."""
-        model: Any = self.as_algorithm()
-        share = getattr(model, "l1_ratio", 1.0)
-        l1, l2 = model.alpha * share, model.alpha * (1 - share)
         y = np.asarray(y, dtype=np.float64)
         labels, coefs = y.reshape(len(y), -1).T, np.atleast_2d(self.coef_).astype(np.float64)
         c = _check_sample_weight(weights, X, dtype=np.float64)
         c = c / c.sum()
         x = X - (c @ X if self.fit_intercept else 0.0)
         gaps = []
-        for column, w in zip(labels, coefs, strict=True):
+        for k, (column, w) in enumerate(zip(labels, coefs, strict=True)):
+            model: Any = self.as_algorithm(k)
+            share = getattr(model, "l1_ratio", 1.0)
+            l1, l2 = model.alpha * share, model.alpha * (1 - share)
             centre = c @ column if self.fit_intercept else 0.0
             rest = column - centre - x @ w
             slope = (c * rest) @ x - l2 * w
@@ -466,7 +489,7 @@ class Sparse(Line):
         return gaps[0] if y.ndim == 1 else np.array(gaps)
 
 
-class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
+class Separator(Scored, ClassifierMixin, InContext):  # type: ignore[misc]
     """One line, or one for each class."""
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
@@ -493,7 +516,7 @@ class Separator(ClassifierMixin, InContext):  # type: ignore[misc]
         assert isinstance(model, LinearClassifier)
         models = self._models(model)
         fits = [self._as_stored(machine.run(one, source), source) for one in models]
-        self._keep(machine, *fits)
+        self._keep(machine, *fits, sources=[source] * len(fits), each="class")
         self.certificates_: list[Certificate] = [fit.certificate for fit in fits]
         self.coef_ = np.vstack([self._cast(fit.coef) for fit in fits])
         self.intercept_ = np.hstack([self._cast(fit.intercept) for fit in fits])

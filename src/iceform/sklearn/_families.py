@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from types import MappingProxyType
@@ -36,33 +36,57 @@ from sklearn.utils.validation import (
 from torch import Tensor
 
 from iceform.algorithms import Algorithm
+from iceform.algorithms.memory import in_memory
 from iceform.machine import ArraySource
 from iceform.machine.stream import read_line
 from iceform.sklearn._base import (
     InContext,
     Line,
+    Scored,
     Separator,
     as_tensor,
     is_dask,
     kind_of,
     on_host,
 )
+from iceform.sklearn._statements import Recalled, together
+
+_READ = 1024  # samples whose fitted values a fit reads; those of others are read by ``predict``
 
 
 class _Memory(InContext):
-    """Keeps the samples in the prompt."""
+    """Keeps a copy of the samples in the prompt; every prediction is a run of its own."""
 
-    def _remember(self, source: Any) -> None:
+    def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
+        """Write samples and labels, shape (n, v), into the prompt.
+
+        ``numbers`` are of the classes whose shares are meant, by column; None of labels.
+        """
+        source = ArraySource(x, columns[:, 0].contiguous())
         machine = self._machine(source, whole=True)
-        found = machine.run(self._model(source), source)
+        model: Any = self._model(source)
+        found = model.recalled(machine.start(), source, _READ)
         self._memory: Any = found.predictor
         self._keep(machine, found)
+        if source.rows > _READ:
+            told = f"read were fitted values of the first {_READ} of {source.rows} samples; every "
+            told += "prediction is a run of its own, which looks at the weights"
+            self.attestation_ = replace(self.attestation_, note=told)
+        if callable(getattr(self, "weights", None)):
+            self._memory = replace(self._memory, weights=self.weights)
+            found = replace(found, certificate=self._memory.certificate(), _predict=self._memory)
+        every = [
+            Recalled(model, self._memory, number).certified(found, x, column.contiguous())
+            for column, classes in zip(columns.mT, numbers, strict=True)
+            for number in ([None] if classes is None else range(len(classes)))
+        ]
+        self.certificate_ = together(every, "column" if numbers[0] is None else "class")
 
     def _model(self, source: Any) -> Algorithm:
         return self.as_algorithm()
 
 
-class Average(RegressorMixin, _Memory):  # type: ignore[misc]
+class Average(Scored, RegressorMixin, _Memory):  # type: ignore[misc]
     """An average of the samples' labels."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -76,7 +100,8 @@ class Average(RegressorMixin, _Memory):  # type: ignore[misc]
             Labels, shape (n_samples,).
         """
         self._validate_params()
-        self._remember(self._source(X, y, y_numeric=True))
+        source: Any = in_memory(self._source(X, y, y_numeric=True))
+        self._remember(source.x, source.y[:, None])
         return self
 
     def predict(self, X: Any) -> Any:
@@ -108,13 +133,11 @@ class _Neighbours(_Memory):
         few: Algorithm = replace(model, n_neighbors=min(model.n_neighbors, source.rows))
         return few
 
-    def _remember(self, source: Any) -> None:
-        super()._remember(source)
-        self.n_samples_fit_ = source.rows
+    def _remember(self, x: Tensor, columns: Tensor, numbers: Sequence[Any] = (None,)) -> None:
+        super()._remember(x, columns, numbers)
+        self.n_samples_fit_ = len(x)
         self.effective_metric_ = "euclidean"
         if callable(self.weights):
-            self._memory = replace(self._memory, weights=self.weights)
-            self.certificate_ = self._memory.certificate()
             self.ledger_.note("host", "distances of the neighbours, and the weights they are given")
 
     def _asked(self, X: Any, n_neighbors: Any = None) -> tuple[Any, Tensor, bool]:
@@ -126,7 +149,7 @@ class _Neighbours(_Memory):
         if count < 1:
             raise ValueError(f"Expected n_neighbors > 0. Got {count}")
         others = X is None
-        most = self.n_samples_fit_ - others
+        most: Any = self.n_samples_fit_ - others
         if count > most:
             raise ValueError(
                 f"Expected n_neighbors {'<' if others else '<='} n_samples_fit, but n_neighbors = "
@@ -192,11 +215,9 @@ class NeighbourAverage(_Neighbours, Average):
         """
         self._validate_params()
         X, y = self._validated(X, y, y_numeric=True, multi_output=True)
-        columns = as_tensor(y.reshape(len(y), -1), self._device)
+        columns = as_tensor(y.reshape(len(y), -1), self._device).clone()
         self._flat, self._labels = y.ndim == 1, columns
-        # The certificate is relative to labels: the largest are written.
-        largest = columns[:, int(columns.abs().amax(0).argmax())]
-        self._remember(ArraySource(as_tensor(X, self._device), largest.contiguous()))
+        self._remember(as_tensor(X, self._device), columns, [None] * columns.shape[1])
         return self
 
     def predict(self, X: Any) -> Any:
@@ -215,7 +236,7 @@ class NeighbourAverage(_Neighbours, Average):
         return tags
 
 
-class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
+class Vote(Scored, ClassifierMixin, _Neighbours):  # type: ignore[misc]
     """The most frequent class among the nearest samples, of one column of classes or several."""
 
     def fit(self, X: Any, y: Any) -> Any:
@@ -229,21 +250,20 @@ class Vote(ClassifierMixin, _Neighbours):  # type: ignore[misc]
             Classes, shape (n_samples,) or (n_samples, n_outputs).
         """
         self._validate_params()
-        y = on_host(y)
+        y = on_host(y, "y")
         shape = () if is_dask(y) else np.asarray(y).shape
         self.outputs_2d_ = len(shape) == 2 and shape[1] > 1
         if not self.outputs_2d_:
-            self._remember(self._labelled(X, y))
-            self._numbers = self._memory.y[:, None]
+            source: Any = in_memory(self._labelled(X, y))
+            self._numbers = source.y[:, None].clone()
+            self._remember(source.x, self._numbers, [self.classes_])
             return self
         X, y = self._validated(X, y, multi_output=True)
         check_classification_targets(y)
         found = [np.unique(column, return_inverse=True) for column in y.T]
         self.classes_ = [classes for classes, _ in found]
         self._numbers = as_tensor(np.stack([numbers for _, numbers in found], 1), self._device)
-        # The certificate is relative to labels: the largest are written.
-        largest = self._numbers[:, int(self._numbers.amax(0).argmax())]
-        self._remember(ArraySource(as_tensor(X, self._device), largest.contiguous()))
+        self._remember(as_tensor(X, self._device), self._numbers, self.classes_)
         return self
 
     def predict_proba(self, X: Any) -> Any:
@@ -390,7 +410,7 @@ class Components(ClassNamePrefixFeaturesOutMixin, TransformerMixin, InContext): 
     def inverse_transform(self, X: Any) -> Any:
         """Back to samples."""
         check_is_fitted(self)
-        z = np.asarray(X)
+        z = np.asarray(on_host(X))
         return (z * self._deviations if self.whiten else z) @ self.components_ + self.mean_
 
     @property

@@ -49,10 +49,10 @@ def _(model: KernelRegression, found: Result, given: Given) -> Pairs:
 @exact_of.register(KNeighbors)
 def _(model: KNeighbors, found: Result, given: Given) -> Pairs:
     """The neighbours that were read are the nearest, up to what counts as equally near."""
-    if callable(model.weights):
-        raise ProgramError("ball arithmetic does not know weights that a function computes")
     memory = found.predictor
     assert isinstance(memory, NeighborsMemory)
+    if callable(memory.weights):
+        raise ProgramError("ball arithmetic does not know weights that a function computes")
     rows, labels, k = rows_in(given.x), balls_in(given.y), model.n_neighbors
     apart, pairs = arb(memory.resolution), []
     read = memory.neighbors(given.x).tolist()
