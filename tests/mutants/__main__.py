@@ -74,23 +74,22 @@ def run(words: list[str], workers: int, kept: Path | None) -> tuple[dict[str, st
 def draw(folders: Sequence[str], seed: int, workers: int, kept: Path) -> Drawn:
     """Verdicts of drawn mutants by key; those that are kept are not run again, survivors are."""
     known: Drawn = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    kept.parent.mkdir(parents=True, exist_ok=True)
     verdicts: Drawn = {}
-    with ThreadPoolExecutor(max_workers=workers) as pool:
-        running = {}
-        for folder in folders:
-            records = record(folder)
+    for folder in folders:
+        records = record(folder)
+        with ThreadPoolExecutor(workers) as pool:
+            running = {}
             for fault in drawn(folder, seed):
-                tests = chosen(fault, records)
                 if known.get(fault.key) or (fault.key in known and fault.key in REASONS):
                     verdicts[fault.key] = known[fault.key]
                 else:
-                    running[pool.submit(killer, fault, tests, records)] = fault
-        for done in as_completed(running):
-            fault = running[done]
-            verdicts[fault.key] = known[fault.key] = done.result()
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(known, indent=0), encoding="utf-8")
-            print(f"{done.result() or 'SURVIVED':<60} {fault.kind}: {fault.key}", flush=True)
+                    running[pool.submit(killer, fault, *chosen(fault, records))] = fault
+            for done in as_completed(running):
+                fault = running[done]
+                verdicts[fault.key] = known[fault.key] = done.result()
+                kept.write_text(json.dumps(known, indent=0), encoding="utf-8")
+                print(f"{done.result() or 'SURVIVED'} | {fault.kind}: {fault.key}", flush=True)
     return verdicts
 
 

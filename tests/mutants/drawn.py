@@ -9,9 +9,9 @@ another; :func:`faults` lists them all. Spared, because no test should depend on
   is held in memory at once, or how long a guard may take, and nothing about an answer;
 - subfolders: Triton kernels need a GPU, and ``computer/library`` holds programs.
 
-**The draw.** Every fault of a folder has a number, the hash of ``SEED``, its place and its text; the
-``COUNT`` with the smallest numbers are drawn, at most one a statement. So a change of the source
-replaces only the mutants that it touches.
+**The draw.** Every fault of a folder has a number, the hash of ``SEED``, its place and its text.
+The ``COUNT`` with the smallest numbers are drawn, at most one a statement. So a change of the
+source replaces only the mutants that it touches.
 """
 
 from __future__ import annotations
@@ -32,8 +32,10 @@ SOURCE = Path(__file__).parents[2] / "src" / "iceform"
 # By key, of those that survive: why no test can see it.
 REASONS: dict[str, str] = json.loads(Path(__file__).with_name("unseen.json").read_text())
 
-PROSE = {"__repr__", "__str__", "__format__", "extra_repr", "explain", "statement", "assumption",
-         "_shown", "_show", "_table", "_row", "_made_of", "_told", "_unbounded", "_unsettled"}  # fmt: skip
+PROSE = {
+    *("__repr__", "__str__", "__format__", "extra_repr", "explain", "statement", "assumption"),
+    *("_shown", "_show", "_table", "_row", "_made_of", "_told", "_unbounded", "_unsettled"),
+}
 PROSE_FILES = {"computer/explain.py"}
 TUNING = {
     "arithmetic/eigenvalues.py": "_BLOCK",
@@ -192,13 +194,14 @@ class Fault:
     def apply(self, source: Path) -> None:
         """Change a copy of ``src``."""
         path = source / "iceform" / self.path
-        text, (start, stop) = path.read_bytes(), self.span
+        now = {fault.key: fault.span for fault in all_faults(self.path, source / "iceform")}
+        text, (start, stop) = path.read_bytes(), now[self.key]
         path.write_bytes(text[:start] + self.after.encode() + text[stop:])
 
 
-def all_faults(path: str) -> list[Fault]:
+def all_faults(path: str, root: Path = SOURCE) -> list[Fault]:
     """Every fault of a file that the rules do not spare."""
-    text = (SOURCE / path).read_bytes()
+    text = (root / path).read_bytes()
     starts = [0]
     for line in text.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))

@@ -27,9 +27,9 @@ _watch.start()
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Lines belong to the test that is running; those of imports to none."""
     _watch.switch_context(item.nodeid)
-    began = time.perf_counter()
+    began = time.process_time()
     yield
-    _seconds[item.nodeid] = time.perf_counter() - began
+    _seconds[item.nodeid] = time.process_time() - began
 
 
 def pytest_sessionfinish() -> None:
