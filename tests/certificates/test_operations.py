@@ -225,7 +225,7 @@ def test_softmax_to_first_order_and_what_is_left():
     away = Softmax().carried(Softmax().accurate(far), [far], [torch.tensor([[0.01, 500.0]])])
     assert float(away.rest.max()) < 1e-3  # what certainly weighs nothing does not grow the others
     near = Softmax().carried(Softmax().accurate(far), [far], [torch.tensor([[0.01, 1500.0]])])
-    assert float(near.rest.max()) > 1e10
+    assert not bool((near.rest < 1e10).any())  # what is no number bounds nothing
 
 
 def test_first_orders_are_the_slopes_times_the_radii():

@@ -17,10 +17,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from tests.mutants import trial
 from tests.mutants.drawn import FOLDERS, REASONS, SEED, drawn
 from tests.mutants.mutant import ROOT
 from tests.mutants.mutants import MUTANTS
-from tests.mutants.trial import chosen, killer, passes, record
 
 PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
@@ -73,24 +73,26 @@ def run(words: list[str], workers: int, kept: Path | None) -> tuple[dict[str, st
 
 def draw(folders: Sequence[str], seed: int, workers: int, kept: Path) -> Drawn:
     """Verdicts of drawn mutants by key; those that are kept are not run again, survivors are."""
-    known: Drawn = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     kept.parent.mkdir(parents=True, exist_ok=True)
-    verdicts: Drawn = {}
-    for folder in folders:
-        records = record(folder)
-        with ThreadPoolExecutor(workers) as pool:
-            running = {}
-            for fault in drawn(folder, seed):
-                if known.get(fault.key) or (fault.key in known and fault.key in REASONS):
-                    verdicts[fault.key] = known[fault.key]
-                else:
-                    running[pool.submit(killer, fault, *chosen(fault, records))] = fault
-            for done in as_completed(running):
-                fault = running[done]
-                verdicts[fault.key] = known[fault.key] = done.result()
-                kept.write_text(json.dumps(known, indent=0), encoding="utf-8")
-                print(f"{done.result() or 'SURVIVED'} | {fault.kind}: {fault.key}", flush=True)
-    return verdicts
+    kept.touch()
+    chosen = {folder: drawn(folder, seed) for folder in folders}
+    for folder, faults in chosen.items():
+        known = _verdicts(kept)
+        left = [
+            f for f in faults if not (known.get(f.key) or (f.key in known and f.key in REASONS))
+        ]
+        if left:
+            trial.run(left, trial.record(folder), workers, kept)
+        known = _verdicts(kept)
+        for fault in left:
+            print(f"{known[fault.key] or 'SURVIVED'} | {fault.kind}: {fault.key}", flush=True)
+    known = _verdicts(kept)
+    return {fault.key: known[fault.key] for faults in chosen.values() for fault in faults}
+
+
+def _verdicts(kept: Path) -> Drawn:
+    """The last one of each counts."""
+    return dict(json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines())
 
 
 def drawn_table(verdicts: Drawn) -> str:
@@ -111,12 +113,12 @@ def drawn_table(verdicts: Drawn) -> str:
 def random_ones(folders: Sequence[str], seed: int, workers: int, kept: Path | None) -> int:
     """Draw, run, print; write down the draw that the page is about."""
     folders = FOLDERS if folders == ["all"] else folders
-    kept = kept or ROOT / "out" / "mutants" / f"drawn-{seed}.json"
+    kept = kept or ROOT / "out" / "mutants" / f"drawn-{seed}.jsonl"
     verdicts = draw(folders, seed, workers, kept)
     shown = drawn_table(verdicts)
     print(shown)
     tests = sorted({by for by in verdicts.values() if by and by.startswith("tests/")})
-    if tests and not passes(tests):
+    if tests and not trial.passes(tests):
         print("a test that notices one of them fails without it too")
         return 1
     wrong = [key for key, by in verdicts.items() if by is not None and key in REASONS]
