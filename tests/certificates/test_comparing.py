@@ -1,15 +1,18 @@
 """What was computed against what runs again: differences of either sign, and the worst of many."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from iceform.attention import Layout, SoftmaxAttention
+from iceform.attention import Layout, LookUps, SoftmaxAttention
 from iceform.backends import bind
+from iceform.backends.base import rounding_of
 from iceform.certificates import Attestation
 from iceform.certificates.adjoint import Power, Product, Quotient, Tape
-from iceform.certificates.witness import Asked, Compared
+from iceform.certificates.witness import Asked, Compared, _look_up_allowance
+from iceform.interpolation import Interpolant
 
 F64 = torch.float64
 ROUNDING = bind(Layout(dim=2, samples=4, tokens=80).build(), "literal").rounding
@@ -101,3 +104,33 @@ def test_a_known_error_counts_in_the_remainder_whatever_its_sign(sign):
         off, bound = (tape.value(step) - exact).abs(), tape.bound(step)
         assert bool((off <= bound).all()), (off, bound)
         assert bool((bound <= 1.3 * off + 1e-12).all())
+
+
+def test_what_is_allowed_covers_the_terms_of_every_argument():
+    """z = x w - y is made of x w and of y less the table's centre, wherever those are."""
+    layout = Layout(dim=2, samples=4, tokens=80)
+    table = Interpolant.fit(torch.tanh, 499.0, 501.0, 1e-8)
+    x, y = torch.full((3, 2), 500.0, dtype=F64), torch.zeros(3, dtype=F64)
+    w = torch.tensor([0.5, 0.5], dtype=F64)
+    prompt = LookUps(layout, table, x, y, w)
+    terms = float((x @ w).max() + (y - table.grid.center).abs().max())
+    both = [rounding_of(n).model(F64, table, terms, 2) for n in ("literal", "fused")]
+    needed = 500.0 * sum(table.rounding(model) for model in both)
+    allowed = _look_up_allowance(prompt, "fused")
+    assert needed <= allowed <= 20 * needed
+    kept = replace(prompt, keep=1.0, gain=0.5), replace(prompt, keep=0.0, gain=0.5)
+    more = _look_up_allowance(kept[0], "fused") - _look_up_allowance(kept[1], "fused")
+    assert more == pytest.approx((2 * table.tokens + 16) * 2.0**-53 * 0.5, rel=1e-3)
+
+
+def test_what_is_allowed_covers_values_that_hardly_weigh():
+    """A token a few cells away may have been read whole before its weight made it small."""
+    table = Interpolant.hard(torch.tanh, -1.0, 1.0, cells=8)
+    tokens = torch.tensor([[1.0, 0.0], [1.0 - 3 * table.sharpness, 1e6]], dtype=F64)
+    first, second = torch.tensor([[[1.0, 0.0]]], dtype=F64), torch.zeros(1, 2, 2, dtype=F64)
+    second[0, 1, 1] = 1.0
+    attention = SoftmaxAttention(first, first, second, torch.eye(2, dtype=F64)[None])
+    got = attention(tokens)[0, 1]
+    found = [Asked(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))]
+    assert found[0].allowed < 1e-3 * 2.0**-53 * 1e6
+    assert 2.0**-53 * 1e6 <= found[1].allowed <= 1e-8
