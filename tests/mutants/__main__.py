@@ -4,6 +4,8 @@ python -m tests.mutants                          all of them
 python -m tests.mutants prompt                   those whose name holds a word
 python -m tests.mutants --workers 12 --kept F    so many at once; each verdict is added to F
 python -m tests.mutants --table F ...            the table from verdicts that were kept
+python -m tests.mutants --random arithmetic ...  drawn ones of these folders; ``all`` of all six
+python -m tests.mutants --random all --seed 7    another draw, which is not written down
 """
 
 from __future__ import annotations
@@ -11,17 +13,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
+from tests.mutants import trial
+from tests.mutants.drawn import FOLDERS, REASONS, SEED, drawn
 from tests.mutants.mutant import ROOT
 from tests.mutants.mutants import MUTANTS
 
 PAGE = ROOT / "docs" / "certificates.md"
 BEGIN, END = "<!-- mutants: begin -->", "<!-- mutants: end -->"
+BEGIN_DRAWN, END_DRAWN = "<!-- drawn mutants: begin -->", "<!-- drawn mutants: end -->"
 
 Verdicts = Mapping[str, str | None]  # by name: the test that notices, or None
+Drawn = dict[str, str | None]  # the same by key
 
 
 def table(verdicts: Verdicts) -> str:
@@ -36,15 +42,10 @@ def table(verdicts: Verdicts) -> str:
     return "\n".join(lines)
 
 
-def write(verdicts: Verdicts) -> None:
-    """Between the marks on the page."""
-    text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
-    killed = sum(verdicts[mutant.name] is not None for mutant in MUTANTS)
-    words = f"{killed} of {len(MUTANTS)} are noticed (`make mutants`):"
-    shown = f"{before}{BEGIN}\n{words}\n\n{table(verdicts)}\n{END}{after}"
-    PAGE.write_text(shown, encoding="utf-8")
+def write(shown: str, begin: str, end: str) -> None:
+    """Between two marks on the page."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+    PAGE.write_text(f"{before}{begin}\n{shown}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 def run(words: list[str], workers: int, kept: Path | None) -> tuple[dict[str, str | None], bool]:
@@ -70,6 +71,64 @@ def run(words: list[str], workers: int, kept: Path | None) -> tuple[dict[str, st
     return verdicts, whole
 
 
+def draw(folders: Sequence[str], seed: int, workers: int, kept: Path) -> Drawn:
+    """Verdicts of drawn mutants by key; those that are kept are not run again, survivors are."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.touch()
+    chosen = {folder: drawn(folder, seed) for folder in folders}
+    for folder, faults in chosen.items():
+        known = _verdicts(kept)
+        left = [
+            f for f in faults if not (known.get(f.key) or (f.key in known and f.key in REASONS))
+        ]
+        if left:
+            trial.run(left, trial.record(folder), workers, kept)
+        known = _verdicts(kept)
+        for fault in left:
+            print(f"{known[fault.key] or 'SURVIVED'} | {fault.kind}: {fault.key}", flush=True)
+    known = _verdicts(kept)
+    return {fault.key: known[fault.key] for faults in chosen.values() for fault in faults}
+
+
+def _verdicts(kept: Path) -> Drawn:
+    """The last one of each counts."""
+    return dict(json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines())
+
+
+def drawn_table(verdicts: Drawn) -> str:
+    """By folder, as Markdown."""
+    lines = [
+        "| folder | drawn | noticed | no test can see it | unnoticed |",
+        "|---|---|---|---|---|",
+    ]
+    for folder in dict.fromkeys(key.split("/")[0] for key in verdicts):
+        own = {key: by for key, by in verdicts.items() if key.startswith(f"{folder}/")}
+        killed = sum(by is not None for by in own.values())
+        reasons = sum(by is None and key in REASONS for key, by in own.items())
+        left = len(own) - killed - reasons
+        lines.append(f"| {folder} | {len(own)} | {killed} | {reasons} | {left} |")
+    return "\n".join(lines)
+
+
+def random_ones(folders: Sequence[str], seed: int, workers: int, kept: Path | None) -> int:
+    """Draw, run, print; write down the draw that the page is about."""
+    folders = FOLDERS if folders == ["all"] else folders
+    kept = kept or ROOT / "out" / "mutants" / f"drawn-{seed}.jsonl"
+    verdicts = draw(folders, seed, workers, kept)
+    shown = drawn_table(verdicts)
+    print(shown)
+    tests = sorted({by for by in verdicts.values() if by and by.startswith("tests/")})
+    if tests and not trial.passes(tests):
+        print("a test that notices one of them fails without it too")
+        return 1
+    wrong = [key for key, by in verdicts.items() if by is not None and key in REASONS]
+    for key in wrong:
+        print(f"{verdicts[key]} sees what no test is said to see: {key}")
+    if seed == SEED and set(folders) == set(FOLDERS):
+        write(shown, BEGIN_DRAWN, END_DRAWN)
+    return int(bool(wrong) or any(by is None and k not in REASONS for k, by in verdicts.items()))
+
+
 def main() -> int:
     """Exit status 1 where one survives or did not run."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants")
@@ -77,14 +136,20 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--kept", type=Path)
     parser.add_argument("--table", type=Path, nargs="+")
+    parser.add_argument("--random", nargs="+", choices=(*FOLDERS, "all"), metavar="FOLDER")
+    parser.add_argument("--seed", type=int, default=SEED)
     asked = parser.parse_args()
+    if asked.random:
+        return random_ones(asked.random, asked.seed, asked.workers, asked.kept)
     if asked.table:
         lines = [line for path in asked.table for line in path.read_text().splitlines()]
         verdicts, whole = dict(json.loads(line) for line in lines), True
     else:
         verdicts, whole = run(asked.words, asked.workers, asked.kept)
     if not asked.words and whole:
-        write(verdicts)
+        killed = sum(verdicts[mutant.name] is not None for mutant in MUTANTS)
+        words = f"{killed} of {len(MUTANTS)} are noticed (`make mutants`):"
+        write(f"{words}\n\n{table(verdicts)}", BEGIN, END)
     return int(not whole or None in verdicts.values())
 
 

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[2]
 # What pytest says last of a test: its parameters may hold anything.
-_FAILED = re.compile(r"(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$")
+FAILED = re.compile(r"(?:FAILED|ERROR) (\S+?(?:\[.*?\])?)(?: - .*)?$")
 _LONGEST = 420.0  # seconds that the tests of one mutant may take
 
 
@@ -86,7 +86,7 @@ def _verdict(done: subprocess.CompletedProcess[str]) -> str | None:
     """The first failure, also of collecting, which is noticing in its own way; None of none."""
     lines = done.stdout.splitlines()
     if done.returncode in (1, 2):
-        failed = [found[1] for line in lines if (found := _FAILED.match(line))]
+        failed = [found[1] for line in lines if (found := FAILED.match(line))]
         if failed:
             return failed[0]
     if done.returncode == 0 and re.search(r"\d+ passed", lines[-1]):

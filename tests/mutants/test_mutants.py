@@ -1,10 +1,12 @@
 """The wrong programs can be made: what they replace stands in the source, once."""
 
 import re
+import warnings
 
 import pytest
 
-from tests.mutants.__main__ import BEGIN, END, PAGE
+from tests.mutants.__main__ import BEGIN, BEGIN_DRAWN, END, END_DRAWN, PAGE
+from tests.mutants.drawn import COUNT, FOLDERS, REASONS, Fault, all_faults, drawn
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.mutants import MUTANTS
 
@@ -32,3 +34,66 @@ def test_the_page_has_every_mutant_and_tests_that_are_there():
     for _, file, test in rows:
         text = (ROOT / "tests" / file).read_text(encoding="utf-8") + inherited
         assert f"def {test.rpartition('::')[2]}(" in text, (file, test)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_mutants_can_be_drawn(folder):
+    """As many as are said, all of them programs, no two alike, and the same every time."""
+    faults = drawn(folder)
+    assert len({fault.key for fault in faults}) == len(faults) == COUNT
+    assert drawn(folder) == faults
+    assert drawn(folder, 1) != faults
+    for fault in faults:
+        text, (start, stop) = (ROOT / "src" / "iceform" / fault.path).read_bytes(), fault.span
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # a number that is called
+            compile(text[:start] + fault.after.encode() + text[stop:], fault.path, "exec")
+
+
+def test_what_is_spared_is_not_drawn(tmp_path):
+    """Text and tuning stay; a fault of every kind is there."""
+    text = '''"""1 + 1"""
+_CHUNK = 1 << 4
+def explain(x: int) -> str:
+    return f"{x + 1}"
+def f(x, y):
+    if x < _CHUNK:
+        raise ValueError(f"{x - 1}")
+    return max(abs(x) + 1, y, key=-x) * 2.0
+'''
+    (tmp_path / "interpolation").mkdir()
+    (tmp_path / "interpolation" / "local.py").write_text(text)
+    found = {(f.before, f.after) for f in all_faults("interpolation/local.py", tmp_path)}
+    assert found == {
+        ("x < _CHUNK", "(not x < _CHUNK)"),
+        ("max(abs(x) + 1, y, key=-x) * 2.0", "(max(abs(x) + 1, y, key=-x) / 2.0)"),
+        ("max(abs(x) + 1, y, key=-x) * 2.0", "(max(abs(x) + 1, y, key=-x))"),
+        ("max(abs(x) + 1, y, key=-x)", "(min(abs(x) + 1, y, key=-x))"),
+        ("max(abs(x) + 1, y, key=-x)", "(max(abs(x) + 1, y))"),
+        ("abs(x) + 1", "(abs(x) - 1)"), ("abs(x) + 1", "(abs(x))"), ("abs(x) + 1", "(1)"),
+        ("abs(x)", "(x)"), ("1", "(2)"), ("-x", "(x)"), ("2.0", "(4.0)"),
+    }  # fmt: skip
+    for fault in all_faults("interpolation/local.py", tmp_path):
+        (tmp_path / "iceform" / "interpolation").mkdir(parents=True, exist_ok=True)
+        changed = tmp_path / "iceform" / "interpolation" / "local.py"
+        changed.write_text(text)
+        fault.apply(tmp_path)
+        assert changed.read_text().count(fault.after) == text.count(fault.after) + 1
+        assert isinstance(fault, Fault)
+
+
+def test_reasons_are_about_what_is_drawn():
+    """One whose statement has changed is about nothing: draw, run and reason anew."""
+    keys = {fault.key for folder in FOLDERS for fault in drawn(folder)}
+    assert [key for key in REASONS if key not in keys] == []
+    assert all(len(reason) > 40 for reason in REASONS.values())
+
+
+def test_the_page_counts_what_is_drawn():
+    shown = PAGE.read_text(encoding="utf-8").split(BEGIN_DRAWN)[1].split(END_DRAWN)[0]
+    rows = re.findall(r"^\| (\w+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", shown, re.MULTILINE)
+    assert [row[0] for row in rows] == list(FOLDERS)
+    for folder, count, noticed, unseen, left in rows:
+        assert int(count) == COUNT == int(noticed) + int(unseen) + int(left)
+        assert int(noticed) >= 0.85 * (COUNT - int(unseen))
+        assert int(unseen) == sum(key.startswith(f"{folder}/") for key in REASONS)

@@ -244,6 +244,11 @@ def _column(number: float | Tensor) -> float | Tensor:
     return number[:, None] if isinstance(number, Tensor) else number
 
 
+def _no_less(x: float) -> float:
+    """e^{-x} from above, for an x of three roundings; exp itself is within two units."""
+    return math.exp(-x) * (1 + (x + 1) * 2.0**-51)
+
+
 def tail_mass(sharpness: float, half: int) -> float:
     r"""Bound of the mass more than ``half`` tokens away from the node nearest to z.
 
@@ -254,7 +259,7 @@ def tail_mass(sharpness: float, half: int) -> float:
     """
     total, j = 0.0, half + 1
     while True:
-        term = math.exp(-sharpness * j * (j - 1)) + math.exp(-sharpness * j * (j + 1))
+        term = sum(_no_less(sharpness * j * k) for k in (j - 1, j + 1))
         total, j = total + term, j + 1
         ratio = math.exp(-2 * sharpness * (j - 1))
         if term * ratio <= 2.0**-53 * total * (1 - ratio):

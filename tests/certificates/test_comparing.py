@@ -1,0 +1,136 @@
+"""What was computed against what runs again: differences of either sign, and the worst of many."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from iceform.attention import Layout, LookUps, SoftmaxAttention
+from iceform.backends import bind
+from iceform.backends.base import rounding_of
+from iceform.certificates import Attestation
+from iceform.certificates.adjoint import Power, Product, Quotient, Tape
+from iceform.certificates.witness import Asked, Compared, _look_up_allowance
+from iceform.interpolation import Interpolant
+
+F64 = torch.float64
+ROUNDING = bind(Layout(dim=2, samples=4, tokens=80).build(), "literal").rounding
+
+
+def layer(residual):
+    g = torch.Generator().manual_seed(0)
+    weights = [torch.randn(2, 3, 3, generator=g, dtype=F64) for _ in range(3)]
+    mix = torch.randn(2, 5, 5, generator=g, dtype=F64)
+    return SoftmaxAttention(*weights, mix, residual=residual)
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_entries_are_those_of_the_layer_and_differences_have_no_sign(residual):
+    attention = layer(residual)
+    tokens = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=F64)
+    out = attention(tokens)
+    for token in range(5):
+        for feature in range(3):
+            got = out[token, feature]
+            exact = Asked(attention, tokens, token, feature, got).compare(ROUNDING)
+            assert exact.difference <= exact.allowed <= 1e-11
+            for off in (-1e-3, 1e-3):
+                found = Asked(attention, tokens, token, feature, got + off).compare(ROUNDING)
+                assert found.difference == pytest.approx(1e-3, rel=1e-9)
+                assert found.allowed == exact.allowed
+                assert found.rows == 1
+
+
+def test_what_is_added_is_rounded_once_more():
+    """What a layer read and what it wrote, each to a few units in the last place."""
+    plain, added = layer(False), layer(True)
+    tokens = 50 * torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=F64)
+    written, unit = plain(tokens), 2.0**-53
+    for token in range(5):
+        got = (written[token, 1], tokens[token, 1] + written[token, 1])
+        found = [
+            Asked(kind, tokens, token, 1, value).compare(ROUNDING).allowed
+            for kind, value in zip((plain, added), got, strict=True)
+        ]
+        size = float(tokens[token, 1].abs() + written[token, 1].abs())
+        assert found[1] - found[0] == pytest.approx(4 * unit * size, rel=1e-2)
+
+
+def test_the_worst_of_what_was_compared_is_kept():
+    near, far, over = Compared(1, 1e-3, 1.0), Compared(2, 0.5, 1.0), Compared(1, 2.0, 1.0)
+    for parts, worst in (((near, far), far), ((far, near), far), ((near, over, far), over)):
+        total = Compared()
+        for part in parts:
+            total = total.plus(part)
+        assert (total.difference, total.allowed) == (worst.difference, worst.allowed)
+        assert total.rows == sum(part.rows for part in parts)
+    lost = near.plus(Compared(1, math.nan, 1.0))
+    assert not lost.difference <= lost.allowed
+
+
+def test_of_several_networks_the_row_nearest_to_its_limit_counts():
+    def part(digest, rows, difference, allowed=1.0, expected=None):
+        return Attestation(digest, expected or digest, "fused", rows, difference, allowed)
+
+    for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0)):
+        parts = [part("a", 2, 0.25), part("b", 3, 3e-4, 1e-3), part("c", 0, 0.0, 0.0)]
+        found = Attestation.together([parts[i] for i in order])
+        assert (found.rows, found.difference, found.allowed) == (5, 3e-4, 1e-3)
+        assert found.ok
+    for wrong in (part("a", 1, 2.0), part("a", 1, math.nan)):
+        found = Attestation.together([part("b", 1, 0.9), wrong, part("c", 1, 0.1)])
+        assert not found.ok
+        assert not found.within
+    assert not Attestation.together([part("a", 1, 0.1), part("b", 1, 0.1, expected="c")]).ok
+    assert not Attestation.together([]).ok
+    missing = Attestation.none("because")
+    assert Attestation.together([part("a", 1, 0.1), missing]) is missing
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_a_known_error_counts_in_the_remainder_whatever_its_sign(sign):
+    """y is off by a tenth, which is measured: its cube and its inverse are off by all orders."""
+    x = torch.tensor([1.5, 2.0], dtype=F64)
+    tape = Tape()
+    given = tape.leaf(x)
+    y = tape.apply(Product(), given, given, computed=x * x + 0.1 * sign)
+    one = tape.leaf(torch.ones(2, dtype=F64))
+    for step, exact in (
+        (tape.apply(Power(3.0), y), x**6),
+        (tape.apply(Quotient(), one, y), 1 / x**2),
+        (tape.apply(Power(-0.5), y), 1 / x),
+    ):
+        off, bound = (tape.value(step) - exact).abs(), tape.bound(step)
+        assert bool((off <= bound).all()), (off, bound)
+        assert bool((bound <= 1.3 * off + 1e-12).all())
+
+
+def test_what_is_allowed_covers_the_terms_of_every_argument():
+    """z = x w - y is made of x w and of y less the table's centre, wherever those are."""
+    layout = Layout(dim=2, samples=4, tokens=80)
+    table = Interpolant.fit(torch.tanh, 499.0, 501.0, 1e-8)
+    x, y = torch.full((3, 2), 500.0, dtype=F64), torch.zeros(3, dtype=F64)
+    w = torch.tensor([0.5, 0.5], dtype=F64)
+    prompt = LookUps(layout, table, x, y, w)
+    terms = float((x @ w).max() + (y - table.grid.center).abs().max())
+    both = [rounding_of(n).model(F64, table, terms, 2) for n in ("literal", "fused")]
+    needed = 500.0 * sum(table.rounding(model) for model in both)
+    allowed = _look_up_allowance(prompt, "fused")
+    assert needed <= allowed <= 20 * needed
+    kept = replace(prompt, keep=1.0, gain=0.5), replace(prompt, keep=0.0, gain=0.5)
+    more = _look_up_allowance(kept[0], "fused") - _look_up_allowance(kept[1], "fused")
+    assert more == pytest.approx((2 * table.tokens + 16) * 2.0**-53 * 0.5, rel=1e-3)
+
+
+def test_what_is_allowed_covers_values_that_hardly_weigh():
+    """A token a few cells away may have been read whole before its weight made it small."""
+    table = Interpolant.hard(torch.tanh, -1.0, 1.0, cells=8)
+    tokens = torch.tensor([[1.0, 0.0], [1.0 - 3 * table.sharpness, 1e6]], dtype=F64)
+    first, second = torch.tensor([[[1.0, 0.0]]], dtype=F64), torch.zeros(1, 2, 2, dtype=F64)
+    second[0, 1, 1] = 1.0
+    attention = SoftmaxAttention(first, first, second, torch.eye(2, dtype=F64)[None])
+    got = attention(tokens)[0, 1]
+    found = [Asked(attention, tokens, 0, 1, got, t).compare(ROUNDING) for t in ((), (table,))]
+    assert found[0].allowed < 1e-3 * 2.0**-53 * 1e6
+    assert 2.0**-53 * 1e6 <= found[1].allowed <= 1e-8
