@@ -2,8 +2,8 @@
 
 A program line is ``label: destination = expression end``:
 
-- expression: ``a``, ``a + b``, ``a - b``, ``a * b``, ``c + a * b``, ``c - a * b`` (float64 machines),
-  ``tanh(a)`` and the other functions, ``max(a, b)``, ``min(a, b)``;
+- expression: ``a``, ``a + b``, ``a - b``, ``a * b``, ``tanh(a)`` and the other functions,
+  ``max(a, b)``, ``min(a, b)``, and on float64 machines ``c + a * b``, ``c - a * b``;
 - end: nothing, ``goto L`` or ``if > 0 goto L`` (also ``<``, ``>=``, ``<=``), L a label or ``end``.
 
 The data follow: ``name = number``, any number of them in a line. A text that :func:`parse` accepts
@@ -81,7 +81,7 @@ def parse(sizes: TextSizes, text: str) -> ProgramText:
     data: list[tuple[TextWord, TextWord, int]] = []
     words: list[str] = []
     for number, raw in enumerate(text.split("\n"), start=1):
-        reader = _Reader(sizes, number, raw.partition("#")[0])
+        reader = _LineReader(sizes, number, raw.partition("#")[0])
         if reader.done:
             continue
         if _LABEL.fullmatch(reader.word):
@@ -129,7 +129,7 @@ def _labels(count: int) -> str:
     return "label 1" if count == 1 else f"labels 1 to {count}"
 
 
-class _Reader:
+class _LineReader:
     """One line of a text, read from left to right; ``read`` collects the tokenizer's words."""
 
     def __init__(self, sizes: TextSizes, number: int, text: str) -> None:
