@@ -32,7 +32,7 @@ V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
 
 STEP_TOKENS = 3  # of an instruction in a trace: destination, number, next label
-MOST_STEPS = 200_000  # that are followed to say how many tokens a run needs
+MOST_STEPS = 50_000  # that are followed to say how many tokens a run needs
 _FIRST_BITS = 64
 
 
