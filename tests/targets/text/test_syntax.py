@@ -121,7 +121,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("1: a = 1 goto end\nb = 1 goto 1", 2, "goto", "without a label"),
     ("1: a = 1 goto end\nA[i] = 1", 2, "A[i]", "Write 'A[0] ='"),
     ("1: a = 1 goto end\nA[40] = 1", 2, "A[40]", "cells 0 to 31"),
-    ("1: a = 1 goto end\nb = 0.311", 2, "0.311", "nearest is 0.31."),
+    ("1: a = 1 goto end\nb = 0.311", 2, "0.311", "The nearest is 0.31"),
     ("1: a = 1 goto end\n<0>", 2, "<0>", "no word"),
     ("1: a = 1 goto end\n[end]", 2, "[end]", "no word"),
     ("1: a = 1 goto end\n<s> a = 1", 2, "<s>", "no word"),
