@@ -63,16 +63,16 @@ class TextInstruction:
         """The scalar, or the array, that it writes to."""
         return self.dst if isinstance(self.dst, Slot) else self.dst.array
 
-    def slots(self) -> set[Slot]:
+    def slots(self) -> list[Slot]:
         """Everything it names."""
-        return {*self.reads(), *_within(self.dst)}
+        return [*_within(self.dst), *self.reads()]
 
-    def reads(self) -> set[Slot]:
+    def reads(self) -> list[Slot]:
         """What it needs: operands, indices, and arrays that are held."""
-        found = {s for place in self.operands for s in _within(place)}
+        found = [s for place in self.operands for s in _within(place)]
         if isinstance(self.dst, Element):
-            found.add(self.dst.index)
-        return found | set(self.held)
+            found.append(self.dst.index)
+        return [*found, *self.held]
 
 
 TextCode = list[TextInstruction | Mark]
@@ -117,7 +117,7 @@ def _needed(code: TextCode, outputs: Iterable[Slot]) -> _Needed:
                 back = before[at[line.target]]
                 out |= {s for s in back if not s.array} if line.over_samples else back
             after[line] = out
-            new = (out - {line.written}) | line.reads()
+            new = (out - {line.written}) | set(line.reads())
             if new != before[k]:
                 before[k], changed = new, True
     return _Needed(after, before[0])
@@ -126,7 +126,8 @@ def _needed(code: TextCode, outputs: Iterable[Slot]) -> _Needed:
 def _apart(code: TextCode, outputs: Iterable[Slot]) -> dict[Slot, set[Slot]]:
     """For each slot those that may not share its name."""
     needed = _needed(code, outputs)
-    apart: dict[Slot, set[Slot]] = {}
+    apart: dict[Slot, set[Slot]] = {}  # in the order of the code
+    pairs: list[tuple[Slot, Slot]] = []
     for line in (x for x in code if isinstance(x, TextInstruction)):
         for slot in line.slots():
             apart.setdefault(slot, set())
@@ -134,10 +135,12 @@ def _apart(code: TextCode, outputs: Iterable[Slot]) -> dict[Slot, set[Slot]]:
         same = _source(line) if line.copies else None
         for other in needed.after[line]:
             if other is not dst and other is not same and other.array == dst.array:
-                apart[dst].add(other)
-                apart.setdefault(other, set()).add(dst)
-    for slot in {*needed.at_start, *outputs}:
+                pairs.append((dst, other))
+    for slot in outputs:
         apart.setdefault(slot, set())
+    for one, other in pairs:
+        apart[one].add(other)
+        apart[other].add(one)
     for one in needed.at_start:
         apart[one] |= {o for o in needed.at_start if o is not one and o.array == one.array}
     return apart
@@ -282,7 +285,8 @@ def allocate(
     scalars.sort(key=lambda s: s in INDICES)
     for array, pool, what in ((False, scalars, "scalars"), (True, sizes.array_names, "arrays")):
         _colour(apart, names, array, list(pool), what, name)
-    kept = {slot: values for slot, values in program.data.items() if slot in names}
+    at_start = _needed(program.code, program.outputs).at_start
+    kept = {slot: values for slot, values in program.data.items() if slot in at_start}
     return Allocated(program.code, names, kept, program.merged)
 
 

@@ -490,7 +490,6 @@ class TextEmitter:
         query, rest = term.args[:width], term.args[width:]
         key, rest = rest[:width], rest[width:]
         value, bias = rest[:count], rest[count:]
-        whole_arrays = [s for t in (*key, *value, *bias) if isinstance(s := self._held(t), Slot)]
         parts = [self.terms._make("part", (term,), k, term.lane) for k in range(count)]
         for q in query:
             if not q.lane:
@@ -500,22 +499,21 @@ class TextEmitter:
         self._settled[term] = Slot(term.lane)  # never written: the parts are
         outs = [self._settled[part] for part in parts]
         if not term.lane:
-            self._softmax(query, key, value, bias, outs)
+            self._softmax(query, key, value, bias, outs, Slot(True))
             return
-        for q in query:
-            self._hoist(q)
-        arrays = [s for s in whole_arrays if s.array]
-        with self._over_samples(held=arrays):
-            for q in query:
-                self._operand(q)
-            self._softmax(query, key, value, bias, [self._cell_of(o) for o in outs])
+        # an inner loop reads or writes all their cells while the outer one runs
+        arrays = [s for t in term.args if t.lane and isinstance(s := self._held(t), Slot)]
+        scores = Slot(True)
+        with self._over_samples(held=[*arrays, scores]):
+            places = [self._cell_of(o) for o in outs]
+            self._softmax(query, key, value, bias, places, scores)
 
     def _softmax(
         self, query: Sequence[ScalarTerm], key: Sequence[ScalarTerm], value: Sequence[ScalarTerm],
-        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element],
+        bias: Sequence[ScalarTerm], outs: Sequence[Slot | Element], scores: Slot,
     ) -> None:  # fmt: skip
         queries = [self._operand(q) for q in query]
-        scores, top, total = Slot(True), Slot(False), Slot(False)
+        top, total = Slot(False), Slot(False)
         sums = [Slot(False) for _ in value]
         self._emit(top, "copy", [-self.sizes.format.value(self.sizes.format.largest)])
         with self._over_samples(self.other):

@@ -308,6 +308,9 @@ _IN_BALLS: dict[str, Any] = {
 }
 
 
+_NEVER_LARGER = ("copy", "max", "min", "abs")
+
+
 class _Watched(LevelArithmetic):
     """Levels that notice a result beyond the largest one."""
 
@@ -318,7 +321,8 @@ class _Watched(LevelArithmetic):
     def compute(self, operation: str, operands: list[int]) -> int:
         """The level nearest to the exact result."""
         value = super().compute(operation, operands)
-        if abs(value) == self.form.largest and operation not in ("copy", "max", "min"):
+        total = operation in ("recip", "rsqrt", "log") and operands[0] <= 0  # by definition
+        if abs(value) == self.form.largest and not total and operation not in _NEVER_LARGER:
             self.saturated = self.saturated or operation
         return value
 
