@@ -19,7 +19,7 @@ from iceform.errors import CapacityError
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import INDICES, TextSizes
 
-__all__ = ["TextCode", "Element", "Mark", "TextPlace", "TextInstruction", "allocate"]
+__all__ = ["Element", "Mark", "TextCode", "TextInstruction", "TextPlace", "allocate"]
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,7 @@ class _Program:
             dead = {
                 x
                 for x in self.code
-                if isinstance(x, TextInstruction)
-                and x.target is None
-                and x.written not in after[x]
+                if isinstance(x, TextInstruction) and x.target is None and x.written not in after[x]
             } | set(self._idle_loops())
             if not dead:
                 return
@@ -187,9 +185,8 @@ class _Program:
     def _idle_loops(self) -> Iterable[TextInstruction]:
         """The jumps of loops over samples with nothing between."""
         for one, two in zip(self.code, self.code[1:], strict=False):
-            if isinstance(one, Mark) and isinstance(two, TextInstruction) and two.target is one:
-                if two.over_samples:
-                    yield two
+            if isinstance(two, TextInstruction) and two.target is one and two.over_samples:
+                yield two
 
     def without_copies(self) -> None:
         """Let both ends of a copy be one slot where nothing speaks against it."""
@@ -295,18 +292,15 @@ def _colour(
     program: str,
 ) -> None:  # fmt: skip
     """Names for the slots of one kind, so that slots that are needed at once differ."""
-    needs = len(pool)
+    beyond = [f"{what} {k}" for k in range(len(apart))]
     for slot in (s for s in apart if s.array == array and s not in names):
         taken = {names[o] for o in apart[slot] if o in names}
-        free = [n for n in pool if n not in taken]
-        if not free:
-            needs = max(needs, len(taken) + 1)
-            free = [f"{what} {needs}"]
-            pool = [*pool, *free]
+        free = [n for n in (*pool, *beyond) if n not in taken]
         names[slot] = slot.hint if slot.hint in free else free[0]
-    short = {n for n in names.values() if n.startswith(what)}
+    used = {n for s, n in names.items() if s.array == array}
+    short = used & set(beyond)
     if short:
         raise CapacityError(
-            f"{program} needs {needs} {what} at once, and this machine has {needs - len(short)}. "
-            f"Use fewer features, or a machine with more {what}."
+            f"{program} needs {len(used)} {what} at once, and this machine has "
+            f"{len(used) - len(short)}. Use fewer features, or a machine with more {what}."
         )

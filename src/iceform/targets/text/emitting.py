@@ -9,9 +9,10 @@ exponentials. ``repeat`` and ``while_`` are loops around all that.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -80,40 +81,27 @@ class TextEmitter:
 
     def _terms_of(self, node: Node) -> list[ScalarTerm]:
         """The components of a node as terms of its arguments'."""
-        terms, width = self.terms, node.width or 1
-        args = [self._components(a) for a in node.args]
-
-        def each(k: int) -> list[ScalarTerm]:
-            return [a[k if len(a) > 1 else 0] for a in args]
-
-        rows = range(width)
         if node.op in ("constant", "mask", "data", "parameter"):
             return self._given(node)
-        if node.op == "add":
-            return [terms.add(*each(k)) for k in rows]
-        if node.op == "mul":
-            return [terms.product(*each(k)) for k in rows]
-        if node.op in ("maximum", "minimum"):
-            return [terms.call(node.op[:3], *each(k)) for k in rows]
-        if node.op == "step":
-            return [terms.call("step", *each(k)) for k in rows]
-        if node.op == "apply":
-            return [terms.formula(node.attr, a) for a in args[0]]
-        if node.op == "sum":
-            return [self._sum(args[0])]
-        if node.op == "mean":
-            share = Fraction(1, self.samples)
-            return [terms.affine(terms.total(a, self.samples), share) for a in args[0]]
-        if node.op == "concat":
-            return [a for parts in args for a in parts]
-        if node.op == "component":
-            return [args[0][node.attr]]
-        if node.op in ("spread", "bounded", "stored"):
-            return [each(k)[0] for k in rows]
-        if node.op == "attend":
-            bias = args[3][0] if len(args) > 3 else None
-            return terms.attended(args[0], args[1], args[2], bias, node.samples)
-        raise ProgramError(f"the operation {node.op} has no text")
+        args = [self._components(a) for a in node.args]
+        if node.op in _WHOLE:
+            return _WHOLE[node.op](self, node, args)
+        if node.op not in _EACH:
+            raise ProgramError(f"the operation {node.op} has no text")
+        rule = _EACH[node.op]
+        rows = [[a[k if len(a) > 1 else 0] for a in args] for k in range(node.width or 1)]
+        return [rule(self.terms, node, *row) for row in rows]
+
+    def _mean(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        share = Fraction(1, self.samples)
+        return [self.terms.affine(self.terms.total(a, self.samples), share) for a in args[0]]
+
+    def _attended(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        bias = args[3][0] if len(args) > 3 else None
+        return self.terms.attended(args[0], args[1], args[2], bias, node.samples)
+
+    def _sum(self, node: Node, args: list[list[ScalarTerm]]) -> list[ScalarTerm]:
+        return [reduce(self.terms.add, args[0])]
 
     def _given(self, node: Node) -> list[ScalarTerm]:
         width = node.width or 1
@@ -130,12 +118,6 @@ class TextEmitter:
         for slot, column in zip(slots, columns, strict=True):
             self.data[slot] = [Fraction(v) for v in column.tolist()]
         return [self.terms.read(slot) for slot in slots]
-
-    def _sum(self, parts: Sequence[ScalarTerm]) -> ScalarTerm:
-        out = parts[0]
-        for part in parts[1:]:
-            out = self.terms.add(out, part)
-        return out
 
     # ----------------------------------------------------------------------------------- loops
 
@@ -314,9 +296,7 @@ class TextEmitter:
         )
 
     @contextmanager
-    def _over_samples(
-        self, index: Slot | None = None, held: Sequence[Slot] = ()
-    ) -> Iterator[None]:
+    def _over_samples(self, index: Slot | None = None, held: Sequence[Slot] = ()) -> Iterator[None]:
         """A loop over the samples around what is written meanwhile."""
         index = self.own if index is None else index
         outer_index, outer_local = self._index, self._local
@@ -486,11 +466,11 @@ class TextEmitter:
 
     def _attend(self, term: ScalarTerm) -> None:
         """A softmax over the samples, for one query or for the query of each sample."""
-        width, count, biased = term.attr
+        width, count = term.attr
         query, rest = term.args[:width], term.args[width:]
         key, rest = rest[:width], rest[width:]
         value, bias = rest[:count], rest[count:]
-        parts = [self.terms._make("part", (term,), k, term.lane) for k in range(count)]
+        parts = [self.terms.part(term, k) for k in range(count)]
         for q in query:
             if not q.lane:
                 self._operand(q)
@@ -556,6 +536,22 @@ class TextEmitter:
         self._lines(dst, None, [(True, low)], [(True, [rest, rise])])
 
 
+_WHOLE: dict[str, Callable[[TextEmitter, Node, list[list[ScalarTerm]]], list[ScalarTerm]]] = {
+    "sum": TextEmitter._sum,
+    "mean": TextEmitter._mean,
+    "attend": TextEmitter._attended,
+    "concat": lambda emitter, node, args: [a for parts in args for a in parts],
+    "component": lambda emitter, node, args: [args[0][node.attr]],
+}
+_EACH: dict[str, Callable[..., ScalarTerm]] = {  # component by component
+    "add": lambda terms, node, a, b: terms.add(a, b),
+    "mul": lambda terms, node, a, b: terms.product(a, b),
+    "maximum": lambda terms, node, a, b: terms.call("max", a, b),
+    "minimum": lambda terms, node, a, b: terms.call("min", a, b),
+    "step": lambda terms, node, a: terms.call("step", a),
+    "apply": lambda terms, node, a: terms.formula(node.attr, a),
+    **dict.fromkeys(("spread", "bounded", "stored"), lambda terms, node, a: a),
+}
 _RUNNING = Slot(False, "the result of the line before")
 
 

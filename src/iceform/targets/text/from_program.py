@@ -17,7 +17,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from iceform.arithmetic.balls import balls_of, uppermost
 from iceform.computer.exact import as_column
