@@ -14,7 +14,13 @@ from iceform.errors import IceformError
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.words import LIBRARY, TextSizes
 
-FORMATS = [NumberFormat(), NumberFormat(7, 8, 7), NumberFormat(4, 3, 5), LIBRARY.format]
+FORMATS = [
+    NumberFormat(),
+    NumberFormat(8, 8, 8),
+    NumberFormat(7, 8, 7),
+    NumberFormat(4, 3, 5),
+    LIBRARY.format,
+]
 PROGRAM = """
 # a comment, and an empty line
 
@@ -87,11 +93,11 @@ def test_a_word_is_the_shortest_decimal_nearer_to_its_level_than_to_any_other(
 
 
 def test_a_number_off_the_grid_is_refused_with_the_nearest_word() -> None:
-    with pytest.raises(IceformError, match=r"0\.3333.*nearest word is 0\.332"):
+    with pytest.raises(IceformError, match=r"0\.3333.*nearest word is 0\.336"):
         NumberFormat().units("0.3333")
     with pytest.raises(IceformError, match=r"1\.0 .*nearest word is 1\."):
         NumberFormat().units("1.0")
-    with pytest.raises(IceformError, match=r"1000 .*nearest word is 255\."):
+    with pytest.raises(IceformError, match=r"1000 .*nearest word is 127\."):
         NumberFormat().units("1000")
 
 

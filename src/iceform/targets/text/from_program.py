@@ -140,7 +140,7 @@ class _Written:
                 labels[x] = count
             else:
                 count += 1
-        out = []
+        out: list[str] = []
         for x in self.code:
             if isinstance(x, TextInstruction):
                 jump = ""
@@ -178,7 +178,8 @@ class _Written:
         return form.nearest(value)
 
     def _data(self, data: list[tuple[str, Fraction]]) -> list[str]:
-        out, line = [], ""
+        out: list[str] = []
+        line = ""
         for name, value in data:
             word = f"{name} = {self._word(value, f'{name} =')}"
             if line and len(line) + 2 + len(word) > _WIDE:
@@ -194,7 +195,7 @@ class _Written:
 
         def number(word: TextWord, value: Fraction) -> TextWord:
             units = value * 2**self.sizes.format.fraction
-            return replace(word, units=units)  # type: ignore[arg-type]
+            return replace(word, units=units)
 
         exact = []
         for line, x in zip(program.lines, lines, strict=True):
@@ -482,7 +483,8 @@ class AlgorithmText:
 
     def _cells(self, name: str) -> list[Cell | Fraction]:
         """The cells of an answer, component by component, samples within."""
-        node, out = self.graph.outputs[name], []
+        node = self.graph.outputs[name]
+        out: list[Cell | Fraction] = []
         for place in self.places[name]:
             if isinstance(place, str) and place.isupper():
                 out += [(place, k) for k in range(self.samples)]

@@ -89,7 +89,13 @@ _RATIONAL: dict[str, Callable[[NumberFormat, int], Fraction | int]] = {
     "sqrt": _sqrt,
     "rsqrt": _rsqrt,
 }
-_AT_ZERO = {"exp": 1, "cos": 1, "sin": 0, "tanh": 0, "sigmoid": Fraction(1, 2)}
+_AT_ZERO: dict[str, Fraction | int] = {
+    "exp": 1,
+    "cos": 1,
+    "sin": 0,
+    "tanh": 0,
+    "sigmoid": Fraction(1, 2),
+}
 
 
 def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
@@ -221,9 +227,8 @@ class _Execution(Generic[V]):
         value = self.read(self.program.sizes.words[self.program.sizes.ids[word.index]], line)
         at = self.arithmetic.index(value)
         if at is None or not 0 <= at < self.program.sizes.cells:
-            shown = value if at is None else at
-            if isinstance(shown, int) and at is None:
-                shown = self.program.sizes.format.word(shown)
+            form = self.program.sizes.format
+            shown = form.word(value) if isinstance(value, int) else value
             raise TextError(
                 line,
                 word.text,

@@ -5,7 +5,7 @@ A word is one token. In this order the vocabulary holds
 ========= ============================================== =====================================
 kind      words                                          parts
 ========= ============================================== =====================================
-start     ``<s>`` (first token; padding)
+start     ``<s>`` (first token)
 table     ``<0>`` ... (prefix, not typed by anybody)     ``cell``: which
 label     ``1:`` ...                                     ``label``
 trace     ``[1]`` ... ``[end]``                          ``label`` (``END`` = 0 for ``end``)
@@ -252,13 +252,13 @@ class TextSizes:
         def special(word: str) -> AddedToken:  # looked for after comments have been stripped
             return AddedToken(word, normalized=True, special=True)
 
-        return PreTrainedTokenizerFast(
+        return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
             tokenizer_object=inner,
             bos_token=special(START),
-            pad_token=special(START),
+            pad_token=special(f"[{_label(END)}]"),
             eos_token=special(f"[{_label(END)}]"),
             additional_special_tokens=[special(word) for word in self.prefix[1:]],
-            padding_side="right",
+            padding_side="left",
             model_max_length=self.positions,
             model_input_names=["input_ids", "attention_mask"],
             clean_up_tokenization_spaces=False,
