@@ -270,6 +270,23 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
 
 def test_a_run_without_an_end_is_not_read() -> None:
     text = written("bisection")
-    for wrong in ("", "a = 1 [2]", text.text, text.run.text.removesuffix("[end]")):
+    run = text.run.text
+    words = run.split(" ")
+    other = [*words[:3], "[9]", *words[4:]]
+    for wrong in ("", "a = 1 [2]", text.text, run[: len(run) // 2], " ".join(other)):
         with pytest.raises(ProgramError, match="not complete"):
             text.read(wrong)
+
+
+def test_a_run_is_read_as_machines_write_it() -> None:
+    text = written("bisection")
+    run = text.run.text
+    prompt = " ".join(text.run.program.words)
+    for shown in (
+        run,
+        text.text + run.removesuffix(" [end]"),  # a pipeline drops the end
+        f"{prompt} [1] {run}",  # generate(), decoded
+        f"<s> <0> <1> {prompt} [1] {run}",
+        f"[1] {run}",
+    ):
+        assert largest(text.read(shown), text.answer) == 0

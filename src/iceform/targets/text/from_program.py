@@ -9,7 +9,6 @@ run, not a certificate for all data.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -31,10 +30,11 @@ from iceform.targets.text.interpreter import (
     TextRun,
     check,
     execute,
+    following,
 )
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
-from iceform.targets.text.words import LIBRARY, TextSizes, TextWord
+from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
 
 __all__ = ["AlgorithmText", "TextLoss", "text_of"]
 
@@ -423,28 +423,21 @@ class AlgorithmText:
     def read(self, output: str) -> Any:
         """The answer in what a machine wrote: the run, with or without the text before it.
 
-        Refuses a run without an end.
+        Destinations and jumps are followed through the program, so a text that is no run of it, or
+        only the beginning of one, is refused. (A pipeline strips the last word, ``[end]``.)
         """
-        run = output.rpartition("[1]")[2] if output.startswith(self.text[:20]) else output
-        words = re.findall(r"(\S+) = (\S+) \[(\w+)\]", run)
-        if not words or words[-1][2] != "end":
-            raise ProgramError(
-                "this text does not end in [end]: the run is not complete. Generate more tokens."
-            )
-        program = parse(self.sizes, self.text)
-        memory: dict[Cell, int] = {}
-        for dst, word, _ in program.data:
-            assert dst.name is not None
-            assert word.units is not None
-            memory[dst.name, dst.cell] = word.units
-        form, one = self.sizes.format, 1 << self.sizes.format.fraction
-        for name, number, _ in words:
-            array, bracket, index = name.rstrip("]").partition("[")
-            cell = None
-            if bracket:
-                cell = int(index) if index.isdigit() else memory[index, None] // one
-            memory[array, cell] = form.units(number)
+        form = self.sizes.format
+        memory = _replayed(parse(self.sizes, self.text), self._run_in(output))
         return self._packed(lambda cell: float(form.value(memory[cell])))
+
+    def _run_in(self, output: str) -> list[str]:
+        """The words of a run, without the prompt that may stand before it."""
+        if output.startswith(self.text):
+            output = output[len(self.text) :]
+        elif output.lstrip().startswith(("1:", "<s>")):
+            output = output.partition("[1]")[2]
+        words = output.split()
+        return words[1:] if words[:1] == ["[1]"] else words
 
     @cached_property
     def loss(self) -> TextLoss:
@@ -507,6 +500,42 @@ class AlgorithmText:
         if self.graph.packed == "dict":
             return answers
         return tuple(answers.values()) if self.graph.packed == "tuple" else answers["value"]
+
+
+def _replayed(program: ProgramText, words: list[str]) -> dict[Cell, int]:
+    """What memory holds after a run that is given as words; refused if the program runs another."""
+    form = program.sizes.format
+    one = 1 << form.fraction
+    memory: dict[Cell, int] = {}
+    for dst, word, _ in program.data:
+        assert dst.name is not None
+        assert word.units is not None
+        memory[dst.name, dst.cell] = word.units
+    label, at = 1, 0
+    while label != END:
+        line = program.lines[label - 1]
+        dst = line.destination
+        written = " ".join(words[at : at + 2])
+        number = "".join(words[at + 2 : at + 3])
+        if written != dst.text or not form.is_word(number):
+            raise ProgramError(
+                f"at word {at + 1} the run says '{written} {number}', and line {label} writes "
+                f"'{dst.text}' and a number: this run is not complete, or not of this program. "
+                "Generate until [end]."
+            )
+        value = form.units(number)
+        assert dst.name is not None
+        cell = dst.cell if dst.index is None else memory[dst.index, None] // one
+        memory[dst.name, cell] = value
+        label = following(line, LevelArithmetic(form), value)
+        shown = f"[{label or 'end'}]"
+        if words[at + 3 : at + 4] not in ([shown], [] if label == END else [shown]):
+            raise ProgramError(
+                f"after {dst.text} {number} the program goes to {shown}, and the run says "
+                f"{' '.join(words[at + 3 : at + 4])!r}. It is not complete, or not of this program."
+            )
+        at += 4
+    return memory
 
 
 def _difference(one: Any, other: Any) -> float:

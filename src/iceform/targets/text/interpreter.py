@@ -26,7 +26,7 @@ from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
 
-__all__ = ["Cell", "TextRun", "check", "execute", "interpret", "rounded_function"]
+__all__ = ["Cell", "TextRun", "check", "execute", "following", "interpret", "rounded_function"]
 
 V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
@@ -263,18 +263,20 @@ class _Execution(Generic[V]):
             cell = self.cell(line.destination, line.line)
             value = self.arithmetic.compute(line.operation, values)
             self.memory[cell] = value
-            label = self._next(line, value)
+            label = following(line, self.arithmetic, value)
             yield Executed(line, cell, value, label)
 
-    def _next(self, line: ProgramLine, value: V) -> int:
-        end = line.end
-        if end.kind == "line":
-            return line.label + 1
-        assert end.label is not None
-        if end.kind == "goto":
-            return end.label
-        assert end.test is not None
-        return end.label if self.arithmetic.holds(end.test, value, line) else line.label + 1
+
+def following(line: ProgramLine, arithmetic: TextArithmetic[V], value: V) -> int:
+    """The label of the next instruction after one whose result is ``value``."""
+    end = line.end
+    if end.kind == "line":
+        return line.label + 1
+    assert end.label is not None
+    if end.kind == "goto":
+        return end.label
+    assert end.test is not None
+    return end.label if arithmetic.holds(end.test, value, line) else line.label + 1
 
 
 def execute(

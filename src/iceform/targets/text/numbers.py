@@ -87,6 +87,10 @@ class NumberFormat:
     def _word(self) -> dict[int, str]:
         return dict(zip(self.levels, self.words, strict=True))
 
+    def is_word(self, word: str) -> bool:
+        """Whether this is the word of a level."""
+        return word in self._units
+
     def is_level(self, units: int) -> bool:
         """Whether this many units are a level."""
         return units in self._word
