@@ -432,12 +432,10 @@ class AlgorithmText:
 
     def _run_in(self, output: str) -> list[str]:
         """The words of a run, without the prompt that may stand before it."""
-        if output.startswith(self.text):
-            output = output[len(self.text) :]
-        elif output.lstrip().startswith(("1:", "<s>")):
-            output = output.partition("[1]")[2]
-        words = output.split()
-        return words[1:] if words[:1] == ["[1]"] else words
+        words = output.removeprefix(self.text).split()
+        if words[:1] in (["1:"], ["<s>"], ["[1]"]) and "[1]" in words:
+            words = words[words.index("[1]") + 1 :]
+        return words
 
     @cached_property
     def loss(self) -> TextLoss:
