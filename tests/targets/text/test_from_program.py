@@ -260,6 +260,8 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         text_of(of, *data(3, 1, 1e5))
     with pytest.raises(BoundError, match="leaves the range"):
         text_of(of, *data(3, 1, 1000.0))
+    with pytest.raises(BoundError, match=r"the factor 3\.33e-06 is nearer to 0"):
+        text_of(of, *data(3, 1), lr=1e-5)
     with pytest.raises(IceformError, match="no parameter"):
         text_of(of, *data(3, 1), rate=1.0)
     with pytest.raises(IceformError, match="compiled program"):

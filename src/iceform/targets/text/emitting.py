@@ -19,7 +19,7 @@ from torch import Tensor
 
 from iceform.computer.exact import whole
 from iceform.computer.graph import Block, Graph, Loop, Node
-from iceform.errors import ProgramError
+from iceform.errors import BoundError, ProgramError
 from iceform.targets.text.allocating import Element, Mark, TextCode, TextInstruction, TextPlace
 from iceform.targets.text.terms import TABLES, ScalarTerm, Slot, TermTable
 from iceform.targets.text.words import TextSizes
@@ -384,7 +384,7 @@ class TextEmitter:
         for atom, factor in parts.items():
             up = factor > 0
             if abs(factor) != 1:
-                products.append((up, [abs(factor), self._operand(atom)]))
+                products.append((up, [self._factor(abs(factor)), self._operand(atom)]))
             elif atom.kind == "product" and self._single(atom, term.lane):
                 products.append((up, [self._operand(a) for a in atom.args]))
             else:
@@ -392,6 +392,16 @@ class TextEmitter:
         if shift:
             plain.append((shift > 0, abs(shift)))
         self._lines(dst, start, plain, products)
+
+    def _factor(self, value: Fraction) -> Fraction:
+        """A factor; refused where its word is 0, which would drop what it is a factor of."""
+        form = self.sizes.format
+        if form.nearest(value) == "0":
+            raise BoundError(
+                f"the factor {float(value):.3g} is nearer to 0 than to the least number of this "
+                f"machine, {form.word(1)}. Scale the data, or take a machine with more fraction."
+            )
+        return value
 
     def _lines(
         self, dst: Slot | Element, start: Slot | None, plain: list[tuple[bool, TextPlace]],
