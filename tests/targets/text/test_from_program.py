@@ -264,6 +264,12 @@ def test_what_does_not_fit_is_refused_with_the_numbers() -> None:
         text_of(of, *data(3, 1), lr=1e-5)
     with pytest.raises(IceformError, match="no parameter"):
         text_of(of, *data(3, 1), rate=1.0)
+    with pytest.raises(BoundError, match="X holds a number that is not finite"):
+        text_of(of, torch.full((2, 1), torch.nan), torch.ones(2))
+    with pytest.raises(BoundError, match="lr holds a number that is not finite"):
+        text_of(of, *data(3, 1), lr=float("inf"))
+    with pytest.raises(IceformError, match="at least"):
+        text_of(of, torch.ones(0, 2), torch.ones(0))
     with pytest.raises(IceformError, match="compiled program"):
         text_of(None, *data(3, 1))
     with pytest.raises(IceformError, match="one number a sample"):

@@ -176,6 +176,19 @@ def test_a_text_that_is_no_text() -> None:
             parse(SMALL, wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("space", ["  ", "\t", " \r", " \f ", "\v", "   # [end] <s> \u00e9\n\n"])
+def test_white_space_and_comments_change_nothing(space: str) -> None:
+    text = TEXTS["brackets"].split("\n", 2)[2]
+    if "\n" in space:
+        spaced = f"#\u2028 first\n{text.replace(chr(10), space)}"
+    else:
+        spaced = space + text.replace(" ", space).replace("\n", f"{space}\r\n{space}")
+    plain = parse(SMALL, text)
+    assert parse(SMALL, spaced).words == plain.words
+    ids = tokenizer(SMALL)(spaced)["input_ids"]
+    assert [SMALL.words[k].text for k in ids] == [*SMALL.prefix, *plain.words, "[1]"]
+
+
 # --------------------------------------------------------------------- a thousand mutated texts
 
 PIECES = [*"abi=+-*/(),:[]<>0.#\n ", "goto", "if", "end", "tanh(", "A[3]", "A[i] =", "0.25", "<s>"]

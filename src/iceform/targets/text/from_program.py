@@ -78,13 +78,18 @@ def text_of(
         raise ShapeError(
             f"y has one number a sample: X is {tuple(x.shape)} and y {tuple(targets.shape)}"
         )
+    if x.numel() == 0:
+        raise ShapeError(f"X has a sample and a feature at least, got the shape {tuple(x.shape)}")
+    given = algorithm.values(x.shape[1], parameters)
+    for name, values in (("X", x), ("y", targets), *given.items()):
+        if not bool(values.isfinite().all()):
+            raise BoundError(f"{name} holds a number that is not finite. A text has none for it.")
     if len(x) > sizes.cells:
         raise CapacityError(
             f"{algorithm.name} has {len(x)} samples, one in a cell, and arrays of this machine "
             f"have {sizes.cells} cells. Take fewer samples, or a machine with more cells."
         )
     graph = algorithm.graph(x.shape[1])
-    given = algorithm.values(x.shape[1], parameters)
     emitter = TextEmitter(graph, x, targets, given, sizes)
     outputs = [s for parts in emitter.outputs.values() for s in parts if isinstance(s, Slot)]
     allocated = allocate(
