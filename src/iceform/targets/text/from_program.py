@@ -8,7 +8,6 @@ run, not a certificate for all data.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -23,6 +22,7 @@ from iceform.computer.graph import Graph
 from iceform.computer.language import Algorithm
 from iceform.errors import BoundError, CapacityError, ProgramError, ShapeError
 from iceform.targets.text.allocating import Allocated, Element, Mark, TextInstruction, allocate
+from iceform.targets.text.balls import BITS, BallArithmetic
 from iceform.targets.text.emitting import TextEmitter
 from iceform.targets.text.interpreter import (
     Cell,
@@ -32,13 +32,12 @@ from iceform.targets.text.interpreter import (
     execute,
     following,
 )
-from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
+from iceform.targets.text.syntax import ProgramText, TextError, parse
 from iceform.targets.text.terms import Slot
 from iceform.targets.text.words import END, LIBRARY, TextSizes, TextWord
 
 __all__ = ["AlgorithmText", "TextLoss", "text_of"]
 
-BITS = 300  # of the balls that stand for real numbers
 _WIDE = 96  # columns of a line of data
 
 
@@ -236,81 +235,6 @@ def _ended(allocated: Allocated, answers: dict[str, list[Slot | Fraction]]) -> l
 
 
 # ------------------------------------------------------------------------------------------ exactly
-
-
-class BallArithmetic:
-    """Results as balls of python-flint, which hold the exact ones."""
-
-    def __init__(self, flint: Any, sizes: TextSizes) -> None:
-        self.flint, self.one = flint, 1 << sizes.format.fraction
-
-    def number(self, word: TextWord) -> Any:
-        """A number as it was before it became a word."""
-        units = Fraction(word.units)  # type: ignore[arg-type]
-        return self.flint.arb(units.numerator) / self.flint.arb(units.denominator * self.one)
-
-    def compute(self, operation: str, operands: list[Any]) -> Any:
-        """The exact result's ball."""
-        if operation in _IN_BALLS:
-            return _IN_BALLS[operation](*operands)
-        x = operands[0]
-        if operation == "step":
-            return self.flint.arb(1 if self.positive(x) else 0)
-        if operation == "floor":
-            return self.flint.arb(self.floor(x))
-        return getattr(x, operation)()
-
-    def positive(self, x: Any) -> bool:
-        """Whether a number is larger than 0; refused where its ball does not say."""
-        if x > 0:
-            return True
-        if x <= 0:
-            return False
-        raise ProgramError(
-            f"the exact run meets a number of which {BITS} bits do not say whether it is "
-            "positive, so what rounding loses here is unknown."
-        )
-
-    def floor(self, x: Any) -> int:
-        """The largest whole number that is not larger; refused where the ball does not say."""
-        low, high = (math.floor(Fraction(*_ratio(end))) for end in (x.lower(), x.upper()))
-        if low != high:
-            raise ProgramError("the exact run meets a floor that its ball does not decide.")
-        return low
-
-    def holds(self, test: str, value: Any, line: ProgramLine) -> bool:
-        """Whether a ball passes a test against 0."""
-        if test in (">", "<="):
-            return self.positive(value) == (test == ">")
-        return self.positive(-value) == (test == "<")
-
-    def index(self, value: Any) -> int | None:
-        """The whole number that a ball is, or None."""
-        low, high = value.lower(), value.upper()
-        if low != high:
-            return None
-        number = Fraction(*_ratio(low))
-        return int(number) if number.denominator == 1 else None
-
-
-def _ratio(end: Any) -> tuple[int, int]:
-    mantissa, exponent = (int(v) for v in end.man_exp())
-    return (mantissa << exponent, 1) if exponent >= 0 else (mantissa, 1 << -exponent)
-
-
-_IN_BALLS: dict[str, Any] = {
-    "copy": lambda a: a,
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "max": lambda a, b: a.max(b),
-    "min": lambda a, b: a.min(b),
-    "c + a * b": lambda c, a, b: c + a * b,
-    "c - a * b": lambda c, a, b: c - a * b,
-    "abs": abs,
-    "recip": lambda a: 1 / a,
-    "sigmoid": lambda a: 1 / (1 + (-a).exp()),
-}
 
 
 _NEVER_LARGER = ("copy", "max", "min", "abs")

@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from iceform.arithmetic.balls import balls_of
 from iceform.errors import ProgramError
+from iceform.targets.text.balls import exact, function_of_ball
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
 from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
@@ -110,29 +111,16 @@ def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
     bits = _FIRST_BITS
     while True:
         with balls_of(bits) as flint:
-            value = _ball_of(flint, name, flint.arb(units) / one) * one
-            ends = [_fraction(value.lower()), _fraction(value.upper())]
-        levels = {form.rounded(end) for end in ends}
+            value = function_of_ball(name, flint.arb(units) / one) * one
+            if value > form.largest:  # however large: its digits are not asked for
+                return form.largest
+            if 4 * abs(value) < 1:
+                return 0
+            ends = (value.lower(), value.upper()) if value.is_finite() else ()
+            levels = {form.rounded(exact(end)) for end in ends}
         if len(levels) == 1:
             return levels.pop()
         bits *= 2
-
-
-def _ball_of(flint: Any, name: str, x: Any) -> Any:
-    """A function's enclosure at a ball; outside its domain, what the machine's text says."""
-    if name == "sigmoid":
-        return 1 / (1 + (-x).exp())
-    if name == "recip":
-        return 1 / x
-    return getattr(x, name)()
-
-
-def _fraction(end: Any) -> Fraction:
-    """The exact value of a ball of radius 0; an infinite one is as good as a very large one."""
-    if not end.is_finite():
-        return Fraction(2) ** (2**12) * (1 if end > 0 else -1)
-    mantissa, exponent = end.man_exp()
-    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
 
 
 # ------------------------------------------------------------------------------------ one execution
