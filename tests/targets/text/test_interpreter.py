@@ -12,9 +12,17 @@ from fractions import Fraction
 
 import pytest
 
-from iceform.targets.text.interpreter import check, interpret, rounded_function
+from iceform.errors import ProgramError
+from iceform.targets.text.interpreter import (
+    LevelArithmetic,
+    check,
+    execute,
+    interpret,
+    rounded_function,
+)
 from iceform.targets.text.library import TEXTS
 from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.syntax import parse
 from iceform.targets.text.words import FUNCTIONS, LIBRARY, TextSizes
 
 SMALL = TextSizes()
@@ -193,6 +201,14 @@ def test_random_programs_run_as_a_second_interpreter_runs_them(sizes: TextSizes)
         assert found == second_interpreter(sizes, text), text
         tokens += len(found)
     assert tokens > 5000
+
+
+def test_a_run_without_end_is_given_up() -> None:
+    text = "1: n = n - 1 if > 0 goto 1\n2: s = 0 goto end\nn = 9"
+    program, levels = parse(SMALL, text), LevelArithmetic(SMALL.format)
+    assert execute(program, levels, most_steps=10)["s", None] == 0
+    with pytest.raises(ProgramError, match="within 9 instructions"):
+        execute(program, levels, most_steps=9)
 
 
 # ----------------------------------------------------------------------------- whole programs

@@ -272,8 +272,8 @@ def execute(
 ) -> dict[Cell, V]:
     """Run to the end in some arithmetic; what memory holds then."""
     execution = _Execution(program, arithmetic)
-    for count, _ in enumerate(execution.steps(), start=1):
-        if count == most_steps and _.next != END:
+    for count, step in enumerate(execution.steps(), start=1):
+        if count == most_steps and step.next != END:
             raise ProgramError(
                 f"the program did not end within {most_steps} instructions. Look at its loops."
             )
