@@ -1,0 +1,444 @@
+r"""What a token of the text machine holds: named features, and those that each word starts with.
+
+Names of labels, variables, indices and cells are codes of bits +-1. A number word holds its value
+over 2^top, its sign, the bits of its magnitude (one feature a bit for positive numbers, one for
+negative ones), the code of the cell that it addresses if it is whole, and the value of every
+function of one operand at it. Table tokens hold the rows of the look-ups that round a result.
+
+**Look-ups.** Row j has a slope :math:`s_j` and an offset :math:`c_j`; a head with the logits
+:math:`\sigma (s_j x + c_j)` sees the row whose line is highest at x. With rising slopes and
+:math:`c_j = c_{j-1} - (s_j - s_{j-1}) b_j` that is row j for :math:`b_j < x < b_{j+1}`, and at a
+distance d from :math:`b_j` the two rows differ by :math:`\sigma (s_j - s_{j-1}) d`.
+
+**Rounding.** A result is a multiple of a *granule*. In steps of the levels around it, the granule of
+a sum is at least :math:`2^{-\text{coarsest}}`, of a product :math:`2^{-\max(\text{bits},
+\text{fraction})}`, of c + a b :math:`2^{-\text{coarsest} - \text{fraction}}`. All boundaries lie half
+a granule below the ties, so that ties go up and every result keeps that distance from them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from iceform.attention import Features
+from iceform.errors import CapacityError
+from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.words import FUNCTIONS, TextSizes, TextWord
+
+__all__ = ["LookUpRows", "TextFeatures", "code"]
+
+PERIODS = 16  # ratio of the periods of positions
+_DIGIT = {"float32": 3, "float64": 4}  # bits that one look-up rounds to
+_SLOTS = {"+": 1, "-": 1, "*": 2, ",": 2}  # what stands before a literal; functions 1, write words 0
+SLOT_BITS = 2
+OPERANDS = ("a", "b", "c")
+
+
+def code(number: int, bits: int) -> Float[Tensor, "bits"]:
+    """The bits of a number, lowest first, as +-1."""
+    return torch.tensor([1.0 if number >> j & 1 else -1.0 for j in range(bits)]).double()
+
+
+@dataclass(frozen=True)
+class LookUpRows:
+    """Slopes and offsets of a look-up, over powers of two that make them at most one."""
+
+    slopes: tuple[float, ...]
+    boundaries: tuple[float, ...]
+
+    @cached_property
+    def offsets(self) -> tuple[float, ...]:
+        """c_j, about zero in the middle."""
+        steps = [b - a for a, b in zip(self.slopes, self.slopes[1:], strict=False)]
+        out = [0.0]
+        for step, boundary in zip(steps, self.boundaries, strict=True):
+            out.append(out[-1] - step * boundary)
+        middle = (max(out) + min(out)) / 2
+        return tuple(c - middle for c in out)
+
+    @property
+    def slope_scale(self) -> float:
+        """A power of two of at least every slope."""
+        return _power(max(map(abs, self.slopes)))
+
+    @property
+    def offset_scale(self) -> float:
+        """A power of two of at least every offset."""
+        return _power(max(map(abs, self.offsets)))
+
+
+@dataclass(frozen=True)
+class TextFeatures:
+    """The features of the machine of these sizes, and of each of its words."""
+
+    sizes: TextSizes
+
+    def __post_init__(self) -> None:
+        if self.sizes.tables < self.rows:
+            raise CapacityError(
+                f"TextSizes(tables={self.sizes.tables}): rounding to {self.format} takes "
+                f"{self.rows} table tokens. Take tables={self.rows}."
+            )
+
+    @property
+    def format(self) -> NumberFormat:
+        """Of the numbers."""
+        return self.sizes.format
+
+    # ------------------------------------------------------------------------------- codes
+
+    @property
+    def label_bits(self) -> int:
+        """0 is ``end``."""
+        return self.sizes.labels.bit_length()
+
+    @property
+    def name_bits(self) -> int:
+        """Scalars, then arrays."""
+        return max(1, (self.sizes.scalars + self.sizes.arrays - 1).bit_length())
+
+    @property
+    def index_bits(self) -> int:
+        """0 is none."""
+        return max(1, self.sizes.indices.bit_length())
+
+    @property
+    def cell_bits(self) -> int:
+        """Of a cell; a scalar is in cell 0."""
+        return max(1, (self.sizes.cells - 1).bit_length())
+
+    @property
+    def value_bits(self) -> int:
+        """Of a number's magnitude, from 2^-fraction up."""
+        return self.format.fraction + self.format.top
+
+    @property
+    def segments(self) -> int:
+        """Of one sign: uniform steps, then one a binade, then what saturates."""
+        return self.format.coarsest + 2
+
+    @cached_property
+    def digits(self) -> tuple[int, ...]:
+        """Bits of each digit of M + 2^bits, highest first."""
+        most, left = _DIGIT[self.sizes.dtype], self.format.bits + 1
+        count = -(-left // most)
+        return tuple(left // count + (i < left % count) for i in range(count))
+
+    @property
+    def rows(self) -> int:
+        """Table tokens that are needed."""
+        return max(self.segments, *(2**d for d in self.digits))
+
+    @cached_property
+    def names(self) -> dict[str, int]:
+        """The number of each scalar and array."""
+        return {n: k for k, n in enumerate((*self.sizes.scalar_names, *self.sizes.array_names))}
+
+    @cached_property
+    def index_numbers(self) -> dict[str | None, int]:
+        """The number of each index."""
+        return {None: 0, **{n: k for k, n in enumerate(self.sizes.index_names, 1)}}
+
+    @property
+    def operands(self) -> tuple[str, ...]:
+        """Those that a line can have."""
+        return OPERANDS if self.sizes.third_operand else OPERANDS[:2]
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Of the angles of positions."""
+        count = max(1, math.ceil(math.log(self.sizes.positions, PERIODS)))
+        return tuple(PERIODS ** (k + 1) for k in range(count))
+
+    @property
+    def span(self) -> float:
+        """A power of two of at least all positions."""
+        return _power(self.sizes.positions)
+
+    # ---------------------------------------------------------------------------- features
+
+    @cached_property
+    def address(self) -> dict[str, int]:
+        """What names an operand."""
+        return {"name": self.name_bits, "uses": self.index_bits, "cell": self.cell_bits}
+
+    @cached_property
+    def line(self) -> dict[str, int]:
+        """What the end of a line knows of it."""
+        out = {"label": self.label_bits, "next": self.label_bits}
+        out |= {f"d.{part}": n for part, n in self.address.items()}
+        for operand in self.operands:
+            out |= {f"{operand}.{part}": n for part, n in self.address.items()}
+            out[f"{operand}.literal"] = 1
+        out |= {"a.slot": SLOT_BITS, "b.slot": SLOT_BITS}
+        out |= dict.fromkeys(("sum", "negate", "times", "copy", "max", "min"), 1)
+        out["function"] = len(FUNCTIONS)
+        return out | ({"third": 1} if self.sizes.third_operand else {})
+
+    @cached_property
+    def all(self) -> Features:
+        """Every feature, in order."""
+        label = self.label_bits
+        sizes = {
+            "one": 1, "start": 1, "recent": 1, "angle": 2 * len(self.periods),
+            # of words
+            "word.label": label, "word.next": label, "is_label": 1, "is_trace": 1,
+            "is_write": 1, "is_number": 1, "is_end": 1,
+            "jump": label, "test": 1, "or_zero": 1, "always": 1,
+            **self.address, "is_index": self.index_bits, "slot": SLOT_BITS,
+            "plus": 1, "minus": 1, "star": 1, "word.max": 1, "word.min": 1,
+            "word.function": len(FUNCTIONS),
+            # of numbers
+            "value": 1, "sign": 1, "positive": self.value_bits, "negative": self.value_bits,
+            "whole": self.cell_bits, "at": len(FUNCTIONS),
+            # of table tokens
+            "segment": 1, "segment.slope": 1, "segment.above": 1, "segment.below": 1,
+            "segment.code": self.segments,
+            **{f"digit{d}{part}": n for d, bits in enumerate(self.digits)
+               for part, n in (("", 1), (".slope", 1), (".offset", 1), (".centre", 1),
+                               (".code", bits))},
+            # what a line knows of itself; what a trace knows of the line that it runs
+            **{f"line.{part}": n for part, n in self.line.items()},
+            **{f"run.{part}": n for part, n in self.line.items() if part != "label"},
+            # what a number knows of where it was written
+            "into.name": self.name_bits, "into.index": self.index_bits, "into.cell": self.cell_bits,
+            "into.written": 1, "into.line": 1, "before": SLOT_BITS,
+            # what a trace token knows of the run
+            "label1": label, "label2": label, "branch": label,
+            "second": 1, "larger": 1, "result": 1, "rest": 1,
+            "exponent": self.segments, **{f"code{d}": bits for d, bits in enumerate(self.digits)},
+        }  # fmt: skip
+        return Features.of(**sizes)
+
+    # ------------------------------------------------------------------------- look-ups
+
+    @property
+    def granule(self) -> int:
+        """Minus log2 of the least granule of a result, in steps."""
+        f = self.format
+        if self.sizes.third_operand:
+            return f.coarsest + f.fraction
+        return max(f.coarsest, f.bits, f.fraction)
+
+    def segment_rows(self, sign: int) -> LookUpRows:
+        """Exponents of sign * result: row 0 below 2^bits units, one a binade, the last saturates."""
+        unit = 2.0 ** -(self.format.fraction + self.format.top)  # in results over 2^top
+        half = 2.0**self.format.bits - 0.5 - sign * 2.0 ** -(self.granule + 1)
+        powers = [2.0 ** (self.format.bits + j) * unit for j in range(self.segments - 1)]
+        boundaries = [half * 2.0**j * unit for j in range(self.segments - 1)]
+        slopes = [-sum(1 / p for p in powers[j:]) for j in range(self.segments)]
+        return LookUpRows(tuple(slopes), tuple(boundaries))
+
+    def digit_rows(self, digit: int) -> tuple[LookUpRows, tuple[float, ...]]:
+        """Rows and centres of a digit of the mantissa, over 2^bits."""
+        scale = 2.0**-self.format.bits
+        width = 2.0 ** sum(self.digits[digit + 1 :])
+        count = 2 ** self.digits[digit]
+        low = -(2.0**self.format.bits) if digit == 0 else -(count * width - 1) / 2
+        shift = 0.5 + 2.0 ** -(self.granule + 1)
+        boundaries = [(low + j * width - shift) * scale for j in range(1, count)]
+        slopes = [(j - (count - 1) / 2) / (width * scale) for j in range(count)]
+        centres = [(low + j * width + (width - 1) / 2) * scale for j in range(count)]
+        return LookUpRows(tuple(slopes), tuple(boundaries)), tuple(centres)
+
+    def level_code(self, units: int) -> tuple[int, tuple[int, ...]]:
+        """Segment and digits of a level."""
+        segment = max(0, abs(units).bit_length() - self.format.bits)
+        left, out = (units >> segment) + 2**self.format.bits, []
+        for d in range(len(self.digits)):
+            width = sum(self.digits[d + 1 :])
+            out.append(left >> width)
+            left &= (1 << width) - 1
+        return segment, tuple(out)
+
+    # ---------------------------------------------------------------------------- tokens
+
+    def word_features(self) -> Float[Tensor, "ids f"]:
+        """The embedding: one row of features a word."""
+        table = _Table(self.all, len(self.sizes.words))
+        for token, word in enumerate(self.sizes.words):
+            if word.kind != "number":
+                table.put(token, one=1.0, **self.of_word(word))
+        self._numbers(table)
+        return table.rows
+
+    def of_word(self, word: TextWord) -> dict[str, Tensor | float]:
+        """The features of a word that is no number."""
+        found: dict[str, Tensor | float] = getattr(self, f"_{word.kind}")(word)
+        return found
+
+    def _start(self, _: TextWord) -> dict[str, Tensor | float]:
+        """Where heads look that find nothing; written as the index of what uses none."""
+        return {"start": 1.0, "into.written": 1.0, "into.index": code(0, self.index_bits)}
+
+    def _table(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.cell is not None
+        row = word.cell
+        out: dict[str, Tensor | float] = {}
+        if row < self.segments:
+            above, below = self.segment_rows(1), self.segment_rows(-1)
+            first = torch.zeros(self.segments).double()
+            first[0], first[row] = -0.5, 1.0 if row else 0.5
+            out |= {"segment": 1.0, "segment.slope": above.slopes[row] / above.slope_scale,
+                    "segment.above": above.offsets[row] / above.offset_scale,
+                    "segment.below": below.offsets[row] / below.offset_scale,
+                    "segment.code": first}  # fmt: skip
+        for d, bits in enumerate(self.digits):
+            if row < 2**bits:
+                rows, centres = self.digit_rows(d)
+                at = f"digit{d}"
+                out |= {at: 1.0, f"{at}.slope": rows.slopes[row] / rows.slope_scale,
+                        f"{at}.offset": rows.offsets[row] / rows.offset_scale,
+                        f"{at}.centre": centres[row], f"{at}.code": code(row, bits)}  # fmt: skip
+        return out
+
+    def _label(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.label is not None
+        after = (word.label + 1) % 2**self.label_bits
+        return {"is_label": 1.0, "word.label": code(word.label, self.label_bits),
+                "word.next": code(after, self.label_bits)}  # fmt: skip
+
+    def _trace(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.label is not None
+        return {"is_trace": 1.0, "word.label": code(word.label, self.label_bits)}
+
+    def _line(self, _: TextWord) -> dict[str, Tensor | float]:
+        return {"is_end": 1.0, "always": -1.0}
+
+    def _goto(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.label is not None
+        return {"is_end": 1.0, "always": 1.0, "jump": code(word.label, self.label_bits)}
+
+    def _test(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.label is not None
+        assert word.test is not None
+        return {"is_end": 1.0, "jump": code(word.label, self.label_bits),
+                "test": 1.0 if ">" in word.test else -1.0,
+                "or_zero": 1.0 if "=" in word.test else -1.0}  # fmt: skip
+
+    def _operand(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.name is not None
+        out: dict[str, Tensor | float] = {
+            "name": code(self.names[word.name], self.name_bits),
+            "uses": code(self.index_numbers[word.index], self.index_bits),
+        }
+        if word.index is None:
+            out["cell"] = code(word.cell or 0, self.cell_bits)
+        return out
+
+    def _write(self, word: TextWord) -> dict[str, Tensor | float]:
+        out = self._operand(word) | {"is_write": 1.0, "slot": code(0, SLOT_BITS)}
+        number = self.index_numbers.get(word.name) if word.name else None
+        return out | ({"is_index": code(number, self.index_bits)} if number else {})
+
+    def _operator(self, word: TextWord) -> dict[str, Tensor | float]:
+        assert word.name is not None
+        flags: dict[str, Tensor | float] = {
+            flag: 1.0
+            for flag, sign in (("plus", "+"), ("minus", "-"), ("star", "*"))
+            if sign == word.name
+        }
+        return flags | {"slot": code(_SLOTS[word.name], SLOT_BITS)}
+
+    def _function(self, word: TextWord) -> dict[str, Tensor | float]:
+        slot: dict[str, Tensor | float] = {"slot": code(1, SLOT_BITS)}
+        if word.name in FUNCTIONS:
+            which = FUNCTIONS.index(word.name)
+            return slot | {"word.function": torch.eye(len(FUNCTIONS)).double()[which]}
+        return slot | {f"word.{word.name}": 1.0}
+
+    def _numbers(self, table: _Table) -> None:
+        """All number words at once."""
+        words = self.sizes.words
+        tokens = [t for t, word in enumerate(words) if word.kind == "number"]
+        units = np.array([words[t].units for t in tokens])
+        table.put(tokens, **self.of_numbers(units))
+
+    def of_numbers(self, units: np.ndarray) -> dict[str, Tensor | float]:
+        """The features of the number words of these levels, one row a level."""
+        f = self.format
+        values = units / 2.0**f.fraction
+        bits = (np.abs(units)[:, None] >> np.arange(self.value_bits)) & 1
+        cells = np.where((values >= 0) & (values < self.sizes.cells) & (values % 1 == 0), values, -1)
+        whole = torch.stack([
+            code(int(c), self.cell_bits) if c >= 0 else torch.zeros(self.cell_bits).double()
+            for c in cells
+        ])  # fmt: skip
+        at = np.stack([function_values(f, name, values) for name in FUNCTIONS], 1)
+        return {
+            "one": 1.0, "is_number": 1.0, "uses": code(0, self.index_bits), "whole": whole,
+            "value": torch.from_numpy(values / 2.0**f.top)[:, None],
+            "sign": torch.from_numpy(np.sign(values))[:, None],
+            "positive": torch.from_numpy(bits * (units > 0)[:, None]).double(),
+            "negative": torch.from_numpy(bits * (units < 0)[:, None]).double(),
+            "at": torch.from_numpy(at / 2.0**f.top),
+        }  # fmt: skip
+
+    def positions(self) -> Float[Tensor, "p f"]:
+        """Every position's features: how recent it is, and its angles."""
+        table = _Table(self.all, self.sizes.positions)
+        p = torch.arange(self.sizes.positions, dtype=torch.float64)[:, None]
+        turns = 2 * math.pi * p / torch.tensor(self.periods).double()
+        table.put(
+            slice(None), recent=p / self.span,
+            angle=torch.stack([turns.cos(), turns.sin()], -1).flatten(1),
+        )  # fmt: skip
+        return table.rows
+
+
+class _Table:
+    """Rows of features, put by name."""
+
+    def __init__(self, features: Features, count: int) -> None:
+        self.features = features
+        self.rows = torch.zeros(count, features.total, dtype=torch.float64)
+
+    def put(self, where: int | slice | list[int], **values: Tensor | float) -> None:
+        for name, value in values.items():
+            held = torch.as_tensor(value, dtype=torch.float64)
+            self.rows[where, self.features[name.replace("__", ".")]] = held
+
+
+def function_values(form: NumberFormat, name: str, values: np.ndarray) -> np.ndarray:
+    """A function of one operand at these numbers, rounded to levels, in float64.
+
+    Partial functions are total: a pole is the largest level with the sign that the limit from
+    above has, the root of a negative number is 0.
+    """
+    top = 2.0**form.top
+    positive = np.where(values > 0, values, 1.0)
+    other = np.where(values != 0, values, 1.0)
+    exact = {
+        "abs": lambda: np.abs(values),
+        "sqrt": lambda: np.sqrt(np.maximum(values, 0)),
+        "recip": lambda: np.where(values != 0, 1 / other, top),
+        "rsqrt": lambda: np.where(values > 0, 1 / np.sqrt(positive), top),
+        "exp": lambda: np.exp(np.minimum(values, form.top)),
+        "log": lambda: np.where(values > 0, np.log(positive), -top),
+        "tanh": lambda: np.tanh(values),
+        "sigmoid": lambda: 0.5 + 0.5 * np.tanh(values / 2),
+        "sin": lambda: np.sin(values),
+        "cos": lambda: np.cos(values),
+        "step": lambda: (values > 0).astype(float),
+        "floor": lambda: np.floor(values),
+    }[name]()
+    return rounded(form, exact)
+
+
+def rounded(form: NumberFormat, values: np.ndarray) -> np.ndarray:
+    """Numbers in float64 as the nearest levels, ties up, saturating."""
+    largest = form.largest / 2.0**form.fraction
+    exponents = np.frexp(values)[1] - form.bits
+    step = np.exp2(np.maximum(exponents, -form.fraction).astype(float))
+    return np.clip(np.floor(values / step + 0.5) * step, -largest, largest)
+
+
+def _power(least: float) -> float:
+    return 2.0 ** math.ceil(math.log2(least))
