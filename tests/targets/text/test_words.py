@@ -24,7 +24,7 @@ PROGRAM = """
 
    4: m = max(a, -0.25)
 5: A[i] = e * A[3] goto end
-# the data
+# the data, then [end] <s> <0>
 w = 0.25  A[2] = -1
 y = 3
 """

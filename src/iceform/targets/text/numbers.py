@@ -21,7 +21,7 @@ from iceform.errors import CapacityError, ProgramError
 __all__ = ["NumberFormat"]
 
 MOST_LEVELS = 2**20  # a vocabulary, and a row of weights for each
-_DECIMAL = re.compile(r"-?\d+(?:\.\d+)?")
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
 
 
 @dataclass(frozen=True)

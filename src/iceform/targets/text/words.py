@@ -117,7 +117,7 @@ class TextSizes:
     indices: int = 8
     cells: int = 32
     positions: int = 4096
-    tables: int = 64
+    tables: int = 17
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class TextSizes:
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """A stock fast tokenizer of this vocabulary, with prefix and first trace label built in."""
         from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-        from transformers import PreTrainedTokenizerFast
+        from transformers import AddedToken, PreTrainedTokenizerFast
 
         inner = Tokenizer(models.WordLevel(self.ids, unk_token="<not a word of this machine>"))
         inner.normalizer = normalizers.Sequence(
@@ -248,12 +248,16 @@ class TextSizes:
             single=[*self.prefix, "$A", first],
             special_tokens=[(word, self.ids[word]) for word in (*self.prefix, first)],
         )
+
+        def special(word: str) -> AddedToken:  # looked for after comments have been stripped
+            return AddedToken(word, normalized=True, special=True)
+
         return PreTrainedTokenizerFast(
             tokenizer_object=inner,
-            bos_token=START,
-            pad_token=START,
-            eos_token=f"[{_label(END)}]",
-            additional_special_tokens=list(self.prefix[1:]),
+            bos_token=special(START),
+            pad_token=special(START),
+            eos_token=special(f"[{_label(END)}]"),
+            additional_special_tokens=[special(word) for word in self.prefix[1:]],
             padding_side="right",
             model_max_length=self.positions,
             model_input_names=["input_ids", "attention_mask"],

@@ -1,0 +1,333 @@
+r"""What a text does, exactly: the reference for what the network writes.
+
+Numbers are Python integers, in units of :math:`2^{-fraction}`. Every result is the level nearest to
+the exact one; a tie goes up, and beyond the largest level it saturates. Sums, products, quotients
+and roots are compared as fractions of integers; :math:`e^x` and its relatives are enclosed by balls
+(python-flint) with more and more bits until both ends round to one level. They do: at a rational
+argument other than 0 (1 for the logarithm) these functions are irrational, and no tie is.
+
+Partial functions are total: ``recip(0)`` and ``rsqrt(a)`` for a <= 0 are the largest level,
+``log(a)`` for a <= 0 is minus that, ``sqrt(a)`` for a < 0 is 0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import isqrt
+from typing import Any, Generic, Protocol, TypeVar
+
+from iceform.arithmetic.balls import balls_of
+from iceform.errors import ProgramError
+from iceform.targets.text.numbers import NumberFormat
+from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
+from iceform.targets.text.words import END, FUNCTIONS, PAIRS, TextSizes, TextWord
+
+__all__ = ["Cell", "TextRun", "check", "execute", "interpret", "rounded_function"]
+
+V = TypeVar("V")
+Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
+
+STEP_TOKENS = 3  # of an instruction in a trace: destination, number, next label
+MOST_STEPS = 200_000  # that are followed to say how many tokens a run needs
+_FIRST_BITS = 64
+
+
+# --------------------------------------------------------------------------------------- functions
+
+
+def rounded_function(form: NumberFormat, name: str, units: int) -> int:
+    """A function of one operand at a level, as a level: correctly rounded, in units."""
+    return _rounded(form, name, units)
+
+
+@lru_cache(maxsize=2**18)
+def _rounded(form: NumberFormat, name: str, units: int) -> int:
+    one = 1 << form.fraction
+    if name == "abs":
+        return abs(units)
+    if name == "step":
+        return form.rounded(one if units > 0 else 0)
+    if name == "floor":
+        return form.rounded(units // one * one)
+    if name == "recip":
+        return form.largest if units == 0 else form.rounded(Fraction(one * one, units))
+    if name == "sqrt":
+        return _root(form, max(0, units) * one, 1)
+    if name == "rsqrt":
+        return form.largest if units <= 0 else _root(form, one**3, units)
+    if name == "log" and units <= 0:
+        return -form.largest
+    return _irrational(form, name, units)
+
+
+def _root(form: NumberFormat, numerator: int, denominator: int) -> int:
+    """The level nearest to the root of a fraction of units.
+
+    Boundaries of rounding are multiples of 1/2, so half units decide, and one bit that says whether
+    the root is larger than so many of them.
+    """
+    halves = isqrt(4 * numerator // denominator)
+    exact = halves * halves * denominator == 4 * numerator
+    return form.rounded(Fraction(2 * halves + (not exact), 4))
+
+
+_AT_ZERO = {"exp": 1, "cos": 1, "sin": 0, "tanh": 0, "sigmoid": Fraction(1, 2)}
+
+
+def _irrational(form: NumberFormat, name: str, units: int) -> int:
+    """The level nearest to e^x or a relative of it."""
+    one = 1 << form.fraction
+    if units == 0:
+        return form.rounded(_AT_ZERO[name] * one)
+    if name == "log" and units == one:
+        return 0
+    bits = _FIRST_BITS
+    while True:
+        with balls_of(bits) as flint:
+            value = _ball_of(flint, name, flint.arb(units) / one) * one
+            ends = [_fraction(value.lower()), _fraction(value.upper())]
+        levels = {form.rounded(end) for end in ends}
+        if len(levels) == 1:
+            return levels.pop()
+        bits *= 2
+
+
+def _ball_of(flint: Any, name: str, x: Any) -> Any:
+    """A function's enclosure at a ball; outside its domain, what the machine's text says."""
+    if name == "sigmoid":
+        return 1 / (1 + (-x).exp())
+    if name == "recip":
+        return 1 / x
+    return getattr(x, name)()
+
+
+def _fraction(end: Any) -> Fraction:
+    """The exact value of a ball of radius 0; an infinite one is as good as a very large one."""
+    if not end.is_finite():
+        return Fraction(2) ** (2**12) * (1 if end > 0 else -1)
+    mantissa, exponent = end.man_exp()
+    return Fraction(int(mantissa)) * Fraction(2) ** int(exponent)
+
+
+# ------------------------------------------------------------------------------------ one execution
+
+
+class TextArithmetic(Protocol[V]):
+    """What a text is run in: levels, or balls."""
+
+    def number(self, word: TextWord) -> V:
+        """The value of a number word."""
+
+    def compute(self, operation: str, operands: list[V]) -> V:
+        """The result of a line's operation."""
+
+    def holds(self, test: str, value: V, line: ProgramLine) -> bool:
+        """Whether a value passes a test against 0."""
+
+    def index(self, value: V) -> int | None:
+        """A whole number that a value is, or None."""
+
+
+class Levels(Generic[V]):
+    """Results as levels, in units."""
+
+    def __init__(self, form: NumberFormat) -> None:
+        self.form = form
+
+    def number(self, word: TextWord) -> int:
+        """The level of a number word."""
+        assert word.units is not None
+        return word.units
+
+    def compute(self, operation: str, operands: list[int]) -> int:
+        """The level nearest to the exact result."""
+        form = self.form
+        if operation == "+":
+            return form.rounded(operands[0] + operands[1])
+        if operation == "-":
+            return form.rounded(operands[0] - operands[1])
+        if operation == "*":
+            return form.rounded(Fraction(operands[0] * operands[1], 1 << form.fraction))
+        if operation == "copy":
+            return operands[0]
+        if operation == "max":
+            return max(operands)
+        if operation == "min":
+            return min(operands)
+        if operation in FUNCTIONS:
+            return _rounded(form, operation, operands[0])
+        c, a, b = operands
+        product = a * b if operation == "c + a * b" else -a * b
+        return form.rounded(Fraction((c << form.fraction) + product, 1 << form.fraction))
+
+    def holds(self, test: str, value: int, line: ProgramLine) -> bool:
+        """Whether a level passes a test against 0."""
+        return _COMPARE[test](value, 0)
+
+    def index(self, value: int) -> int | None:
+        """The whole number that a level is, or None."""
+        whole, rest = divmod(value, 1 << self.form.fraction)
+        return None if rest else whole
+
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
+
+
+@dataclass(frozen=True)
+class Executed(Generic[V]):
+    """One instruction that has been executed: its line, where the result went, and what it was."""
+
+    line: ProgramLine
+    cell: Cell
+    value: V
+    next: int  # the label of the next instruction, END at the end
+
+
+class _Execution(Generic[V]):
+    """Memory, and one instruction after another."""
+
+    def __init__(self, program: ProgramText, arithmetic: TextArithmetic[V]) -> None:
+        self.program, self.arithmetic = program, arithmetic
+        self.memory: dict[Cell, V] = {}
+        for destination, number, line in program.data:
+            self.memory[self.cell(destination, line)] = arithmetic.number(number)
+
+    def cell(self, word: TextWord, line: int) -> Cell:
+        """The cell that a word names now."""
+        assert word.name is not None
+        if word.index is None:
+            return word.name, word.cell
+        value = self.read(self.program.sizes.words[self.program.sizes.ids[word.index]], line)
+        at = self.arithmetic.index(value)
+        if at is None or not 0 <= at < self.program.sizes.cells:
+            shown = value if at is None else at
+            if isinstance(shown, int) and at is None:
+                shown = self.program.sizes.format.word(shown)
+            raise TextError(
+                line,
+                word.text,
+                f"{word.index} is {shown} when this line runs, and {word.name} has cells 0 to "
+                f"{self.program.sizes.cells - 1}. Keep {word.index} in this range.",
+            )
+        return word.name, at
+
+    def read(self, word: TextWord, line: int) -> V:
+        """The value of an operand."""
+        if word.kind == "number":
+            return self.arithmetic.number(word)
+        cell = self.cell(word, line)
+        if cell not in self.memory:
+            raise TextError(line, word.text, self._unwritten(word, cell))
+        return self.memory[cell]
+
+    def _unwritten(self, word: TextWord, cell: Cell) -> str:
+        name = cell[0] if cell[1] is None else f"{cell[0]}[{cell[1]}]"
+        where = f" ({word.index} is {cell[1]})" if word.index is not None else ""
+        return (
+            f"{name} is read{where} before anything is written to it. Give it a value in the "
+            f"data, '{name} = 0', or on an earlier line."
+        )
+
+    def steps(self) -> Iterator[Executed[V]]:
+        """Instruction after instruction until the end."""
+        label = 1
+        while label != END:
+            line = self.program.lines[label - 1]
+            values = [self.read(word, line.line) for word in line.operands]
+            cell = self.cell(line.destination, line.line)
+            value = self.arithmetic.compute(line.operation, values)
+            self.memory[cell] = value
+            label = self._next(line, value)
+            yield Executed(line, cell, value, label)
+
+    def _next(self, line: ProgramLine, value: V) -> int:
+        end = line.end
+        if end.kind == "line":
+            return line.label + 1
+        assert end.label is not None
+        if end.kind == "goto":
+            return end.label
+        assert end.test is not None
+        return end.label if self.arithmetic.holds(end.test, value, line) else line.label + 1
+
+
+def execute(
+    program: ProgramText, arithmetic: TextArithmetic[V], most_steps: int = MOST_STEPS
+) -> dict[Cell, V]:
+    """Run to the end in some arithmetic; what memory holds then."""
+    execution = _Execution(program, arithmetic)
+    for count, _ in enumerate(execution.steps(), start=1):
+        if count == most_steps and _.next != END:
+            raise ProgramError(
+                f"the program did not end within {most_steps} instructions. Look at its loops."
+            )
+    return execution.memory
+
+
+# ------------------------------------------------------------------------------------------- users
+
+
+@dataclass(frozen=True)
+class TextRun:
+    """What follows a text: its words, and what memory holds at the end (in units)."""
+
+    program: ProgramText
+    words: tuple[str, ...]
+    memory: dict[Cell, int]
+
+    @property
+    def text(self) -> str:
+        """The words as the tokenizer decodes them."""
+        return " ".join(self.words)
+
+    @property
+    def steps(self) -> int:
+        """Instructions executed."""
+        return len(self.words) // STEP_TOKENS
+
+    @property
+    def tokens(self) -> int:
+        """Positions that text and run take together."""
+        return self.program.prompt_tokens + len(self.words)
+
+    def value(self, name: str, cell: int | None = None) -> Fraction:
+        """A scalar, or a cell of an array, at the end."""
+        if (name, cell) not in self.memory:
+            shown = name if cell is None else f"{name}[{cell}]"
+            raise ProgramError(f"nothing was written to {shown} in this run.")
+        return self.program.sizes.format.value(self.memory[name, cell])
+
+
+def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
+    """Run a text, or refuse it: what is wrong, in which line, at which word, and the remedy."""
+    program = text if isinstance(text, ProgramText) else parse(sizes, text)
+    form, room = sizes.format, sizes.positions - program.prompt_tokens
+    execution = _Execution(program, Levels(form))
+    words: list[str] = []
+    for step in execution.steps():
+        target = "end" if step.next == END else step.next
+        words += (step.line.destination.text, form.word(step.value), f"[{target}]")
+        if len(words) > room and (step.next == END or len(words) >= STEP_TOKENS * MOST_STEPS):
+            more = "" if step.next == END else "more than "
+            raise TextError(
+                step.line.line,
+                f"{step.line.label}:",
+                f"the run needs {more}{len(words)} tokens, and after the prompt's "
+                f"{program.prompt_tokens} there are {max(0, room)} of {sizes.positions} positions. "
+                "Make fewer turns, or take a machine with more positions.",
+            )
+    return TextRun(program, tuple(words), execution.memory)
+
+
+def interpret(sizes: TextSizes, text: str) -> list[str]:
+    """The words that follow a text, after the ``[1]`` that the tokenizer puts at its end."""
+    return list(check(sizes, text).words)
