@@ -197,6 +197,11 @@ class Design:
         out[..., : features.shape[-1]] = features
         return out
 
+    def own_places(self) -> dict[str, list[int]]:
+        """Where a ballasted stream holds what is no feature, by name: first place, one past it."""
+        names = _OWN if self.ballast else ()
+        return {name: [self._own(name), self._own(name) + 1] for name in names}
+
     def _own(self, name: str) -> int:
         return self.features.total + _OWN.index(name)
 
