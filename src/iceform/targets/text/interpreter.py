@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isqrt
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from iceform.arithmetic.balls import balls_of
 from iceform.errors import ProgramError
 from iceform.targets.text.numbers import NumberFormat
 from iceform.targets.text.syntax import ProgramLine, ProgramText, TextError, parse
-from iceform.targets.text.words import END, FUNCTIONS, PAIRS, TextSizes, TextWord
+from iceform.targets.text.words import END, FUNCTIONS, TextSizes, TextWord
 
 __all__ = ["Cell", "TextRun", "check", "execute", "interpret", "rounded_function"]
 
@@ -32,7 +32,7 @@ V = TypeVar("V")
 Cell = tuple[str, int | None]  # a scalar's name and None, or an array's and the number of a cell
 
 STEP_TOKENS = 3  # of an instruction in a trace: destination, number, next label
-MOST_STEPS = 200_000  # that are followed to say how many tokens a run needs
+MOST_STEPS = 50_000  # that are followed to say how many tokens a run needs
 _FIRST_BITS = 64
 
 
@@ -46,43 +46,59 @@ def rounded_function(form: NumberFormat, name: str, units: int) -> int:
 
 @lru_cache(maxsize=2**18)
 def _rounded(form: NumberFormat, name: str, units: int) -> int:
-    one = 1 << form.fraction
-    if name == "abs":
-        return abs(units)
-    if name == "step":
-        return form.rounded(one if units > 0 else 0)
-    if name == "floor":
-        return form.rounded(units // one * one)
-    if name == "recip":
-        return form.largest if units == 0 else form.rounded(Fraction(one * one, units))
-    if name == "sqrt":
-        return _root(form, max(0, units) * one, 1)
-    if name == "rsqrt":
-        return form.largest if units <= 0 else _root(form, one**3, units)
-    if name == "log" and units <= 0:
-        return -form.largest
-    return _irrational(form, name, units)
+    rule = _RATIONAL.get(name, partial(_irrational, name=name))
+    return form.rounded(rule(form, units))
 
 
-def _root(form: NumberFormat, numerator: int, denominator: int) -> int:
-    """The level nearest to the root of a fraction of units.
+def _step(form: NumberFormat, units: int) -> int:
+    return 1 << form.fraction if units > 0 else 0
+
+
+def _floor(form: NumberFormat, units: int) -> int:
+    return units >> form.fraction << form.fraction
+
+
+def _recip(form: NumberFormat, units: int) -> Fraction | int:
+    return Fraction(1 << 2 * form.fraction, units) if units else form.largest
+
+
+def _sqrt(form: NumberFormat, units: int) -> Fraction:
+    return _root(max(0, units) << form.fraction, 1)
+
+
+def _rsqrt(form: NumberFormat, units: int) -> Fraction | int:
+    return _root(1 << 3 * form.fraction, units) if units > 0 else form.largest
+
+
+def _root(numerator: int, denominator: int) -> Fraction:
+    """What rounds as the root of a fraction of units does.
 
     Boundaries of rounding are multiples of 1/2, so half units decide, and one bit that says whether
     the root is larger than so many of them.
     """
     halves = isqrt(4 * numerator // denominator)
     exact = halves * halves * denominator == 4 * numerator
-    return form.rounded(Fraction(2 * halves + (not exact), 4))
+    return Fraction(2 * halves + (not exact), 4)
 
 
+_RATIONAL: dict[str, Callable[[NumberFormat, int], Fraction | int]] = {
+    "abs": lambda form, units: abs(units),
+    "step": _step,
+    "floor": _floor,
+    "recip": _recip,
+    "sqrt": _sqrt,
+    "rsqrt": _rsqrt,
+}
 _AT_ZERO = {"exp": 1, "cos": 1, "sin": 0, "tanh": 0, "sigmoid": Fraction(1, 2)}
 
 
-def _irrational(form: NumberFormat, name: str, units: int) -> int:
+def _irrational(form: NumberFormat, units: int, name: str) -> Fraction | int:
     """The level nearest to e^x or a relative of it."""
     one = 1 << form.fraction
+    if name == "log" and units <= 0:
+        return -form.largest
     if units == 0:
-        return form.rounded(_AT_ZERO[name] * one)
+        return _AT_ZERO[name] * one
     if name == "log" and units == one:
         return 0
     bits = _FIRST_BITS
@@ -132,11 +148,12 @@ class TextArithmetic(Protocol[V]):
         """A whole number that a value is, or None."""
 
 
-class Levels(Generic[V]):
+class LevelArithmetic:
     """Results as levels, in units."""
 
     def __init__(self, form: NumberFormat) -> None:
         self.form = form
+        self.one = 1 << form.fraction
 
     def number(self, word: TextWord) -> int:
         """The level of a number word."""
@@ -145,24 +162,9 @@ class Levels(Generic[V]):
 
     def compute(self, operation: str, operands: list[int]) -> int:
         """The level nearest to the exact result."""
-        form = self.form
-        if operation == "+":
-            return form.rounded(operands[0] + operands[1])
-        if operation == "-":
-            return form.rounded(operands[0] - operands[1])
-        if operation == "*":
-            return form.rounded(Fraction(operands[0] * operands[1], 1 << form.fraction))
-        if operation == "copy":
-            return operands[0]
-        if operation == "max":
-            return max(operands)
-        if operation == "min":
-            return min(operands)
         if operation in FUNCTIONS:
-            return _rounded(form, operation, operands[0])
-        c, a, b = operands
-        product = a * b if operation == "c + a * b" else -a * b
-        return form.rounded(Fraction((c << form.fraction) + product, 1 << form.fraction))
+            return _rounded(self.form, operation, operands[0])
+        return self.form.rounded(_OPERATIONS[operation](self.one, *operands))
 
     def holds(self, test: str, value: int, line: ProgramLine) -> bool:
         """Whether a level passes a test against 0."""
@@ -170,10 +172,20 @@ class Levels(Generic[V]):
 
     def index(self, value: int) -> int | None:
         """The whole number that a level is, or None."""
-        whole, rest = divmod(value, 1 << self.form.fraction)
+        whole, rest = divmod(value, self.one)
         return None if rest else whole
 
 
+_OPERATIONS: dict[str, Callable[..., Fraction | int]] = {  # of one in units, and the operands
+    "copy": lambda one, a: a,
+    "+": lambda one, a, b: a + b,
+    "-": lambda one, a, b: a - b,
+    "*": lambda one, a, b: Fraction(a * b, one),
+    "max": lambda one, a, b: max(a, b),
+    "min": lambda one, a, b: min(a, b),
+    "c + a * b": lambda one, c, a, b: Fraction(c * one + a * b, one),
+    "c - a * b": lambda one, c, a, b: Fraction(c * one - a * b, one),
+}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
@@ -311,7 +323,7 @@ def check(sizes: TextSizes, text: str | ProgramText) -> TextRun:
     """Run a text, or refuse it: what is wrong, in which line, at which word, and the remedy."""
     program = text if isinstance(text, ProgramText) else parse(sizes, text)
     form, room = sizes.format, sizes.positions - program.prompt_tokens
-    execution = _Execution(program, Levels(form))
+    execution = _Execution(program, LevelArithmetic(form))
     words: list[str] = []
     for step in execution.steps():
         target = "end" if step.next == END else step.next

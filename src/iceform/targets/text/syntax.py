@@ -2,8 +2,8 @@
 
 A program line is ``label: destination = expression end``:
 
-- expression: ``a``, ``a + b``, ``a - b``, ``a * b``, ``c + a * b``, ``c - a * b`` (float64 machines),
-  ``tanh(a)`` and the other functions, ``max(a, b)``, ``min(a, b)``;
+- expression: ``a``, ``a + b``, ``a - b``, ``a * b``, ``tanh(a)`` and the other functions,
+  ``max(a, b)``, ``min(a, b)``, and on float64 machines ``c + a * b``, ``c - a * b``;
 - end: nothing, ``goto L`` or ``if > 0 goto L`` (also ``<``, ``>=``, ``<=``), L a label or ``end``.
 
 The data follow: ``name = number``, any number of them in a line. A text that :func:`parse` accepts
@@ -26,7 +26,7 @@ __all__ = ["ProgramLine", "ProgramText", "TextError", "parse"]
 _PIECE = re.compile(r"[A-Za-z]\w*\(|[,()]|[^\s,()]+", re.ASCII)
 _LABEL = re.compile(r"[0-9]+:")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
-_GLUED = re.compile(r"[=+*/<>]|(?<=.)-|:(?=.)")
+_GLUED = re.compile(r"(?=.*\w)(?!<).*[-=+*/<>:].*")
 _ARRAY = re.compile(r"([A-Za-z]\w*)\[([^\]]*)\](.*)", re.ASCII)
 _LONGEST = 30  # letters of a word that an error quotes
 
@@ -81,7 +81,7 @@ def parse(sizes: TextSizes, text: str) -> ProgramText:
     data: list[tuple[TextWord, TextWord, int]] = []
     words: list[str] = []
     for number, raw in enumerate(text.split("\n"), start=1):
-        reader = _Reader(sizes, number, raw.partition("#")[0])
+        reader = _LineReader(sizes, number, raw.partition("#")[0])
         if reader.done:
             continue
         if _LABEL.fullmatch(reader.word):
@@ -129,7 +129,7 @@ def _labels(count: int) -> str:
     return "label 1" if count == 1 else f"labels 1 to {count}"
 
 
-class _Reader:
+class _LineReader:
     """One line of a text, read from left to right; ``read`` collects the tokenizer's words."""
 
     def __init__(self, sizes: TextSizes, number: int, text: str) -> None:
@@ -194,7 +194,7 @@ class _Reader:
 
     def destination(self) -> TextWord:
         word = self.next("a destination, such as 'a ='")
-        if word != "=" and (self.word == "=" or not _GLUED.search(word)):
+        if word != "=" and (self.word == "=" or not _GLUED.fullmatch(word)):
             self.operand_word(word, "destination")
         else:
             self.unknown(word, "a name to write to")
@@ -207,7 +207,7 @@ class _Reader:
         return self.keep(f"{word} =")
 
     def expression(self) -> tuple[str, tuple[TextWord, ...]]:
-        if self.word.endswith("("):
+        if len(self.word) > 1 and self.word.endswith("("):
             return self.call()
         first = self.operand()
         if self.done or self.word in ("goto", "if"):
@@ -340,6 +340,8 @@ class _Reader:
         word = self.next("an operand")
         if _NUMBER.fullmatch(word):
             return self.number_word(word)
+        if word == "(":
+            self.back("brackets belong to functions. Put this sum on a line of its own before.")
         if word.endswith("("):
             self.back("a function is the only operation of its line. Write 't = f(a)' before.")
         if word in (",", ")") and inside:
@@ -406,12 +408,13 @@ class _Reader:
         """Refuse a word that is several: spaces are missing."""
         if word.startswith("-") and re.fullmatch(r"-[A-Za-z].*", word):
             self.fail(f"a negative name is a difference. Write '0 - {word[1:]}'.")
-        if len(word) > 1 and _GLUED.search(word):
+        if _GLUED.fullmatch(word):
             apart = " ".join(p for p in re.split(r"([=+*/<>:-])", word) if p).replace(" :", ":")
             self.fail(f"spaces are missing. Write '{apart}'.")
 
     def _near(self, word: str, known: tuple[str, ...]) -> str:
-        found = get_close_matches(word, known, n=1, cutoff=0.5)
+        same = [k for k in known if k.lower() == word.lower()]
+        found = same or get_close_matches(word, known, n=1, cutoff=0.5)
         return f"Did you mean {found[0]!r}? " if found else ""
 
 
